@@ -13,20 +13,15 @@ import numpy as np
 from graphs import normal
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
+from tracea_graph.kernels.cpu.filters import LAYOUTS, Depthwise, Either
+from tracea_graph.kernels.cpu.filters import Filters as Packed
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import (
-    DIRECT,
-    IN_INT16,
-    IN_PAIRS,
-    pack_filters,
-    pack_int16_filters,
-    stored_shape,
-)
+from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -51,7 +46,19 @@ class Filters:
 
     @property
     def stored(self) -> Shape:
-        return stored_shape(self.layout, self.shape)
+        return layout_named(self.layout).shape(self.shape)
+
+    @property
+    def dtype(self) -> DType:
+        layout = layout_named(self.layout)
+        return layout.arrays(self.shape)[0][0] if isinstance(layout, Packed) else DType.F32
+
+    def pack(self, seed: int) -> tuple[np.ndarray, ...]:
+        """Numbers whose sums are of their size."""
+        scale = np.float32(np.prod(self.shape[1:]) ** -0.5)
+        plain = normal(*self.shape, seed=seed if self.seed is None else self.seed) * scale
+        layout = layout_named(self.layout)
+        return layout.pack(plain) if isinstance(layout, Packed) else (plain,)
 
 
 @dataclass(frozen=True)
@@ -95,26 +102,14 @@ class Case:
 
 
 def _type(operand: Any) -> DType:
-    if not isinstance(operand, Filters):
-        return DType.F32
-    return (
-        DType.BF16
-        if operand.layout in (*IN_PAIRS, "split")
-        else (DType.I16 if operand.layout in IN_INT16 else DType.F32)
-    )
+    return operand.dtype if isinstance(operand, Filters) else DType.F32
 
 
 def _array(operand: Any, seed: int, sizes: Mapping[str, int]) -> np.ndarray:
     if isinstance(operand, Filters):
-        scale = np.float32(np.prod(operand.shape[1:]) ** -0.5)
-        plain = normal(*operand.shape, seed=seed if operand.seed is None else operand.seed) * scale
-        if operand.layout in IN_INT16:
-            return pack_int16_filters(plain, operand.layout)[0]
-        return pack_filters(plain, operand.layout)
+        return operand.pack(seed)[0]
     if isinstance(operand, Scales):
-        scale = np.float32(np.prod(operand.of.shape[1:]) ** -0.5)
-        plain = normal(*operand.of.shape, seed=1) * scale
-        return pack_int16_filters(plain, operand.of.layout)[1]
+        return operand.of.pack(1)[1]
     if isinstance(operand, Bias):
         values = normal(operand.count, seed=seed)
         return np.pad(values, (0, operand.stored[0] - operand.count))
@@ -128,24 +123,42 @@ def window(kernel: Any, stride: int = 1, dilation: int = 1, pads: Any = 0) -> Wi
     return Window(sizes, (stride,) * rank, (dilation,) * rank, around)
 
 
+def layout_named(name: str) -> FilterLayout:
+    return PLAIN if name == "plain" else LAYOUTS[name]
+
+
+def laid_out(
+    channels: int, filters: int, over: Window, groups: int = 1, layout: str = "plain",
+    bias: bool = False, epilogue: Chain | None = None, in_bf16: bool = False,
+) -> ConvParams:  # fmt: skip
+    """A convolution with its filters in the layout of a name, which says what it reads unless they
+    are depthwise."""
+    found = layout_named(layout)
+    if isinstance(found, Depthwise):
+        found = Depthwise(in_bf16)
+    assert found.rounds == in_bf16
+    return ConvParams(channels, filters, over, groups, found, bias, epilogue)
+
+
 def conv(
     c: int, o: int, over: Window, layout: str = "blocked", groups: int = 1, *extra: Any,
     bias: bool = True, epilogue: Chain | None = None, x: Shape | None = None,
 ) -> Case:  # fmt: skip
-    params = ConvParams(c, o, over, groups, layout, bias, epilogue, layout in IN_PAIRS)
+    params = laid_out(c, o, over, groups, layout, bias, epilogue, layout_named(layout).rounds)
     data: Shape = x or ("n", c, *("h", "w", 5)[: over.rank])
-    offsets = (Bias(o) if params.in_blocks else (o,),) if bias else ()
+    offsets = (Bias(o) if params.layout.biases(o) % 16 == 0 else (o,),) if bias else ()
     stored = Filters(params.shape, layout)
-    scales = (Scales(stored),) if params.in_int16 else ()
+    scales = (Scales(stored),) if params.layout.operands > 1 else ()
     return Case(params, (data, stored, *offsets, *extra, *scales))
 
 
 def either(case: Case) -> Case:
     """The convolution with its filters as they are, too."""
     assert isinstance(case.params, ConvParams)
-    params = replace(case.params, either=True)
-    direct = Filters(params.shape, DIRECT[params.layout], seed=1)
-    scales = (Scales(direct),) if params.in_int16 else ()
+    layout: Any = case.params.layout
+    params = replace(case.params, layout=Either(layout))
+    direct = Filters(params.shape, layout.direct.name, seed=1)
+    scales = (Scales(direct),) if layout.operands > 1 else ()
     return Case(params, (*case.operands, direct, *scales))
 
 
@@ -310,14 +323,14 @@ def filters(o: int, i: int, k: int, layout: str) -> Filters:
     return Filters((o, i, k, k), layout)
 
 
-STEM = ConvParams(3, 16, window(3, 2, pads=1), 1, "stem", True, RELU)
-SAME16 = ConvParams(16, 16, window(3, pads=1), 1, "blocked", False, RELU)
-SAME20 = ConvParams(16, 20, window(3, pads=1), 1, "blocked", False)
-DEEP = ConvParams(16, 16, window(5, pads=2), 16, "depthwise", False, SILU)
-VALID16 = ConvParams(16, 16, window(3), 1, "blocked", False)
+STEM = laid_out(3, 16, window(3, 2, pads=1), 1, "stem", True, RELU)
+SAME16 = laid_out(16, 16, window(3, pads=1), 1, "blocked", False, RELU)
+SAME20 = laid_out(16, 20, window(3, pads=1), 1, "blocked", False)
+DEEP = laid_out(16, 16, window(5, pads=2), 16, "depthwise", False, SILU)
+VALID16 = laid_out(16, 16, window(3), 1, "blocked", False)
 NORM, BARE = Norm("layer", 1e-5, True, True), Norm("layer", 1e-5, False, False)
 RMS, SHIFTED = Norm("rms", 1e-5, True, False), Norm("layer", 1e-5, False, True)
-ADDED = ConvParams(16, 16, window(1), 1, "blocked", False, ADD_RELU)
+ADDED = laid_out(16, 16, window(1), 1, "blocked", False, ADD_RELU)
 IMAGE: Shape = ("n", 3, "h", "w")
 W_STEM, W16, W_DEEP = filters(16, 3, 3, "stem"), filters(16, 16, 3, "blocked"), filters(
     16, 1, 5, "depthwise"
@@ -333,7 +346,7 @@ REGIONS = {
     "what a strided convolution is added to comes from outside": region(
         (X16, W1, ("n", 16, *HALF)),
         [
-            (ConvParams(16, 16, Window((1, 1), (2, 2), (1, 1), (0,) * 4), 1, "blocked"), (0, 1)),
+            (laid_out(16, 16, Window((1, 1), (2, 2), (1, 1), (0,) * 4), 1, "blocked"), (0, 1)),
             (ElementwiseParams(SUM), (3, 2)),
             (PoolParams("max", window(3, pads=1)), (4,)),
         ], 5,
@@ -348,8 +361,8 @@ REGIONS = {
         [
             (DEEP, (0, 1)),
             (PoolParams("average"), (7,)),
-            (ConvParams(16, 4, window(1), 1, "panels", True, SILU), (8, 2, 3)),
-            (ConvParams(4, 16, window(1), 1, "panels", True, None), (9, 4, 5)),
+            (laid_out(16, 4, window(1), 1, "panels", True, SILU), (8, 2, 3)),
+            (laid_out(4, 16, window(1), 1, "panels", True, None), (9, 4, 5)),
             (ElementwiseParams(SCALE), (7, 10)),
             (SAME16, (11, 6)),
         ], 12,
@@ -360,25 +373,25 @@ REGIONS = {
             (SAME20, (0, 1)),
             (ElementwiseParams(SCALE), (4, 2)),
             (ElementwiseParams(EXP), (5,)),
-            (ConvParams(20, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
+            (laid_out(20, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
         ], 7,
     ),
     "filters scaled in place of channels, each image's own": region(
         (("n", 20, 6, 7), filters(20, 20, 1, "blocked"), ("n", 20, 1, 1),
          filters(24, 20, 1, "blocked")),
         [
-            (ConvParams(20, 20, window(1), 1, "blocked"), (0, 1)),
+            (laid_out(20, 20, window(1), 1, "blocked"), (0, 1)),
             (ElementwiseParams(SCALE), (4, 2)),
-            (ConvParams(20, 24, window(1), 1, "blocked"), (5, 3)),
+            (laid_out(20, 24, window(1), 1, "blocked"), (5, 3)),
         ], 6,
     ),
     "filters scaled in place of channels, for all images": region(
         (("n", 32, 6, 7), filters(32, 32, 1, "blocked"), (1, 32, 1, 1),
          filters(40, 32, 1, "blocked")),
         [
-            (ConvParams(32, 32, window(1), 1, "blocked"), (0, 1)),
+            (laid_out(32, 32, window(1), 1, "blocked"), (0, 1)),
             (ElementwiseParams(SCALE), (2, 4)),
-            (ConvParams(32, 40, window(1), 1, "blocked", False, RELU), (5, 3)),
+            (laid_out(32, 40, window(1), 1, "blocked", False, RELU), (5, 3)),
         ], 6,
     ),
     "a sum of two, per position and per number": region(
@@ -389,12 +402,12 @@ REGIONS = {
         (X16, W16, filters(32, 16, 1, "blocked"), filters(16, 48, 3, "blocked")),
         [
             (SAME16, (0, 1)),
-            (ConvParams(16, 32, window(1), 1, "blocked"), (4, 2)),
+            (laid_out(16, 32, window(1), 1, "blocked"), (4, 2)),
             (MoveParams("channels", (0, 16)), (5,)),
             (MoveParams("channels", (16, 32)), (5,)),
             (SAME16, (7, 1)),
             (MoveParams("concat", (1,), 3), (4, 6, 8)),
-            (ConvParams(48, 16, window(3, pads=1), 1, "blocked"), (9, 3)),
+            (laid_out(48, 16, window(3, pads=1), 1, "blocked"), (9, 3)),
             (MoveParams("repeat", (2, 2)), (10,)),
             (SAME16, (11, 1)),
         ], 12,
@@ -405,7 +418,7 @@ REGIONS = {
             (SAME16, (0, 1)),
             (SAME20, (4, 2)),
             (MoveParams("concat", (1,), 4), (4, 0, 4, 5)),
-            (ConvParams(68, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
+            (laid_out(68, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
             (MoveParams("concat", (1,), 2), (5, 4)),
         ], 7, 8,
     ),
@@ -447,7 +460,7 @@ REGIONS = {
     "spread in the middle": region(
         (X16, filters(64, 16, 1, "blocked"), W16),
         [
-            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 64, window(1), 1, "blocked"), (0, 1)),
             (MoveParams("spread", (2, 2)), (3,)),
             (SAME16, (4, 2)),
         ], 5,
@@ -455,7 +468,7 @@ REGIONS = {
     "spread to where it is padded and cut": region(
         (X16, filters(64, 16, 1, "blocked"), W16),
         [
-            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 64, window(1), 1, "blocked"), (0, 1)),
             (MoveParams("spread", (2, 2)), (3,)),
             (MoveParams("pad", (), 1, (1, -3, -2, 3)), (4,)),
             (SAME16, (5, 2)),
@@ -467,7 +480,7 @@ REGIONS = {
     "spread for a pad and for another": region(
         (X16, filters(64, 16, 1, "blocked"), W16),
         [
-            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 64, window(1), 1, "blocked"), (0, 1)),
             (MoveParams("spread", (2, 2)), (3,)),
             (MoveParams("pad", (), 1, (1, 0, 2, 3)), (4,)),
             (SAME16, (5, 2)),
@@ -482,14 +495,14 @@ REGIONS = {
             (MoveParams("repeat", (2, 2)), (4,)),
             (MoveParams("pad", (), 2, TO_SIZE), (5, 3)),
             (MoveParams("concat", (1,), 2), (3, 6)),
-            (ConvParams(32, 16, window(1), 1, "blocked"), (7, 2)),
+            (laid_out(32, 16, window(1), 1, "blocked"), (7, 2)),
         ], 8,
     ),
     "two halves, shuffled and split again": region(
         (X16, filters(20, 16, 3, "blocked"), filters(12, 16, 1, "blocked"), W16),
         [
-            (ConvParams(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
-            (ConvParams(16, 12, window(1), 1, "blocked"), (0, 2)),
+            (laid_out(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 12, window(1), 1, "blocked"), (0, 2)),
             (MoveParams("concat", (1,), 2), (4, 5)),
             (MoveParams("shuffle", (2, 32)), (6,)),
             (MoveParams("channels", (0, 16)), (7,)),
@@ -501,7 +514,7 @@ REGIONS = {
     "what is dealt is read as it is, too": region(
         (X16, filters(20, 16, 3, "blocked"), ("n", 20, "h", "w")),
         [
-            (ConvParams(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
             (MoveParams("shuffle", (5, 20)), (3,)),
             (ElementwiseParams(SUM), (4, 2)),
             (MoveParams("concat", (1,), 2), (4, 5)),
@@ -511,10 +524,10 @@ REGIONS = {
     "a shuffle of a slice": region(
         (X16, filters(40, 16, 1, "blocked"), filters(16, 20, 1, "blocked")),
         [
-            (ConvParams(16, 40, window(1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 40, window(1), 1, "blocked"), (0, 1)),
             (MoveParams("channels", (4, 24)), (3,)),
             (MoveParams("shuffle", (2, 20)), (4,)),
-            (ConvParams(20, 16, window(1), 1, "blocked"), (5, 2)),
+            (laid_out(20, 16, window(1), 1, "blocked"), (5, 2)),
         ], 6,
     ),
     "frames of blocks": region(
@@ -522,15 +535,15 @@ REGIONS = {
         [
             (SAME16, (0, 1)),
             (MoveParams("frames", (3, 2, 1, 1, 1)), (3,)),
-            (ConvParams(48, 16, window(3, pads=1), 1, "blocked"), (4, 2)),
+            (laid_out(48, 16, window(3, pads=1), 1, "blocked"), (4, 2)),
         ], 5,
     ),
     "frames of parts of blocks": region(
         ((5, 16, "h", "w"), filters(20, 16, 3, "blocked"), filters(16, 40, 1, "blocked")),
         [
-            (ConvParams(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
             (MoveParams("frames", (2, 1, 1, 1, 0)), (3,)),
-            (ConvParams(40, 16, window(1), 1, "blocked"), (4, 2)),
+            (laid_out(40, 16, window(1), 1, "blocked"), (4, 2)),
         ], 5,
     ),
     "shuffled into a larger whole": region(
@@ -559,7 +572,7 @@ REGIONS = {
             (PoolParams("max", window(2, 2)), (3,)),
             (ResizeParams("nearest", like=True), (4, 3)),
             (MoveParams("concat", (1,), 2), (5, 3)),
-            (ConvParams(32, 16, window(3, pads=1), 1, "blocked", False, RELU), (6, 2)),
+            (laid_out(32, 16, window(3, pads=1), 1, "blocked", False, RELU), (6, 2)),
         ], 7,
     ),
     "reflected around a value that is read without it, too": region(
@@ -594,7 +607,7 @@ REGIONS = {
             (ChannelNormParams(NORM, 20, 4), (5, 2, 3)),
             (ElementwiseParams(RELU), (6,)),
             (MoveParams("reflect", (1, 1, 1, 1)), (7,)),
-            (ConvParams(20, 20, window(3), 1, "blocked"), (8, 4)),
+            (laid_out(20, 20, window(3), 1, "blocked"), (8, 4)),
             (ChannelNormParams(BARE, 20, 4), (9,)),
             (ElementwiseParams(SUM), (10, 7)),
         ], 11,
@@ -605,21 +618,21 @@ REGIONS = {
         [
             (SAME20, (0, 1)),
             (ChannelNormParams(RMS, 5, 4), (8, 5)),
-            (ConvParams(20, 64, window(1), 1, "blocked"), (9, 2)),
+            (laid_out(20, 64, window(1), 1, "blocked"), (9, 2)),
             (ChannelNormParams(NORM, 2, 4), (10, 3, 4)),
             (ElementwiseParams(SUM), (11, 10)),
-            (ConvParams(64, 16, window(1), 1, "blocked"), (12, 6)),
+            (laid_out(64, 16, window(1), 1, "blocked"), (12, 6)),
             (ChannelNormParams(SHIFTED, 1, 4), (13, 7)),
         ], 14, 9,
     ),
     "norms that no chain reads, and groups that fit no block": region(
         (X16, filters(24, 16, 3, "blocked"), (24,), (24,), filters(16, 24, 3, "blocked")),
         [
-            (ConvParams(16, 24, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (laid_out(16, 24, window(3, pads=1), 1, "blocked"), (0, 1)),
             (ChannelNormParams(NORM, 3, 4), (5, 2, 3)),
-            (ConvParams(24, 16, window(3, pads=1), 1, "blocked"), (6, 4)),
+            (laid_out(24, 16, window(3, pads=1), 1, "blocked"), (6, 4)),
             (ChannelNormParams(NORM, 2, 4), (5, 2, 3)),
-            (ConvParams(24, 16, window(3, pads=1), 1, "blocked"), (8, 4)),
+            (laid_out(24, 16, window(3, pads=1), 1, "blocked"), (8, 4)),
             (ElementwiseParams(SUM), (7, 9)),
         ], 10,
     ),
@@ -627,24 +640,24 @@ REGIONS = {
         (X16, W16, (16, 4, 3, 3)),
         [
             (SAME16, (0, 1)),
-            (ConvParams(16, 16, window(3, pads=1), 4, "plain", False, RELU), (3, 2)),
+            (laid_out(16, 16, window(3, pads=1), 4, "plain", False, RELU), (3, 2)),
             (ElementwiseParams(EXP), (4,)),
             (SAME16, (5, 1)),
         ], 6,
     ),
 }  # fmt: skip
 
-PAIRS3 = ConvParams(16, 16, window(3, pads=1), 1, "pairs", False, RELU, True)
-PAIRS1 = ConvParams(16, 16, window(1), 1, "pairs", False, ADD_RELU, True)
-PAIRS_SILU = ConvParams(16, 16, window(3, pads=1), 1, "pairs", False, SILU, True)
-TRANSFORMED = ConvParams(16, 16, window(3, pads=1), 1, "winograd2_pairs", False, SILU, True)
-DEEP_BF16 = ConvParams(16, 16, window(5, pads=2), 16, "depthwise", False, SILU, True)
+PAIRS3 = laid_out(16, 16, window(3, pads=1), 1, "pairs", False, RELU, True)
+PAIRS1 = laid_out(16, 16, window(1), 1, "pairs", False, ADD_RELU, True)
+PAIRS_SILU = laid_out(16, 16, window(3, pads=1), 1, "pairs", False, SILU, True)
+TRANSFORMED = laid_out(16, 16, window(3, pads=1), 1, "winograd2_pairs", False, SILU, True)
+DEEP_BF16 = laid_out(16, 16, window(5, pads=2), 16, "depthwise", False, SILU, True)
 P3, P1 = filters(16, 16, 3, "pairs"), filters(16, 16, 1, "pairs")
-BROAD1 = ConvParams(64, 32, window(1), 1, "broad", False, RELU, True)
-BROAD3 = ConvParams(32, 32, window(3, pads=1), 1, "broad", False, RELU, True)
-BROAD_ADD = ConvParams(32, 64, window(1), 1, "broad", False, ADD_RELU, True)
-BROAD_SILU = ConvParams(32, 32, window(3, pads=1), 1, "broad", False, SILU, True)
-FIRST64 = ConvParams(16, 64, window(3, pads=1), 1, "pairs", False, RELU, True)
+BROAD1 = laid_out(64, 32, window(1), 1, "broad", False, RELU, True)
+BROAD3 = laid_out(32, 32, window(3, pads=1), 1, "broad", False, RELU, True)
+BROAD_ADD = laid_out(32, 64, window(1), 1, "broad", False, ADD_RELU, True)
+BROAD_SILU = laid_out(32, 32, window(3, pads=1), 1, "broad", False, SILU, True)
+FIRST64 = laid_out(16, 64, window(3, pads=1), 1, "pairs", False, RELU, True)
 FIRST32 = filters(32, 16, 3, "pairs")
 F64, B1 = filters(64, 16, 3, "pairs"), filters(32, 64, 1, "broad")
 B3, B_ADD = filters(32, 32, 3, "broad"), filters(64, 32, 1, "broad")
@@ -693,7 +706,7 @@ BF16 = {
             (PAIRS3, (0, 1)),
             (PAIRS_SILU, (3, 1)),
             (MoveParams("concat", (1,), 2), (3, 4)),
-            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (5, 2)),
         ], 3, 6,
     ),
     "a decoder with its skip": region(
@@ -701,11 +714,11 @@ BF16 = {
         [
             (PAIRS3, (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (ConvParams(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
             (MoveParams("spread", (2, 2)), (6,)),
             (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
             (MoveParams("concat", (1,), 2), (4, 8)),
-            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
         ], 10,
     ),
     "a decoder with its skip, which leaves too": region(
@@ -713,11 +726,11 @@ BF16 = {
         [
             (PAIRS3, (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (ConvParams(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
             (MoveParams("spread", (2, 2)), (6,)),
             (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
             (MoveParams("concat", (1,), 2), (4, 8)),
-            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
         ], 4, 10,
     ),
     "a decoder with its skip, both halves of which leave": region(
@@ -725,11 +738,11 @@ BF16 = {
         [
             (PAIRS3, (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (ConvParams(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
             (MoveParams("spread", (2, 2)), (6,)),
             (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
             (MoveParams("concat", (1,), 2), (4, 8)),
-            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
         ], 8, 10,
     ),
     "a bottleneck in broad blocks": region(
@@ -749,7 +762,7 @@ BF16 = {
             (BROAD1, (6, 2)),
             (BROAD_SILU, (7, 3)),
             (BROAD_SILU, (8, 3)),
-            (ConvParams(32, 32, window(3, pads=1), 32, "depthwise", False, None, True), (9, 4)),
+            (laid_out(32, 32, window(3, pads=1), 32, "depthwise", False, None, True), (9, 4)),
             (BROAD_SILU, (9, 3)),
             (BROAD_ADD, (11, 5, 6)),
         ], 10, 12,
@@ -757,22 +770,22 @@ BF16 = {
     "a decoder in broad blocks": region(
         (X16, FIRST32, filters(128, 32, 1, "broad"), filters(16, 64, 3, "broad")),
         [
-            (ConvParams(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (laid_out(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (ConvParams(32, 128, window(1), 1, "broad", False, None, True), (5, 2)),
+            (laid_out(32, 128, window(1), 1, "broad", False, None, True), (5, 2)),
             (MoveParams("spread", (2, 2)), (6,)),
             (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
             (MoveParams("concat", (1,), 2), (4, 8)),
-            (ConvParams(64, 16, window(3, pads=1), 1, "broad", False, None, True), (9, 3)),
+            (laid_out(64, 16, window(3, pads=1), 1, "broad", False, None, True), (9, 3)),
         ], 10,
     ),
     "a concatenation in broad blocks, of one in float32 and one that is not broad": region(
         (X16, FIRST32, filters(32, 32, 3, "pairs"), filters(16, 64, 1, "broad")),
         [
-            (ConvParams(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
-            (ConvParams(32, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (4, 2)),
+            (laid_out(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (laid_out(32, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (4, 2)),
             (MoveParams("concat", (1,), 2), (5, 4)),
-            (ConvParams(64, 16, window(1), 1, "broad", False, None, True), (6, 3)),
+            (laid_out(64, 16, window(1), 1, "broad", False, None, True), (6, 3)),
         ], 5, 7,
     ),
     "broad slices and repeats": region(
@@ -783,18 +796,18 @@ BF16 = {
             (BROAD3, (5, 2)),
             (MoveParams("concat", (1,), 2), (4, 6)),
             (MoveParams("repeat", (2, 2)), (7,)),
-            (ConvParams(96, 16, window(1), 1, "broad", False, None, True), (8, 3)),
+            (laid_out(96, 16, window(1), 1, "broad", False, None, True), (8, 3)),
         ], 9,
     ),
     "slices and repeats in bf16": region(
         (X16, filters(32, 16, 3, "pairs"), P3, filters(16, 48, 1, "pairs")),
         [
-            (ConvParams(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (laid_out(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
             (MoveParams("channels", (16, 32)), (4,)),
             (PAIRS3, (5, 2)),
             (MoveParams("concat", (1,), 2), (4, 6)),
             (MoveParams("repeat", (2, 2)), (7,)),
-            (ConvParams(48, 16, window(1), 1, "pairs", False, None, True), (8, 3)),
+            (laid_out(48, 16, window(1), 1, "pairs", False, None, True), (8, 3)),
         ], 9,
     ),
 }  # fmt: skip

@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.filters import BROAD, Winograd
 from tracea_graph.kernels.cpu.masked import unpack_masked
 from tracea_graph.kernels.cpu.panels import (
     SPLIT_STEPS,
@@ -31,7 +32,6 @@ from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.resize import ResizeParams
@@ -484,7 +484,7 @@ def conv(
 
     def plain(own: Array) -> Array:
         if broad:
-            return unpack_filters(own, "broad", (count, i * 32, kh, kw))
+            return BROAD.filters([own], (count, i * 32, kh, kw))
         made = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
         return made[:count, : inside.shape[1]] if groups == 1 else made[:count]
 
@@ -532,7 +532,7 @@ def winograd(
         np.testing.assert_array_equal(image_scales, each)
         inside = whole * image_scales.reshape(-1, 1, 1, 1)
         w = w * (filter_scales / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
-    plain = unpack_filters(in_float(w), f"winograd{tile}", (o, i, 3, 3))
+    plain = Winograd(tile).filters([in_float(w)], (o, i, 3, 3))
     finish_conv(call, convolve(inside, plain, (1, 1, 1, 1), 1), last_out, **rest)
 
 

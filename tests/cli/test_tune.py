@@ -13,7 +13,6 @@ from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
 from tracea_graph.commands.tune import TunedModel
 from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.program import GemmDriver
 from tracea_graph.tuning import Case, GemmProblem, Measured, Settled, Started, Tuned
 
 CASE = Case(GemmProblem(768, 3072), 128)

@@ -8,24 +8,29 @@ from convolutions import ALONE, CASES
 from graphs import relative_error, run_body
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.kernels.cpu.filters import (
+    BLOCKED,
+    BROAD,
+    INT16,
+    LAYOUTS,
+    PAIRS,
+    WINOGRAD2,
+    WINOGRAD4,
+    Blocked,
+    Depthwise,
+    Either,
+    InIntegers,
+    Lanes,
+    Winograd,
+)
 from tracea_graph.kernels.cpu.panels import BF16_SINCE
+from tracea_graph.kernels.cpu.winograd import spell_transform
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ops.filters import (
-    IN_INT16,
-    IN_PAIRS,
-    LAYOUTS,
-    WINOGRAD,
-    pack_filters,
-    pack_int16_filters,
-    spell_packed,
-    stored_shape,
-    unpack_filters,
-)
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.int16 import LIMIT, run_of
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.windows import Window
-from tracea_graph.ops.winograd import spell_transform
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -56,37 +61,58 @@ def test_the_shape_rule_is_the_reference_s(name: str) -> None:
     assert [s.shape for s in found] == [np.shape(r) for r in case.params.reference(arrays)]
 
 
-@pytest.mark.parametrize("layout", sorted({*LAYOUTS} - {*IN_INT16}))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, layout in LAYOUTS.items() if not isinstance(layout, InIntegers))
+)
 @pytest.mark.parametrize("shape", [(33, 20, 3, 5), (16, 16, 1, 1), (20, 7, 4)])
-def test_filters_come_back_as_they_were(layout: str, shape: tuple[int, ...]) -> None:
-    if layout == "depthwise":
+def test_filters_come_back_as_they_were(name: str, shape: tuple[int, ...]) -> None:
+    layout = LAYOUTS[name]
+    if name == "depthwise":
         shape = (shape[0], 1, *shape[2:])
-    if layout == "panels":
+    if name == "panels":
         shape = (*shape[:2], *(1 for _ in shape[2:]))
-    if layout in WINOGRAD:
+    if layout.direct:
         shape = (*shape[:2], 3, 3)
-    if layout == "broad":
+    if name == "broad":
         shape = (shape[0], 64, *shape[2:])
     plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
-    if layout in IN_PAIRS:
+    if layout.rounds:
         plain = round_bf16(plain)
-    stored = pack_filters(plain, layout)
-    assert stored.shape == stored_shape(layout, shape)
-    if layout in WINOGRAD:
-        bound = 2e-2 if layout in IN_PAIRS else 1e-6
-        assert relative_error(unpack_filters(stored, layout, shape), plain) < bound
+    (stored,) = layout.pack(plain)
+    assert stored.shape == layout.shape(shape)
+    again = layout.filters([stored], shape)
+    if layout.direct:
+        assert relative_error(again, plain) < (2e-2 if layout.rounds else 1e-6)
         return
     assert stored.sum(dtype=np.float64) == plain.sum(dtype=np.float64)
-    assert np.array_equal(unpack_filters(stored, layout, shape), plain)
+    assert np.array_equal(again, plain)
 
 
-@pytest.mark.parametrize("layout", IN_INT16)
-def test_filters_in_integers_come_back_nearly_as_they_were(layout: str) -> None:
+@pytest.mark.parametrize("layout", [INT16, InIntegers(WINOGRAD2)], ids=lambda one: one.name)
+def test_filters_in_integers_come_back_nearly_as_they_were(layout: InIntegers) -> None:
     shape = (33, 20, 3, 3)
     plain = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    stored, scale = pack_int16_filters(plain, layout)
-    assert stored.dtype == np.int16 and stored.shape == stored_shape(layout, shape)
-    assert relative_error(unpack_filters(stored, layout, shape, scale), plain) < 1e-3
+    stored = layout.pack(plain)
+    assert [a.dtype for a in stored] == [np.int16, np.float32]
+    assert [a.shape for a in stored] == [dims for _, dims in layout.arrays(shape)]
+    assert relative_error(layout.filters(stored, shape), plain) < 1e-3
+
+
+def test_filters_that_cannot_be_stored_so_are_none() -> None:
+    images = Window((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
+    lines = Window((3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6)
+    with pytest.raises(ValueError, match="Winograd's transform is for 3x3 kernels"):
+        ConvParams(16, 16, images, layout=WINOGRAD4)
+    with pytest.raises(ValueError, match="taken in pairs"):
+        ConvParams(19, 16, images, layout=PAIRS)
+    with pytest.raises(ValueError, match="one and two axes"):
+        ConvParams(16, 16, lines, layout=BLOCKED)
+    with pytest.raises(ValueError, match="two blocks are taken together"):
+        ConvParams(48, 16, images, layout=BROAD)
+    with pytest.raises(ValueError, match="only transformed filters"):
+        ConvParams(16, 16, images, layout=Either(PAIRS))
+    with pytest.raises(ValueError, match="may be rounded"):
+        ConvParams(16, 16, images, 16, Depthwise(rounded=True))
 
 
 @pytest.mark.parametrize(("taps", "channels"), [(1, 2048), (9, 512), (25, 64)])
@@ -96,32 +122,34 @@ def test_sums_of_integers_fit_32_bits(taps: int, channels: int) -> None:
     rng = np.random.default_rng(taps)
     for spread in (0.0, 3.0):
         plain = np.exp(spread * rng.standard_normal((16, channels, side, side)))
-        stored, _ = pack_int16_filters(plain.astype(np.float32), "int16")
+        stored, _ = INT16.pack(plain.astype(np.float32))
         steps = np.abs(stored.astype(np.int64)).swapaxes(-1, -2).reshape(-1, 16)
         for start in range(0, len(steps), run_of(taps)):
             assert (LIMIT * steps[start : start + run_of(taps)].sum(0)).max() < 2**31
 
 
 @pytest.mark.parametrize(
-    "layout", sorted({*LAYOUTS} - {*WINOGRAD, *IN_PAIRS, *IN_INT16, "plain", "split"})
+    "layout",
+    [layout for layout in LAYOUTS.values() if isinstance(layout, Blocked | Lanes)],
+    ids=lambda one: one.name,
 )
 @pytest.mark.parametrize("opset", OPSETS)
-def test_filters_are_packed_by_nodes_too(layout: str, opset: int) -> None:
-    kernel = () if layout == "panels" else (3, 4)
-    shape = (33, 1 if layout == "depthwise" else 20, *(kernel or (1, 1)))
+def test_filters_are_packed_by_nodes_too(layout: Blocked | Lanes, opset: int) -> None:
+    kernel = () if layout.name == "panels" else (3, 4)
+    shape = (33, 1 if layout.name == "depthwise" else 20, *(kernel or (1, 1)))
     plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     b = BodyBuilder(1, opset)
-    (found,) = run_body(b.done(spell_packed(b, "i0", layout, shape)), [plain], opset)
-    assert np.array_equal(found, pack_filters(plain, layout))
+    (found,) = run_body(b.done(layout.spell_packed(b, "i0", shape)), [plain], opset)
+    assert np.array_equal(found, layout.pack(plain)[0])
 
 
-@pytest.mark.parametrize("layout", sorted({*WINOGRAD} - {*IN_PAIRS, *IN_INT16}))
-def test_filters_are_transformed_by_nodes_too(layout: str) -> None:
+@pytest.mark.parametrize("layout", [WINOGRAD2, WINOGRAD4], ids=lambda one: one.name)
+def test_filters_are_transformed_by_nodes_too(layout: Winograd) -> None:
     plain = np.random.default_rng(0).standard_normal((33, 20, 3, 3)).astype(np.float32)
     b = BodyBuilder(1, 17)
-    body = b.done(spell_transform(b, "i0", WINOGRAD[layout], 33, 20))
-    (found,) = run_body(body, [pack_filters(plain, "blocked")], 17)
-    assert relative_error(found, pack_filters(plain, layout)) < 3e-7
+    body = b.done(spell_transform(b, "i0", layout.tile, 33, 20))
+    (found,) = run_body(body, [*BLOCKED.pack(plain)], 17)
+    assert relative_error(found, layout.pack(plain)[0]) < 3e-7
 
 
 def test_an_average_with_gaps() -> None:

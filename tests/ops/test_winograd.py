@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracea_graph.ops.winograd import transform
+from tracea_graph.kernels.cpu.winograd import transform
 
 # Transforms of inputs and outputs, as in kernels/cpu/micro/winograd.cpp.in.
 B = {

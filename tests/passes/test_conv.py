@@ -20,11 +20,11 @@ from graphs import (
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.filters import LAYOUTS, Either
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
 from tracea_graph.kernels.cpu.phases.filters import PackFilters
 from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
-from tracea_graph.ops.filters import stored_shape
 from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.rewrite import Proposal
@@ -128,7 +128,7 @@ def test_every_layout(layout: str, channels: int, filters: int, attrs: dict[str,
     graph = net.graph(net("Conv", *operands, **attrs))
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
-    assert only(graph, "FusedConv").params.layout == layout
+    assert only(graph, "FusedConv").params.layout.name == layout
     assert_same(net, graph, {"x": normal(2, channels, 9, 7)})
 
 
@@ -140,7 +140,7 @@ def test_one_and_three_axes() -> None:
     graph = net.graph(a, b)
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
-    assert [r.params.layout for r in graph.regions()] == ["blocked", "plain"]
+    assert [r.params.layout.name for r in graph.regions()] == ["blocked", "plain"]
     assert_same(net, graph, {"x": normal(2, 20, 31), "y": normal(2, 3, 5, 6, 7)})
 
 
@@ -149,7 +149,7 @@ def test_plain_weights_stay() -> None:
     graph = net.graph(convolve(net, x, 20, 16))
     weights = set(graph.weights)
     optimized(graph, every_phase(plain_weights=True))
-    assert only(graph, "FusedConv").params.layout == "plain" and set(graph.weights) == weights
+    assert only(graph, "FusedConv").params.layout.name == "plain" and set(graph.weights) == weights
 
 
 def test_filters_others_need_are_packed_at_load() -> None:
@@ -162,7 +162,7 @@ def test_filters_others_need_are_packed_at_load() -> None:
     schedule_only(graph, PackFilters())
     region = only(graph, "FusedConv")
     packed = graph.weights[region.operands[1]]
-    assert region.params.layout == "blocked"
+    assert region.params.layout.name == "blocked"
     assert [n for n in packed.recipe if shared in n.inputs] and shared in graph.weights
     feeds = {"x": normal(1, 64, 9, 7), "y": normal(64, 64, 3, 3, seed=1)}
     assert_same(net, graph, feeds)
@@ -316,7 +316,7 @@ def test_winograd_only_where_it_is_exact_mathematics() -> None:
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
     schedule_only(graph, TransformFilters())
-    layouts = [r.params.layout for r in graph.regions()]
+    layouts = [r.params.layout.name for r in graph.regions()]
     assert [name.startswith("winograd") for name in layouts] == [True, False, False, False]
     assert_same(net, graph, FEEDS, 3e-5)
 
@@ -343,7 +343,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     schedule_only(graph, TransformFilters())
     schedule_only(graph, *FUSE)
     (region,) = graph.regions()
-    assert region.params.either and region.params.epilogue
+    assert isinstance(region.params.layout, Either) and region.params.epilogue
     assert region.operands[-1] == "w0_blocked" and region.operands[1].startswith("w0_winograd")
     feeds = {"x": normal(2, 16, 3, 5)}
     assert_same(net, graph, feeds, 3e-5)
@@ -373,11 +373,12 @@ def test_one_rule_for_either_way(
     made = {}
     for proposal in found:
         (new,) = proposal.new
-        made[new.params.layout] = new.params.either
+        either = isinstance(new.params.layout, Either)
+        made[new.params.layout.name] = either
         weights = graph.weights | proposal.weights
-        direct_shape = stored_shape(direct, (32, 16, kernel, kernel))
+        direct_shape = LAYOUTS[direct].shape((32, 16, kernel, kernel))
         kept = [weights[v].shape == direct_shape for v in new.operands[1:]]
-        assert any(kept) == (new.params.either or new.params.layout == direct)
+        assert any(kept) == (either or new.params.layout.name == direct)
         assert len(new.operands) == new.params.operands
     fixed = {} if direct == "blocked" else {direct: False}
     assert made == fixed | (dict.fromkeys(transforms, height == "h") if kernel == 3 else {})

@@ -11,9 +11,9 @@ import pytest
 from graphs import Net, every_phase, normal
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.filters import PAIRS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.rewrite import Limits, Trace, schedule
@@ -51,10 +51,10 @@ def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Seque
     graph = net(*shape)
     region, _ = planned(graph, "bf16")
     params = region.params
-    assert isinstance(params, ConvParams) and params.layout in layouts
-    assert params.in_bf16 == (params.layout != "stem")
+    assert isinstance(params, ConvParams) and params.layout.name in layouts
+    assert params.layout.rounds == (params.layout.name != "stem")
     weight = graph.weights[region.operands[1]]
-    dense = params.layout not in ("depthwise", "stem")
+    dense = params.layout.name not in ("depthwise", "stem")
     assert weight.dtype is (DType.BF16 if dense else DType.F32)
     assert weight.array().shape == weight.shape
 
@@ -62,20 +62,20 @@ def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Seque
 def test_float32_stays_float32() -> None:
     for precision in ("fp32", "bf16-weights"):
         region, _ = planned(net(20, 24), precision)
-        assert isinstance(region.params, ConvParams) and not region.params.in_bf16
+        assert isinstance(region.params, ConvParams) and not region.params.layout.rounds
 
 
 def test_filters_are_rounded_once() -> None:
     graph = net(20, 24)
     exact = graph.weights["w0"].array()
     region, _ = planned(graph, "bf16")
-    stored = unpack_filters(graph.weights[region.operands[1]].array(), "pairs", exact.shape)
+    stored = PAIRS.filters([graph.weights[region.operands[1]].array()], exact.shape)
     np.testing.assert_array_equal(stored, exact.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_channels_that_are_no_pairs_are_a_miss() -> None:
     region, trace = planned(net(19, 24), "bf16")
-    assert isinstance(region.params, ConvParams) and region.params.layout == "int16"
+    assert isinstance(region.params, ConvParams) and region.params.layout.name == "int16"
     assert ("bf16-conv", "19 channels are no pairs") in trace.misses()
 
 
@@ -123,7 +123,9 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     schedule(graph, [p for p in ways if p.name != "winograd"], lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     assert isinstance(region.params, RegionParams)
-    layouts = [s.params.layout for s in region.params.steps if isinstance(s.params, ConvParams)]
+    layouts = [
+        s.params.layout.name for s in region.params.steps if isinstance(s.params, ConvParams)
+    ]
     by_twos = "broad" if tiles else "pairs"
     assert layouts == ["pairs", by_twos, by_twos, "pairs", "depthwise", "pairs", by_twos]
     names = [call.name for call in lower(graph, region).calls]

@@ -11,7 +11,6 @@ from graphs import Net, every_phase, normal, relative_error
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -52,11 +51,15 @@ def test_dense_ones_between_blocks_do(shape: tuple[int, ...], layout: str) -> No
     (stored,) = (w.array() for w in graph.weights.values())
     region, _ = planned(graph)
     params = region.params
-    assert isinstance(params, ConvParams) and params.layout == layout and not params.in_bf16
+    assert (
+        isinstance(params, ConvParams)
+        and params.layout.name == layout
+        and not params.layout.rounds
+    )
     if layout == "split":
         weight = graph.weights[region.operands[1]]
         assert weight.dtype is DType.BF16 and weight.array().shape == weight.shape
-        again = unpack_filters(weight.array(), layout, params.shape)
+        again = params.layout.filters([weight.array()], params.shape)
         assert 0 < relative_error(again, stored) < 2.0**-16
 
 
@@ -84,7 +87,7 @@ def test_what_bf16_is_too_coarse_for(
 ) -> None:
     """With tiles integers serve what is transformed better, sums of two numbers all else."""
     region, _ = planned(net(20, 24, kernel), "bf16", tiles, without)
-    assert isinstance(region.params, ConvParams) and region.params.layout in layouts
+    assert isinstance(region.params, ConvParams) and region.params.layout.name in layouts
 
 
 def test_a_value_is_split_once_for_all_its_readers() -> None:

@@ -53,10 +53,14 @@ def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Seque
     graph = net(*shape)
     region, _ = planned(graph)
     params = region.params
-    assert isinstance(params, ConvParams) and params.layout in layouts and not params.in_bf16
+    assert (
+        isinstance(params, ConvParams)
+        and params.layout.name in layouts
+        and not params.layout.rounds
+    )
     for name in region.operands[1:]:
         assert graph.weights[name].array().shape == graph.weights[name].shape
-    if params.in_int16:
+    if params.layout.operands > 1:
         types = [graph.weights[region.operands[i]].dtype for i in (1, -1)]
         assert types == [DType.I16, DType.F32]
 
@@ -68,9 +72,9 @@ def test_many_taps_are_a_miss() -> None:
 
 def test_what_bf16_is_too_coarse_for_goes_to_integers() -> None:
     region, _ = planned(net(20, 24), "bf16", ["bf16-conv"])
-    assert isinstance(region.params, ConvParams) and region.params.layout == "int16"
+    assert isinstance(region.params, ConvParams) and region.params.layout.name == "int16"
     region, _ = planned(net(20, 24), "bf16", ["bf16-conv", "int16-conv"])
-    assert isinstance(region.params, ConvParams) and region.params.layout == "blocked"
+    assert isinstance(region.params, ConvParams) and region.params.layout.name == "blocked"
 
 
 def test_the_last_relief_is_without_any_rounding() -> None:

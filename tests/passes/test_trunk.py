@@ -266,7 +266,7 @@ def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
     convs = [s.params for s in region.params.steps if isinstance(s.params, ConvParams)]
     assert convs[-1].window.kernel == (1,) * rank
     assert convs[-1].filters == filters * kernel**rank
-    assert {c.layout for c in convs} == {"blocked"}
+    assert {c.layout.name for c in convs} == {"blocked"}
     check(net, graph, {"x": normal(2, 20, *(9, 7)[2 - rank :])})
 
 

@@ -12,6 +12,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measurements import Bandwidth, Peak
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.kernels.cpu.filters import LAYOUTS
 from tracea_graph.kernels.cpu.levels import isa_of
 from tracea_graph.kernels.cpu.machine import machine_of, measured_machine
 from tracea_graph.kernels.cpu.measure import assumed
@@ -94,7 +95,7 @@ def test_matrix_tiles_prefer_direct_convolutions() -> None:
 
     def work(layout: str, tables: Tables) -> float:
         window = Window((3, 3), (1, 1), (1, 1), (1,) * 4)
-        params = ConvParams(256, 256, window, layout=layout, in_bf16=True)
+        params = ConvParams(256, 256, window, layout=LAYOUTS[layout])
         dims = [(1.0, 256.0, 14.0, 14.0)]
         return EFFORTS[ConvParams](tables, params, dims, (1.0, 256.0, 14.0, 14.0)).product
 

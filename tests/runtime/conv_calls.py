@@ -27,10 +27,10 @@ from runtime.cases import Array, random
 from runtime.support import Case
 
 from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.cpu.filters import BROAD
+from tracea_graph.kernels.cpu.winograd import transform
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.bf16 import round_bf16 as rounded
-from tracea_graph.ops.filters import pack_filters
-from tracea_graph.ops.winograd import transform
 
 
 def conv(
@@ -64,7 +64,7 @@ def conv(
     if half:
         boxed, weights, x, w = halved(boxed), in_pairs(weights), rounded(x), rounded(w)
     if "x" in broad:
-        boxed, weights = by_twos(boxed), pack_filters(w.astype(np.float32), "broad")
+        boxed, weights = by_twos(boxed), BROAD.pack(w.astype(np.float32))[0]
     box = feeds.dense(boxed, batched=True)
     views = [box, feeds.dense(weights), feeds.dense(padded(b)) if bias else None]
     if either:

@@ -29,6 +29,7 @@ from tests.passes.test_lower import CASES as OTHERS
 from tests.passes.test_lower_conv import program as lowered
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, evaluate
+from tracea_graph.kernels.cpu.filters import Depthwise
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.pool import PoolParams
@@ -106,7 +107,7 @@ def _windowed() -> Iterator[tuple[str, Operation]]:
         yield f"{kind}, {name} {end}", conv(c, o, over, layout, groups, *extras, epilogue=chain)
     plain = conv(20, 20, window(3, pads=2), "depthwise", 20, bias=False)
     for rounded in (False, True):
-        params = replace(plain.params, in_bf16=True, rounded_filters=rounded)
+        params = replace(plain.params, layout=Depthwise(True, rounded))
         yield f"depthwise in bf16 {rounded}", replace(plain, params=params)
 
 

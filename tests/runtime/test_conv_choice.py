@@ -10,8 +10,9 @@ from runtime.conv_int16_cases import run_of_case
 from runtime.support import Case as Run
 
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.ops.filters import DIRECT
+from tracea_graph.kernels.cpu.filters import LAYOUTS
 
+DIRECT = {name: layout.direct.name for name, layout in LAYOUTS.items() if layout.direct}
 LEVEL = profile_cpu().levels("int16")[-1]
 SIZES = {
     "directly": ((1, 1), (3, 3), (2, 5)),

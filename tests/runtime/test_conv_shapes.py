@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from convolutions import ADD_RELU, CLIP_MUL, PRELU, SILU, Bias, Filters, Scales, either
+from convolutions import ADD_RELU, CLIP_MUL, PRELU, SILU, Bias, Filters, Scales, either, laid_out
 from convolutions import Case as Operation
 from pairwise import pairwise
 from runtime.answers import assert_threads_agree
@@ -23,8 +23,8 @@ from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, operator_case
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.filters import BLOCK, LAYOUTS, InIntegers, InPairs, transformable
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, DIRECT, IN_INT16, IN_PAIRS, LAYOUTS
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.conv import channel_kind
 
@@ -120,7 +120,7 @@ def layouts(p: ConvParams) -> Iterator[str]:
         yield "blocked"
         if p.channels < BLOCK // 2:
             yield "stem"
-        if p.transformable:
+        if transformable(p.window, p.groups):
             yield from ("winograd2", "winograd4")
     elif p.groups == p.channels == p.filters:
         yield "depthwise"
@@ -136,11 +136,13 @@ def precisions(layout: str, channels: int, groups: int) -> Iterator[tuple[str, b
     if layout == "blocked":
         yield "split", False
     whole = groups == 1 and channels % (2 * BLOCK) == 0
-    for stored, plain in (*IN_PAIRS.items(), *IN_INT16.items()):
-        if stored == "broad" and not whole:
+    if layout == "blocked" and whole:
+        yield "broad", True
+    for stored in LAYOUTS.values():
+        if not isinstance(stored, InPairs | InIntegers) or stored.of.name != layout:
             continue
-        if plain == layout and (stored in IN_INT16 or channels % 2 == 0):
-            yield stored, stored in IN_PAIRS
+        if isinstance(stored, InIntegers) or channels % 2 == 0:
+            yield stored.name, stored.rounds
 
 
 class Maker:
@@ -196,24 +198,23 @@ class Maker:
         images = {"n": self._chance.choice((1, 1, 2)), **dict(zip(x[2:], sizes, strict=True))}
         for layout in layouts(plain):
             for stored, low in precisions(layout, channels, groups):
-                params = ConvParams(
-                    channels, filters, window, groups, stored, bias, chain, in_bf16=low
-                )
+                params = laid_out(channels, filters, window, groups, stored, bias, chain, low)
                 held = Filters(params.shape, stored)
                 offsets = (Bias(filters) if layout != "plain" else (filters,),) if bias else ()
-                scales = (Scales(held),) if params.in_int16 else ()
+                scales = (Scales(held),) if params.layout.operands > 1 else ()
                 whole = Operation(params, (x, held, *offsets, *extras, *scales))
                 yield self._case(whole, images)
-                if stored in DIRECT:
+                if stored in LAYOUTS and LAYOUTS[stored].direct:
                     yield self._case(either(whole), images)
 
     def _case(self, operation: Operation, images: dict[str, int]) -> Case:
         params = operation.params
         assert isinstance(params, ConvParams)
-        w, kind = params.window, "bf16" if params.in_bf16 else "f32"
-        words = (params.layout, kind, params.channels, params.filters, params.groups, *w.kernel,
-                 "s", *w.strides, "d", *w.dilations, "p", *w.pads, "of", *images.values(),
-                 len(operation.operands), self._chance.randrange(10**9))  # fmt: skip
+        w, kind = params.window, "bf16" if params.layout.rounds else "f32"
+        words = (params.layout.name, kind, params.channels, params.filters, params.groups,
+                 *w.kernel, "s", *w.strides, "d", *w.dilations, "p", *w.pads, "of",
+                 *images.values(), len(operation.operands),
+                 self._chance.randrange(10**9))  # fmt: skip
         return operator_case(
             "_".join(map(str, words)), "FusedConv", params, operation.specs,
             operation.arrays(images),
@@ -243,7 +244,7 @@ def test_the_table_holds_what_it_says() -> None:
         met = {(getattr(one, a), getattr(one, b)) for one in classes if one.rank == 2}
         assert met >= set(itertools.product(FACTORS[a], FACTORS[b])), (a, b)
     cases = Maker(classes).made
-    assert {layout_of(case.name) for case in cases} == {*LAYOUTS} - {"panels"}
+    assert {layout_of(case.name) for case in cases} == {*LAYOUTS, "plain"} - {"panels"}
     assert all(min(case.expected[0].shape) > 0 for case in cases)
     flat = [case.feeds[0].shape for case in cases if case.feeds[0].ndim == 4]
     assert all({shape[axis] for shape in flat} == set(SIZES) for axis in (2, 3))

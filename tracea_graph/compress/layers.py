@@ -23,7 +23,7 @@ from tracea_graph.compress.calibrate import Seen
 from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.filters import unpack_filters
+from tracea_graph.ops.filters import PLAIN
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED, Plain
 from tracea_graph.passes.products.matrices import matrix_of
@@ -211,7 +211,7 @@ def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | N
     shape = graph.spec(region.results[0]).shape
     if node is None or weight is None or shape is None or prod(params.shape) < _LEAST:
         return None
-    if params.groups > 1 or params.layout == "plain":
+    if params.groups > 1 or params.layout == PLAIN:
         return None
     bias = params.split(region.operands)[2]
     shift = graph.weight(bias) if bias else None
@@ -224,7 +224,7 @@ def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | N
     }  # fmt: skip
 
     def load() -> Floats:
-        filters = unpack_filters(np.asarray(weight.array()), params.layout, params.shape)
+        filters = params.layout.filters([np.asarray(weight.array())], params.shape)
         return filters.reshape(params.filters, -1).T.astype(np.float64)
 
     place = Place(region.operands[0], written, "Conv", shape=params.shape, attrs=attrs)

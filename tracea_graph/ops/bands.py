@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
@@ -32,8 +31,7 @@ def walks(step: Region) -> Walk | None:
     if isinstance(params, GemmParams):
         return Walk(-(-params.n // _COLUMNS), _ROWS) if params.layout != NK else None
     if isinstance(params, ConvParams):
-        cut = params.in_blocks and params.layout != "stem"
-        return Walk(together=WINOGRAD.get(params.layout, 1)) if cut else None
+        return Walk(together=params.layout.side) if params.layout.reads_reordered else None
     return Walk() if isinstance(params, (ElementwiseParams, NormParams)) else None
 
 

@@ -255,16 +255,17 @@ _PLAIN = (int, float, str, bytes, tuple)
 
 def _spare(region: Region) -> tuple[str, ...]:
     """What is read in place of another operand, never beside it."""
-    spare = region.params.spare if isinstance(region.params, ConvParams) else 0
+    params = region.params
+    spare = params.layout.spare if isinstance(params, ConvParams) else 0
     return region.operands[len(region.operands) - spare :]
 
 
 def reordered(region: Region) -> tuple[str, ...]:
-    """Values a step wants in blocks, or writes so."""
+    """Values a step wants with their axes in an order of its own, or writes so."""
     params = region.params
     if isinstance(params, ConvParams):
-        reads = region.operands[:1] if params.layout != "stem" else ()
-        return (*reads, *region.results) if params.in_blocks else ()
+        reads = region.operands[:1] if params.layout.reads_reordered else ()
+        return (*reads, *(region.results if params.layout.writes_reordered else ()))
     if isinstance(params, PoolParams):
         return (region.operands[0], *(region.results if params.window else ()))
     if isinstance(params, ResizeParams):

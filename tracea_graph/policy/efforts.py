@@ -20,7 +20,6 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -170,12 +169,11 @@ def _embedding(t: Tables, p: EmbeddingParams, operands: Sequence[Dims], result: 
 
 def _conv(t: Tables, p: ConvParams, operands: Sequence[Dims], result: Dims) -> Effort:
     """Winograd's counts the products of a direct convolution, over whole tiles."""
-    count = prod(result)
-    if p.layout in WINOGRAD:
-        m = WINOGRAD[p.layout]
+    count, m = prod(result), p.layout.side
+    if m > 1:
         count *= prod(-(-side // m) * m / max(side, 1.0) for side in result[2:])
     beside = prod(result) * (1 + (p.epilogue.flops if p.epilogue else 0))
-    return Effort(2.0 * count * p.taps / t.shares[f"FusedConv {p.layout}"], beside)
+    return Effort(2.0 * count * p.taps / t.shares[f"FusedConv {p.layout.name}"], beside)
 
 
 def _pool(t: Tables, p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.kernels.cpu.filters import BLOCK, blocks
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
-from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.windows import plus
 

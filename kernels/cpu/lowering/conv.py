@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.filters import (
+    BLOCK,
+    INT16,
+    Broad,
+    Depthwise,
+    Either,
+    Filters,
+    Panels,
+    Split,
+    Stem,
+)
 from tracea_graph.kernels.cpu.lowering.blocked import BROAD, Blocked, last_block
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
@@ -16,7 +28,7 @@ from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, WINOGRAD
+from tracea_graph.ops.filters import PLAIN
 from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
@@ -31,20 +43,23 @@ def lower_conv(
 ) -> None:
     """One convolution by the call its layout is for; ``scaled`` is what it reads if nobody made
     it."""
-    if p.layout == "plain":
-        _plain(v, p, operands, result)
-    elif p.layout == "panels":
+    if isinstance(p.layout, Panels):
         _panels(v, p, operands, result)
+    elif isinstance(p.layout, Filters):
+        _blocked(v, p, p.layout, operands, result, scaled)
+    elif p.layout == PLAIN:
+        _plain(v, p, operands, result)
     else:
-        _blocked(v, p, operands, result, scaled)
+        raise GraphError(f"no kernel reads filters stored as {p.layout.name!r}")
 
 
 # ---- blocked -----------------------------------------------------------------------------
 
 
 def _blocked(
-    v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None
-) -> None:
+    v: Values, p: ConvParams, layout: Filters, operands: Sequence[int], result: int,
+    scaled: Scaled | None,
+) -> None:  # fmt: skip
     """``conv``, ``conv_stem`` or ``depthwise``: the sum, what it is added to, a clamp, a chain."""
     x, w, bias, extras = p.split(operands)
     finish = finish_of(p.epilogue)
@@ -52,68 +67,60 @@ def _blocked(
     source = v.shape(w)
     home = v.home(result)
     inner = home.in_blocks_of(BLOCK).view()  # as operands of a chain lie over it
-    direct = [v.slot(spare).view for spare in operands[len(operands) - p.spare :]]
+    direct = [v.slot(spare).view for spare in operands[len(operands) - layout.spare :]]
     views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
     add, chain = _added(v, p, extras, finish.add, result), finish.chain
     rounds = home.dtype is DType.BF16
     if chain and rounds:
         chain = replace(chain, stores=(home.dtype,))
     named: dict[str, object] = {}
-    if p.layout == "stem":
+    if isinstance(layout, Stem):
         op, read = "conv_stem", four(v.view(x))
         named |= {"pads": halo_of(window)}
     else:
-        block, each = _read(v, p, scaled.source if scaled else x)
+        block, each = _read(v, layout, scaled.source if scaled else x)
         op, read = "conv", block.view(stored_halo(p))
         if each:
             filter_scales = v.slot(operands[2 + p.bias + p.extras]).view
             named |= {"image_scales": each.view, "filter_scales": filter_scales}
-    if p.layout == "depthwise":
+    if isinstance(layout, Depthwise):
         _, left, _, right = halo_of(window)
         op, named["last"], named["columns"] = "depthwise", last_block(p.filters), (left, right)
-        named |= {"rounded_filters": p.rounded_filters} if p.in_bf16 else {}
+        named |= {"rounded_filters": layout.rounded} if layout.in_bf16 else {}
     else:
         named["last_out"] = last_block(p.filters)
-    if p.layout in WINOGRAD:
-        op, named["tile"] = "conv_or_winograd" if p.either else "winograd", WINOGRAD[p.layout]
+    if layout.side > 1:
+        op = "conv_or_winograd" if isinstance(layout, Either) else "winograd"
+        named["tile"] = layout.side
         named["last_in"] = last_block(p.channels)
         named |= dict(zip(("direct", "direct_scales"), direct, strict=False))
     else:
         named |= {"strides": window.strides, "dilations": window.dilations}
     if op == "conv":
-        whole = p.in_halves or p.in_broad
+        whole = isinstance(layout, Split | Broad)
         named |= {"groups": p.groups, "last_in": BLOCK if whole else last_block(p.channels)}
         named["zeros"] = stored_halo(p)
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
-        op, _multiplied(p, rounds), **named, x=read, w=weight,
-        bias=v.slot(bias).view if bias is not None else None, add=add, inputs=views,
-        y=home.whole, halo=home.halo, low=finish.low, high=finish.high, chain=chain,
+        op, "bf16" if isinstance(layout, Stem) and rounds else layout.multiplies, **named,
+        x=read, w=weight, bias=v.slot(bias).view if bias is not None else None, add=add,
+        inputs=views, y=home.whole, halo=home.halo, low=finish.low, high=finish.high, chain=chain,
     )  # fmt: skip
     v.blocks[result] = home
 
 
-def _multiplied(p: ConvParams, rounds: bool) -> str:
-    """What a convolution multiplies; ``rounds`` if its result is stored in bf16."""
-    if p.in_halves:
-        return "bf16x2"
-    if p.in_int16:
-        return "int16"
-    return "bf16" if p.in_bf16 or (p.layout == "stem" and rounds) else "f32"
-
-
-def _read(v: Values, p: ConvParams, value: int) -> tuple[Blocked, Slot | None]:
+def _read(v: Values, layout: Filters, value: int) -> tuple[Blocked, Slot | None]:
     """What a convolution reads, and of integers the scales of its images."""
-    if p.layout == "int16":
+    if layout == INT16:
         return v.block_in_int16(value)
-    if p.in_int16:
+    if layout.multiplies == "int16":
         return v.block(value), v.image_scales(value)
-    if p.in_halves:
+    if isinstance(layout, Split):
         return v.block_in_halves(value), None
-    if p.in_bf16:
-        return v.block_in_bf16(value, BROAD if p.in_broad else BLOCK), None
+    if layout.rounds:
+        return v.block_in_bf16(value, BROAD if isinstance(layout, Broad) else BLOCK), None
     return v.block(value), None
 
 
@@ -123,7 +130,7 @@ def _added(
     """What is added to the sum in registers."""
     if index is None:
         return None
-    if p.in_bf16:
+    if p.layout.rounds:
         block = v.block(extras[index]).block if by_twos(p) else BLOCK
         return v.block_in_bf16(extras[index], block).view()
     return v.over(extras[index], result, v.interior(result), lanes=True)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
+from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.filters import BLOCK
 
 __all__ = ["ZERO", "lower_frames"]
 

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.filters import BLOCK, Depthwise, blocks
 from tracea_graph.kernels.cpu.lowering.blocked import Halo
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionStep
@@ -44,11 +44,12 @@ def halo_of(window: Window) -> Halo:
 def stored_halo(params: ConvParams) -> Halo:
     """What a convolution wants stored around its input; depthwise ones pad lines themselves."""
     top, left, bottom, right = halo_of(params.window)
-    return (top, 0, bottom, 0) if params.layout == "depthwise" else (top, left, bottom, right)
+    lines = isinstance(params.layout, Depthwise)
+    return (top, 0, bottom, 0) if lines else (top, left, bottom, right)
 
 
 def _reads_blocks(params: OpParams) -> bool:
-    return isinstance(params, ConvParams) and params.in_blocks and params.layout != "stem"
+    return isinstance(params, ConvParams) and params.layout.reads_reordered
 
 
 def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
@@ -118,7 +119,7 @@ class Layout:
         """``read`` says whether a convolution reads the value in blocks."""
         params = step.params
         if isinstance(params, ConvParams):
-            if params.in_blocks:
+            if params.layout.writes_reordered:
                 self.blocked.add(value)
         elif isinstance(params, PoolParams):
             if params.window is not None and params.window.rank <= 2:

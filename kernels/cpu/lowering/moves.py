@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked import Blocked
 from tracea_graph.kernels.cpu.lowering.borders import lower_border
 from tracea_graph.kernels.cpu.lowering.frames import ZERO, lower_frames
 from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, Layout
 from tracea_graph.kernels.cpu.lowering.values import Deal, Values, copy
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.region import RegionParams

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked import Blocked, per_channel
 from tracea_graph.kernels.cpu.lowering.values import Shifted, Values
 from tracea_graph.kernels.cpu.lowering.writer import Slot
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import FULL, ROW, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = ["lower_norm_in_blocks"]

@@ -11,13 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.filters import BLOCK, Broad, Filters, Split, Stem
 from tracea_graph.kernels.cpu.lowering.blocked import BROAD
 from tracea_graph.kernels.cpu.lowering.layout import Layout
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.moves import BORDERS, MoveParams
@@ -132,7 +132,7 @@ def _only(
 
 def by_twos(params: ConvParams) -> bool:
     """True for kernels that add and write broad blocks as well."""
-    return params.layout in ("pairs", "broad") and params.groups == 1
+    return isinstance(params.layout, Filters) and params.layout.by_twos and params.groups == 1
 
 
 def _broad(
@@ -144,7 +144,7 @@ def _broad(
     for step in p.steps:
         params = step.params
         if isinstance(params, ConvParams):
-            if params.in_broad:
+            if isinstance(params.layout, Broad):
                 wanted.add(step.operands[0])
             else:
                 able = able - {step.operands[0]}
@@ -185,7 +185,7 @@ def _read(step: RegionStep) -> tuple[int, ...]:
 def _rounds(step: RegionStep) -> Collection[int | None]:
     """The operands a step reads in bf16."""
     params = step.params
-    if isinstance(params, ConvParams) and params.in_bf16:
+    if isinstance(params, ConvParams) and params.layout.rounds:
         return (0, params.added)
     if isinstance(params, GemmParams) and params.layout.rounds and params.k % 2 == 0:
         return range(1)
@@ -200,7 +200,7 @@ def _can_round(step: RegionStep) -> bool:
     if isinstance(params, GemmParams) and params.norm is None:
         return step.results == 1 and not params.parts
     if isinstance(params, ConvParams):
-        return params.in_bf16 or params.in_halves or params.layout == "stem"
+        return params.layout.rounds or isinstance(params.layout, Split | Stem)
     if isinstance(params, EmbeddingParams):
         return params.norm is not None
     if isinstance(params, AttentionParams):

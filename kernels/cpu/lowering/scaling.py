@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec, combine
+from tracea_graph.kernels.cpu.filters import BLOCK, BLOCKED, blocks
 from tracea_graph.kernels.cpu.lowering.layout import Layout
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.region import RegionParams, RegionStep
 
@@ -56,7 +56,7 @@ def scaled_values(
 def _scales_less(step: RegionStep, spec: TensorSpec) -> bool:
     """True for a convolution whose filters are fewer numbers than an image of what it reads."""
     params, positions = step.params, (spec.shape or ())[2:]
-    if not isinstance(params, ConvParams) or params.layout != "blocked" or params.in_bf16:
+    if not isinstance(params, ConvParams) or params.layout != BLOCKED:
         return False
     count = 1
     for size in positions:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec, combine
+from tracea_graph.kernels.cpu.filters import BLOCK, blocks
 from tracea_graph.kernels.cpu.lowering.blocked import (
     BROAD,
     Blocked,
@@ -26,7 +27,6 @@ from tracea_graph.kernels.cpu.lowering.rounding import Rounding
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.passes.pointwise.chains import IDENTITY

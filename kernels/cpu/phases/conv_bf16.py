@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.ir import Weight
-from tracea_graph.kernels.cpu.phases.filters import image_of, in_16_bits
+from tracea_graph.kernels.cpu.filters import (
+    BLOCK,
+    BLOCKED,
+    BROAD,
+    PAIRS,
+    Depthwise,
+)
+from tracea_graph.kernels.cpu.phases.filters import image_of, repacked, ways
 from tracea_graph.kernels.cpu.phases.precision import (
     PRODUCT_ERROR,
     no_bf16,
@@ -22,7 +29,6 @@ from tracea_graph.kernels.cpu.phases.precision import (
     stored_as,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.rewrite import Miss, Proposal
@@ -41,25 +47,26 @@ class ConvInBf16:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, ConvParams) or params.in_bf16:
+        if not isinstance(params, ConvParams) or params.layout.rounds:
             return
-        if params.layout == "depthwise":
-            yield rounded_as_read(self.name, region, in_bf16=True)
+        if isinstance(params.layout, Depthwise):
+            lower = dataclasses.replace(params.layout, in_bf16=True)
+            yield rounded_as_read(self.name, region, layout=lower)
             return
-        if params.layout != "blocked":
+        if params.layout != BLOCKED:
             return
         weight = graph.weight(region.operands[1])
         if why := _unfit(graph, params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
             broad = self.broad and _comes_broad(graph, region.operands[0], params)
-            for way in params.ways("pairs", image_of(graph, region)):
-                way = ("broad",) if way == ("pairs",) and broad else way
-                made = [in_16_bits(weight, params, layout) for layout in way]
-                lower = dataclasses.replace(
-                    params, layout=way[0], in_bf16=True, either=len(way) > 1
-                )
-                yield stored_as(self.name, region, lower, made, PRODUCT_ERROR)
+            for layout in ways(PAIRS, params, image_of(graph, region)):
+                layout = BROAD if layout == PAIRS and broad else layout
+                made = repacked(weight, params, layout)
+                yield stored_as(
+                    self.name, region, dataclasses.replace(params, layout=layout), made,
+                    PRODUCT_ERROR,
+                )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,11 +77,12 @@ class RoundDepthwise:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, ConvParams) or params.layout != "depthwise":
+        if not isinstance(params, ConvParams) or not isinstance(params.layout, Depthwise):
             return
-        if params.in_bf16 and not params.rounded_filters:
+        if params.layout.in_bf16 and not params.layout.rounded:
             # a quarter of its cycles at most: less than plans count
-            yield rounded_as_read(self.name, region, step=True, rounded_filters=True)
+            lower = dataclasses.replace(params.layout, rounded=True)
+            yield rounded_as_read(self.name, region, step=True, layout=lower)
 
 
 def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
@@ -85,7 +93,7 @@ def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
         return False
     params = region.params
     if isinstance(params, ConvParams):
-        return params.layout in ("blocked", "pairs", "broad") and params.groups == 1
+        return params.layout in (BLOCKED, PAIRS, BROAD) and params.groups == 1
     pooled = isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
     moved = isinstance(params, MoveParams) or region.op in ("Concat", "Split")
     parts = region.operands if region.op == "Concat" else (value,)

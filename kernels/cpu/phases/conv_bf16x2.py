@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracea_graph.kernels.cpu.phases.filters import in_16_bits
+from tracea_graph.kernels.cpu.filters import BLOCKED, SPLIT
+from tracea_graph.kernels.cpu.phases.filters import repacked
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, stored_as
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.rewrite import Miss, Proposal
@@ -27,7 +28,7 @@ class ConvInBf16x2:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, ConvParams) or params.layout != "blocked":
+        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
             return
         weight = graph.weight(region.operands[1])
         if weight is None:
@@ -35,6 +36,6 @@ class ConvInBf16x2:
         elif why := no_bf16(graph):
             yield Miss(self.name, region.id, why)
         else:
-            lower = dataclasses.replace(params, layout="split")
-            made = in_16_bits(weight, params, lower.layout)
-            yield stored_as(self.name, region, lower, (made,), BF16X2_ERROR)
+            lower = dataclasses.replace(params, layout=SPLIT)
+            made = repacked(weight, params, SPLIT)
+            yield stored_as(self.name, region, lower, made, BF16X2_ERROR)

@@ -10,19 +10,11 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.kernels.cpu.phases.filters import image_of
+from tracea_graph.ir import Weight
+from tracea_graph.kernels.cpu.filters import BLOCKED, INT16, transformable
+from tracea_graph.kernels.cpu.phases.filters import image_of, repacked, ways
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, stored_as
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import (
-    BLOCK,
-    blocks,
-    pack_int16_filters,
-    stored_shape,
-    unpack_filters,
-)
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -42,17 +34,17 @@ class ConvInInt16:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, ConvParams) or params.layout != "blocked":
+        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
             return
-        if self.transformed and not params.transformable:
+        if self.transformed and not transformable(params.window, params.groups):
             return
         weight = graph.weight(region.operands[1])
         if why := _unfit(params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
-            for way in params.ways("int16", image_of(graph, region)):
-                made = [w for layout in way for w in _in_integers(weight, params, layout)]
-                lower = dataclasses.replace(params, layout=way[0], either=len(way) > 1)
+            for layout in ways(INT16, params, image_of(graph, region)):
+                lower = dataclasses.replace(params, layout=layout)
+                made = repacked(weight, params, layout)
                 yield stored_as(self.name, region, lower, made, INT16_ERROR)
 
 
@@ -64,18 +56,3 @@ def _unfit(params: ConvParams, weight: Weight | None) -> str | None:
     if taps > _MOST_TAPS:
         return f"sums of {taps} taps leave too little of 32 bits"
     return None
-
-
-def _in_integers(weight: Weight, params: ConvParams, layout: str) -> tuple[Weight, Weight]:
-    """The same filters in integers, and their scales; nothing is kept between calls."""
-
-    def load(part: int) -> Array:
-        stored = np.asarray(weight.array(), np.float32)
-        plain = unpack_filters(stored, params.layout, params.shape)
-        return pack_int16_filters(plain, layout)[part]
-
-    shape = stored_shape(layout, params.shape)
-    planes = shape[0] if layout == "winograd2_int16" else 1
-    scales = (planes * BLOCK * blocks(params.filters),)
-    whole = Weight(f"{weight.name}_{layout}", DType.I16, shape, lambda: load(0))
-    return whole, Weight(f"{weight.name}_{layout}_scale", DType.F32, scales, lambda: load(1))

@@ -10,30 +10,40 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import gcd, lcm
 
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Extent, Node, Weight
+from tracea_graph.kernels.cpu.filters import (
+    BLOCK,
+    BLOCKED,
+    DEPTHWISE,
+    PANELS,
+    STEM,
+    WINOGRAD2,
+    WINOGRAD2_INT16,
+    WINOGRAD2_PAIRS,
+    WINOGRAD4,
+    Blocked,
+    Either,
+    Filters,
+    Lanes,
+    Winograd,
+    transformable,
+)
+from tracea_graph.kernels.cpu.winograd import spell_transform
 from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import (
-    BLOCK,
-    WINOGRAD,
-    blocks,
-    pack_filters,
-    spell_packed,
-    stored_shape,
-    unpack_filters,
-)
+from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.windows import Window
-from tracea_graph.ops.winograd import spell_transform
 from tracea_graph.passes.convolution.filters import others_need
 from tracea_graph.passes.products.matrices import making
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PackFilters", "image_of", "in_16_bits", "transformed"]
+__all__ = ["PackFilters", "image_of", "repacked", "transformed", "ways"]
 
 _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
@@ -48,7 +58,7 @@ class PackFilters:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params
-        if not isinstance(params, ConvParams) or params.layout != "plain":
+        if not isinstance(params, ConvParams) or params.layout != PLAIN:
             return
         x, w, bias, extras = params.split(region.operands)
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
@@ -56,16 +66,17 @@ class PackFilters:
             return
         kept = others_need(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
-        if params.layout == "plain":
+        layout = params.layout
+        if not isinstance(layout, Blocked | Lanes):
             return
-        weights = dict[str, Weight]()
-        if params.padded_bias and bias:
+        weights, count = dict[str, Weight](), layout.biases(params.filters)
+        if bias and count != params.filters:
             if (stored := graph.weight(bias)) is None:
                 return
-            padded = _padded_bias(stored)
+            padded = _padded_bias(stored, count)
             bias, weights[padded.name] = padded.name, padded
         made = making(graph, w) if kept else None
-        packed = _packed(weight, params.layout, graph.opset, made)
+        packed = _packed(weight, layout, graph.opset, made)
         operands = (x, packed.name, *([bias] if bias else []), *extras)
         new = dataclasses.replace(region, params=params, operands=operands)
         weights[packed.name] = packed
@@ -79,28 +90,28 @@ def _laid_out(
     ``[O, I, kernel…]``."""
     layout = _layout_for(weight.shape, params.groups, params.window, spatial)
     together = _groups_at_once(weight.shape, params.groups)
-    if layout == "plain" and together > 1 and not kept:
+    if layout == PLAIN and together > 1 and not kept:
         wide, fewer = _side_by_side(weight, params.groups, together), params.groups // together
         layout = _layout_for(wide.shape, fewer, params.window, spatial)
-        if layout != "plain":
+        if layout != PLAIN:
             return dataclasses.replace(params, groups=fewer, layout=layout), wide
     return dataclasses.replace(params, layout=layout), weight
 
 
 def _layout_for(
     shape: tuple[int, ...], groups: int, window: Window, spatial: tuple[Extent, ...]
-) -> str:
+) -> FilterLayout:
     """The layout of weights ``[O, I, kernel…]``."""
     o, i = shape[:2]
     if window.rank > 2:
-        return "plain"
+        return PLAIN
     if groups == 1:
         if window.pointwise and all(d == 1 for d in spatial):
-            return "panels"
-        return "stem" if i <= _STEM else "blocked"
+            return PANELS
+        return STEM if i <= _STEM else BLOCKED
     if i == 1 and o == groups:
-        return "depthwise"
-    return "blocked" if i % BLOCK == 0 and o // groups % BLOCK == 0 else "plain"
+        return DEPTHWISE
+    return BLOCKED if i % BLOCK == 0 and o // groups % BLOCK == 0 else PLAIN
 
 
 def _groups_at_once(shape: tuple[int, ...], groups: int) -> int:
@@ -130,25 +141,27 @@ def _side_by_side(weight: Weight, groups: int, count: int) -> Weight:
     return Weight(name, weight.dtype, (o, count * i, *kernel), load)
 
 
-def _packed(weight: Weight, layout: str, opset: int, made: Sequence[Node] | None = None) -> Weight:
+def _packed(
+    weight: Weight, layout: Blocked | Lanes, opset: int, made: Sequence[Node] | None = None
+) -> Weight:
     """The same weights in a layout.
 
     Given ``made``, they stay as they are, others need them too, or those nodes compute them from
     smaller constants: further nodes pack them at load.
     """
-    name, shape = f"{weight.name}_{layout}", stored_shape(layout, weight.shape)
+    name, ((dtype, shape),) = f"{weight.name}_{layout.name}", layout.arrays(weight.shape)
     recipe: tuple[Node, ...] = ()
     if made is not None:
         b = BodyBuilder(1, opset)
-        body = b.done(spell_packed(b, b.inputs[0], layout, weight.shape))
+        body = b.done(layout.spell_packed(b, b.inputs[0], weight.shape))
         recipe = (*made, *placed(body, [weight.name], name))
     return Weight(
-        name, DType.F32, shape,
-        lambda: pack_filters(np.asarray(weight.load(), np.float32), layout), recipe,
+        name, dtype, shape,
+        lambda: layout.pack(np.asarray(weight.load(), np.float32))[0], recipe,
     )  # fmt: skip
 
 
-def transformed(weight: Weight, params: ConvParams, layout: str, opset: int) -> Weight:
+def transformed(weight: Weight, params: ConvParams, layout: Winograd, opset: int) -> Weight:
     """Blocked filters by Winograd's transform.
 
     They take 1.8 (``winograd2``) or four times the bytes, so the runtime is left to compute them.
@@ -156,25 +169,42 @@ def transformed(weight: Weight, params: ConvParams, layout: str, opset: int) -> 
 
     def load() -> Array:
         stored = np.asarray(weight.load(), np.float32)
-        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
+        return layout.pack(params.layout.filters((stored,), params.shape))[0]
 
-    name = f"{weight.name.removesuffix(f'_{params.layout}')}_{layout}"
+    name = f"{weight.name.removesuffix(f'_{params.layout.name}')}_{layout.name}"
     b = BodyBuilder(1, opset)
-    m, (o, i) = WINOGRAD[layout], params.shape[:2]
-    body = b.done(spell_transform(b, b.inputs[0], m, o, i))
+    body = b.done(spell_transform(b, b.inputs[0], layout.tile, *params.shape[:2]))
     recipe = placed(body, [weight.name], name)
-    return Weight(name, DType.F32, stored_shape(layout, params.shape), load, recipe)
+    return Weight(name, DType.F32, layout.shape(params.shape), load, recipe)
 
 
-def in_16_bits(weight: Weight, params: ConvParams, layout: str) -> Weight:
-    """The same filters in a layout of bf16."""
+def repacked(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight]:
+    """The same filters in another layout, each of its arrays; nothing is kept between calls."""
+    if isinstance(layout, Either):
+        parts = (layout.transformed, layout.direct)
+        return [made for part in parts for made in repacked(weight, params, part)]
 
-    def load() -> Array:
+    def load(part: int) -> Array:
         stored = np.asarray(weight.array(), np.float32)
-        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
+        return layout.pack(params.layout.filters((stored,), params.shape))[part]
 
-    shape = stored_shape(layout, params.shape)
-    return Weight(f"{weight.name}_{layout}", DType.BF16, shape, load)
+    name = f"{weight.name}_{layout.name}"
+    return [
+        Weight(f"{name}_scale" if part else name, dtype, shape, partial(load, part))
+        for part, (dtype, shape) in enumerate(layout.arrays(params.shape))
+    ]
+
+
+def ways(direct: Filters, params: ConvParams, spatial: Sequence[Extent]) -> Iterator[Filters]:
+    """What filters may be kept in: ``direct``, or one of its transforms; with ``spatial`` results
+    of any size either, of which the runtime takes what pays.
+    """
+    yield direct
+    known = all(isinstance(d, int) for d in spatial)
+    if transformable(params.window, params.groups):
+        for layout in (WINOGRAD2, WINOGRAD4, WINOGRAD2_PAIRS, WINOGRAD2_INT16):
+            if layout.direct == direct:
+                yield layout if known else Either(layout)
 
 
 def image_of(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
@@ -182,10 +212,9 @@ def image_of(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
     return (graph.spec(region.results[0]).shape or ())[2:]
 
 
-def _padded_bias(weight: Weight) -> Weight:
-    """A bias filled up with zeros to whole blocks."""
+def _padded_bias(weight: Weight, size: int) -> Weight:
+    """A bias filled up with zeros to so many numbers."""
     (count,) = weight.shape
-    size = BLOCK * blocks(count)
 
     def load() -> Array:
         return np.pad(np.asarray(weight.load(), np.float32), (0, size - count))

@@ -133,7 +133,7 @@ class AttentionInBf16:
         yield rounded_as_read(self.name, region, in_bf16=True, whole=whole)
 
 
-def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: bool) -> Proposal:
+def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Proposal:
     """The same operands, of which the kernel rounds more as it reads: ``changes`` says what."""
     lower = dataclasses.replace(region.params, **changes)
     new = fused(rule, lower, region.operands, region.results, [region])

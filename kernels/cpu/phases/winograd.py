@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tracea_graph.kernels.cpu.phases.filters import image_of, transformed
+from tracea_graph.kernels.cpu.filters import BLOCKED, Either, Winograd
+from tracea_graph.kernels.cpu.phases.filters import image_of, transformed, ways
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
@@ -30,18 +31,19 @@ class TransformFilters:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, ConvParams) or params.layout != "blocked":
+        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
             return
         weight = graph.weight(region.operands[1])
         if params.filters <= _FEW or weight is None:
             return
-        for layout, *direct in params.ways(params.layout, image_of(graph, region)):
-            if layout == params.layout:
+        for layout in ways(BLOCKED, params, image_of(graph, region)):
+            whole = layout.transformed if isinstance(layout, Either) else layout
+            if not isinstance(whole, Winograd):
                 continue
-            filters = transformed(weight, params, layout, graph.opset)
-            kept = region.operands[1:2] if direct else ()
+            filters = transformed(weight, params, whole, graph.opset)
+            kept = region.operands[1:2] if layout.spare else ()
             operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
-            other = dataclasses.replace(params, layout=layout, either=bool(direct))
+            other = dataclasses.replace(params, layout=layout)
             new = fused(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
             yield Proposal(self.name, (region,), (new,), weights=weights)

@@ -1,4 +1,4 @@
-"""Winograd's transform of 3 x 3 convolution weights, F(m x m, 3 x 3).
+"""Winograd's transform of 3 x 3 convolution weights, F(m x m, 3 x 3), and back.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.  The
 matrices belong to the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4); the kernel's transforms
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["spell_transform", "transform"]
+__all__ = ["spell_transform", "spell_untransform", "transform", "untransform"]
 
 _BLOCK = 16
 _G = MappingProxyType(
@@ -33,6 +33,13 @@ _G = MappingProxyType(
         ),
     }
 )
+_BACK = MappingProxyType(
+    {
+        2: np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]], np.float32),
+        4: np.array([[4, 0, 0, 0, 0, 0], [0, -3, 3, 0, 0, 0], [0, 0, 0, 0, 0, 1]], np.float32),
+    }
+)
+"""``back · transform · back'`` gives the 3 x 3 kernel again."""
 
 
 def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
@@ -61,3 +68,21 @@ def spell_transform(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int) -
     g = b("Constant", value=np.kron(_G[m], _G[m]).astype(np.float32))
     planes = b("MatMul", g, taps)
     return b("Reshape", planes, b.ints((m + 2) ** 2, *blocks, _BLOCK, _BLOCK))
+
+
+def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
+    """``[(m+2)^2, Ob, Ib, 16 (in), 16 (out)]`` as ``[16·Ob, 16·Ib, 3, 3]``."""
+    _, ob, ib, *_ = planes.shape
+    split = planes.reshape(m + 2, m + 2, ob, ib, _BLOCK, _BLOCK).transpose(2, 5, 3, 4, 0, 1)
+    wide = split.reshape(ob * _BLOCK, ib * _BLOCK, m + 2, m + 2)
+    kernels: npt.NDArray[Any] = _BACK[m] @ wide @ _BACK[m].T
+    return kernels
+
+
+def spell_untransform(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
+    """Write the nodes that do the same; ``inputs`` are Ib."""
+    turned = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
+    wide = b("Reshape", turned, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))
+    back = b("Constant", value=_BACK[m])
+    there = b("Constant", value=np.ascontiguousarray(_BACK[m].T))
+    return b("MatMul", b("MatMul", back, wide), there)

@@ -1,0 +1,590 @@
+"""The layouts of filters that the kernels of a CPU read in place.
+
+``O`` filters of ``I`` channels each (``I`` = channels / groups), Ob = ⌈O/16⌉, Ib = ⌈I/16⌉:
+
+=========  ========================  ===============================================
+layout     stored as                 for
+=========  ========================  ===============================================
+blocked    ``[Ob, Ib, kh, kw, 16, 16]``  (in, out) lanes innermost; groups of whole blocks
+pairs      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16: two neighbouring channels together
+stem       ``[Ob, I, kh, kw, 16]``   few input channels
+depthwise  ``[Ob, kh, kw, 16]``      one channel per filter
+panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix product
+winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a time
+winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
+winograd2_pairs  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
+int16, winograd2_int16  as these two     in integers; with scales ``[16·Ob]``, ``[16·Ob·16]``
+split      ``[Ob, Ib, kh, kw, 16, 16, 2]``  sums of two in bf16: the lower halves of a block in
+                                     pairs, then the upper ones
+broad      ``[Ob, Ib/2, kh, kw, 16, 16, 2]``  pairs of two blocks, one tap after another
+=========  ========================  ===============================================
+
+What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.  :class:`Either` is a
+transformed layout and the direct one it is made of, between which the size of an image decides.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.winograd import spell_untransform, transform, untransform
+from tracea_graph.ops.bf16 import split_bf16
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.filters import FilterLayout, Sums
+from tracea_graph.ops.int16 import fit_columns, round_images, run_of
+from tracea_graph.ops.weights import Floats, Numbers
+from tracea_graph.ops.windows import Window
+
+__all__ = [
+    "BLOCK", "BLOCKED", "BROAD", "DEPTHWISE", "INT16", "LAYOUTS", "PAIRS", "PANELS", "SPLIT",
+    "STEM", "WINOGRAD2", "WINOGRAD2_INT16", "WINOGRAD2_PAIRS", "WINOGRAD4", "Blocked", "Depthwise",
+    "Either", "Filters", "InIntegers", "InPairs", "Lanes", "Winograd", "blocks", "transformable",
+]  # fmt: skip
+
+BLOCK = 16
+"""Channels of a block."""
+Stored = tuple[DType, tuple[int, ...]]
+_TRANSFORMED = 4.0
+"""How many times as large as the largest input a transformed one of winograd2 may be."""
+_TOGETHER = (0, 1, 3, 4, 2, 5, 6, 7)
+"""``[Ob, Ib/2, 2, kh, kw, 8, 16, 2]``, two blocks of a tap together; ``_APART`` is back."""
+_APART = (0, 1, 4, 2, 3, 5, 6, 7)
+
+
+def blocks(channels: int) -> int:
+    return -(-channels // BLOCK)
+
+
+def transformable(window: Window, groups: int) -> bool:
+    """True for what Winograd's transform can do."""
+    return groups == 1 and window == Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+
+
+class Filters(FilterLayout):
+    """A layout of the CPU's.
+
+    ``multiplies`` is what its kernel multiplies.  Kernels of those ``by_twos`` add and write broad
+    blocks as well.
+    """
+
+    multiplies: ClassVar[str] = "f32"
+    by_twos: ClassVar[bool] = False
+
+    @property
+    def direct(self) -> Filters | None:
+        """Of transformed filters: how the same are stored as they are."""
+        return None
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        super().check(shape, groups, window)
+        if window.rank > 2:
+            raise ValueError("only one and two axes are stored in blocks")
+
+    @abstractmethod
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        """Type and shape of each stored one."""
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return self.arrays(shape)[0][1]
+
+    @abstractmethod
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        """Filters ``[O, I, kernel…]`` as they are stored."""
+
+
+@dataclass(frozen=True)
+class _InBlocks(Filters):
+    """Between values in blocks."""
+
+    reads_reordered: ClassVar[bool] = True
+    writes_reordered: ClassVar[bool] = True
+
+    def biases(self, filters: int) -> int:
+        return BLOCK * blocks(filters)
+
+
+@dataclass(frozen=True)
+class Lanes(Filters):
+    """Filters side by side, all channels of a tap one after another."""
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        return ((DType.F32, self._shape(shape)),)
+
+    @abstractmethod
+    def _shape(self, shape: Sequence[int]) -> tuple[int, ...]: ...
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        o, i, kh, kw = _four(plain.shape)
+        padded = np.zeros((BLOCK * blocks(o), i, kh, kw), plain.dtype)
+        padded[:o] = plain.reshape(o, i, kh, kw)
+        split = padded.reshape(blocks(o), BLOCK, i, kh, kw).transpose(0, 2, 3, 4, 1)
+        return (np.ascontiguousarray(split).reshape(self._shape(plain.shape)),)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        o, i, kh, kw = _four(shape)
+        split = stored[0].reshape(blocks(o), i, kh, kw, BLOCK).transpose(0, 4, 1, 2, 3)
+        plain: Floats = split.reshape(-1, i, kh, kw)[:o].reshape(shape)
+        return plain
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        o, i, *kernel = shape
+        rank = len(self._shape(shape))
+        turned = b("Transpose", stored[0], perm=(0, rank - 1, *range(1, rank - 1)))
+        plain = b("Reshape", turned, b.ints(-1, i, *kernel))
+        return b.slice_last(plain, 0, o, 0) if o % BLOCK else plain
+
+    def spell_packed(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
+        """Write the nodes that pack plain filters."""
+        o, i, kh, kw = _four(shape)
+        split = b("Reshape", plain, b.ints(o, i, kh, kw))
+        padded = b.pad(split, (0,) * 4, (BLOCK * blocks(o) - o, 0, 0, 0))
+        lanes = b("Reshape", padded, b.ints(blocks(o), BLOCK, i, kh, kw))
+        turned = b("Transpose", lanes, perm=(0, 2, 3, 4, 1))
+        return b("Reshape", turned, b.ints(*self._shape(shape)))
+
+
+@dataclass(frozen=True)
+class Stem(Lanes):
+    """Of few channels, which are read as they lie."""
+
+    name: ClassVar[str] = "stem"
+    writes_reordered: ClassVar[bool] = True
+
+    def biases(self, filters: int) -> int:
+        return BLOCK * blocks(filters)
+
+    def _shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        o, i, kh, kw = _four(shape)
+        return blocks(o), i, kh, kw, BLOCK
+
+
+@dataclass(frozen=True)
+class Depthwise(Lanes, _InBlocks):
+    """One channel per filter.  ``in_bf16``: x is read in bf16; ``rounded``: filters may be rounded
+    too, which lets kernels multiply two columns at once."""
+
+    name: ClassVar[str] = "depthwise"
+    in_bf16: bool = False
+    rounded: bool = False
+
+    @property
+    def rounds(self) -> bool:
+        return self.in_bf16
+
+    @property
+    def multiplies(self) -> str:  # type: ignore[override]
+        return "bf16" if self.in_bf16 else "f32"
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        super().check(shape, groups, window)
+        if self.rounded and not self.in_bf16:
+            raise ValueError("filters that may be rounded are those of x in bf16")
+
+    def _shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        o, _, kh, kw = _four(shape)
+        return blocks(o), kh, kw, BLOCK
+
+
+@dataclass(frozen=True)
+class Panels(Lanes):
+    """Of a kernel of one tap over a single position, which is a matrix product."""
+
+    name: ClassVar[str] = "panels"
+
+    def _shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return blocks(shape[0]), shape[1], BLOCK
+
+
+@dataclass(frozen=True)
+class Blocked(_InBlocks):
+    """Blocks of channels, (in, out) innermost."""
+
+    name: ClassVar[str] = "blocked"
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        o, i, kh, kw = _four(shape)
+        return ((DType.F32, (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK)),)
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        o, i, kh, kw = _four(plain.shape)
+        padded = np.zeros((BLOCK * blocks(o), BLOCK * blocks(i), kh, kw), plain.dtype)
+        padded[:o, :i] = plain.reshape(o, i, kh, kw)
+        split = padded.reshape(blocks(o), BLOCK, blocks(i), BLOCK, kh, kw)
+        return (np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1)),)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        o, i, kh, kw = _four(shape)
+        split = stored[0].transpose(0, 5, 1, 4, 2, 3)
+        wide = split.reshape(blocks(o) * BLOCK, blocks(i) * BLOCK, kh, kw)
+        plain: Floats = wide[:o, :i].reshape(shape)
+        return plain
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        _, i, *kernel = shape
+        turned = b("Transpose", stored[0], perm=(0, 5, 1, 4, 2, 3))
+        return _unpadded(b, b("Reshape", turned, b.ints(-1, BLOCK * blocks(i), *kernel)), shape)
+
+    def spell_packed(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
+        """Write the nodes that pack plain filters."""
+        o, i, kh, kw = _four(shape)
+        split = b("Reshape", plain, b.ints(o, i, kh, kw))
+        padded = b.pad(split, (0,) * 4, (BLOCK * blocks(o) - o, BLOCK * blocks(i) - i, 0, 0))
+        lanes = b("Reshape", padded, b.ints(blocks(o), BLOCK, blocks(i), BLOCK, kh, kw))
+        return b("Transpose", lanes, perm=(0, 2, 4, 5, 3, 1))
+
+
+@dataclass(frozen=True)
+class Winograd(_InBlocks):
+    """Transformed ones for ``tile`` x ``tile`` results at a time."""
+
+    tile: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"winograd{self.tile}"
+
+    @property
+    def side(self) -> int:
+        return self.tile
+
+    @property
+    def direct(self) -> Filters:
+        return BLOCKED
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        super().check(shape, groups, window)
+        if not transformable(window, groups):
+            raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        o, i = map(blocks, shape[:2])
+        return ((DType.F32, ((self.tile + 2) ** 2, o, i, BLOCK, BLOCK)),)
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        return (transform(plain, self.tile),)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        return untransform(stored[0], self.tile)[: shape[0], : shape[1]]
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        return _unpadded(b, spell_untransform(b, stored[0], self.tile, blocks(shape[1])), shape)
+
+
+@dataclass(frozen=True)
+class InPairs(_InBlocks):
+    """Filters ``of`` another layout in bf16, two input channels together; x as well."""
+
+    of: Blocked | Winograd
+    multiplies: ClassVar[str] = "bf16"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "pairs" if self.of == BLOCKED else f"{self.of.name}_pairs"
+
+    @property
+    def by_twos(self) -> bool:  # type: ignore[override]
+        return self.of == BLOCKED
+
+    @property
+    def rounds(self) -> bool:
+        return True
+
+    @property
+    def side(self) -> int:
+        return self.of.side
+
+    @property
+    def direct(self) -> Filters | None:
+        return None if self.of == BLOCKED else PAIRS
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        self.of.check(shape, groups, window)
+        if groups * shape[1] % 2:
+            raise ValueError("channels are taken in pairs")
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        *outer, _, _ = self.of.shape(shape)
+        return ((DType.BF16, (*outer, BLOCK // 2, BLOCK, 2)),)
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        return (_in_pairs(self.of.pack(plain)[0]),)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        wide = stored[0] if stored[0].dtype == np.float64 else np.asarray(stored[0], np.float32)
+        return self.of.filters((wide.swapaxes(-1, -2).reshape(self.of.shape(shape)),), shape)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        rank = len(self.shape(shape))
+        turn = (*range(rank - 2), rank - 1, rank - 2)
+        split = b("Transpose", b("Cast", stored[0], to=DType.F32.onnx), perm=turn)
+        whole = b("Reshape", split, b.ints(*self.of.shape(shape)))
+        return self.of.spell(b, (whole,), shape)
+
+
+@dataclass(frozen=True)
+class Broad(_InBlocks):
+    """Pairs of two blocks, which are read together from broad ones."""
+
+    name: ClassVar[str] = "broad"
+    multiplies: ClassVar[str] = "bf16"
+    by_twos: ClassVar[bool] = True
+
+    @property
+    def rounds(self) -> bool:
+        return True
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        super().check(shape, groups, window)
+        if shape[1] % (2 * BLOCK) or groups > 1:
+            raise ValueError("two blocks are taken together of one group of whole ones")
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        o, i, kh, kw = _four(shape)
+        stored = (blocks(o), i // (2 * BLOCK), kh, kw, BLOCK, BLOCK, 2)
+        return ((DType.BF16, stored),)
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        (pairs,) = PAIRS.pack(plain)
+        o, i, kh, kw, *lanes = pairs.shape
+        together = pairs.reshape(o, i // 2, 2, kh, kw, *lanes).transpose(_TOGETHER)
+        return (np.ascontiguousarray(together).reshape(self.shape(plain.shape)),)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        halves = stored[0].reshape(*self.shape(shape)[:4], 2, BLOCK // 2, BLOCK, 2)
+        return PAIRS.filters((halves.transpose(_APART).reshape(PAIRS.shape(shape)),), shape)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        *taps, _, _, _ = self.shape(shape)
+        lanes = b.ints(*taps, 2, BLOCK // 2, BLOCK, 2)
+        wide = b("Reshape", b("Cast", stored[0], to=DType.F32.onnx), lanes)
+        apart = b("Transpose", wide, perm=_APART)
+        return PAIRS.spell(b, (b("Reshape", apart, b.ints(*PAIRS.shape(shape))),), shape)
+
+
+@dataclass(frozen=True)
+class Split(_InBlocks):
+    """Filters and x as sums of two numbers in bf16."""
+
+    name: ClassVar[str] = "split"
+    multiplies: ClassVar[str] = "bf16x2"
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        o, i, kh, kw = _four(shape)
+        return ((DType.BF16, (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK, 2)),)
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        upper, lower = split_bf16(BLOCKED.pack(plain)[0])
+        return (np.concatenate((_in_pairs(lower), _in_pairs(upper)), 4),)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        upper, lower = self._halves(stored, shape)
+        return upper + lower
+
+    def convolve(
+        self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
+    ) -> Floats:
+        """The smallest of the four products is left out."""
+        (upper, lower), (first, rest) = split_bf16(x), self._halves(stored, shape)
+        acc: Floats = sums(upper, first + rest) + sums(lower, first)
+        return acc
+
+    def _halves(self, stored: Sequence[Numbers], shape: Sequence[int]) -> tuple[Floats, Floats]:
+        """The upper and the lower halves, ``[O, I, kernel…]``."""
+        lower, upper = (PAIRS.filters((h,), shape) for h in np.split(stored[0], 2, 4))
+        return upper, lower
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        wide = b("Cast", stored[0], to=DType.F32.onnx)  # bf16 cannot be sliced
+        halves = [b.slice_last(wide, i, i + BLOCK // 2, 4) for i in (0, BLOCK // 2)]
+        return b("Add", *(PAIRS.spell(b, (half,), shape) for half in halves))
+
+
+@dataclass(frozen=True)
+class InIntegers(_InBlocks):
+    """Filters ``of`` another layout, and x, in 16-bit integers; the second array are their scales.
+
+    Of transformed filters there is one for each plane; it makes up for the scale of what is
+    transformed.
+    """
+
+    of: Blocked | Winograd
+    multiplies: ClassVar[str] = "int16"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "int16" if self.of == BLOCKED else f"{self.of.name}_int16"
+
+    @property
+    def operands(self) -> int:
+        return 2
+
+    @property
+    def side(self) -> int:
+        return self.of.side
+
+    @property
+    def direct(self) -> Filters | None:
+        return None if self.of == BLOCKED else INT16
+
+    @property
+    def _pairs(self) -> InPairs:
+        return InPairs(self.of)
+
+    @property
+    def _times(self) -> float:
+        return 1.0 if self.direct is None else _TRANSFORMED
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        self.of.check(shape, groups, window)
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        stored = self._pairs.shape(shape)
+        count = BLOCK * blocks(shape[0]) * (stored[0] if self.direct else 1)
+        return (DType.I16, stored), (DType.F32, (count,))
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        whole = self.of.pack(plain)[0]  # […, Ib, kh, kw, 16, 16], last out
+        planes = whole if self.direct else whole[None]
+        taps = 1 if self.direct else prod(whole.shape[2:-2])
+        numbers, scales = np.empty(planes.shape, np.int16), []
+        for plane, made in zip(planes, numbers, strict=True):
+            for filters, place in zip(plane, made, strict=True):
+                fitted, scale = fit_columns(filters.reshape(-1, BLOCK), run_of(taps))
+                place[...] = fitted.reshape(filters.shape)
+                scales.append(scale)
+        scale = np.concatenate(scales) * np.float32(self._times)
+        split = numbers.reshape(*numbers.shape[:-2], BLOCK // 2, 2, BLOCK).swapaxes(-1, -2)
+        return np.ascontiguousarray(split).reshape(self.shape(plain.shape)), scale
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        whole, scale = stored
+        each = (scale / np.float32(self._times)).reshape(self._over(shape))
+        return self._pairs.filters((whole * each,), shape)
+
+    def convolve(
+        self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
+    ) -> Floats:
+        whole, each = round_images(x)
+        wide = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+        return super().convolve(wide, stored, shape, sums)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        whole, scale = stored
+        wide = b("Reshape", scale, b.ints(*self._over(shape)))
+        if self.direct:
+            wide = b("Mul", wide, b("Constant", value=np.array(1 / self._times, np.float32)))
+        return self._pairs.spell(b, (b("Mul", b("Cast", whole, to=DType.F32.onnx), wide),), shape)
+
+    def _over(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one number a filter over ``[Ob, …, 16, 2]`` or ``[16, Ob, …, 16, 2]``."""
+        stored = self.shape(shape)
+        outer = stored[: 2 if self.direct else 1]
+        return (*outer, *(1,) * (len(stored) - 2 - len(outer)), BLOCK, 1)
+
+
+@dataclass(frozen=True)
+class Either(_InBlocks):
+    """Transformed filters, and the same as they are: the size of an image decides."""
+
+    transformed: Winograd | InPairs | InIntegers
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.transformed.name
+
+    @property
+    def multiplies(self) -> str:  # type: ignore[override]
+        return self.transformed.multiplies
+
+    @property
+    def operands(self) -> int:
+        return self.transformed.operands + self.spare
+
+    @property
+    def spare(self) -> int:
+        return self.direct.operands
+
+    @property
+    def rounds(self) -> bool:
+        return self.transformed.rounds
+
+    @property
+    def side(self) -> int:
+        return self.transformed.side
+
+    @property
+    def direct(self) -> Filters:
+        found = self.transformed.direct
+        assert found is not None, f"{self.transformed.name} is no transformed layout"
+        return found
+
+    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+        if self.transformed.direct is None:
+            raise ValueError("only transformed filters are there as they are, too")
+        self.transformed.check(shape, groups, window)
+
+    def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
+        return (*self.transformed.arrays(shape), *self.direct.arrays(shape))
+
+    def pack(self, plain: Floats) -> tuple[Numbers, ...]:
+        return (*self.transformed.pack(plain), *self.direct.pack(plain))
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        return self.direct.filters(stored[-self.spare :], shape)
+
+    def convolve(
+        self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
+    ) -> Floats:
+        return self.direct.convolve(x, stored[-self.spare :], shape, sums)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        return self.direct.spell(b, stored[-self.spare :], shape)
+
+
+def _four(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """``[O, I, kh, kw]`` of the plain filters."""
+    o, i, *kernel = shape
+    kh, kw = (1, *kernel)[-2:]
+    return o, i, kh, kw
+
+
+def _in_pairs(stored: Numbers) -> Numbers:
+    """Filters ``[…, 16 (in), 16 (out)]`` in bf16, two input channels together."""
+    import ml_dtypes
+
+    split = np.asarray(stored, np.float32).reshape(*stored.shape[:-2], BLOCK // 2, 2, BLOCK)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(split.swapaxes(-1, -2)).astype(ml_dtypes.bfloat16)
+
+
+def _unpadded(b: BodyBuilder, wide: str, shape: Sequence[int]) -> str:
+    """``[O, I, kernel…]`` of filters whose channels are filled up to whole blocks."""
+    o, i = shape[:2]
+    if i % BLOCK:
+        wide = b.slice_last(wide, 0, i, 1)
+    return b.slice_last(wide, 0, o, 0) if o % BLOCK else wide
+
+
+BLOCKED, STEM, DEPTHWISE, PANELS = Blocked(), Stem(), Depthwise(), Panels()
+WINOGRAD2, WINOGRAD4 = Winograd(2), Winograd(4)
+PAIRS, WINOGRAD2_PAIRS = InPairs(BLOCKED), InPairs(WINOGRAD2)
+INT16, WINOGRAD2_INT16 = InIntegers(BLOCKED), InIntegers(WINOGRAD2)
+SPLIT, BROAD = Split(), Broad()
+LAYOUTS: Mapping[str, Filters] = MappingProxyType(
+    {
+        layout.name: layout
+        for layout in (
+            BLOCKED, STEM, DEPTHWISE, PANELS, WINOGRAD2, WINOGRAD4, PAIRS, WINOGRAD2_PAIRS, INT16,
+            WINOGRAD2_INT16, SPLIT, BROAD,
+        )
+    }
+)  # fmt: skip
+"""By name."""
