@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,6 +178,14 @@ def test_parts_do_not_import_each_other_in_a_circle() -> None:
         users = {a: used - leaves for a, used in users.items()}
         users = {a: used for a, used in users.items() if used}
     assert users == {}
+
+
+def test_files_do_not_import_each_other_in_a_circle() -> None:
+    """A package and the files in it may."""
+    known = nx.DiGraph(
+        (a, b) for a, b in edges(asking=True) if b in MODULES and not a.startswith(f"{b}.")
+    )
+    assert list(nx.simple_cycles(known)) == []
 
 
 def test_nothing_inside_imports_the_package_itself() -> None:

@@ -20,7 +20,7 @@ from tracea_graph.options import Options
 from tracea_graph.passes.movement import hoisting, merging
 from tracea_graph.pipeline.planning import Planner, Ruling
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.ttg.wiring import Wiring
+from tracea_graph.ttg.topology import Topology
 
 
 def test_it_is_a_scan() -> None:
@@ -62,7 +62,7 @@ def test_twice_the_steps_take_twice_the_work_to_plan(
 
     monkeypatch.setattr(hoisting, "read_selection", counted("selections", hoisting.read_selection))
     for name in ("sources", "readers"):
-        monkeypatch.setattr(Wiring, name, counted("steps along edges", getattr(Wiring, name)))
+        monkeypatch.setattr(Topology, name, counted("steps along edges", getattr(Topology, name)))
     few, many = work(12), work(24)
     assert set(few) == {"selections", "steps along edges"}
     assert all(many[name] < 2.6 * few[name] for name in few), (few, many)

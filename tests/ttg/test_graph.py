@@ -12,7 +12,7 @@ import pytest
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ttg import Region, TileGraph, Use
-from tracea_graph.ttg.wiring import Wiring
+from tracea_graph.ttg.topology import Topology
 
 SPEC = TensorSpec(DType.F32, ("n", 4))
 
@@ -74,6 +74,16 @@ def test_the_networkx_view_has_an_edge_for_each_operand() -> None:
     assert set(graph.nx.nodes) == {"input:x", "const:w", add, relu, mul, "output:y", "output:z"}
     assert graph.nx.number_of_edges(add, mul) == 2
     assert graph.nx.edges["input:x", add, ("x", 0)]["operand"] == 0
+
+
+def test_the_networkx_graph_is_the_graph_and_cannot_be_changed() -> None:
+    graph = tiny()
+    held = graph.nx
+    assert held.nodes["n0"]["region"] is graph.regions()[0]
+    with pytest.raises(nx.NetworkXError, match="Frozen graph"):
+        held.add_edge("input:x", "output:y")
+    graph.replace([by_op(graph, "Mul")], [fused(("h",), ("z",))])
+    assert "fused" in held and "n2" not in held
 
 
 def test_producers_come_before_consumers_and_else_the_original_order_holds() -> None:
@@ -246,14 +256,14 @@ def test_a_chain_of_any_length_needs_no_recursion() -> None:
 def test_a_replacement_looks_at_its_neighbourhood_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the pairs of a chain are fused: what is visited does not grow with the graph."""
     graph, seen = long_chain(4000), 0
-    readers = Wiring.readers
+    readers = Topology.readers
 
-    def counted(wiring: Wiring, region: Region) -> Iterator[Region]:
+    def counted(topology: Topology, name: str) -> Iterator[str]:
         nonlocal seen
         seen += 1
-        return readers(wiring, region)
+        return readers(topology, name)
 
-    monkeypatch.setattr(Wiring, "readers", counted)
+    monkeypatch.setattr(Topology, "readers", counted)
     regions = graph.regions()
     seen = 0
     for i, (a, b) in enumerate(zip(regions[::2], regions[1::2], strict=True)):

@@ -1,27 +1,29 @@
-"""The region graph: one node per region, graph input, output and constant; one edge per use.
+"""The region graph: a ``networkx.MultiDiGraph`` of regions, graph inputs, outputs and constants.
 
 A region is one or more fused operators.  After import every ONNX operator is a region of its own;
-passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
-``networkx.MultiDiGraph``, so everything networkx offers (ancestors, paths, drawing) works on it.
+passes replace sets of regions by fused ones.  An edge leads from what gives a value to each
+operand that reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import networkx as nx
 from networkx import MultiDiGraph
 
-from tracea_graph.errors import GraphError, StillReadError
+from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
+from tracea_graph.ttg.export import to_dot, to_json, to_networkx
 from tracea_graph.ttg.model import RegionModel
 from tracea_graph.ttg.region import Region, Use, region_of
+from tracea_graph.ttg.states import History, States
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
+from tracea_graph.ttg.topology import Rank, Topology
 from tracea_graph.ttg.traffic import Staging
-from tracea_graph.ttg.wiring import History, Wiring
 
 __all__ = ["Region", "TileGraph", "Use", "Viewer"]
 
@@ -33,8 +35,7 @@ class TileGraph:
     """A model as regions over named values.
 
     ``specs`` holds what is known of every value; ``weights`` the constants; ``opset`` the version
-    of the default operator set.  ``nx`` is the networkx view: nodes ``input:NAME``,
-    ``const:NAME``, ``output:NAME`` and one per region id, edges keyed ``(value, operand)``.
+    of the default operator set.
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
     opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
     region costs (``microseconds``, ``bound`` …), and ``viewer`` draws.  ``bindings`` are symbol
@@ -63,14 +64,20 @@ class TileGraph:
         self.viewer: Viewer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
-        self._entries, self._sinks = frozenset(self.inputs), frozenset(self.outputs)
-        self._wiring = Wiring()
-        self._wiring.add([((i, 0), region) for i, region in enumerate(regions)])
-        self._view: MultiDiGraph | None = None
+        self._sinks = frozenset(self.outputs)
+        self._nx = MultiDiGraph(name=name)
+        self._writers: dict[str, Region] = {}
+        self._states, self._topology = States(), Topology(self._nx)
         self._models: dict[tuple[Describe, Region], RegionModel | None] = {}
-        for value in (*self.outputs, *(v for r in self._wiring.regions.values() for v in r.reads)):
-            self._source(value)
-        self._wiring.order()
+        self._nx.add_nodes_from((f"input:{v}", {"kind": "input", "value": v}) for v in self.inputs)
+        self._add([((i, 0), region) for i, region in enumerate(regions)])
+        for value in (*self.outputs, *(v for n in self._topology.rank for v in self._at(n).reads)):
+            if not self._known(value):
+                raise GraphError(f"value {value!r} is read but nothing produces it")
+        self._topology.order()
+        for value in self.outputs:
+            self._nx.add_node(f"output:{value}", kind="output", value=value)
+            self._link(value, f"output:{value}", 0, None)
 
     @classmethod
     def of_nodes(
@@ -105,54 +112,78 @@ class TileGraph:
 
     @property
     def nx(self) -> MultiDiGraph:
-        """The networkx view, made when it is asked for and kept until the graph changes."""
-        if self._view is None:
-            self._view = region_graph(self, self._source)
-        return self._view
+        """The graph itself, which only this class may change.
+
+        Nodes are ``input:NAME``, ``output:NAME`` and, if anything reads them, ``const:NAME``, with
+        ``kind`` and ``value``, and one per region id, with ``kind`` and ``region``.  Edges are
+        keyed ``(value, operand)`` and have both as attributes; -1 is the operand of a captured
+        value.
+        """
+        self._states.ask_all()
+        return nx.graphviews.generic_graph_view(self._nx)
 
     # ---- questions ---------------------------------------------------------------------
 
     def regions(self) -> list[Region]:
         """All regions, producers before consumers, original order otherwise."""
-        return list(self._wiring.order())
+        self._states.ask_all()
+        return [self._at(name) for name in self._topology.order()]
 
     def region(self, name: str) -> Region | None:
         """The region with this id, or None."""
-        return self._wiring.region(name)
+        self._states.ask_all()
+        return self._at(name) if name in self._topology.rank else None
 
     def producer(self, value: str) -> Region | None:
         """The region that writes a value; None for inputs, weights and ``""``."""
-        return self._wiring.writer(value)
+        self._states.ask(value)
+        return self._writers.get(value)
 
     def uses(self, value: str) -> tuple[Use, ...]:
         """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
-        return tuple(self._wiring.uses(value))
+        self._states.ask(value)
+        return tuple(self._uses(value))
+
+    def _uses(self, value: str) -> Iterator[Use]:
+        edges = self._nx._succ.get(self._origin(value), _NO_EDGES)
+        for keyed in edges.values():
+            for (name, _), edge in keyed.items():
+                if name == value and edge["use"] is not None:
+                    yield edge["use"]
 
     def sources(self, region: Region) -> list[Region]:
         """The regions that write what it reads, each once."""
-        return list({r.id: r for r in self._wiring.sources(region)}.values())
+        self._states.ask_all(region.reads)
+        found = (self._writers[v] for v in region.reads if v in self._writers)
+        return list({r.id: r for r in found}.values())
 
     def readers(self, region: Region) -> list[Region]:
         """The regions that read what it writes, each once."""
-        return list({r.id: r for r in self._wiring.readers(region)}.values())
+        self._states.ask_all(region.writes)
+        found = (use.region for v in region.writes for use in self._uses(v))
+        return list({r.id: r for r in found}.values())
 
     def convex(self, regions: Iterable[Region]) -> list[Region]:
         """The regions and all that lie on paths between them, producers first.
 
         Only such a set can run as one program: no path leaves it and comes back.
         """
-        return self.in_order(self._wiring.regions[n] for n in self._wiring.between(regions))
+        self._states.ask_all()
+        names = self._topology.between([r.id for r in regions])
+        return self.in_order(map(self._at, names))
 
     def joining(self, inside: Mapping[str, Region], near: Region) -> list[Region]:
         """What has to join a convex set of regions by name for ``near`` to, itself included, so
         that the set stays convex; producers first."""
-        names = self._wiring.joining(inside, near)
-        return self.in_order([near, *(self._wiring.regions[name] for name in names)])
+        self._states.ask_all()
+        names = self._topology.joining(inside, near.id)
+        return self.in_order([near, *map(self._at, names)])
 
     def in_order(self, regions: Iterable[Region]) -> list[Region]:
         """Some of its regions, producers before consumers."""
-        rank = self._wiring.places()
-        return sorted(regions, key=lambda r: rank[r.id])
+        self._states.ask_all()
+        places = self._topology.places()
+        return sorted(regions, key=lambda r: places[r.id])
 
     def is_output(self, value: str) -> bool:
         return value in self._sinks
@@ -175,16 +206,16 @@ class TileGraph:
 
     def record(self, history: History) -> None:
         """Number states from here on: see :meth:`states`."""
-        self._wiring.record(history)
+        self._states.record(history)
 
     def watched(self) -> AbstractContextManager[set[str]]:
         """What the answers that are given meanwhile depend on: while all of it is in the same
         :meth:`states` they are the same, in every copy with the same history."""
-        return self._wiring.watched()
+        return self._states.watched()
 
     def states(self, values: Iterable[str]) -> list[int]:
         """Of each value a number that changes with who writes and who reads it."""
-        return self._wiring.states(values)
+        return self._states.of(values)
 
     # ---- surgery -----------------------------------------------------------------------
 
@@ -204,13 +235,30 @@ class TileGraph:
         gone = {r.id for r in old}
         self._check_values(gone, old, new, weights or {})
         news = {v for v, spec in (specs or {}).items() if self._known(v) and self.spec(v) != spec}
-        self._wiring.exchange(old, new)
+        self._exchange(old, new)
         if news:
-            self._wiring.relearn()
+            self._states.relearn()
             self._models = {}
         self.specs.update(specs or {})
         self.weights.update(weights or {})
-        self._view = None
+
+    def _exchange(self, old: Sequence[Region], new: Sequence[Region]) -> None:
+        """Put ``new`` in the place of ``old``; raises CycleError, leaving all as it was."""
+        self._topology.settle()
+        readers = self._remove(old)
+        left = {r.id: self._topology.leave(r.id) for r in old}
+        last = max((rank for rank, _ in left.values()), default=(len(self._topology.rank), 0))
+        self._add([((last[0], last[1] + 1 + i), r) for i, r in enumerate(new)], readers)
+        least = max((place or 0 for _, place in left.values()), default=0)
+        if self._topology.place([r.id for r in new], least):
+            return
+        readers = self._remove(new)
+        for region in new:
+            self._topology.leave(region.id)
+        self._add([(left[r.id][0], r) for r in old], readers)
+        for name, was in left.items():
+            self._topology.back(name, was)
+        raise CycleError(f"fusing {sorted(left)} would make a cycle")
 
     def _check_values(
         self,
@@ -230,7 +278,7 @@ class TileGraph:
             if self.is_output(value) or readers:
                 raise StillReadError(value, str(readers or "the outputs"))
         for value in (v for r in new for v in r.reads):
-            if value in written or value in self._entries:
+            if value in written or self._is_input(value):
                 continue
             if not (value in self.weights or value in weights or self._survives(value, gone)):
                 raise GraphError(f"value {value!r} is read but nothing produces it")
@@ -242,23 +290,77 @@ class TileGraph:
 
     def prune(self) -> int:
         """Drop regions none of whose results is read; return how many went."""
-        dropped, doubtful = 0, [*self._wiring.regions.values()]
+        dropped, doubtful = 0, [*map(self._at, self._topology.rank)]
         while doubtful:
             dead = [r for r in doubtful if not any(map(self._needed, r.writes))]
-            sources = {s.id: s for r in dead for s in self._wiring.sources(r)}
-            if dead:
-                self._wiring.drop(dead)
+            sources = {s.id: s for r in dead for s in self.sources(r)}
+            self._remove(dead)
+            for region in dead:
+                self._topology.leave(region.id)
             dropped += len(dead)
-            doubtful = [r for r in sources.values() if r.id in self._wiring.regions]
-        self._view = None
+            doubtful = [r for r in sources.values() if r.id in self._topology.rank]
         return dropped
 
     def check(self) -> None:
         """Raise GraphError unless the graph is acyclic and every value read has a source."""
-        for region in self._wiring.order():
+        for region in self.regions():
             for value in region.reads:
                 if not self._known(value):
                     raise GraphError(f"region {region.id} reads {value!r}, which nothing produces")
+
+    # ---- edges -------------------------------------------------------------------------
+
+    def _add(self, ranked: Sequence[tuple[Rank, Region]], readers: Sequence[_Link] = ()) -> None:
+        """New regions, and ``readers`` of what they write that were there before them.
+
+        Raises GraphError if a value or a name of theirs is there already.
+        """
+        for rank, region in ranked:
+            if region.id in self._topology.rank:
+                raise GraphError(f"two regions are called {region.id!r}")
+            self._nx.add_node(region.id, kind="region", region=region)
+            self._topology.enter(region.id, rank)
+            self._states.change(region, came=True)
+            for value in region.writes:
+                if value in self._writers:
+                    raise GraphError(f"value {value!r} is written twice")
+                self._writers[value] = region
+        for link in readers:
+            self._link(*link)
+        for _, region in ranked:
+            for operand, value in enumerate(region.operands):
+                if value:
+                    self._link(value, region.id, operand, Use(region, operand))
+            for value in region.captures:
+                self._link(value, region.id, -1, Use(region, -1))
+
+    def _link(self, value: str, reader: str, operand: int, use: Use | None) -> None:
+        """An edge from what gives a value; a constant gives what nothing else does."""
+        origin = self._origin(value)
+        if origin not in self._nx:
+            self._nx.add_node(origin, kind="const", value=value)
+        self._nx.add_edge(
+            origin, reader, key=(value, operand), value=value, operand=operand, use=use
+        )
+
+    def _remove(self, regions: Sequence[Region]) -> list[_Link]:
+        """Take regions out; the edges from them to others, in the order they came in."""
+        names = {r.id for r in regions}
+        leading = [
+            (value, reader, operand, edge["use"])
+            for region in regions
+            for reader, keyed in self._nx._succ[region.id].items()
+            if reader not in names
+            for (value, operand), edge in keyed.items()
+        ]
+        for region in regions:
+            self._states.change(region, came=False)
+            for value in region.writes:
+                del self._writers[value]
+            constants = [n for n in self._nx._pred[region.id] if n.startswith("const:")]
+            self._nx.remove_node(region.id)
+            self._nx.remove_nodes_from([n for n in constants if not self._nx._succ[n]])
+        return leading
 
     # ---- loops and tiles ---------------------------------------------------------------
 
@@ -364,15 +466,15 @@ class TileGraph:
 
     def to_networkx(self) -> MultiDiGraph:
         """A copy with plain attributes only, for networkx's own writers."""
-        return to_networkx(self)
+        return to_networkx(self._nx, self.spec)
 
     def to_dot(self) -> str:
         """Graphviz text."""
-        return to_dot(self)
+        return to_dot(self._nx, self.spec)
 
     def to_json(self) -> str:
         """Node-link JSON (``networkx.node_link_graph`` reads it)."""
-        return to_json(self)
+        return to_json(self._nx, self.spec)
 
     def _repr_html_(self) -> str | None:
         return self.viewer.html(self) if self.viewer else None
@@ -383,20 +485,25 @@ class TileGraph:
         return self.viewer
 
     def _needed(self, value: str) -> bool:
-        return self.is_output(value) or self._wiring.read(value)
+        self._states.ask(value)
+        return self.is_output(value) or next(self._uses(value), None) is not None
 
     def _known(self, value: str) -> bool:
-        return value in self._wiring.producer or value in self._entries or value in self.weights
+        return value in self._writers or self._is_input(value) or value in self.weights
 
-    def _source(self, value: str) -> str:
-        """The node of the networkx view that a value comes from."""
-        if (region := self.producer(value)) is not None:
-            return region.id
-        if value in self._entries:
-            return f"input:{value}"
-        if value in self.weights:
-            return f"const:{value}"
-        raise GraphError(f"value {value!r} is read but nothing produces it")
+    def _is_input(self, value: str) -> bool:
+        return f"input:{value}" in self._nx
+
+    def _at(self, name: str) -> Region:
+        """The region of a node."""
+        region: Region = self._nx._node[name]["region"]
+        return region
+
+    def _origin(self, value: str) -> str:
+        """The node that a value comes from, or would if there were one."""
+        if (writer := self._writers.get(value)) is not None:
+            return writer.id
+        return f"input:{value}" if self._is_input(value) else f"const:{value}"
 
 
 class Viewer(Protocol):
@@ -416,6 +523,11 @@ class Viewer(Protocol):
         """The tile map of a region; see :meth:`TileGraph.show`."""
         ...
 
+
+_Link = tuple[str, str, int, Use | None]
+"""An edge: value, reader, operand, and the use it is."""
+
+_NO_EDGES: Mapping[str, Mapping[tuple[str, int], Mapping[str, Any]]] = {}
 
 Describe = Callable[[Region, TileGraph], RegionModel | None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tracea_graph.views.graph import render_graph, render_stages
-from tracea_graph.views.html import report_page
 from tracea_graph.views.report import (
     CompressionRow,
     FindingRow,
@@ -13,6 +12,7 @@ from tracea_graph.views.report import (
     SavingRow,
     TimingRow,
     gain_of,
+    report_page,
     rule_rows,
 )
 from tracea_graph.views.text import plain, render_report, render_rules

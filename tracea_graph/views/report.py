@@ -8,16 +8,19 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from tracea_graph.rewrite import Trace
 
 __all__ = [
     "CompressionRow", "FindingRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow",
-    "fed_too", "gain_of", "located", "rule_rows", "unnamed", "with_folder",
+    "fed_too", "gain_of", "located", "report_page", "rule_rows", "unnamed", "with_folder",
 ]  # fmt: skip
 
 
@@ -257,9 +260,7 @@ class Report:
         return json.dumps(_plain(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     def _repr_html_(self) -> str:
-        from tracea_graph.views.html import report_part
-
-        return report_part(self)
+        return _template().render(reports=(self,), page=False)
 
 
 def gain_of(timings: Sequence[TimingRow]) -> str:
@@ -290,3 +291,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     return value if isinstance(value, (int, str, bool, type(None))) else str(value)
+
+
+def report_page(*reports: Report) -> str:
+    """One page without scripts or outside resources; every string of a model is escaped."""
+    return _template().render(reports=reports, page=True)
+
+
+@cache
+def _template() -> jinja2.Template:
+    text = resources.files("tracea_graph.views").joinpath("report.html.jinja").read_text("utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["as_path"] = with_folder
+    return environment.from_string(text)
