@@ -2,12 +2,12 @@
 
 MaxPool passes NaN over, GlobalMaxPool and ReduceMax do so or give it for any, ReduceMin gives it,
 and attention drops what a masked key scores where ONNX Runtime's operator adds to it.  A maximum
-of nothing but -inf is -inf.
+of nothing but -inf is -inf.  Operators that a result leaves to ONNX Runtime are as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import product
 
 import onnx
@@ -22,9 +22,12 @@ many operators with several ways are looked at."""
 _LOWEST = -3.4028234663852886e38
 
 
-def deviating(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """The same with such operators in others' words, in all combinations of their ways."""
-    ways = [_ways(node) for node in model.graph.node]
+def deviating(model: onnx.ModelProto, left: Collection[str] = ()) -> Iterator[onnx.ModelProto]:
+    """The same with such operators in others' words, in all combinations of their ways.
+
+    Those that write a value of ``left`` are as they are.
+    """
+    ways = [[] if node.output[0] in left else _ways(node) for node in model.graph.node]
     if any(ways) and sum(len(found) > 1 for found in ways) <= _MOST:
         for chosen in product(*(found or [_as_it_is] for found in ways)):
             made = onnx.ModelProto()

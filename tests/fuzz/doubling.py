@@ -1,7 +1,8 @@
 """The model in double precision: what it computes where float32 itself is ill-conditioned.
 
 Every float32 value becomes a double.  Operators that ONNX Runtime has for float32 only stand
-between casts: what they round is all that is rounded.
+between casts: what they round is all that is rounded.  InstanceNormalization, which cancels there
+what should not be there at all (x · s − mean · s), is spelled in others' words.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
 __all__ = ["doubled"]
@@ -65,6 +66,8 @@ def _widened(
             if attribute.name == "to" and attribute.i == _FLOAT:
                 attribute.i = _DOUBLE
         return [made]
+    if node.op_type == "InstanceNormalization":
+        return _normalized(node, opset)
     if node.op_type == "If" or has_doubles(node.domain, node.op_type, opset):
         return [made]
     before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
@@ -77,6 +80,33 @@ def _widened(
             made.output[i] = f"{name}__single"
             after.append(helper.make_node("Cast", [made.output[i]], [name], to=_DOUBLE))
     return [*before, made, *after]
+
+
+def _normalized(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+    """An InstanceNormalization of doubles."""
+    x, scale, bias = node.input
+    own, epsilon = f"{node.output[0]}__", next((a.f for a in node.attribute), 1e-5)
+    mean, end = ("ReduceMean", f", {own}last") if opset >= 18 else ("ReduceMean <axes = [2]>", "")
+    text = f"""
+        {own}last = Constant <value = int64[1] {{2}}> ()
+        {own}flat = Constant <value = int64[3] {{0, 0, -1}}> ()
+        {own}channels = Constant <value = int64[3] {{1, -1, 1}}> ()
+        {own}epsilon = Constant <value = double {{{epsilon!r}}}> ()
+        {own}size = Shape ({x})
+        {own}rows = Reshape ({x}, {own}flat)
+        {own}mean = {mean} ({own}rows{end})
+        {own}off = Sub ({own}rows, {own}mean)
+        {own}square = Mul ({own}off, {own}off)
+        {own}variance = {mean} ({own}square{end})
+        {own}more = Add ({own}variance, {own}epsilon)
+        {own}root = Sqrt ({own}more)
+        {own}normal = Div ({own}off, {own}root)
+        {own}scale = Reshape ({scale}, {own}channels)
+        {own}bias = Reshape ({bias}, {own}channels)
+        {own}scaled = Mul ({own}normal, {own}scale)
+        {own}moved = Add ({own}scaled, {own}bias)
+        {node.output[0]} = Reshape ({own}moved, {own}size)"""
+    return list(parser.parse_graph(f"g () => () {{ {text} }}").node)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -24,10 +24,15 @@ Answer = Mapping[str, Array]
 
 
 class Original:
-    """A model on disk, and beside it, once they are asked for, the models made of it."""
+    """A model on disk, and beside it, once they are asked for, the models made of it.
 
-    def __init__(self, crew: Crew, path: Path, deviates: bool = False) -> None:
-        self._crew, self._path, self._deviates = crew, path, deviates
+    ``left`` are the values that ONNX Runtime's own operators write in the result, too.
+    """
+
+    def __init__(
+        self, crew: Crew, path: Path, left: Collection[str] = (), deviates: bool = False
+    ) -> None:
+        self._crew, self._path, self._left, self._deviates = crew, path, left, deviates
 
     def answer(self, feed: Mapping[str, Array]) -> Answer | None:
         """Optimizations off.  None for inputs that ONNX Runtime does not take."""
@@ -69,7 +74,7 @@ class Original:
     @cached_property
     def _deviating(self) -> list[Original]:
         """With NaN where our kernels are known to have it."""
-        made = [] if self._deviates else deviating(onnx.load(self._path))
+        made = [] if self._deviates else deviating(onnx.load(self._path), self._left)
         paths = [self._saved(model, f"deviating{i}") for i, model in enumerate(made)]
         return [Original(self._crew, path, deviates=True) for path in paths]
 

@@ -38,7 +38,7 @@ def write_steady(folder: Path, count: int, seed: int) -> tuple[list[Path], int]:
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     unsteady = 0
-    for i, model in enumerate(drawn(count * 5 // 4, seed)):
+    for i, model in enumerate(drawn(count * 4 // 3, seed)):
         path = folder / f"m{seed}_{i}.onnx"
         onnx.save(model, path)
         if steady(model, gather_inputs(load(path), Options()).verification):
@@ -71,7 +71,9 @@ def _ran(crew: Crew, outcome: api.Outcome) -> Ran:
         return Ran(path, bool(report.kernels), f"{report.status}: {report.reason}")
     if report.library is None:
         return Ran(path, False)
-    original = Original(crew, path)
+    nodes = onnx.load(str(report.output)).graph.node
+    left = {value for node in nodes if not node.domain for value in node.output}
+    original = Original(crew, path, left)
     fed = feeds(onnx.load(path))
     troubles = (_trouble(crew, original, report, feed) for feed in fed)
     return Ran(path, True, "; ".join(filter(None, troubles)))

@@ -11,6 +11,7 @@ from fuzz.doubling import doubled
 from fuzz.feeding import KINDS, feeds
 from fuzz.judging import settled
 from fuzz.original import Original
+from fuzz.steadiness import steady
 from fuzz.strategies import drawn
 from onnx import TensorProto, helper, numpy_helper
 
@@ -84,6 +85,40 @@ def test_doubles_keep_what_floats_lose(tmp_path: Path) -> None:
     assert found["y"].item() == 7.75 - 3e8
 
 
+def normalized(*dims: int) -> onnx.ModelProto:
+    """InstanceNormalization of one channel."""
+    node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])
+    graph = helper.make_graph(
+        [node], "normalized",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, *dims])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([number], np.float32), name)
+         for name, number in (("s", 2.8), ("b", 3.3))],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def test_doubles_do_not_cancel_what_is_no_norm_of_one_number(tmp_path: Path) -> None:
+    """ONNX Runtime multiplies −1e9 and its mean by 885 each, and subtracts."""
+    path = tmp_path / "normalized.onnx"
+    onnx.save(doubled(normalized(2, 2)), path)
+    with Crew() as crew:
+        original = Original(crew, path)
+        alike = original.answer({"x": np.full((1, 1, 2, 2), -1e9)})
+        apart = original.answer({"x": np.arange(4.0).reshape(1, 1, 2, 2)})
+    assert alike is not None and apart is not None
+    np.testing.assert_allclose(alike["y"], np.full((1, 1, 2, 2), 3.3), rtol=1e-7)
+    np.testing.assert_allclose(apart["y"].mean(), 3.3, rtol=1e-6)
+    np.testing.assert_allclose(apart["y"].std(), 2.8, rtol=1e-4)
+
+
+def test_a_model_that_rounds_inside_an_operator_does_not_stand() -> None:
+    feed = {"x": np.array([100.7, 101.3], np.float32)}
+    images = {size: {"": {"x": feed["x"][:size].reshape(1, 1, 1, size)}} for size in (1, 2)}
+    assert steady(normalized(1, 2), images[2])
+    assert not steady(normalized(1, 1), images[1])
+
+
 def losing() -> onnx.ModelProto:
     """Maxima over x, and attention of h in order."""
     nodes = [
@@ -127,6 +162,9 @@ def test_nan_may_go_only_where_it_is_documented(tmp_path: Path) -> None:
             other = {n: a.copy() for n, a in found.items()}
             other[name][at] = number
             assert original.judge(other, wanted, feed).startswith("best")
+        left = Original(crew, path, {"best"})
+        assert left.judge(found, wanted, feed).startswith("best")
+        assert not left.judge({**found, "best": wanted["best"]}, wanted, feed)
 
 
 def test_drawn_models_are_fed_what_is_hard() -> None:
