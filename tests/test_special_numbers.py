@@ -152,6 +152,75 @@ def test_an_extreme_of_nan_is_nan(result: tuple[Net, Path]) -> None:
                     np.testing.assert_array_equal(found, reduce(given["x"], eval(axes)), name)
 
 
+TOGETHER = {4: 4, 8: 2, 12: 4, 5: 1, 16: 1, 32: 1}
+"""By the channels of a group: how many groups fill whole blocks of 16 channels, up to four."""
+
+
+def side_by_side(filters: Array, groups: int, count: int) -> Array:
+    """The filters of ``count`` groups as those of one, with zeros for the others' channels."""
+    o, i, *kernel = filters.shape
+    made = np.zeros((o, count * i, *kernel), np.float32)
+    for j in range(o):
+        place = j // (o // groups) % count
+        made[j, place * i : (place + 1) * i] = filters[j]
+    return made
+
+
+def grouped(together: bool) -> Net:
+    """Convolutions of four groups, of which some are one in our kernels."""
+    net = Net(18)
+    for each, count in TOGETHER.items():
+        x, w = net.input(f"x{each}", "n", 4 * each, "h", "w"), normal(4 * each, each, 3, 3)
+        if together:
+            w = side_by_side(w, 4, count)
+        made = net("Conv", x, net.const(w), group=4 // count if together else 4, pads=[1] * 4)
+        net("Relu", made, name=f"y{each}")
+    net.graph(*(f"y{each}" for each in TOGETHER))
+    return net
+
+
+def test_groups_of_one_block_share_what_is_not_finite(tmp_path: Path) -> None:
+    """As if they were one group, with zeros between them: then ONNX Runtime says the same."""
+    net, dense = grouped(together=False), grouped(together=True)
+    onnx.save(net.model, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    path = Path(str(report.output))
+    ops = [node.op_type for node in onnx.load(path).graph.node]
+    assert sum(op.startswith("FusedConv") for op in ops) == len(TOGETHER)
+    with Worker() as worker:
+        worker.open("m", path, path.with_suffix(".so"))
+        for seed, number in enumerate((np.nan, np.inf, -np.inf)):
+            given = {f"x{n}": normal(2, 4 * n, 6, 7, seed=seed) for n in TOGETHER}
+            for x in given.values():
+                x[0, 0, 2, 3] = x[1, -1, 5, 6] = number
+            pairs = zip(TOGETHER, worker.run("m", given).values(), dense.run(given), strict=True)
+            for each, found, wanted in pairs:
+                np.testing.assert_allclose(found, wanted, 1e-4, 1e-4, err_msg=f"{each} {number}")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_tiles_of_a_transformed_convolution_share_what_is_not_finite(
+    number: float, tmp_path: Path
+) -> None:
+    """Those of four by four results that read it; all others are as ONNX Runtime has them."""
+    net = Net(18)
+    x = net.input("x", "n", 32, "h", "w")
+    net.graph(net("Conv", x, net.const(normal(32, 32, 3, 3)), pads=[1] * 4, name="y"))
+    onnx.save(net.model, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    path = Path(str(report.output))
+    given = {"x": normal(1, 32, 56, 56)}
+    given["x"][0, 3, 20, 21] = number
+    with Worker() as worker:
+        worker.open("m", path, path.with_suffix(".so"))
+        (found,), (wanted,) = worker.run("m", given).values(), net.run(given)
+    rows, columns = slice(16, 24), slice(20, 24)  # read from 15 on, to 24, and from 19 on
+    assert np.isnan(found[..., rows, columns]).sum() > np.isnan(wanted).sum()
+    assert not np.isfinite(found[~np.isfinite(wanted)]).any()
+    found[..., rows, columns] = wanted[..., rows, columns] = 0
+    np.testing.assert_allclose(found, wanted, 1e-4, 1e-4 * np.abs(wanted).max())
+
+
 def test_pooling_passes_nan_over(result: tuple[Net, Path]) -> None:
     """But where a window holds nothing else.  ONNX Runtime keeps it, passes it over or forgets
     what came before it, by its place; where there is none, both answer alike."""
