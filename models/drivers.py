@@ -28,11 +28,12 @@ from tracea_graph.build.cache import digest
 from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.onnx_io import load
 from tracea_graph.options import OPTIONS, values
 from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.target import HOST, target_of
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.jobs import jobs_of
 from tracea_graph.tuning.problem import Case, default_of
@@ -50,7 +51,7 @@ def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mappin
         bound = bindings(model.graph, (), model.inputs)[0][0].symbols
         planner = Planner(model.graph, options, bound)
         assembly, _ = planner.assembled(planner.plan)
-        for job in jobs_of(assembly.workloads([bound]), isa, (1,)):
+        for job in jobs_of(assembly.workloads([bound]), SCHEDULES, isa, (1,)):
             if job.asked:
                 told = digest(json.dumps(job.case.problem.key, default=str))[:6]
                 found[f"{job.case.problem} [{told}] {job.case.rows}"] = job.case
@@ -61,7 +62,7 @@ def _race(
     case: Case, stand: Stand, isa: str, threads: Sequence[int], limit: int
 ) -> list[tuple[list[Any], float]]:
     first, found = default_of(case), []
-    for driver in candidates(case, isa, threads, limit):
+    for driver in candidates(case, SCHEDULES, isa, threads, limit):
         try:
             races = [stand.race(case, first, driver, t, _PAIRS, _SECONDS) for t in threads]
         except WorkerError as error:
@@ -92,20 +93,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {f"{row[0]} {row[1]}" for row in rows}
-    profile = profile_cpu()
-    isa = profile.levels(args.precision)[-1]
-    named = _named(args.models, args.precision, isa)
+    target = target_of(HOST, args.precision)
+    named = _named(args.models, args.precision, target.levels[-1])
     todo = {name: case for name, case in named.items() if name not in done}
     print(f"{len(todo)} of {len(named)} regions are not raced yet", flush=True)
     with tempfile.TemporaryDirectory() as folder, Stand(
-        [case.problem for case in named.values()], isa, Path(folder),
-        environment=Environment(), cache=profile.l3,
+        [case.problem for case in named.values()], target.backend, target.levels[-1],
+        Path(folder), environment=Environment(),
     ) as stand:  # fmt: skip
         end = time.monotonic() + args.budget
         for name, case in todo.items():
             if time.monotonic() > end:
                 break
-            raced = _race(case, stand, isa, args.threads, args.limit)
+            raced = _race(case, stand, target.levels[-1], args.threads, args.limit)
             rows.append([name.rpartition(" ")[0], case.rows, raced])
             args.out.write_text(json.dumps(rows) + "\n")
             print(name, max((gain for _, gain in raced), default=1.0), flush=True)

@@ -20,6 +20,7 @@ from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
 from tracea_graph.cli.settings import with_config
 from tracea_graph.cli.tune import whole_command
 from tracea_graph.options import table
+from tracea_graph.target import tile_words
 from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
@@ -116,7 +117,7 @@ def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     args = optimize_parser().parse_args(with_config(["model.onnx", "--config", str(path)]))
     options = options_of(args)
-    assert options.threads == (1, 2) and len(hints_from(options.patterns)) == 2
+    assert options.threads == (1, 2) and len(hints_from(options.patterns, tile_words())) == 2
 
 
 def test_the_readme_shows_the_commands_it_names() -> None:

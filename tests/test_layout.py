@@ -45,18 +45,13 @@ CONFINED = {
 }
 BACKENDS = ("cpu", "gpu")
 """Folders of ``kernels/``, a backend each."""
-TO_MOVE = (
-    "hardware.cpu", "tuning.bench_model", "tuning.bench_program", "tuning.conv_space",
-    "tuning.convolution", "tuning.core", "tuning.gemm_space", "tuning.identity",
-    "tuning.problem", "tuning.wire",
-)  # fmt: skip
+TO_MOVE = ("hardware.cpu",)
 """Modules that ask the CPU backend themselves, to be asked for less."""
 WORDS = re.compile(r"avx|amx|panel|vnni|xmm|zmm|nchw16|vpdp", re.IGNORECASE)
 """Words of one processor's, which nobody but its backend says."""
 TO_CLEAN = (
     "config", "hardware.cpu", "hardware.measurements", "ops.recurrent", "options",
-    "passes.recurrent", "policy.architectures", "policy.tables", "tuning.bench_program",
-    "tuning.conv_space", "tuning.core", "tuning.gemm_space", "tuning.hints", "tuning.problem",
+    "passes.recurrent", "policy.architectures", "policy.tables",
 )  # fmt: skip
 """Modules that still do: a list that only gets shorter."""
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 70

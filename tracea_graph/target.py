@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
-from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Decision, Measurements
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.kernels.program import Call, CallWork, OpType, Program
+from tracea_graph.kernels.program import CallWork, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
@@ -24,14 +22,18 @@ from tracea_graph.passes import Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.tuning.schedules import Tunable
 
-__all__ = ["BACKENDS", "HOST", "Backend", "Target", "settle_precision", "target_of", "targets"]
+__all__ = [
+    "BACKENDS", "HOST", "Backend", "Target", "settle_precision", "target_of", "targets",
+    "tile_words",
+]  # fmt: skip
 
 HOST = "host"
 """The target that is this machine, with all it has."""
 
 
-class Backend(Protocol):
+class Backend(Tunable, Protocol):
     """What the pipeline asks of a kind of hardware.
 
     ``levels`` are what one library holds code for, lowest first: instruction sets, architectures.
@@ -55,11 +57,6 @@ class Backend(Protocol):
     @property
     def most_guarded(self) -> int:
         """Tensors one guard compares at most."""
-        ...
-
-    def levels(self, level: str, precision: str) -> tuple[str, ...]:
-        """Levels up to ``level``, all of this machine for "".  Raises UsageError for one that
-        nothing can be checked for here."""
         ...
 
     def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
@@ -111,36 +108,14 @@ class Backend(Protocol):
         """A program that compares tensors of these specs with as many references, bytewise."""
         ...
 
-    def encode(self, program: Program) -> tuple[int, ...]:
-        """The program as the library reads it.  Raises GraphError for one that is too large."""
-        ...
-
     def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
         """The work of an encoded program's calls.  Raises GraphError for words that are none."""
-        ...
-
-    def kernels_of(self, call: Call) -> set[str]:
-        """The kernels a call needs beside its chain."""
         ...
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
     ) -> Sequence[Source]:
         """The generated sources of a library."""
-        ...
-
-    def build(
-        self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
-        levels: Sequence[str],
-        out: Path,
-        environment: Environment,
-        quick: bool = False,
-    ) -> Library:
-        """A library at ``out``, whose domain is ``tracea.`` and ten hex digits, by which files are
-        known for this tool's.  Raises BuildError without leaving anything there."""
         ...
 
 
@@ -159,6 +134,12 @@ class Target:
 def targets() -> tuple[str, ...]:
     """Every target one can name."""
     return (HOST, *(name for backend in BACKENDS for name in backend.targets))
+
+
+def tile_words() -> tuple[str, ...]:
+    """Every word that a hint's tile may say for some backend."""
+    found = (b.schedules.tile for b in BACKENDS if b.schedules is not None)
+    return tuple(dict.fromkeys(word for words in found for word in words))
 
 
 def target_of(name: str, precision: str) -> Target:

@@ -22,6 +22,7 @@ from tracea_graph.kernels.cpu.phases import phases
 from tracea_graph.kernels.cpu.phases.bands import LENGTHS, RunInBands
 from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Call, CallWork, OpType, Program
@@ -31,6 +32,7 @@ from tracea_graph.passes import Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.tuning.schedules import Schedules
 
 __all__ = ["CPU", "CpuBackend"]
 
@@ -47,6 +49,7 @@ class CpuBackend:
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
     rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, LENGTHS, (PACKED,))
     most_guarded = MOST_GUARDED
+    schedules: Schedules | None = SCHEDULES
     problems = MappingProxyType({op: known.sizes for op, known in OPS.items()})
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:

@@ -285,6 +285,7 @@ class PlainBackend:
     targets = ("plain:c",)
     rules = RuleNames()
     most_guarded = 8
+    schedules = None
     problems: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
 from tracea_graph.commands.tune import TunedModel
 from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.tuning import Case, GemmProblem, Measured, Settled, Started, Tuned
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.tuning import Case, Measured, Settled, Started, Tuned
 
 CASE = Case(GemmProblem(768, 3072), 128)
 FOUND = Tuned(CASE, GemmDriver(512, 2, 64), 1.25, "measured", share=0.5)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from tracea_graph.check.timing import Race
+from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.tuning import Case, Problem, Task, Tuner, TuningCache
 from tracea_graph.tuning.together import help_others
 
@@ -44,7 +46,13 @@ def opened(task: Task, cache: Path, machine: str) -> Iterator[Tuner]:
 
     with TuningCache(cache) as found:
         yield Tuner(
-            found, stand, isa="avx512", threads=task.threads, facts={"machine": machine}, limit=12
+            found,
+            stand,
+            schedules=SCHEDULES,
+            level="avx512",
+            threads=task.threads,
+            facts={"machine": machine},
+            limit=12,
         )
 
 
@@ -65,7 +73,7 @@ def main() -> None:
     def make(own: Task) -> AbstractContextManager[Tuner]:
         return opened(own, Path(cache), machine)
 
-    help_others(task, make, idle=3.0)
+    help_others(task, CPU, make, idle=3.0)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,16 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.panels import unpack_panels
 from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.bench_model import MOST_BYTES, Stand
-from tracea_graph.tuning.bench_program import bench_program
-from tracea_graph.tuning.problem import Case, GemmProblem, Problem
+from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.repeats import MOST_NODES, repeats
 
 pytestmark = pytest.mark.compiler
@@ -54,7 +57,9 @@ CACHE = 1 << 18
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("stand")
     environment = Environment(cache=folder / "cache")
-    with Stand([PROBLEM, MASKED], "scalar", folder, environment=environment, cache=CACHE) as made:
+    with Stand(
+        [PROBLEM, MASKED], CPU, "scalar", folder, environment=environment, cache=CACHE
+    ) as made:
         yield made
 
 
@@ -78,7 +83,7 @@ def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> Non
     weight = unpack_panels(
         last[: np.prod(repeated.weight.shape)].reshape(repeated.weight.shape), PROBLEM.n
     )
-    operands = [feeds["x"] @ weight + feeds["b"], *(feeds[f"e{i}"] for i in range(4))]
+    operands = [feeds["x"] @ weight + feeds["e0"], *(feeds[f"e{i}"] for i in range(1, 5))]
     operands[3] = operands[3][:, None]
     np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)
 
@@ -122,13 +127,17 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
 )
 def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
     environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
-    with Stand([problem], "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
+    with Stand([problem], CPU, "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
         race = stand.race(case, DRIVER, GemmDriver(2**31 - 1, panel_group=1), 1, 2, 300.0)
     assert len(race.a_ms) == 2 and min(race.b_ms) > 0
 
 
 def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where_not() -> None:
     few, many = (Case(GemmProblem(768, 768), rows) for rows in (1, 128))
-    assert repeats(few, "avx512", 48 << 20) == repeats(many, "avx512", 48 << 20) == 22
+    assert (
+        repeats(few, SCHEDULES, "avx512", 48 << 20)
+        == repeats(many, SCHEDULES, "avx512", 48 << 20)
+        == 22
+    )
     small = Case(GemmProblem(64, 64), 1 << 16)
-    assert 2 <= repeats(small, "avx512", 48 << 20) < 64
+    assert 2 <= repeats(small, SCHEDULES, "avx512", 48 << 20) < 64

@@ -12,18 +12,20 @@ from runtime.conv_calls import conv
 
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
+from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
+from tracea_graph.kernels.cpu.schedules.conv_space import divide
 from tracea_graph.kernels.cpu.variants import conv_tile
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops.chain import Chain
 from tracea_graph.tuning import Case, Tuned, Workload, problems_of, tables, with_drivers
 from tracea_graph.tuning.bench_model import Stand
-from tracea_graph.tuning.bench_program import bench_program
-from tracea_graph.tuning.conv_space import divide
-from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from
-from tracea_graph.tuning.problem import default_of, problem_of
-from tracea_graph.tuning.space import candidates, legal, modelled_us
+from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.space import candidates, legal
 from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 PAD = (1, 1, 1, 1)
@@ -37,7 +39,7 @@ def program(**more: object) -> Program:
 
 
 def posed(of: Program) -> ConvProblem:
-    found = problem_of(of, of.calls[-1])
+    found = SCHEDULES.problem_of(of, of.calls[-1])
     assert isinstance(found, ConvProblem)
     return found
 
@@ -75,21 +77,21 @@ def test_symbolic_sizes_and_computed_filters_are_no_problem() -> None:
     x, weight, *rest = call.views
     assert x is not None and weight is not None
     wide = replace(x, dims=(*x.dims[:3], "w", x.dims[4]))
-    assert problem_of(made, replace(call, views=(wide, weight, *rest))) is None
+    assert SCHEDULES.problem_of(made, replace(call, views=(wide, weight, *rest))) is None
     computed = replace(weight, buffer=Buffer("temp", 0))
-    assert problem_of(made, replace(call, views=(x, computed, *rest))) is None
+    assert SCHEDULES.problem_of(made, replace(call, views=(x, computed, *rest))) is None
 
 
 def test_images_are_rows_and_drivers_reach_the_call() -> None:
     made = program(batch=2)
     specs = list(made.inputs)
-    (load,) = problems_of([(made, specs)], [{"n": 2}, {"n": 8}])
+    (load,) = problems_of([(made, specs)], SCHEDULES.problem_of, [{"n": 2}, {"n": 8}])
     assert load == Workload(PLAIN, 1, (2, 8))
     few, many = ConvDriver(bands=2), ConvDriver(columns=1)
     found = [Tuned(Case(PLAIN, rows), d, 1.1, "cache") for rows, d in ((2, few), (8, many))]
     table = tables(found)[PLAIN]
     assert table == (replace(few, max_images=4), many)
-    assert with_drivers(made, {PLAIN: table}).calls[-1].drivers == table
+    assert with_drivers(made, SCHEDULES.problem_of, {PLAIN: table}).calls[-1].drivers == table
     assert tables([Tuned(Case(PLAIN, 2), ConvDriver(), 1.0, "cache")]) == {}
 
 
@@ -97,15 +99,15 @@ def test_images_are_rows_and_drivers_reach_the_call() -> None:
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
 def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level: str) -> None:
     case = Case(problem, 2)
-    drivers = list(legal(case, level))
+    drivers = list(legal(case, SCHEDULES, level))
     assert drivers[0] == default_of(case) == ConvDriver()
     cuts = [divide(case, d, level) for d in drivers]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1
     assert all(1 <= cut.bands <= cut.tiles for cut in cuts)
     assert problem.winograd or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
-    found = candidates(case, level, (1, 2))
+    found = candidates(case, SCHEDULES, level, (1, 2))
     assert len(found) == len(drivers) - 1 and default_of(case) not in found
-    assert all(modelled_us(case, d, level, 2) > 0 for d in found)
+    assert all(SCHEDULES.modelled_us(case, d, level, 2) > 0 for d in found)
 
 
 def test_more_processors_get_more_tasks() -> None:
@@ -127,13 +129,13 @@ def test_two_processors_get_as_many_tasks_each(channels: int, filters: int, side
 @named
 def test_they_travel_as_json(problem: ConvProblem) -> None:
     case = Case(problem, 2)
-    assert case_from_json(json.loads(json.dumps(case_to_json(case)))) == case
+    assert case_from_json(json.loads(json.dumps(case_to_json(case, SCHEDULES))), SCHEDULES) == case
 
 
 def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
     case, driver = Case(WINOGRAD, 1), ConvDriver(bands=3)
     own = hint_of(Tuned(case, driver, 1.2, "measured"))
-    found = hints_from([{"match": "*", "tile": {"panels": 2}}, own])
+    found = hints_from([{"match": "*", "tile": {"panels": 2}}, own], SCHEDULES.tile)
     assert hinted(found, case) == driver, "a product's hint says nothing about a convolution"
     assert hinted(found, Case(PLAIN, 1)) is None
 
@@ -141,7 +143,7 @@ def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
 @pytest.mark.compiler
 def test_they_run_under_any_cut(tmp_path: Path) -> None:
     environment = Environment(cache=tmp_path / "cache")
-    with Stand(PROBLEMS, "scalar", tmp_path, environment=environment, cache=1) as stand:
+    with Stand(PROBLEMS, CPU, "scalar", tmp_path, environment=environment, cache=1) as stand:
         for problem in PROBLEMS:
             race = stand.race(Case(problem, 2), ConvDriver(), ConvDriver(bands=2), 1, 2, 300.0)
             assert min(race.a_ms) > 0 and len(race.b_ms) == 2

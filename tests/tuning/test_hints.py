@@ -11,8 +11,10 @@ import pytest
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning import Case, GemmProblem, Tuned, Tuner, TuningCache, Workload, hints
+from tracea_graph.tuning import Case, Tuned, Tuner, TuningCache, Workload, hints
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals
 from tracea_graph.tuning.problem import default_of
 from tracea_graph.tuning.space import candidates
@@ -27,7 +29,8 @@ def test_the_first_hint_that_fits_counts() -> None:
             {"match": "gemm 768x768*", "rows": 64, "stages": 1},
             {"match": "gemm 768x768*", "epilogue": "fused", "tile": {"rows": 64, "panels": 2}},
             {"match": "gemm 768x768*", "stages": 1},
-        ]
+        ],
+        SCHEDULES.tile,
     )
     fused, plain = hinted(found, CASE), hinted(found, OTHER)
     assert fused == GemmDriver(512, tile_panels=2, row_chunk=64)
@@ -37,7 +40,7 @@ def test_the_first_hint_that_fits_counts() -> None:
 
 def test_a_result_as_a_hint_gives_its_driver_to_its_case_alone() -> None:
     driver = GemmDriver(512, 2, 96, 4, 0)
-    found = hints_from([hint_of(Tuned(CASE, driver, 1.2, "measured"))])
+    found = hints_from([hint_of(Tuned(CASE, driver, 1.2, "measured"))], SCHEDULES.tile)
     assert hinted(found, CASE) == driver
     assert hinted(found, OTHER) is None
 
@@ -48,10 +51,10 @@ def test_hinted_cases_are_not_measured(tmp_path: Path) -> None:
         raise AssertionError("nothing is to be measured")
         yield
 
-    found = hints_from([{"match": "*", "tile": {"columns": 2}}])
+    found = hints_from([{"match": "*", "tile": {"columns": 2}}], SCHEDULES.tile)
     with TuningCache(tmp_path / "c.sqlite") as cache:
         tuner = Tuner(
-            cache, stand, isa="avx512", threads=(1,), facts={},
+            cache, stand, schedules=SCHEDULES, level="avx512", threads=(1,), facts={},
             pin=lambda case: hinted(found, case),
         )  # fmt: skip
         tuned = tuner.run([Workload(FUSED, 1, (128,))], 100.0)
@@ -85,7 +88,7 @@ def test_an_entry_point_proposes_before_the_policy(monkeypatch: pytest.MonkeyPat
         return [{"rows": 48, "stages": 1}]
 
     installed(monkeypatch, mine)
-    ranked = candidates(CASE, "avx512", (1,), 4)
+    ranked = candidates(CASE, SCHEDULES, "avx512", (1,), 4)
     first, *rest = proposals()(CASE, ranked)
     assert (first.row_chunk, first.prefetch) == (48, 0) and rest == ranked
     assert first.max_rows == default_of(CASE).max_rows

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.program import Buffer
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning.bench_program import bench_program
 from tracea_graph.tuning.problem import (
-    GemmProblem,
     Problem,
     Workload,
-    problem_of,
     problems_of,
     row_class,
     with_drivers,
@@ -41,32 +41,37 @@ def placed(*problems: Problem) -> list[tuple[object, object]]:
 def test_a_program_poses_the_problem_it_was_made_of() -> None:
     for problem in (WIDE, NARROW):
         program = bench_program(problem, ())
-        assert problem_of(program, program.calls[0]) == problem
+        assert SCHEDULES.problem_of(program, program.calls[0]) == problem
 
 
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:
     program = bench_program(WIDE, ())
     (call,) = program.calls
-    assert problem_of(program, replace(call, op="norm")) is None
-    assert problem_of(program, call.having(layout="nk")) is None
+    assert SCHEDULES.problem_of(program, replace(call, op="norm")) is None
+    assert SCHEDULES.problem_of(program, call.having(layout="nk")) is None
     x, weight, *rest = call.views
     assert weight is not None
     computed = replace(weight, buffer=Buffer("temp", 0))
-    assert problem_of(program, replace(call, views=(x, computed, *rest))) is None
+    assert SCHEDULES.problem_of(program, replace(call, views=(x, computed, *rest))) is None
 
 
 def test_workloads_count_nodes_and_evaluate_rows() -> None:
     bindings = [{"batch": 1, "seq": 128}, {"batch": 2, "seq": 64}, {"batch": 1, "seq": 16}]
-    found = problems_of(placed(WIDE, NARROW, WIDE), bindings)
+    found = problems_of(placed(WIDE, NARROW, WIDE), SCHEDULES.problem_of, bindings)
     assert found == (Workload(WIDE, 2, (16, 128)), Workload(NARROW, 1, (16, 128)))
 
 
 def test_an_unbound_symbol_leaves_rows_unknown() -> None:
-    assert problems_of(placed(WIDE), [{"batch": 1}]) == (Workload(WIDE, 1, ()),)
+    assert problems_of(placed(WIDE), SCHEDULES.problem_of, [{"batch": 1}]) == (
+        Workload(WIDE, 1, ()),
+    )
 
 
 def test_drivers_go_into_calls_of_their_problem_only() -> None:
-    wide, narrow = (with_drivers(bench_program(p, ()), {WIDE: TUNED}) for p in (WIDE, NARROW))
+    wide, narrow = (
+        with_drivers(bench_program(p, ()), SCHEDULES.problem_of, {WIDE: TUNED})
+        for p in (WIDE, NARROW)
+    )
     assert wide.calls[0].drivers == TUNED and narrow.calls[0].drivers == ()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_space import divide
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
-from tracea_graph.tuning.gemm_space import divide
-from tracea_graph.tuning.problem import Case, GemmProblem, default_of
-from tracea_graph.tuning.space import candidates, legal, modelled_us
+from tracea_graph.tuning.problem import Case, default_of
+from tracea_graph.tuning.space import candidates, legal
 
 CASES = [
     Case(GemmProblem(k, n, layout), rows)
@@ -22,7 +24,7 @@ CASES = [
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
 def test_drivers_are_legal_and_distinct(case: Case, level: str) -> None:
     mr, widest = gemm_tile(level)
-    drivers, default = list(legal(case, level)), default_of(case)
+    drivers, default = list(legal(case, SCHEDULES, level)), default_of(case)
     for driver in drivers:
         assert driver.max_rows == default.max_rows >= case.rows
         assert 0 <= driver.tile_panels <= widest
@@ -46,13 +48,13 @@ def test_many_processors_get_tasks_enough() -> None:
 def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> None:
     case, plain = (Case(GemmProblem(768, 768, which), 128) for which in (layout, "panels"))
     mr, _ = pairs_tile(level) if layout == "pairs" else gemm_tile(level)
-    drivers = [d for d in legal(case, level) if isinstance(d, GemmDriver)]
+    drivers = [d for d in legal(case, SCHEDULES, level) if isinstance(d, GemmDriver)]
     assert all(
         d == default_of(case) or d.row_chunk == 256 or d.row_chunk % mr == 0 for d in drivers
     )
     assert {d.prefetch for d in drivers} == {0, 1}, "packed weights may be prefetched"
     assert len({divide(case, d, level) for d in drivers}) == len(drivers)
-    times = [modelled_us(c, default_of(c), level, 1) for c in (case, plain)]
+    times = [SCHEDULES.modelled_us(c, default_of(c), level, 1) for c in (case, plain)]
     assert times[0] < 0.7 * times[1], "two steps of k at once"
 
 
@@ -71,37 +73,40 @@ def test_what_is_too_small_to_share_keeps_wide_tiles() -> None:
 
 def test_plain_weights_are_never_prefetched() -> None:
     case = Case(GemmProblem(384, 1536, "kn"), 128)
-    assert not any(divide(case, d, "avx512").prefetch for d in legal(case, "avx512"))
+    assert not any(divide(case, d, "avx512").prefetch for d in legal(case, SCHEDULES, "avx512"))
 
 
 def test_one_row_leaves_nothing_to_chunk() -> None:
     case = Case(GemmProblem(768, 768), 1)
-    assert {d.row_chunk for d in legal(case, "avx512")} == {default_of(case).row_chunk}
+    assert {d.row_chunk for d in legal(case, SCHEDULES, "avx512")} == {default_of(case).row_chunk}
 
 
 def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
     case = Case(GemmProblem(768, 768), 1)
-    found = candidates(case, "avx512", (1, 2), 6)
+    found = candidates(case, SCHEDULES, "avx512", (1, 2), 6)
     assert len(found) == 6 and found[0] == GemmDriver(4, panel_group=8, prefetch=0)
     assert divide(case, default_of(case), "avx512") not in [
         divide(case, d, "avx512") for d in found
     ]
-    assert found == candidates(case, "avx512", (1, 2), 6)
-    everything = candidates(case, "avx512", (1, 2), 10**6)
-    assert found == everything[:6] and len(everything) == len(list(legal(case, "avx512"))) - 1
+    assert found == candidates(case, SCHEDULES, "avx512", (1, 2), 6)
+    everything = candidates(case, SCHEDULES, "avx512", (1, 2), 10**6)
+    assert (
+        found == everything[:6]
+        and len(everything) == len(list(legal(case, SCHEDULES, "avx512"))) - 1
+    )
 
 
 def test_the_model_knows_what_narrow_tiles_and_idle_threads_cost() -> None:
     case = Case(GemmProblem(768, 768), 128)
     default = default_of(case)
     by_width = {
-        d.tile_panels: modelled_us(case, d, "avx512", 1)
-        for d in legal(case, "avx512")
+        d.tile_panels: SCHEDULES.modelled_us(case, d, "avx512", 1)
+        for d in legal(case, SCHEDULES, "avx512")
         if (d.row_chunk, d.panel_group, d.prefetch) == (default.row_chunk, 0, 1)
     }
     assert by_width[1] > by_width[2] >= by_width[0]
     one_task = GemmDriver(512, panel_group=16)
     assert divide(case, one_task, "avx512").tasks == 1
-    assert modelled_us(case, one_task, "avx512", 2) > 1.5 * modelled_us(
+    assert SCHEDULES.modelled_us(case, one_task, "avx512", 2) > 1.5 * SCHEDULES.modelled_us(
         case, default_of(case), "avx512", 2
     )

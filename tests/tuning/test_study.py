@@ -10,13 +10,15 @@ import pytest
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.tuning.problem import Case, GemmProblem, default_of
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Outcome, Study, Trial
 
 CASE = Case(GemmProblem(768, 768), 128)
 DEFAULT = default_of(CASE)
-CHALLENGERS = candidates(CASE, "avx512", (1,), 12)
+CHALLENGERS = candidates(CASE, SCHEDULES, "avx512", (1,), 12)
 Cost = Callable[[GemmDriver], float]
 
 
@@ -138,7 +140,7 @@ def test_an_interrupted_study_resumes_without_measuring_twice() -> None:
     first = Machine(cost, patience=5 * RUNGS[0][0])
     begun = run(first)
     assert not begun.final and begun.driver == DEFAULT
-    known = [Trial.from_json(t.to_json()) for t in begun.trials]
+    known = [Trial.from_json(t.to_json(), SCHEDULES) for t in begun.trials]
     second = Machine(cost)
     found = run(second, known=known)
     assert found.driver == CHALLENGERS[6] and found.final
@@ -149,7 +151,7 @@ def test_an_interrupted_study_resumes_without_measuring_twice() -> None:
 
 def test_of_a_large_space_a_sample_is_measured() -> None:
     case = Case(GemmProblem(768, 3072), 128)
-    everything = candidates(case, "avx512", (1,), 10**6)
+    everything = candidates(case, SCHEDULES, "avx512", (1,), 10**6)
     assert len(everything) > EXHAUSTIVE
 
     def cost(driver: GemmDriver) -> float:

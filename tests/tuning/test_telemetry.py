@@ -10,7 +10,8 @@ import pytest
 
 from tracea_graph.check.timing import Race
 from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.tuning import Case, GemmProblem, Measured, Settled, Started, Tuned
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.tuning import Case, Measured, Settled, Started, Tuned
 from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
 from tracea_graph.views.tuning import convergence_svg, curves
 

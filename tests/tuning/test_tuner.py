@@ -12,9 +12,12 @@ import pytest
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.levels import LEVELS
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
 from tracea_graph.tuning import (
     Event,
     Measured,
@@ -30,8 +33,8 @@ from tracea_graph.tuning import (
     tune,
 )
 from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
-from tracea_graph.tuning.jobs import TYPICAL_ROWS, Prospects, allot, by_worth, jobs_of
-from tracea_graph.tuning.problem import Case, GemmProblem
+from tracea_graph.tuning.jobs import Prospects, allot, by_worth, jobs_of
+from tracea_graph.tuning.problem import Case
 from tracea_graph.tuning.tuner import LITTLE
 
 SMALL, LARGE = GemmProblem(384, 384), GemmProblem(768, 3072)
@@ -69,7 +72,8 @@ def tuner(cache: TuningCache, stand: Stand, machine: str = "m", **more: object) 
         cache,
         stand.open,
         limit=8,
-        isa="avx512",
+        schedules=SCHEDULES,
+        level="avx512",
         threads=(1,),
         facts={"machine": machine},
         clock=stand.clock,
@@ -83,12 +87,12 @@ def cache(tmp_path: Path) -> Iterator[TuningCache]:
         yield made
 
 
-PROSPECTS = Prospects("avx512", (1,))
+PROSPECTS = Prospects(SCHEDULES, "avx512", (1,))
 
 
 def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
     loads = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (1, 128)))
-    jobs = by_worth(jobs_of(loads, "avx512", (1,)), PROSPECTS)
+    jobs = by_worth(jobs_of(loads, SCHEDULES, "avx512", (1,)), PROSPECTS)
     assert [j.asked for j in jobs] == sorted((j.asked for j in jobs), reverse=True)
     assert {j.case for j in jobs if j.asked} == {
         Case(LARGE, 1),
@@ -101,16 +105,18 @@ def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
 
 
 def test_shares_are_of_the_whole_model() -> None:
-    alone = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,)) if j.asked}
+    alone = {j.case: j.share for j in jobs_of(LOADS, SCHEDULES, "avx512", (1,)) if j.asked}
     assert sum(alone.values()) == pytest.approx(1.0)
-    beside = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,), rest_us=1e6) if j.asked}
+    beside = {
+        j.case: j.share for j in jobs_of(LOADS, SCHEDULES, "avx512", (1,), rest_us=1e6) if j.asked
+    }
     assert all(beside[case] < 0.1 * share for case, share in alone.items())
 
 
 def test_trials_follow_expected_gain_and_nothing_else() -> None:
-    jobs = jobs_of(LOADS, "avx512", (1,))
-    few, many = (allot(jobs, Prospects("avx512", (1,)), s) for s in (10.0, 100.0))
-    assert many == allot(jobs, Prospects("avx512", (1,)), 100.0)
+    jobs = jobs_of(LOADS, SCHEDULES, "avx512", (1,))
+    few, many = (allot(jobs, Prospects(SCHEDULES, "avx512", (1,)), s) for s in (10.0, 100.0))
+    assert many == allot(jobs, Prospects(SCHEDULES, "avx512", (1,)), 100.0)
     assert many[Case(LARGE, 128)] > many[Case(SMALL, 128)] >= few[Case(SMALL, 128)]
 
 
@@ -191,7 +197,8 @@ def test_a_change_in_the_key_is_a_miss(cache: TuningCache, change: str) -> None:
             cache,
             stand.open,
             limit=8,
-            isa="avx512",
+            schedules=SCHEDULES,
+            level="avx512",
             threads=(1, 2),
             facts={"machine": "m"},
             clock=stand.clock,
@@ -201,7 +208,8 @@ def test_a_change_in_the_key_is_a_miss(cache: TuningCache, change: str) -> None:
             cache,
             stand.open,
             limit=8,
-            isa="avx2",
+            schedules=SCHEDULES,
+            level="avx2",
             threads=(1,),
             facts={"machine": "m"},
             clock=stand.clock,
@@ -247,18 +255,19 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
 
     Two candidates are measured, however long that takes.
     """
-    environment, heard, isas = Environment(cache=tmp_path), list[Event](), profile_cpu().isas
+    environment, heard, levels = Environment(cache=tmp_path), list[Event](), profile_cpu().isas
     loads = (Workload(GemmProblem(96, 64), 3, (64,)),)
-    task = Task(isas, budget=1e5)
+    task = Task(levels, budget=1e5)
     first = tune(
-        loads, task, environment, listen=heard.append, propose=lambda case, ranked: ranked[:2]
-    )
+        loads, task, CPU, environment, listen=heard.append,
+        propose=lambda case, ranked: ranked[:2],
+    )  # fmt: skip
     assert {type(event) for event in heard} == {Started, Measured, Settled}
     with TuningCache(tmp_path / "tuning.sqlite") as cache:
         entries = [entry for _, entry in cache]
     assert any(e.evidence for e in entries), "something was measured"
     assert all(not trial["fault"] for e in entries for trial in e.evidence)
-    again = tune(loads, Task(isas, budget=0.0), environment)
+    again = tune(loads, Task(levels, budget=0.0), CPU, environment)
     assert tables(again) == tables(first)
 
 
@@ -274,7 +283,9 @@ def test_the_key_follows_compiler_and_processor(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", [level.name for level in LEVELS])
 def test_every_level_has_a_key_of_its_own(level: str) -> None:
     case = Case(replace(LARGE, layout="pairs"), 128)
-    keys = {key_of(about_case(case, {}, isa, (1,))) for isa in (level, "scalar", "avx2")}
+    keys = {
+        key_of(about_case(case, {}, SCHEDULES, isa, (1,))) for isa in (level, "scalar", "avx2")
+    }
     assert len(keys) == len({level, "scalar", "avx2"})
 
 

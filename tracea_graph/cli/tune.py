@@ -22,6 +22,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.options import OPTIONS, Options, values
 from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.target import BACKENDS
 from tracea_graph.tuning import Event, Task
 from tracea_graph.tuning.hints import hint_of, proposals
 from tracea_graph.tuning.machine import tuner
@@ -143,14 +144,16 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
     """Help until the budget or the patience is spent; the exit code."""
     from tracea_graph.tuning.together import help_others
 
-    console.quiet = args.quiet
+    console.quiet, backend = args.quiet, BACKENDS[0]
     environment = Environment(cache=args.cache) if args.cache else Environment()
     task = Task(
         (), budget=args.budget, seed=args.seed, storage=args.storage, lost_after=args.lost_after
     )
     with Telemetry(environment.cache / FOLDER, f"worker{os.getpid()}") as telemetry:
-        opened = partial(tuner, environment=environment, listen=telemetry, propose=proposals())
-        count = help_others(task, opened, idle=args.idle, say=lambda s: console.print(s))
+        opened = partial(
+            tuner, backend=backend, environment=environment, listen=telemetry, propose=proposals()
+        )
+        count = help_others(task, backend, opened, idle=args.idle, say=lambda s: console.print(s))
     console.print(f"{count} cases were settled with this machine's help")
     return 0
 

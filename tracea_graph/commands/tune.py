@@ -16,7 +16,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
-from tracea_graph.target import target_of
+from tracea_graph.target import target_of, tile_words
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Case, Listener, Propose, Task, Tuned, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
@@ -68,8 +68,8 @@ def tune_model(
         options.storage, lost_after, worth,
     )  # fmt: skip
     found = tune(
-        loads, task, options.environment, listen=listen, propose=propose,
-        pin=partial(hinted, hints_from(options.patterns)),
+        loads, task, target.backend, options.environment, listen=listen, propose=propose,
+        pin=partial(hinted, hints_from(options.patterns, tile_words())),
     )  # fmt: skip
     counts = {Case(w.problem, rows): w.count for w in loads for rows in w.rows}
     return TunedModel(path, tuple(found), counts)

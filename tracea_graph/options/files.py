@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from tracea_graph.errors import UsageError
+from tracea_graph.target import tile_words
 from tracea_graph.tuning.hints import hints_from
 
 __all__ = ["CONFIG", "PATTERNS", "patterns_of", "read", "save"]
@@ -27,7 +28,7 @@ CONFIG, PATTERNS = "config", "patterns"
 def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
     """A file's hints, checked."""
     patterns = read(Path(text)).get(PATTERNS) or []
-    hints_from(patterns)
+    hints_from(patterns, tile_words())
     return tuple(patterns)
 
 

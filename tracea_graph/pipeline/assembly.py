@@ -106,13 +106,18 @@ class Assembly:
 
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
         """What can be tuned, with the row counts these bindings give."""
-        spec = self.graph.spec
+        spec, schedules = self.graph.spec, self.backend.schedules
+        if schedules is None:
+            return ()
         items = ((i.program, [spec(v) for v in i.region.operands]) for i in self.placed)
-        return problems_of(items, bindings)
+        return problems_of(items, schedules.problem_of, bindings)
 
     def tuned(self, drivers: Drivers) -> Assembly:
         """The same with tuned drivers in the programs."""
-        placed = [replace(i, program=with_drivers(i.program, drivers)) for i in self.placed]
+        if not drivers or (schedules := self.backend.schedules) is None:
+            return self
+        programs = (with_drivers(i.program, schedules.problem_of, drivers) for i in self.placed)
+        placed = [replace(i, program=p) for i, p in zip(self.placed, programs, strict=True)]
         return replace(self, placed=placed)
 
     def functions(self) -> list[Function]:

@@ -25,7 +25,7 @@ from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling, condition_of, guards_of
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
-from tracea_graph.target import Target
+from tracea_graph.target import Target, tile_words
 from tracea_graph.tuning import Drivers, Task, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
@@ -317,8 +317,9 @@ class Workshop:
             seed=options.seed,
             storage=options.storage,
         )
-        loads, pin = assembly.workloads(bindings), partial(hinted, hints_from(options.patterns))
-        found = tables(tune(loads, task, options.environment, pin=pin))
+        loads = assembly.workloads(bindings)
+        pin = partial(hinted, hints_from(options.patterns, tile_words()))
+        found = tables(tune(loads, task, self.planner.backend, options.environment, pin=pin))
         if not measure and dict(self._drivers) != found:
             raise UsageError("other drivers were found since")
         self._drivers = found

@@ -29,8 +29,8 @@ from tracea_graph.pipeline.output import Paths
 from tracea_graph.pipeline.planning import Ruling
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
-from tracea_graph.tuning import Drivers, Workload
-from tracea_graph.tuning.wire import driver_from_json, driver_to_json
+from tracea_graph.tuning import Drivers, Schedules, Workload
+from tracea_graph.tuning.wire import driver_to_json
 from tracea_graph.version import VERSION
 from tracea_graph.views import FindingRow, GroupRow
 
@@ -58,6 +58,11 @@ def _is_flag(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
+
+
+def _is_driver(value: Any) -> bool:
+    """Whether a value is numbers by name; what they mean, a backend knows."""
+    return isinstance(value, dict) and all(type(number) is int for number in value.values())
 
 
 def _like(default: Any) -> Check:
@@ -98,7 +103,7 @@ _CONTENT = MappingProxyType(
         "improved": _is_flag,
         "frozen": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 2),
         "barred": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 3),
-        "drivers": lambda found: _are(found, lambda row: _are(row[1], driver_from_json)),
+        "drivers": lambda found: _are(found, lambda row: _are(row[1], _is_driver)),
         "groups": lambda found: _are(found, lambda group: _fits(group, _GROUP)),
     }
 )
@@ -266,12 +271,22 @@ class Lock:
                 f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
             )
 
-    def drivers(self, workloads: Sequence[Workload]) -> Drivers:
-        """Its tuned drivers for the problems that are left."""
-        tables = {
-            json.dumps(key, sort_keys=True): tuple(driver_from_json(driver) for driver in table)
-            for key, table in self.content["drivers"]
-        }
+    def drivers(self, workloads: Sequence[Workload], schedules: Schedules | None) -> Drivers:
+        """Its tuned drivers for the problems that are left.
+
+        Raises UsageError for a driver that the backend of these schedules does not have.
+        """
+        if schedules is None:
+            return {}
+        try:
+            tables = {
+                json.dumps(key, sort_keys=True): tuple(map(schedules.driver_from_json, table))
+                for key, table in self.content["drivers"]
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{self.where} is no plan lock: 'drivers' is malformed in it; {_ADVICE}"
+            ) from error
         problems = {json.dumps(w.problem.key, sort_keys=True): w.problem for w in workloads}
         return {problem: tables[key] for key, problem in problems.items() if key in tables}
 

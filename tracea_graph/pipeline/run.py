@@ -134,7 +134,8 @@ def plan(run: Run) -> None:
     run.assembly, trace = workshop.begin(run.deadline)
     if lock:
         lock.check(run.assembly)
-        workshop.use(lock.drivers(run.assembly.workloads(())))
+        schedules = run.assembly.backend.schedules
+        workshop.use(lock.drivers(run.assembly.workloads(()), schedules))
     scan = None if lock and lock.recalled else workshop.planner.scan
     run.reporter.planned(run.assembly, trace, scan)
     run.clock.pause()

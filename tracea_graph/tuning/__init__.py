@@ -8,18 +8,18 @@ from tracea_graph.tuning.machine import CACHE_FILE, Task
 from tracea_graph.tuning.problem import (
     Case,
     Drivers,
-    GemmProblem,
     Problem,
     Workload,
     problems_of,
     with_drivers,
 )
+from tracea_graph.tuning.schedules import Builder, Schedules, Tunable
 from tracea_graph.tuning.tables import tables
 from tracea_graph.tuning.tune import tune
 from tracea_graph.tuning.tuner import Propose, Tuner
 
 __all__ = [
-    "CACHE_FILE", "Case", "Drivers", "Entry", "Event", "GemmProblem", "Listener", "Measured",
-    "Problem", "Propose", "Settled", "Started", "Task", "Tuned", "Tuner", "TuningCache",
-    "Workload", "ignore", "problems_of", "tables", "tune", "with_drivers",
+    "CACHE_FILE", "Builder", "Case", "Drivers", "Entry", "Event", "Listener", "Measured",
+    "Problem", "Propose", "Schedules", "Settled", "Started", "Task", "Tunable", "Tuned", "Tuner",
+    "TuningCache", "Workload", "ignore", "problems_of", "tables", "tune", "with_drivers",
 ]  # fmt: skip

@@ -19,14 +19,10 @@ from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
-from tracea_graph.kernels.cpu.emitter import kernels_of
-from tracea_graph.kernels.cpu.library import build_library
-from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.program import Driver, OpType
-from tracea_graph.tuning.bench_program import bench_program, weight_of
-from tracea_graph.tuning.convolution import ConvProblem
+from tracea_graph.kernels.program import Driver, OpType, Program
 from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.repeats import repeats
+from tracea_graph.tuning.schedules import Tunable
 from tracea_graph.tuning.wire_model import Repeated
 
 __all__ = ["Stand"]
@@ -39,8 +35,7 @@ _LIMIT = 20.0
 """Seconds until a candidate that does not answer counts as hung."""
 
 
-def _op_type(problem: Problem) -> OpType:
-    program = bench_program(problem, ())
+def _op_type(program: Program) -> OpType:
     types = [tuple(s.dtype or DType.F32 for s in p) for p in (program.inputs, program.outputs)]
     letters = "_".join("".join(d.short for d in part) for part in types)
     return OpType(f"Bench_{letters}", *types)
@@ -64,32 +59,34 @@ def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
 class Stand(AbstractContextManager["Stand"]):
     """Races drivers of one case after another; use it in a ``with`` statement.
 
-    ``cache`` are the bytes of the last-level cache, which one run of a model must exceed.  Raises
-    BuildError when the library cannot be built.
+    ``backend`` has schedules.  ``cache`` are the bytes that stay near, which one run of a model
+    must exceed: the machine's by default.  Raises BuildError when the library cannot be built.
     """
 
     def __init__(
         self,
         problems: Iterable[Problem],
-        isa: str,
+        backend: Tunable,
+        level: str,
         folder: Path,
         *,
         environment: Environment,
-        cache: int,
+        cache: int | None = None,
     ) -> None:
-        found = list(problems)
-        self._folder, self._cache, self._isa = folder, cache, isa
+        assert backend.schedules is not None
+        found, self._schedules, self._encode = list(problems), backend.schedules, backend.encode
+        self._folder, self._level = folder, level
+        self._cache = self._schedules.cache_bytes if cache is None else cache
+        programs = [self._schedules.bench(problem) for problem in found]
         chains = {p.epilogue.key: p.epilogue for p in found if p.epilogue}
-        types = {t.name: t for t in map(_op_type, found)}
-        self.library = build_library(
+        types = {t.name: t for t in map(_op_type, programs)}
+        self.library = backend.build(
             list(types.values()),
-            sorted(
-                {name for p in found for c in bench_program(p, ()).calls for name in kernels_of(c)}
-            ),
+            sorted({n for p in programs for call in p.calls for n in backend.kernels_of(call)}),
             list(chains.values()),
-            (isa,),
+            (level,),
             folder / "bench.so",
-            environment=environment,
+            environment,
         )
         self._worker: Worker | None = None
         self._open: dict[tuple[Driver, int], str] = {}
@@ -129,18 +126,17 @@ class Stand(AbstractContextManager["Stand"]):
     def model(self, case: Case) -> Repeated:
         """The model of a case, without its plan."""
         problem, rows = case.problem, case.rows
-        program = bench_program(problem, ())
+        program = self._schedules.bench(problem)
         x, _, *others = (_bound(spec, rows) for spec in program.inputs)
-        bias = ["b"] if problem.bias else []
-        names = ["x", *bias, *(f"e{i}" for i in range(len(others) - len(bias) - 1)), "y0"]
+        names = ["x", *(f"e{i}" for i in range(len(others) - 1)), "y0"]
         inputs = dict(zip(names, (x, *others), strict=True))
         outputs = tuple(_bound(spec, rows) for spec in program.outputs)
-        large = rows >= LARGE_ROWS or isinstance(problem, ConvProblem)
+        large = rows >= LARGE_ROWS or problem.reuses_weights
         margin = LARGE_MARGIN if large else MARGIN
         wanted = min(self._cache * margin, MOST_BYTES)
         return Repeated(
-            self.library.domain, _op_type(problem).name, inputs, outputs,
-            weight_of(problem), repeats(case, self._isa, wanted), f"{problem.dtype}.data",
+            self.library.domain, _op_type(program).name, inputs, outputs, program.inputs[1],
+            repeats(case, self._schedules, self._level, wanted), f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
@@ -173,7 +169,7 @@ class Stand(AbstractContextManager["Stand"]):
         if key not in self._open:
             name = f"s{len(self._open)}"
             path = self._folder / f"{name}.onnx"
-            plan = encode(bench_program(case.problem, (driver,)))
+            plan = self._encode(self._schedules.bench(case.problem, (driver,)))
             path.write_bytes(self.model(case).serialize(plan))
             worker.open(name, path, self.library.path, threads=threads)
             self._open[key] = name

@@ -3,13 +3,13 @@
     patterns:
       - match: gemm 768x3072*     # as `tracea tune` names it; * and ? as in file names
         rows: 128                 # optional: at this row count only
-        tile: {panels: 2, rows: 64, columns: 4}
-        stages: 2                 # 1: no prefetch; 2: the next panel is fetched meanwhile
+        tile: {rows: 64, columns: 4}
+        stages: 2                 # 1: no prefetch; 2: the next weights are fetched meanwhile
         epilogue: fused           # or plain: only products with, or without, an epilogue
 
-A convolution's tile has ``pixels``, ``lines``, ``part``, ``bands`` and ``columns`` instead (see
-``ConvDriver``), its rows are images, and it has no stages.  What is left out of ``tile`` stays the
-default's.  A hint settles its cases: nothing is measured.
+What a ``tile`` may say, a problem's backend knows (``Problem.tile``), and whether there are
+stages.  What is left out of it stays the default's.  A hint settles its cases: nothing is
+measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Driver
-from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.events import Tuned
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.tuner import Propose
@@ -35,8 +34,6 @@ GROUP = "tracea_graph.candidates"
 """Entry points of this group propose candidates: ``propose(case) -> iterable of dicts``, where a
 case is a dict of ``op``, ``rows``, ``dtype`` and its sizes (``k``, ``n`` of a product), and a
 candidate one of what a hint's ``tile`` may say, and ``stages``."""
-_PRODUCT = {"panels": "tile_panels", "rows": "row_chunk", "columns": "panel_group"}
-_CONVOLUTION = ("pixels", "lines", "part", "bands", "columns")
 _LEAST = {"rows": 1}
 """The least value of a tile's setting; 0, automatic, for the others."""
 _KEYS = ("match", "rows", "tile", "stages", "epilogue")
@@ -61,7 +58,7 @@ class Hint:
             fnmatchcase(str(case.problem), self.match)
             and self.rows in (None, case.rows)
             and self.epilogue in ("any", "fused" if fused else "plain")
-            and dict(self.tile).keys() <= _settings(case).keys()
+            and dict(self.tile).keys() <= case.problem.tile.keys()
         )
 
     def driver(self, case: Case) -> Driver:
@@ -69,11 +66,14 @@ class Hint:
         return _driver(case, dict(self.tile), self.stages)
 
 
-def hints_from(entries: Any) -> tuple[Hint, ...]:
-    """Hints of a file's ``patterns``.  Raises UsageError for what makes no sense."""
+def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
+    """Hints of a file's ``patterns``; ``words`` are all that a tile may say.
+
+    Raises UsageError for what makes no sense.
+    """
     if not isinstance(entries, list | tuple):
         raise UsageError(f"patterns is a list of hints, not {_brief(entries)}")
-    return tuple(map(_hint, entries))
+    return tuple(_hint(entry, words) for entry in entries)
 
 
 def hint_of(tuned: Tuned) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def hint_of(tuned: Tuned) -> dict[str, Any]:
     return {
         "match": re.sub(r"([\[*?])", r"[\1]", str(problem)),
         "rows": tuned.case.rows,
-        "tile": {n: found[field] for n, field in _settings(tuned.case).items()},
-        **({"stages": 1 + found["prefetch"]} if "prefetch" in found else {}),
+        "tile": {n: found[field] for n, field in problem.tile.items()},
+        **({"stages": 1 + found[problem.stages]} if problem.stages else {}),
         "epilogue": "fused" if problem.epilogue else "plain",
     }
 
@@ -123,26 +123,19 @@ def _proposed(name: str, ask: Any, case: Case) -> Iterable[Driver]:
         raise UsageError(f"the entry point {name!r} failed on {case}: {error}") from error
     for one in proposed:
         stages = one.pop("stages", None)
-        tile = _tile(one, f"the entry point {name!r}", tuple(_settings(case)))
+        tile = _tile(one, f"the entry point {name!r}", tuple(p.tile))
         yield _driver(case, tile, _stages(stages))
 
 
 def _driver(case: Case, tile: Mapping[str, int], stages: int | None) -> Driver:
-    default, fields = default_of(case), _settings(case)
+    default, fields, switch = default_of(case), case.problem.tile, case.problem.stages
     changes = {fields[name]: size for name, size in tile.items()}
-    if stages is not None and "prefetch" in asdict(default):
-        changes["prefetch"] = stages - 1
+    if stages is not None and switch:
+        changes[switch] = stages - 1
     return default.having(**changes)
 
 
-def _settings(case: Case) -> Mapping[str, str]:
-    """What a tile of the case's kind may say, and the driver's names for it."""
-    if isinstance(case.problem, ConvProblem):
-        return {name: name for name in _CONVOLUTION}
-    return _PRODUCT
-
-
-def _hint(entry: Any) -> Hint:
+def _hint(entry: Any, words: Sequence[str]) -> Hint:
     if not isinstance(entry, dict) or not isinstance(entry.get("match"), str):
         raise UsageError(f"a hint needs a match, such as 'gemm 768x3072*': {_brief(entry)}")
     if unknown := set(entry) - set(_KEYS):
@@ -152,12 +145,11 @@ def _hint(entry: Any) -> Hint:
         raise UsageError(f"epilogue is {', '.join(_EPILOGUES)}, not {_brief(epilogue)}")
     if rows is not None and (type(rows) is not int or rows < 1):
         raise UsageError(f"rows is a number above 0, not {_brief(rows)}")
-    tile = tuple(_tile(entry.get("tile", {}), "a hint").items())
+    tile = tuple(_tile(entry.get("tile", {}), "a hint", words).items())
     return Hint(entry["match"], tile, _stages(entry.get("stages")), epilogue, rows)
 
 
-def _tile(tile: Any, where: str, names: Sequence[str] = ()) -> dict[str, int]:
-    known = tuple(names) or tuple(dict.fromkeys((*_PRODUCT, *_CONVOLUTION)))
+def _tile(tile: Any, where: str, known: Sequence[str]) -> dict[str, int]:
     if not isinstance(tile, dict) or set(tile) - set(known):
         raise UsageError(f"{where} has a tile of {', '.join(known)}, not {_brief(tile)}")
     for name, size in tile.items():

@@ -8,39 +8,19 @@ dtype, the thread counts, and the driver a candidate had to beat.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from tracea_graph.build import find_compiler
 from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, fingerprint_hash
-from tracea_graph.kernels.cpu import emitter
-from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.tuning.convolution import CONVOLUTIONS
 from tracea_graph.tuning.problem import Case, Problem, default_of
+from tracea_graph.tuning.schedules import Schedules
 from tracea_graph.version import VERSION
 
 __all__ = ["about_case", "difference", "key_of", "machine_facts"]
 
-_RUNTIME = (
-    "tracea_*.h",
-    "runtime/core.h",
-    "runtime/run.h",
-    "runtime/slots.h",
-    "micro/vec_*.h",
-)
-_PRODUCTS = ("runtime/gemm.h", "runtime/gemm_rows.h", "runtime/gemm_tile.h", "micro/gemm_*.h")
-_CONVOLUTIONS = (
-    "runtime/blocked.h",
-    "runtime/conv.h",
-    "runtime/conv_cut.h",
-    "runtime/winograd.h",
-    "micro/conv_*.h",
-)
-"""Files beside the kernels that a result depends on."""
 _PROBLEM = ("op", "epilogue", "rows", "dtype")
 _WORDS = {
     "machine": "on another machine",
@@ -73,14 +53,18 @@ def machine_facts(profile: CpuProfile, environment: Environment) -> dict[str, st
 
 
 def about_case(
-    case: Case, facts: Mapping[str, str], isa: str, threads: Sequence[int]
+    case: Case,
+    facts: Mapping[str, str],
+    schedules: Schedules,
+    level: str,
+    threads: Sequence[int],
 ) -> dict[str, str]:
     """Everything a case's result depends on; values are words."""
     problem = case.problem
     return {
         **facts,
-        "kernels": _kernels(problem, isa),
-        "isa": isa,
+        "kernels": schedules.text_of(problem, level),
+        "isa": level,
         "threads": ",".join(map(str, threads)),
         "op": " ".join(filter(None, map(_word, sorted(_shape(problem).items())))),
         "epilogue": problem.epilogue.text if problem.epilogue else "",
@@ -112,20 +96,3 @@ def _shape(problem: Problem) -> dict[str, Any]:
 def _word(item: tuple[str, Any]) -> str:
     name, value = item
     return f"{name}={value}" if value != "" else ""
-
-
-def _kernels(problem: Problem, isa: str) -> str:
-    """A digest of all text the measured code is made of."""
-    chain = emitter.emit("chain", isa, problem.epilogue).text if problem.epilogue else ""
-    return digest(_sources(problem.kernel, isa), chain)[:16]
-
-
-@cache
-def _sources(kernel: str, isa: str) -> str:
-    """A digest of a kernel's text and the runtime's around it."""
-    folder = Path(emitter.__file__).resolve().parent
-    globs = (*_RUNTIME, *(_CONVOLUTIONS if kernel in CONVOLUTIONS else _PRODUCTS))
-    paths = sorted({path for glob in globs for path in folder.glob(glob)})
-    sources = [emitter.emit(name, isa) for name in sorted(CALLS[kernel].kernels)]
-    words = (word for source in sources for word in (source.text, *source.flags))
-    return digest(*words, *(path.read_bytes() for path in paths))

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.tuning.problem import Case, GemmProblem, Workload, default_of, row_class
+from tracea_graph.tuning.problem import Case, Workload, default_of, row_class
 from tracea_graph.tuning.repeats import repeats
-from tracea_graph.tuning.space import candidates, modelled_us
+from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.space import candidates
 
-__all__ = ["TYPICAL_ROWS", "WORTH", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
+__all__ = ["WORTH", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
 
-TYPICAL_ROWS = (1, 16, 128, 1024)
-"""The row count that stands for each row class of products that nobody asked for."""
 _PETTY_US = 3.0
 """A product faster than this is not worth tuning: calling it costs as much."""
 _PRIOR_GAIN = 0.03
@@ -57,7 +56,11 @@ class Job:
 
 
 def jobs_of(
-    workloads: Iterable[Workload], isa: str, threads: Sequence[int], rest_us: float = 0.0
+    workloads: Iterable[Workload],
+    schedules: Schedules,
+    level: str,
+    threads: Sequence[int],
+    rest_us: float = 0.0,
 ) -> list[Job]:
     """Every case of the workloads that is large enough to tune.
 
@@ -68,7 +71,7 @@ def jobs_of(
     for load in workloads:
         for rows in (*load.rows, *_others(load)):
             job = Job(Case(load.problem, rows), rows in load.rows, 0.0)
-            us = modelled_us(job.case, default_of(job.case), isa, threads[0])
+            us = schedules.modelled_us(job.case, default_of(job.case), level, threads[0])
             spent[job.run] = spent.get(job.run, 0.0) + us * load.count
             if us >= _PETTY_US:
                 found.append((job, us * load.count))
@@ -77,17 +80,17 @@ def jobs_of(
 
 def _others(load: Workload) -> list[int]:
     """Row counts nobody asked for that a table should know."""
-    if not isinstance(load.problem, GemmProblem):
-        return []
-    taken = {row_class(load.problem, rows) for rows in load.rows}
-    return [rows for rows in TYPICAL_ROWS if row_class(load.problem, rows) not in taken]
+    problem = load.problem
+    taken = {row_class(problem, rows) for rows in load.rows}
+    return [rows for rows in problem.typical_rows if row_class(problem, rows) not in taken]
 
 
 @dataclass
 class Prospects:
     """What jobs are expected to win: what the cost model sees, corrected by what was won."""
 
-    isa: str
+    schedules: Schedules
+    level: str
     threads: Sequence[int]
     worth: float = WORTH
     _seen: dict[Case, float] = field(default_factory=dict)
@@ -96,10 +99,25 @@ class Prospects:
     def of(self, job: Job) -> float:
         """Expected end-to-end gain of a job, as a share of its run's time."""
         if job.case not in self._seen:
-            self._seen[job.case] = _modelled_gain(job.case, self.isa, self.threads)
+            self._seen[job.case] = self._modelled_gain(job.case)
         won = self._won.get(job.run, [])
         usual, trust = (_PRIOR_GAIN + sum(won)) / (1 + len(won)), 1.0 / (1 + len(won))
         return job.share * (trust * max(self._seen[job.case], usual) + (1 - trust) * usual)
+
+    def _modelled_gain(self, case: Case) -> float:
+        """Share of the case's time that the cost model expects the best candidate to save."""
+        default, us = default_of(case), self.schedules.modelled_us
+        gains = (
+            1 - us(case, driver, self.level, t) / us(case, default, self.level, t)
+            for driver in candidates(case, self.schedules, self.level, self.threads, limit=4)
+            for t in self.threads
+        )
+        return max(gains, default=0.0)
+
+    def run_us(self, case: Case) -> float:
+        """µs of one run of the case's bench model."""
+        us = self.schedules.modelled_us(case, default_of(case), self.level, 1)
+        return us * repeats(case, self.schedules, self.level, _BENCH_BYTES)
 
     def won(self, job: Job, gain: float) -> None:
         """A job turned out to be so many times as fast: others of its run may expect the like."""
@@ -122,7 +140,7 @@ def by_worth(jobs: Iterable[Job], prospects: Prospects) -> list[Job]:
     """Jobs asked for first, then by expected gain per cost."""
 
     def worth(job: Job) -> float:
-        return prospects.of(job) / _run_us(job.case, prospects.isa)
+        return prospects.of(job) / prospects.run_us(job.case)
 
     return sorted(jobs, key=lambda job: (not job.asked, -worth(job)))
 
@@ -136,24 +154,8 @@ def allot(jobs: Sequence[Job], prospects: Prospects, seconds: float) -> Mapping[
     total = sum(wanted.values()) or 1.0
     trials = {}
     for case, gain in wanted.items():
-        run_us = _run_us(case, prospects.isa) * len(prospects.threads)
+        run_us = prospects.run_us(case) * len(prospects.threads)
         us = seconds * 1e6 * gain / total - 2 * _JUDGING * run_us
         fitting = int(us / (2 * _PAIRS * run_us + _OPENING_US))
         trials[case] = min(max(fitting, _FEWEST), _MOST)
     return trials
-
-
-def _modelled_gain(case: Case, isa: str, threads: Sequence[int]) -> float:
-    """Share of the case's time that the cost model expects the best candidate to save."""
-    default = default_of(case)
-    gains = (
-        1 - modelled_us(case, driver, isa, t) / modelled_us(case, default, isa, t)
-        for driver in candidates(case, isa, threads, limit=4)
-        for t in threads
-    )
-    return max(gains, default=0.0)
-
-
-def _run_us(case: Case, isa: str) -> float:
-    """µs of one run of the case's bench model."""
-    return modelled_us(case, default_of(case), isa, 1) * repeats(case, isa, _BENCH_BYTES)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.policy import architecture_of
 from tracea_graph.scratch import Scratch
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import TuningCache
@@ -18,25 +16,24 @@ from tracea_graph.tuning.events import Listener, ignore
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.tuning.jobs import WORTH
 from tracea_graph.tuning.problem import Problem
+from tracea_graph.tuning.schedules import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
 __all__ = ["CACHE_FILE", "Task", "tuner"]
 
 CACHE_FILE = "tuning.sqlite"
-_UNKNOWN_CACHE = 32 << 20
-"""Bytes assumed where the machine does not tell."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to tune for: the highest of ``isas``, at these thread counts, in so many seconds.
+    """What to tune for: the highest of ``levels``, at these thread counts, in so many seconds.
 
     ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
     studies that other machines share; ``lost_after`` the seconds until a trial there is given up;
     ``worth`` the end-to-end gain (a share) below which cases are left as they are.
     """
 
-    isas: Sequence[str]
+    levels: Sequence[str]
     threads: Sequence[int] = (1,)
     budget: float = 5.0
     rest_us: float = 0.0
@@ -49,31 +46,26 @@ class Task:
 @contextmanager
 def tuner(
     task: Task,
+    backend: Tunable,
     environment: Environment | None = None,
     *,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> Iterator[Tuner]:
-    """A tuner on this machine's cache and stand."""
-    environment, profile = environment or Environment(), profile_cpu()
-    size = profile.l3 or profile.l2 or _UNKNOWN_CACHE
+    """A tuner of a backend that has schedules, on this machine's cache and stand."""
+    environment, schedules = environment or Environment(), backend.schedules
+    assert schedules is not None
     with (
         TuningCache(environment.cache / CACHE_FILE) as cache,
         Scratch("tune") as folder,
     ):
-        stand = partial(
-            _stand, isa=task.isas[-1], folder=Path(folder), environment=environment, cache=size
-        )
-        facts = machine_facts(profile, environment)
+
+        def stand(problems: Sequence[Problem]) -> Stand:
+            return Stand(problems, backend, task.levels[-1], Path(folder), environment=environment)
+
         yield Tuner(
-            cache, stand, isa=task.isas[-1], threads=task.threads, facts=facts,
-            architecture=architecture_of(profile), seed=task.seed, worth=task.worth,
-            listen=listen, propose=propose, pin=pin,
+            cache, stand, schedules=schedules, level=task.levels[-1], threads=task.threads,
+            facts=machine_facts(profile_cpu(), environment), architecture=schedules.architecture,
+            seed=task.seed, worth=task.worth, listen=listen, propose=propose, pin=pin,
         )  # fmt: skip
-
-
-def _stand(
-    problems: Sequence[Problem], *, isa: str, folder: Path, environment: Environment, cache: int
-) -> Stand:
-    return Stand(problems, isa, folder, environment=environment, cache=cache)

@@ -1,108 +1,94 @@
-"""What is tuned: the products and convolutions of a model's programs, at any number of rows.
+"""What is tuned: the problems that a model's kernel calls pose, at any number of rows.
 
 programs, shapes  →  workloads  →  (tuner)  →  drivers by problem  →  programs with drivers
 
-The rows of a convolution are its images.
+What a problem is, is the backend's to say; its rows may be images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tracea_graph.ir import TensorSpec, evaluate
-from tracea_graph.kernels.cpu.calls import CALLS, GEMM_DTYPES
-from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
-from tracea_graph.kernels.cpu.panels import PANEL
-from tracea_graph.kernels.program import Call, Driver, Program, View
+from tracea_graph.kernels.program import Call, Driver, Program
 from tracea_graph.ops.chain import Chain
-from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
 __all__ = [
-    "IN_PAIRS", "Case", "Drivers", "GemmProblem", "Problem", "Workload", "default_of",
-    "problem_of", "problems_of", "row_class", "with_drivers",
+    "Case", "Drivers", "Problem", "ProblemOf", "Workload", "default_of", "problems_of",
+    "row_class", "with_drivers",
 ]  # fmt: skip
 
-IN_PAIRS = tuple(w for w, dtype in GEMM_DTYPES.items() if dtype in ("bf16", "int16"))
-"""Layouts where two steps of k lie together."""
-_TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
-"""Weights ``[N, K]`` are read by rows, where drivers have no say."""
-_PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
 
+class Problem(Protocol):
+    """One kernel call up to its row count; equal ones are measured once.
 
-@dataclass(frozen=True)
-class GemmProblem:
-    """One product up to its row count: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
-
-    ``layout`` is how the weights lie, the attribute of its call, but not ``nk``; ``parts`` are the
-    widths of several products side by side, which sum up to ``n``; empty for one.
+    ``str`` names it for people.
     """
-
-    k: int
-    n: int
-    layout: str = "panels"
-    bias: bool = True
-    epilogue: Chain | None = None
-    parts: tuple[int, ...] = ()
-
-    @property
-    def multiplies(self) -> str:
-        """The element type its call is for."""
-        return GEMM_DTYPES[self.layout]
-
-    @property
-    def kernel(self) -> str:
-        return Call.name_of("gemm", self.multiplies)
 
     @property
     def dtype(self) -> str:
-        """What is multiplied: ``f32``, ``bf16``, ``i16``, or ``mixed`` for bf16 weights alone."""
-        return {"pairs": "bf16", "mixed": "mixed", "int16": "i16"}.get(self.layout, "f32")
+        """What is multiplied: ``f32``, ``bf16`` …"""
+        ...
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of the stored weights, padding included."""
-        width = self.n if self.layout == "kn" else -(-self.n // PANEL) * PANEL
-        return (2 if self.layout in IN_PAIRS else 4) * self.k * width
+    def epilogue(self) -> Chain | None:
+        """Its elementwise part."""
+        ...
 
     @property
     def defaults(self) -> tuple[Driver, ...]:
         """The driver of each class of row counts."""
-        return DRIVERS
+        ...
 
-    def flops(self, rows: int) -> float:
-        """Operations at so many rows."""
-        return 2.0 * rows * self.k * self.n
+    @property
+    def typical_rows(self) -> tuple[int, ...]:
+        """The row count that stands for each class, to be tuned though nobody asked for it."""
+        ...
 
-    def moved(self, rows: int) -> float:
-        """Bytes of the weights, x and the results, once each."""
-        return self.weight_bytes + 4.0 * rows * (self.k + self.n)
+    @property
+    def unit(self) -> str:
+        """What one row is called."""
+        ...
+
+    @property
+    def reuses_weights(self) -> bool:
+        """Whether even one row reads its weights many times."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the stored weights."""
+        ...
+
+    @property
+    def tile(self) -> Mapping[str, str]:
+        """What a hint's tile may say of it, and the driver's names for that."""
+        ...
+
+    @property
+    def stages(self) -> str:
+        """The driver's number that is 0 for one stage and 1 for two; empty if it has none."""
+        ...
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Its sizes by name, as telemetry and candidates' entry points have them."""
-        return {"k": self.k, "n": self.n}
+        """Its sizes by name, for telemetry and the entry points of candidates."""
+        ...
 
     @property
     def key(self) -> dict[str, Any]:
         """JSON-ready values that tell problems apart in the cache."""
-        return {
-            "kernel": self.kernel,
-            "k": self.k,
-            "n": self.n,
-            "layout": self.layout,
-            "bias": self.bias,
-            "epilogue": self.epilogue.text if self.epilogue else "",
-            "parts": "+".join(map(str, self.parts)),
-        }
+        ...
 
-    def __str__(self) -> str:
-        width = "+".join(map(str, self.parts)) or str(self.n)
-        return f"{self.kernel} {self.k}x{width}" + (" + epilogue" if self.epilogue else "")
+    def flops(self, rows: int) -> float:
+        """Operations at so many rows."""
+        ...
 
-
-Problem = GemmProblem | ConvProblem
+    def moved(self, rows: int) -> float:
+        """Bytes of the weights, x and the results, once each."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -121,8 +107,7 @@ class Case:
         return self.problem.moved(self.rows)
 
     def __str__(self) -> str:
-        unit = "rows" if isinstance(self.problem, GemmProblem) else "images"
-        return f"{self.problem}, {self.rows} {unit[: -1 if self.rows == 1 else None]}"
+        return f"{self.problem}, {self.rows} {self.problem.unit}{'s' * (self.rows != 1)}"
 
 
 @dataclass(frozen=True)
@@ -136,6 +121,8 @@ class Workload:
 
 Drivers = Mapping[Problem, tuple[Driver, ...]]
 """A table for every row count, by problem."""
+ProblemOf = Callable[[Program, Call], Problem | None]
+"""The problem a call of a program poses, if drivers have a say there."""
 
 
 def row_class(problem: Problem, rows: int) -> int:
@@ -148,40 +135,9 @@ def default_of(case: Case) -> Driver:
     return case.problem.defaults[row_class(case.problem, case.rows)]
 
 
-def problem_of(program: Program, call: Call) -> Problem | None:
-    """The problem a kernel call poses, or None where drivers have no say."""
-    if call.name in CONVOLUTIONS:
-        return convolution_of(program, call)
-    return _product_of(call) if call.name in _PRODUCTS else None
-
-
-def _product_of(call: Call) -> GemmProblem | None:
-    """The product of a call, or None where drivers have no say.
-
-    Those are weights stored ``[N, K]``, batches, operands that lie transposed, and
-    weights that are computed.
-    """
-    layout, named = call.attributes["layout"], CALLS.of(call).named(call)
-    if layout not in _TUNED_LAYOUTS:
-        return None
-    x, weight = named["x"], named["w"]
-    assert isinstance(x, View) and isinstance(weight, View)
-    if weight.buffer.kind != "input":
-        return None
-    if len(x.dims) != 2 or x.strides[1] != 1 or weight.strides[-1] != 1:
-        return None
-    count, last = call.attributes["parts"], named["y"]
-    assert isinstance(last, tuple)
-    results = [view for view in last[-count:] if view is not None]
-    k, parts = x.dims[1], [d for view in results if isinstance(d := view.dims[1], int)]
-    if not isinstance(k, int) or len(parts) < count:
-        return None
-    several = tuple(parts) if len(parts) > 1 else ()
-    return GemmProblem(k, sum(parts), layout, named["bias"] is not None, call.chain, several)
-
-
 def problems_of(
     placed: Iterable[tuple[Program, Sequence[TensorSpec]]],
+    problem_of: ProblemOf,
     bindings: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Workload, ...]:
     """The distinct problems of a model's programs, in order of appearance.
@@ -204,7 +160,7 @@ def problems_of(
 def _rows(
     program: Program, call: Call, specs: Sequence[TensorSpec], binding: Mapping[str, int]
 ) -> int:
-    """Rows of a product under a binding; 0 where they are unknown."""
+    """Rows of a call's first operand under a binding; 0 where they are unknown."""
     x = call.views[0]
     assert x is not None
     try:
@@ -219,12 +175,12 @@ def _rows(
         return 0
 
 
-def with_drivers(program: Program, drivers: Drivers) -> Program:
+def with_drivers(program: Program, problem_of: ProblemOf, drivers: Drivers) -> Program:
     """The program with its calls' drivers replaced where there are better ones."""
-    return replace(program, calls=tuple(_better(program, c, drivers) for c in program.calls))
 
+    def better(call: Call) -> Call:
+        problem = problem_of(program, call)
+        found = drivers.get(problem) if problem else None
+        return replace(call, drivers=found) if found else call
 
-def _better(program: Program, call: Call, drivers: Drivers) -> Call:
-    problem = problem_of(program, call)
-    found = drivers.get(problem) if problem else None
-    return replace(call, drivers=found) if found else call
+    return replace(program, calls=tuple(map(better, program.calls)))

@@ -25,8 +25,9 @@ from warnings import catch_warnings, simplefilter
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
+from tracea_graph.tuning.schedules import Schedules
 from tracea_graph.tuning.study import EXHAUSTIVE, Outcome, Study, Trial
-from tracea_graph.tuning.wire import driver_from_json, driver_to_json
+from tracea_graph.tuning.wire import driver_to_json
 
 if TYPE_CHECKING:
     import optuna
@@ -51,8 +52,10 @@ class Shared:
     Raises UsageError for a storage that cannot be used.
     """
 
-    def __init__(self, url: str, *, lost_after: float = 60.0, seed: int = 0) -> None:
-        self.lost_after, self.seed = lost_after, seed
+    def __init__(
+        self, url: str, schedules: Schedules, *, lost_after: float = 60.0, seed: int = 0
+    ) -> None:
+        self.schedules, self.lost_after, self.seed = schedules, lost_after, seed
         self._seen: dict[tuple[str, str], float] = {}
         with _sentences(url):
             self.storage = _storage(url)
@@ -99,8 +102,8 @@ class SharedStudy:
         """What the one who judged found, without the trials."""
         try:
             found = json.loads(self._study.user_attrs["outcome"])
-            driver, gain = driver_from_json(found["driver"]), float(found["gain"])
-            return Outcome(driver, gain, bool(found["final"]), ())
+            driver = self._shared.schedules.driver_from_json(found["driver"])
+            return Outcome(driver, float(found["gain"]), bool(found["final"]), ())
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -250,7 +253,8 @@ class SharedStudy:
         """Take over everybody's trials."""
         for trial in self.trials:
             with suppress(KeyError, TypeError, ValueError):  # a trial without races, or spoilt
-                study.adopt(Trial.from_json(json.loads(trial.user_attrs["evidence"])))
+                evidence = json.loads(trial.user_attrs["evidence"])
+                study.adopt(Trial.from_json(evidence, self._shared.schedules))
         return True
 
 

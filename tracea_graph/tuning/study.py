@@ -19,7 +19,8 @@ from typing import Any
 from tracea_graph.check.timing import Race, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.program import Driver
-from tracea_graph.tuning.wire import driver_from_json, driver_to_json
+from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.wire import driver_to_json
 
 __all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Outcome", "Study", "Trial", "explore"]
 
@@ -77,12 +78,13 @@ class Trial:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Trial:
+    def from_json(cls, data: Mapping[str, Any], schedules: Schedules) -> Trial:
+        """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
         races, verdict = (
             {int(t): Race(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
             for k in ("races", "verdict")
         )
-        return cls(driver_from_json(data["driver"]), races, verdict, data["fault"])
+        return cls(schedules.driver_from_json(data["driver"]), races, verdict, data["fault"])
 
 
 @dataclass(frozen=True)

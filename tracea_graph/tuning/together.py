@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.tuning.events import Settled, Started, Tuned
 from tracea_graph.tuning.identity import key_of
 from tracea_graph.tuning.jobs import Job, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.machine import Task
 from tracea_graph.tuning.problem import Case, Workload
+from tracea_graph.tuning.schedules import Schedules, Tunable
 from tracea_graph.tuning.shared import Shared, SharedStudy
 from tracea_graph.tuning.study import Outcome
 from tracea_graph.tuning.tuner import KNOWN, Racing, Tuner
@@ -35,19 +35,19 @@ class _Part:
 
 def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> list[Tuned]:
     """As :meth:`Tuner.run`, with trials shared through ``task.storage``."""
-    shared = Shared(task.storage, lost_after=task.lost_after, seed=task.seed)
+    shared = Shared(task.storage, made.schedules, lost_after=task.lost_after, seed=task.seed)
     end = made.clock() + task.budget
-    jobs = jobs_of(workloads, made.isa, made.threads, task.rest_us)
+    jobs = jobs_of(workloads, made.schedules, made.level, made.threads, task.rest_us)
     found = {job.case: made.known(job) for job in jobs}
-    prospects = Prospects(made.isa, made.threads)
+    prospects = Prospects(made.schedules, made.level, made.threads)
     todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
     made.tell(Started(tuple(found.values()), tuple(todo), task.budget))
     trials = allot(todo, prospects, task.budget)
     parts = []
     for job in todo:
         about = {
-            "case": case_to_json(job.case), "threads": list(made.threads), "share": job.share,
-            "trials": trials[job.case],
+            "case": case_to_json(job.case, made.schedules), "threads": list(made.threads),
+            "share": job.share, "trials": trials[job.case],
         }  # fmt: skip
         study = shared.publish(key_of(made.about(job.case)), about)
         parts.append(_Part(job, study, trials[job.case]))
@@ -59,21 +59,25 @@ def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> lis
 
 def help_others(
     task: Task,
+    backend: Tunable,
     opened: Callable[[Task], AbstractContextManager[Tuner]],
     *,
     idle: float = float("inf"),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> int:
-    """Take trials of whatever is published at ``task.storage``, by tuners that ``opened`` makes.
+    """Take trials of a backend's published cases at ``task.storage``, by tuners that ``opened``
+    makes.
 
     Ends after ``task.budget`` seconds, or ``idle`` seconds without work; how many cases were
     settled meanwhile.
     """
-    shared = Shared(task.storage, lost_after=task.lost_after, seed=task.seed)
+    if (schedules := backend.schedules) is None:
+        return 0
+    shared = Shared(task.storage, schedules, lost_after=task.lost_after, seed=task.seed)
     end, last, settled = time.monotonic() + task.budget, time.monotonic(), 0
     while True:  # looks once, however long it took to get here
-        for (precision, threads), jobs in _published(shared).items():
-            own = replace(task, isas=profile_cpu().levels(precision), threads=threads)
+        for (precision, threads), jobs in _published(shared, schedules).items():
+            own = replace(task, levels=backend.levels("", precision), threads=threads)
             with opened(own) as made:
                 if not (parts := _open_parts(made, shared, jobs)):
                     continue
@@ -89,12 +93,13 @@ def help_others(
 _Groups = dict[tuple[str, tuple[int, ...]], dict[Case, Mapping[str, Any]]]
 
 
-def _published(shared: Shared) -> _Groups:
+def _published(shared: Shared, schedules: Schedules) -> _Groups:
     """Cases by precision and thread counts."""
     groups: _Groups = {}
     for job in shared.jobs():
         with suppress(KeyError, TypeError, ValueError):  # published by another version
-            case, threads = case_from_json(job["case"]), tuple(map(int, job["threads"]))
+            case = case_from_json(job["case"], schedules)
+            threads = tuple(map(int, job["threads"]))
             precision = "fp32" if case.problem.dtype == "f32" else "bf16"
             groups.setdefault((precision, threads), {})[case] = job
     return groups

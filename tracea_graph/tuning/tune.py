@@ -8,6 +8,7 @@ from tracea_graph.config import Environment
 from tracea_graph.tuning.events import Listener, Tuned, ignore
 from tracea_graph.tuning.machine import Task, tuner
 from tracea_graph.tuning.problem import Workload
+from tracea_graph.tuning.schedules import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose
 
 __all__ = ["tune"]
@@ -16,18 +17,21 @@ __all__ = ["tune"]
 def tune(
     workloads: Iterable[Workload],
     task: Task,
+    backend: Tunable,
     environment: Environment | None = None,
     *,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> list[Tuned]:
-    """What became of every case of a model's workloads.
+    """What became of every case of a model's workloads; nothing on a backend without schedules.
 
     Raises BuildError when there is no working compiler, UsageError for a storage that cannot be
     used.  After KeyboardInterrupt all that was measured is in the cache.
     """
-    with tuner(task, environment, listen=listen, propose=propose, pin=pin) as made:
+    if backend.schedules is None:
+        return []
+    with tuner(task, backend, environment, listen=listen, propose=propose, pin=pin) as made:
         if task.storage and task.budget > 0:
             from tracea_graph.tuning.together import tune_together  # optuna takes its time
 

@@ -23,9 +23,10 @@ from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Start
 from tracea_graph.tuning.identity import about_case, difference, key_of
 from tracea_graph.tuning.jobs import WORTH, Job, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
+from tracea_graph.tuning.schedules import Schedules
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
-from tracea_graph.tuning.wire import driver_from_json, driver_to_json
+from tracea_graph.tuning.wire import driver_to_json
 
 __all__ = ["KNOWN", "LITTLE", "Pin", "Propose", "Racing", "Tuner"]
 
@@ -57,10 +58,11 @@ Stands = Callable[[Sequence[Problem]], AbstractContextManager[Racing]]
 class Tuner:
     """Answers cases from the cache, or by racing drivers on ``stand()``.
 
-    ``threads`` are the thread counts a driver must do well at; ``facts`` what results depend on
-    besides the problem (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how
-    many candidates a case has, the policy's first; ``propose`` may change the candidates of a
-    case, ``pin`` settle it; runs that promise less than ``worth`` end to end are left.
+    ``level`` is the highest level of the backend whose ``schedules`` these are, ``threads`` the
+    thread counts a driver must do well at; ``facts`` what results depend on besides the problem
+    (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how many candidates a
+    case has, the policy's first; ``propose`` may change the candidates of a case, ``pin`` settle
+    it; runs that promise less than ``worth`` end to end are left.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class Tuner:
         cache: TuningCache,
         stand: Stands,
         *,
-        isa: str,
+        schedules: Schedules,
+        level: str,
         threads: Sequence[int],
         facts: Mapping[str, str],
         architecture: Architecture | None = None,
@@ -80,7 +83,8 @@ class Tuner:
         propose: Propose = lambda case, ranked: ranked,
         pin: Pin = lambda case: None,
     ) -> None:
-        self.isa, self.threads, self.facts = isa, tuple(dict.fromkeys(threads)), facts
+        self.schedules, self.level, self.facts = schedules, level, facts
+        self.threads = tuple(dict.fromkeys(threads))
         self._cache, self.stand, self._limit = cache, stand, limit
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
@@ -94,12 +98,12 @@ class Tuner:
         ``rest_us`` is what the model's other regions take, by prediction.
         """
         end = self.clock() + budget
-        jobs = jobs_of(workloads, self.isa, self.threads, rest_us)
+        jobs = jobs_of(workloads, self.schedules, self.level, self.threads, rest_us)
         found = {job.case: self.known(job) for job in jobs}
         if budget <= 0:
             self.tell(Started(tuple(found.values()), (), budget))
             return list(found.values())
-        prospects = Prospects(self.isa, self.threads, self._worth)
+        prospects = Prospects(self.schedules, self.level, self.threads, self._worth)
         for job in jobs:
             if found[job.case].source == "cache":
                 prospects.won(job, found[job.case].gain)
@@ -130,7 +134,7 @@ class Tuner:
 
     def about(self, case: Case) -> dict[str, str]:
         """Everything a case's result depends on here."""
-        return about_case(case, self.facts, self.isa, self.threads)
+        return about_case(case, self.facts, self.schedules, self.level, self.threads)
 
     def known(self, job: Job) -> Tuned:
         """A case's hint, or what the cache knows."""
@@ -145,7 +149,7 @@ class Tuner:
         entry = self._cache.get(key_of(about))
         try:
             if entry is not None:
-                driver = driver_from_json(entry.value["driver"])
+                driver = self.schedules.driver_from_json(entry.value["driver"])
                 gain = float(entry.value["gain"])
                 if entry.final:
                     return Tuned(case, driver, gain, "cache", share=job.share)
@@ -170,7 +174,9 @@ class Tuner:
         """
         case, start = job.case, self.clock()
         default = default_of(case)
-        ranked = candidates(case, self.isa, self.threads, self._limit, self._architecture)
+        ranked = candidates(
+            case, self.schedules, self.level, self.threads, self._limit, self._architecture
+        )
         study = Study(
             default,
             [d for d in self._propose(case, ranked) if d != default],
@@ -216,7 +222,7 @@ class Tuner:
         """Trials of an interrupted study."""
         entry = self._cache.get(key_of(self.about(case)))
         try:
-            return [Trial.from_json(t) for t in entry.evidence] if entry else []
+            return [Trial.from_json(t, self.schedules) for t in entry.evidence] if entry else []
         except (KeyError, TypeError, ValueError):
             return []
 

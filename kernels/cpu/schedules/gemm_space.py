@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from tracea_graph.config import usable_processors
 from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.panels import PANEL
-from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
-from tracea_graph.kernels.program import Driver
-from tracea_graph.policy import Architecture, Config, SearchSpace
-from tracea_graph.tuning.core import (
+from tracea_graph.kernels.cpu.schedules.core import (
     DRAM_GBS,
     FMA_LATENCY,
     GHZ,
@@ -25,7 +22,11 @@ from tracea_graph.tuning.core import (
     units_of,
     vectors_of,
 )
-from tracea_graph.tuning.problem import IN_PAIRS, Case, GemmProblem, default_of, row_class
+from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
+from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
+from tracea_graph.kernels.program import Driver
+from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.tuning.problem import Case, default_of, row_class
 
 __all__ = ["SEEDS", "Division", "divide", "driver_of", "modelled_us", "space_of"]
 

@@ -11,11 +11,8 @@ from math import prod
 
 from tracea_graph.config import usable_processors
 from tracea_graph.kernels.cpu.drivers import ConvDriver
-from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile
-from tracea_graph.kernels.program import Driver
-from tracea_graph.policy import Config, SearchSpace
-from tracea_graph.tuning.convolution import BLOCK, ConvProblem
-from tracea_graph.tuning.core import (
+from tracea_graph.kernels.cpu.schedules.conv import BLOCK, ConvProblem
+from tracea_graph.kernels.cpu.schedules.core import (
     DRAM_GBS,
     FMA_LATENCY,
     GHZ,
@@ -27,6 +24,9 @@ from tracea_graph.tuning.core import (
     units_of,
     vectors_of,
 )
+from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile
+from tracea_graph.kernels.program import Driver
+from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.problem import Case
 
 __all__ = ["Cut", "divide", "driver_of", "modelled_us", "space_of"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, Extent
@@ -11,12 +13,14 @@ from tracea_graph.kernels.cpu.drivers import ConvDriver
 from tracea_graph.kernels.program import Attributes, Call, Driver, Program, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["BLOCK", "CONVOLUTIONS", "Box", "ConvProblem", "convolution_of"]
+__all__ = ["BLOCK", "TILE", "Box", "ConvProblem", "convolution_of"]
 
-CONVOLUTIONS = ("conv", "conv_bf16", "winograd", "winograd_bf16")
-"""Kernels whose cut a plan may choose."""
 BLOCK = 16
 """Channels of a block."""
+TILE: Mapping[str, str] = MappingProxyType(
+    {name: name for name in ("pixels", "lines", "part", "bands", "columns")}
+)
+"""What a hint's tile may say, and the names of a driver for it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,27 @@ class ConvProblem:
     def defaults(self) -> tuple[Driver, ...]:
         """One driver for any number of images: the library's own choice."""
         return (ConvDriver(),)
+
+    @property
+    def typical_rows(self) -> tuple[int, ...]:
+        """None: how many images there are is the model's to say."""
+        return ()
+
+    @property
+    def unit(self) -> str:
+        return "image"
+
+    @property
+    def reuses_weights(self) -> bool:
+        return True
+
+    @property
+    def tile(self) -> Mapping[str, str]:
+        return TILE
+
+    @property
+    def stages(self) -> str:
+        return ""
 
     @property
     def outputs(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the measuring stand repeats: programs of one product or one convolution.
+"""What the tuner measures: programs of one product or one convolution.
 
 Inputs are x, w, bias, extras, and y of the node before, which is not read; rows, or images, are
 the symbol ``m``.  What has to be in bf16 or integers is rounded first, as in the programs of
@@ -12,21 +12,21 @@ from collections.abc import Mapping
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.kernels.cpu.schedules.conv import Box, ConvProblem
+from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
 from tracea_graph.kernels.program import Buffer, Call, Driver, Program, Temp, View
-from tracea_graph.tuning.convolution import Box, ConvProblem
-from tracea_graph.tuning.problem import IN_PAIRS, GemmProblem, Problem
 
 __all__ = ["bench_program", "weight_of"]
 
 
-def bench_program(problem: Problem, drivers: tuple[Driver, ...]) -> Program:
+def bench_program(problem: GemmProblem | ConvProblem, drivers: tuple[Driver, ...]) -> Program:
     """The problem alone, under these drivers."""
     if isinstance(problem, ConvProblem):
         return _convolution(problem, drivers)
     return _product(problem, drivers)
 
 
-def weight_of(problem: Problem) -> TensorSpec:
+def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
     """The stored weights of one node."""
     if isinstance(problem, ConvProblem):
         return TensorSpec(DType.BF16 if problem.in_bf16 else DType.F32, problem.weights)

@@ -1,0 +1,100 @@
+"""How the CPU backend's products and convolutions can be scheduled: what its tuner is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
+from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, wire
+from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
+from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
+from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.text import text_of
+from tracea_graph.kernels.program import Call, Driver, Program
+from tracea_graph.policy import Architecture, Config, SearchSpace, architecture_of
+from tracea_graph.tuning.problem import Case, Problem
+
+__all__ = ["SCHEDULES", "CpuSchedules"]
+
+_UNKNOWN_CACHE = 32 << 20
+"""Bytes assumed where the machine does not tell."""
+
+
+class CpuSchedules:
+    """Products have their work divided by a :class:`GemmDriver`, convolutions by a
+    :class:`ConvDriver`."""
+
+    tile = tuple(dict.fromkeys((*gemm.TILE, *conv.TILE)))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the last-level cache."""
+        profile = profile_cpu()
+        return profile.l3 or profile.l2 or _UNKNOWN_CACHE
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """The family of this machine's processor, if it is known."""
+        return architecture_of(profile_cpu())
+
+    def problem_of(self, program: Program, call: Call) -> Problem | None:
+        """The problem a call poses: one that takes a schedule, as far as its sizes are known."""
+        schedule = CALLS.of(call).schedule
+        if schedule is ConvDriver:
+            return conv.convolution_of(program, call)
+        return gemm.product_of(call) if schedule is GemmDriver else None
+
+    def problem_to_json(self, problem: Problem) -> dict[str, Any]:
+        """JSON-ready values."""
+        return wire.problem_to_json(_own(problem))
+
+    def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
+        """The inverse of :meth:`problem_to_json`.  Raises KeyError, TypeError or ValueError."""
+        return wire.problem_from_json(data)
+
+    def driver_from_json(self, data: Mapping[str, Any]) -> Driver:
+        """A driver from its numbers by name.  Raises KeyError, TypeError or ValueError."""
+        kind = GemmDriver if "max_rows" in data else ConvDriver
+        return kind(**{str(name): int(value) for name, value in dict(data).items()})
+
+    def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
+        """Every driver worth telling apart, the default's numbers first on every axis."""
+        if isinstance(case.problem, ConvProblem):
+            return conv_space.space_of(case, level)
+        return gemm_space.space_of(case, level, on)
+
+    def driver(self, case: Case, config: Config) -> Driver:
+        """A configuration of the space as a driver."""
+        if isinstance(case.problem, ConvProblem):
+            return conv_space.driver_of(case, config)
+        return gemm_space.driver_of(case, config)
+
+    def modelled_us(self, case: Case, driver: Driver, level: str, threads: int) -> float:
+        """Predicted µs of one call on ``threads`` cores, weights cold."""
+        if isinstance(case.problem, ConvProblem):
+            return conv_space.modelled_us(case, driver, level, threads)
+        return gemm_space.modelled_us(case, driver, level, threads)
+
+    def read_us(self, size: float) -> float:
+        """Predicted µs to read so many cold bytes."""
+        return size / DRAM_GBS * 1e-3
+
+    def text_of(self, problem: Problem, level: str) -> str:
+        """A digest of all text the measured code is made of."""
+        return text_of(_own(problem), level)
+
+    def bench(self, problem: Problem, drivers: tuple[Driver, ...] = ()) -> Program:
+        """The problem alone under these drivers; see ``bench_program``."""
+        return bench_program(_own(problem), drivers)
+
+
+def _own(problem: Problem) -> GemmProblem | ConvProblem:
+    assert isinstance(problem, GemmProblem | ConvProblem)
+    return problem
+
+
+SCHEDULES = CpuSchedules()

@@ -1,0 +1,49 @@
+"""The text a measured call is made of: kernels, the runtime around them, its chain."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tracea_graph.build.cache import digest
+from tracea_graph.kernels.cpu import emitter
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
+from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+
+__all__ = ["text_of"]
+
+_RUNTIME = (
+    "tracea_*.h",
+    "runtime/core.h",
+    "runtime/run.h",
+    "runtime/slots.h",
+    "micro/vec_*.h",
+)
+_PRODUCTS = ("runtime/gemm.h", "runtime/gemm_rows.h", "runtime/gemm_tile.h", "micro/gemm_*.h")
+_CONVOLUTIONS = (
+    "runtime/blocked.h",
+    "runtime/conv.h",
+    "runtime/conv_cut.h",
+    "runtime/winograd.h",
+    "micro/conv_*.h",
+)
+"""Files beside the kernels that a result depends on."""
+
+
+def text_of(problem: GemmProblem | ConvProblem, level: str) -> str:
+    """A digest of all text the measured code is made of."""
+    chain = emitter.emit("chain", level, problem.epilogue).text if problem.epilogue else ""
+    return digest(_sources(problem.kernel, level), chain)[:16]
+
+
+@cache
+def _sources(kernel: str, level: str) -> str:
+    """A digest of a kernel's text and the runtime's around it."""
+    folder = Path(emitter.__file__).resolve().parent
+    globs = (*_RUNTIME, *(_CONVOLUTIONS if CALLS[kernel].schedule is ConvDriver else _PRODUCTS))
+    paths = sorted({path for glob in globs for path in folder.glob(glob)})
+    sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].kernels)]
+    words = (word for source in sources for word in (source.text, *source.flags))
+    return digest(*words, *(path.read_bytes() for path in paths))
