@@ -45,7 +45,9 @@ CONFINED = {
 }
 BACKENDS = ("cpu", "gpu")
 """Folders of ``kernels/``, a backend each."""
-TO_MOVE = ("hardware.cpu",)
+TO_MOVE = (
+    "hardware.cpu",
+)  # fmt: skip
 """Modules that ask the CPU backend themselves, to be asked for less."""
 WORDS = re.compile(r"avx|amx|panel|vnni|xmm|zmm|nchw16|vpdp", re.IGNORECASE)
 """Words of one processor's, which nobody but its backend says."""
