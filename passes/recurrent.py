@@ -6,14 +6,12 @@ LSTM(x, W, R, B, , h0, c0), GRU(…)  -> FusedRecurrent
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.recurrent import GATES, Gates, RecurrentParams, pack_gates, pad_gates
-from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.ops.recurrent import GATES, RecurrentParams
+from tracea_graph.ops.weights import Floats
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -25,7 +23,6 @@ _PLAIN = {
     "lstm": (b"sigmoid", b"tanh", b"tanh"),
     "gru": (b"sigmoid", b"tanh"),
 }
-Floats = npt.NDArray[np.floating[Any]]
 _LENGTHS, _STATE, _PEEPHOLES = 4, 5, 7
 """Places of optional operands."""
 _RESULTS = ("y", "h", "c")
@@ -97,42 +94,28 @@ def _bytes(value: object) -> bytes:
 
 
 def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams) -> list[Weight]:
-    """W and R in panels, the bias, and the gru's rest; named after what they are made of."""
-    gates, directions, padded = params.gates, params.directions, params.padded
-    layout, units = params.layout, [Gates(1, params.hidden)]
-    w, r = (graph.weights[v] for v in operands[1:3])
+    """W, R, the bias and the gru's rest; named after what they are made of."""
+    rows, directions = params.gates * params.hidden, params.directions
+    late = rows - params.hidden  # the last gate's part is reset with the product
     bias = graph.weights[operands[3]] if operands[3] else None
 
     def halves() -> list[Floats]:
-        none = np.zeros((directions, 2 * gates * params.hidden), np.float32)
+        none = np.zeros((directions, 2 * rows), np.float32)
         both = none if bias is None else np.asarray(bias.load(), np.float32)
         return np.split(both.copy(), 2, axis=1)
 
     def summed() -> Array:
         ahead, back = halves()
-        if params.late:  # the last gate's part is reset with the product
-            back[:, 2 * params.hidden :] = 0
-        return pad_gates(ahead + back, layout)
+        if params.late:
+            back[:, late:] = 0
+        return ahead + back
 
-    def late() -> Array:
-        return pad_gates(halves()[1][:, 2 * params.hidden :], units)
-
-    def panels(weight: Weight) -> Weight:
-        shape = (directions, params.columns // ALIGNED, weight.shape[2], ALIGNED)
-        name = f"{weight.name}_gates"
-        return Weight(
-            name,
-            DType.F32,
-            shape,
-            lambda: pack_gates(np.asarray(weight.load(), np.float32), layout),
-        )
+    def rest() -> Array:
+        return halves()[1][:, late:]
 
     of = operands[3] or operands[2]
-    made = [
-        panels(w),
-        panels(r),
-        Weight(f"{of}_sum", DType.F32, (directions, params.columns), summed),
-    ]
+    made = [*(graph.weights[v] for v in operands[1:3])]
+    made.append(Weight(f"{of}_sum", DType.F32, (directions, rows), summed))
     if params.late:
-        made.append(Weight(f"{of}_rest", DType.F32, (directions, padded), late))
+        made.append(Weight(f"{of}_rest", DType.F32, (directions, params.hidden), rest))
     return made

@@ -52,8 +52,8 @@ TO_MOVE = (
 WORDS = re.compile(r"avx|amx|panel|vnni|xmm|zmm|nchw16|vpdp", re.IGNORECASE)
 """Words of one processor's, which nobody but its backend says."""
 TO_CLEAN = (
-    "config", "hardware.cpu", "hardware.measurements", "ops.recurrent", "options",
-    "passes.recurrent", "policy.architectures", "policy.tables",
+    "config", "hardware.cpu", "hardware.measurements", "options", "policy.architectures",
+    "policy.tables",
 )  # fmt: skip
 """Modules that still do: a list that only gets shorter."""
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 70

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracea_graph.ir import DType, Expr, TensorSpec
+from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.masked import pack_masked
 from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,
@@ -429,35 +430,47 @@ CASES = {
         ((2, 1, 6), (2, 2, 6, 3), np.array([5, 0], np.int64), np.zeros(6, bool)),
     ),
     "lstm": Case(
-        RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c")),
+        RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c"), layout=GATE_PANELS),
         ((7, 2, 6), (1, 2, 6, 16), (1, 2, 5, 16), (1, 32), (1, 2, 5), (1, 2, 5)),
     ),
     "lstm, reverse": Case(
-        RecurrentParams("lstm", 6, 16, (True,), results=("y", "c")),
+        RecurrentParams("lstm", 6, 16, (True,), results=("y", "c"), layout=GATE_PANELS),
         ((7, 2, 6), (1, 4, 6, 16), (1, 4, 16, 16), (1, 64)),
     ),
     "gru, both directions": Case(
-        RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h")),
+        RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h"), layout=GATE_PANELS),
         ((7, 2, 6), (2, 4, 6, 16), (2, 4, 20, 16), (2, 64), (2, 32), (2, 2, 20)),
     ),
     "gru, reset before": Case(
-        RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h"), True),
+        RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h"), True, GATE_PANELS),
         ((7, 2, 6), (2, 5, 6, 16), (2, 5, 20, 16), (2, 80), (2, 2, 20)),
     ),
     "lstm, units of all gates in shared panels": Case(
-        RecurrentParams("lstm", 6, 20, (False, True)),
+        RecurrentParams("lstm", 6, 20, (False, True), layout=GATE_PANELS),
         ((7, 2, 6), (2, 5, 6, 16), (2, 5, 20, 16), (2, 80)),
     ),
     "lstm, no unit in shared panels": Case(
-        RecurrentParams("lstm", 6, 30), ((7, 2, 6), (1, 8, 6, 16), (1, 8, 30, 16), (1, 128))
+        RecurrentParams("lstm", 6, 30, layout=GATE_PANELS),
+        ((7, 2, 6), (1, 8, 6, 16), (1, 8, 30, 16), (1, 128)),
     ),
     "gru, reset before, last gates apart": Case(
-        RecurrentParams("gru", 6, 11, before=True),
+        RecurrentParams("gru", 6, 11, before=True, layout=GATE_PANELS),
         ((7, 2, 6), (1, 3, 6, 16), (1, 3, 11, 16), (1, 48)),
     ),
     "gru, last state only": Case(
-        RecurrentParams("gru", 6, 16, results=("h",)),
+        RecurrentParams("gru", 6, 16, results=("h",), layout=GATE_PANELS),
         ((1, 3, 6), (1, 3, 6, 16), (1, 3, 16, 16), (1, 48), (1, 16)),
+    ),
+    "lstm, plain gates": Case(
+        RecurrentParams("lstm", 6, 5, (False, True), True),
+        ((7, 2, 6), (2, 20, 6), (2, 20, 5), (2, 20), (2, 2, 5), (2, 2, 5)),
+    ),
+    "gru, plain gates": Case(
+        RecurrentParams("gru", 6, 5), ((7, 2, 6), (1, 15, 6), (1, 15, 5), (1, 15), (1, 5))
+    ),
+    "gru, plain gates, reset before": Case(
+        RecurrentParams("gru", 6, 5, before=True),
+        ((7, 2, 6), (1, 15, 6), (1, 15, 5), (1, 15)),
     ),
     "attention, no queries": Case(ATTEND, ((2, 0, 6), (2, 7, 6), (2, 7, 8))),
     "attention, one head, one key": Case(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from interpreter import bind, check_lifetimes, check_views, run, written
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
@@ -405,19 +406,19 @@ CASES |= {
         "t",
     ),
     "lstm": Case(
-        RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c")),
+        RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c"), layout=GATE_PANELS),
         (("s", "b", 6), (1, 2, 6, 16), (1, 2, 5, 16), (1, 32), (1, "b", 5), (1, "b", 5)),
     ),
     "gru, both directions": Case(
-        RecurrentParams("gru", 6, 20, (False, True), results=("h",)),
+        RecurrentParams("gru", 6, 20, (False, True), results=("h",), layout=GATE_PANELS),
         (("s", "b", 6), (2, 4, 6, 16), (2, 4, 20, 16), (2, 64), (2, 32)),
     ),
     "gru, reset before": Case(
-        RecurrentParams("gru", 6, 20, (False, True), results=("h",), before=True),
+        RecurrentParams("gru", 6, 20, (False, True), False, ("h",), True, GATE_PANELS),
         (("s", "b", 6), (2, 5, 6, 16), (2, 5, 20, 16), (2, 80)),
     ),
     "lstm, reverse": Case(
-        RecurrentParams("lstm", 6, 16, (True,)),
+        RecurrentParams("lstm", 6, 16, (True,), layout=GATE_PANELS),
         (("s", "b", 6), (1, 4, 6, 16), (1, 4, 16, 16), (1, 64)),
     ),
 }

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, reasons, schedule_only
+from graphs import Net, assert_same, every_phase, normal, only, reasons, schedule_only
 
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.phases.gates import PackGates
+from tracea_graph.ops.recurrent import PLAIN_GATES
 from tracea_graph.passes.recurrent import LiftRecurrent
+from tracea_graph.rewrite import Limits, schedule
 
 GATES = {"LSTM": 4, "GRU": 3}
 STATES = {"LSTM": 2, "GRU": 1}
@@ -48,6 +55,10 @@ def test_a_cell_is_a_region(op: str, bias: bool, initial: bool, direction: str) 
     assert params.results == ("y", "h", "c")[: 1 + STATES[op]]
     assert (params.directions, params.initial) == (directions, initial)
     assert_same(net, graph, feeds, 2e-6)
+    assert schedule_only(graph, PackGates()).applied() == {"gates": 1}
+    region = only(graph, "FusedRecurrent")
+    assert region.params.layout == GATE_PANELS and region.rule == "recurrent"
+    assert_same(net, graph, feeds, 2e-6)
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -64,6 +75,21 @@ def test_a_gru_that_resets_before_its_product(initial: bool, direction: str) -> 
     assert schedule_only(graph, LiftRecurrent()).applied() == {"recurrent": 1}
     assert only(graph, "FusedRecurrent").params.before
     assert_same(net, graph, feeds, 2e-6)
+    assert schedule_only(graph, PackGates()).applied() == {"gates": 1}
+    assert_same(net, graph, feeds, 2e-6)
+
+
+def test_gates_are_packed_whatever_rules_are_allowed() -> None:
+    """No kernel reads them otherwise."""
+    net, operands = cell("LSTM")
+    graph = net.graph(net.many("LSTM", 1, *operands, **usual("LSTM"))[0])
+    limits = Limits(only=frozenset({"recurrent"}), min_gain_us=float("-inf"))
+    schedule(graph, every_phase(), lambda g, r: 1.0, limits)
+    region = only(graph, "FusedRecurrent")
+    assert [call.op for call in lower(graph, region).calls] == ["gemm", "recurrent"]
+    plain = replace(region, params=replace(region.params, layout=PLAIN_GATES))
+    with pytest.raises(GraphError, match="no kernel reads gates stored as 'plain'"):
+        lower(graph, plain)
 
 
 def test_results_nobody_wants_are_not_computed() -> None:

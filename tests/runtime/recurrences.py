@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from runtime.support import Case
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ttg import Region, TileGraph
@@ -26,12 +28,14 @@ def _random(*shape: int, seed: int) -> npt.NDArray[np.float32]:
 
 def recurrent(p: RecurrentParams, steps: int, batch: int) -> Case:
     """A lowered cell whose steps and batch are symbols."""
-    panels, padded = p.columns // 16, p.columns
+    p = replace(p, layout=GATE_PANELS)
+    padded = GATE_PANELS.columns(p.groups, p.hidden)
+    panels = padded // 16
     shapes: list[tuple[Any, ...]] = [
         ("t", "b", p.inputs), (p.directions, panels, p.inputs, 16),
         (p.directions, panels, p.hidden, 16), (p.directions, padded),
     ]  # fmt: skip
-    shapes += [(p.directions, p.padded)] * p.late
+    shapes += [(p.directions, GATE_PANELS.columns((1,), p.hidden))] * p.late
     shapes += [(p.directions, "b", p.hidden)] * (p.states if p.initial else 0)
     names = [f"i{n}" for n in range(len(shapes))]
     results = [f"o{n}" for n in range(len(p.results))]

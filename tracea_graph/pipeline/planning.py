@@ -113,7 +113,7 @@ class Planner:
         named = every
         if request.plain_weights:  # does without some rules, which may be named all the same
             named = self._every(replace(request, plain_weights=False))
-        known = {p.name for phase in named for p in phase.passes}
+        known = {p.name for phase in named if not phase.always for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 every_name = ", ".join(sorted(known))

@@ -85,13 +85,15 @@ class RulePass:
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Passes that run to a fixed point together, before the next phase starts.
+    """Passes that run to a fixed point together, before the next phase starts; ``always``,
+    whatever rules the caller allows.
 
     Raises ValueError if two have one name: the scheduler tells them apart by it.
     """
 
     name: str
     passes: tuple[Pass, ...]
+    always: bool = False
 
     def __post_init__(self) -> None:
         names = [p.name for p in self.passes]

@@ -102,7 +102,8 @@ class _Run:
     def open(self, index: int) -> int:
         """Ask a phase's passes everywhere, and dispose of what comes until nothing does; return
         how many rewrites were applied."""
-        passes = [p for p in self.phases[index].passes if _wanted(p.name, self.limits)]
+        opened = self.phases[index]
+        passes = [p for p in opened.passes if opened.always or _wanted(p.name, self.limits)]
         self.opened |= {(index, p.name): p for p in passes}
         for region in self.graph.regions():
             self.ask(region, index, passes)

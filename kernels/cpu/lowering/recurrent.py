@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, product
+from tracea_graph.kernels.cpu.gates import GatePanels
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix
 from tracea_graph.kernels.program import View
@@ -20,7 +22,9 @@ def lower_recurrent(
 ) -> None:
     x, weight, back, bias, rest, initial = p.split(operands)
     steps, batch, _ = x.shape
-    rows, columns = product((steps, batch)), p.columns
+    if not isinstance(p.layout, GatePanels):
+        raise GraphError(f"no kernel reads gates stored as {p.layout.name!r}")
+    rows, columns = product((steps, batch)), p.layout.columns(p.groups, p.hidden)
     ahead = w.temp(TensorSpec(DType.F32, (p.directions, steps, batch, columns)))
     for d in range(p.directions):
         w.call(

@@ -7,6 +7,7 @@ from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16, RoundDepthwise
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvInBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
 from tracea_graph.kernels.cpu.phases.filters import PackFilters
+from tracea_graph.kernels.cpu.phases.gates import PackGates
 from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
 from tracea_graph.kernels.cpu.phases.masked import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.kernels.cpu.phases.precision import (
@@ -46,6 +47,7 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     pack = Phase("layouts", (PackMatrices(twice),))
     changed = not request.plain_weights
     return (
+        Phase("gates", (PackGates(),), always=True),
         *((Phase("filters", (PackFilters(),)),) if changed else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (TransformFilters(),)),

@@ -1,0 +1,153 @@
+"""The layout of a recurrent cell's gates that the kernels of a CPU read in place.
+
+W and R are stored as panels ``[directions, panels, K, 16]``.  Each gate has panels of its own, so
+that one pass over k gives all gates of 16 units.  What is left of the units behind those, gate
+after gate, shares the panels that follow where that saves one: an LSTM of 100 units has four times
+6 panels and then one with 4 units of each gate.  Lanes past the units are zeros, those of biases
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.recurrent import GateLayout
+from tracea_graph.ops.weights import Floats
+
+__all__ = ["GATE_PANELS", "GatePanels", "Lanes"]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How some gates of ``hidden`` units lie in panels."""
+
+    gates: int
+    hidden: int
+
+    @property
+    def own(self) -> int:
+        """Panels that each gate has for itself."""
+        whole, rest = divmod(self.hidden, PANEL)
+        return whole + (-(-self.gates * rest // PANEL) == self.gates)
+
+    @property
+    def shared(self) -> int:
+        """Units of each gate that lie in panels shared by all."""
+        return max(0, self.hidden - self.own * PANEL)
+
+    @property
+    def columns(self) -> int:
+        """Lanes of all panels."""
+        return (self.gates * self.own + -(-self.gates * self.shared // PANEL)) * PANEL
+
+    def pad(self, rows: Floats) -> Floats:
+        """``[directions, gates, H, …]`` as ``[directions, columns, …]``."""
+        directions, _, _, *more = rows.shape
+        padded = np.zeros((directions, self.columns, *more), rows.dtype)
+        split, wide = min(self.hidden, self.own * PANEL), self.gates * self.own * PANEL
+        own = padded[:, :wide].reshape(directions, self.gates, self.own * PANEL, *more)
+        own[:, :, :split] = rows[:, :, :split]
+        shared = rows[:, :, split:].reshape(directions, -1, *more)
+        padded[:, wide : wide + shared.shape[1]] = shared
+        return padded
+
+    def take(self, lanes: Floats) -> Floats:
+        """``[directions, gates, H, …]`` from ``[directions, columns, …]``."""
+        directions, _, *more = lanes.shape
+        wide, shared = self.gates * self.own * PANEL, self.gates * self.shared
+        own = lanes[:, :wide].reshape(directions, self.gates, self.own * PANEL, *more)
+        behind = lanes[:, wide : wide + shared].reshape(directions, self.gates, -1, *more)
+        return np.concatenate((own[:, :, : self.hidden], behind), 2)
+
+    def spell(self, b: BodyBuilder, lanes: str, directions: int) -> str:
+        """``[directions, gates, H, K]`` from ``[directions, columns, K]``; of a bias K is 1."""
+        wide, pieces = self.gates * self.own * PANEL, []
+        if self.own:
+            own = b.slice_last(lanes, 0, wide, 1) if self.shared else lanes
+            own = b("Reshape", own, b.ints(directions, self.gates, self.own * PANEL, -1))
+            if self.own * PANEL > self.hidden:
+                own = b.slice_last(own, 0, self.hidden, 2)
+            pieces.append(own)
+        if self.shared:
+            rest = b.slice_last(lanes, wide, wide + self.gates * self.shared, 1)
+            pieces.append(b("Reshape", rest, b.ints(directions, self.gates, self.shared, -1)))
+        return b("Concat", *pieces, axis=2) if len(pieces) > 1 else pieces[0]
+
+
+@dataclass(frozen=True)
+class GatePanels(GateLayout):
+    """Panels, group after group."""
+
+    name: ClassVar[str] = "gate_panels"
+
+    def columns(self, groups: Sequence[int], hidden: int) -> int:
+        """Lanes of the panels of all gates."""
+        return sum(Lanes(gates, hidden).columns for gates in groups)
+
+    def pack_bias(self, rows: Floats, groups: Sequence[int], hidden: int) -> Floats:
+        """``[directions, gates · H, …]`` as the lanes of the panels, with zeros between."""
+        directions, _, *more = rows.shape
+        apart = rows.reshape(directions, -1, hidden, *more)
+        parts = zip(groups, np.split(apart, np.cumsum(groups)[:-1], axis=1), strict=True)
+        return np.concatenate([Lanes(count, hidden).pad(gates) for count, gates in parts], axis=1)
+
+    def pack_matrix(self, matrix: Floats, groups: Sequence[int], hidden: int) -> Floats:
+        """ONNX's ``[directions, gates · H, K]`` as panels."""
+        padded = self.pack_bias(matrix, groups, hidden)
+        directions, rows, k = padded.shape
+        panels = padded.reshape(directions, rows // PANEL, PANEL, k)
+        return np.ascontiguousarray(panels.transpose(0, 1, 3, 2))
+
+    def bias(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
+        found, at = [], 0
+        for lanes in (Lanes(gates, hidden) for gates in groups):
+            found.append(lanes.take(stored[:, at : at + lanes.columns]))
+            at += lanes.columns
+        directions, _, *more = stored.shape
+        plain: Floats = np.concatenate(found, 1).reshape(directions, -1, *more)
+        return plain
+
+    def matrix(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
+        directions, panels, k, _ = stored.shape
+        lanes = stored.transpose(0, 1, 3, 2).reshape(directions, panels * PANEL, k)
+        return self.bias(lanes, groups, hidden)
+
+    def rest(self, stored: Floats, hidden: int) -> Floats:
+        return stored[:, :hidden]
+
+    def spell_matrix(
+        self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
+    ) -> str:
+        turned = b("Transpose", stored, perm=(0, 1, 3, 2))
+        lanes = b("Reshape", turned, b.ints(directions, self.columns(groups, hidden), -1))
+        gates = self._spell_gates(b, lanes, directions, groups, hidden)
+        return b("Reshape", gates, b.ints(directions, sum(groups) * hidden, -1))
+
+    def spell_bias(
+        self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
+    ) -> str:
+        gates = self._spell_gates(b, stored, directions, groups, hidden)
+        return b("Reshape", gates, b.ints(directions, sum(groups) * hidden))
+
+    def spell_rest(self, b: BodyBuilder, stored: str, hidden: int) -> str:
+        return b.slice_last(stored, 0, hidden) if hidden % PANEL else stored
+
+    def _spell_gates(
+        self, b: BodyBuilder, lanes: str, directions: int, groups: Sequence[int], hidden: int
+    ) -> str:
+        """``[directions, gates, H, K]`` from ``[directions, columns, K]``."""
+        parts, at = [], 0
+        for part in (Lanes(gates, hidden) for gates in groups):
+            of = b.slice_last(lanes, at, at + part.columns, 1) if len(groups) > 1 else lanes
+            parts.append(part.spell(b, of, directions))
+            at += part.columns
+        return b("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+GATE_PANELS = GatePanels()

@@ -1,0 +1,74 @@
+"""How the CPU stores the gates of recurrent cells: in the panels its kernels read.
+
+FusedRecurrent(x, W, R, bias, rest, …)    ->    FusedRecurrent over panels of gates
+
+Its kernels read nothing else, so this is no choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
+from tracea_graph.ops.weights import Floats
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["PackGates"]
+
+
+class PackGates:
+    """A cell's constant matrices and biases in panels."""
+
+    name = "gates"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        params = region.params
+        if not isinstance(params, RecurrentParams) or params.layout != PLAIN_GATES:
+            return
+        x, *plain, rest, initial = params.split(region.operands)
+        stored = [graph.weights[v] for v in (*plain, *([rest] if rest else []))]
+        made = _packed(params, stored)
+        operands = (x, *(w.name for w in made), *initial)
+        packed = dataclasses.replace(params, layout=GATE_PANELS)
+        new = dataclasses.replace(region, params=packed, operands=operands)
+        weights = {w.name: w for w in made}
+        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
+
+
+def _packed(params: RecurrentParams, stored: list[Weight]) -> list[Weight]:
+    """W, R, the bias and the rest; every one is computed when it is asked for."""
+    groups, hidden, directions = params.groups, params.hidden, params.directions
+    columns = GATE_PANELS.columns(groups, hidden)
+
+    def made(weight: Weight, shape: tuple[int, ...], pack: Callable[[Floats], Floats]) -> Weight:
+        def load() -> Array:
+            return pack(np.asarray(weight.load(), np.float32))
+
+        apart = "_apart" if len(groups) > 1 else ""
+        return Weight(f"{weight.name}_gates{apart}", DType.F32, shape, load)
+
+    w, r, bias, *rest = stored
+    return [
+        *(
+            made(
+                m, (directions, columns // PANEL, m.shape[2], PANEL),
+                lambda plain: GATE_PANELS.pack_matrix(plain, groups, hidden),
+            )
+            for m in (w, r)
+        ),
+        made(bias, (directions, columns), lambda p: GATE_PANELS.pack_bias(p, groups, hidden)),
+        *(
+            made(
+                m, (directions, GATE_PANELS.columns((1,), hidden)),
+                lambda plain: GATE_PANELS.pack_bias(plain, (1,), hidden),
+            )
+            for m in rest
+        ),
+    ]  # fmt: skip
