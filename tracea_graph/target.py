@@ -14,6 +14,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Decision, Measurements
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.program import CallWork, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
@@ -119,7 +120,7 @@ class Backend(Tunable, Protocol):
         ...
 
 
-BACKENDS: tuple[Backend, ...] = (CPU,)
+BACKENDS: tuple[Backend, ...] = (CPU, GPU)
 """Every backend; the first one serves :data:`HOST`."""
 
 

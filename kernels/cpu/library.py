@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.build.artifact import Library
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
 from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
+from tracea_graph.build.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter, table
@@ -29,6 +29,7 @@ from tracea_graph.kernels.cpu.intrinsics import USES, precompiled, takes_intrins
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
 from tracea_graph.kernels.cpu.quick import quickly
 from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
 from tracea_graph.version import VERSION
@@ -38,18 +39,6 @@ __all__ = ["build_library", "domain_of", "manifest"]
 _KERNELS = Path(emitter.__file__).resolve().parent
 _FLAGS = ("-fno-ident",)
 _RUNTIME_FLAGS = (*COMMON_FLAGS, "-O2", "-fno-threadsafe-statics")
-_LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,relro", "-Wl,-z,now")
-_OWN_LINK_FLAGS = MappingProxyType(
-    {
-        "gcc": (
-            *("-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--as-needed"),
-            *("-nodefaultlibs", "-lm", "-lc", "-lgcc"),
-        ),
-        "clang": ("-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--as-needed", "-nostdlib++"),
-        "zig": ("-nostdlib++",),
-    }
-)
-"""What each compiler family needs to link without a C++ library; they come after the objects."""
 _NO_DOMAIN = "tracea.0000000000"
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"((?:runtime/)?[a-z0-9_]+\.h)"', re.MULTILINE)
 
@@ -71,7 +60,7 @@ def manifest(
         "types": [
             [t.name, [d.onnx for d in t.inputs], [d.onnx for d in t.outputs]] for t in ordered
         ],
-        "flags": [*_FLAGS, *_LINK_FLAGS],
+        "flags": [*_FLAGS, *LINK_FLAGS],
         "sources": {unit.symbol: _content_key(unit) for unit in units},
     }
 
@@ -150,7 +139,7 @@ def _headers(text: str) -> dict[str, str]:
     while todo:
         name = todo.pop()
         if name not in found:
-            found[name] = (_KERNELS / name).read_text()
+            found[name] = header(_KERNELS, name)
             todo += _INCLUDE.findall(found[name])
     return dict(sorted(found.items()))
 
@@ -193,7 +182,7 @@ class _Shop:
         except BuildError as error:
             message = f"The kernel source {unit.symbol} did not compile: {error}"
             raise BuildError(message, error.command, error.stderr) from error
-        data = _made_by(self.compiler, place / "unit.o", "object")
+        data = made_by(self.compiler, place / "unit.o", "object")
         self.cache.put(object_key(self.compiler, unit), data)
         (self.folder / f"{index}.o").write_bytes(data)
 
@@ -243,15 +232,6 @@ def _compile(shop: _Shop, units: Sequence[Source]) -> int:
 
 def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes:
     objects = [f"{i}.o" for i in range(count)]
-    own = _OWN_LINK_FLAGS[compiler.family]
-    compiler.run((*_LINK_FLAGS, "-o", "library.so", *objects, *own), folder, seconds)
-    return _made_by(compiler, folder / "library.so", "library")
-
-
-def _made_by(compiler: Compiler, path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        name = compiler.command[0]
-        message = f"The compiler {name} reported success but wrote no {what}; check CXX."
-        raise BuildError(message) from None
+    own = OWN_LINK_FLAGS[compiler.family]
+    compiler.run((*LINK_FLAGS, "-o", "library.so", *objects, *own), folder, seconds)
+    return made_by(compiler, folder / "library.so", "library")

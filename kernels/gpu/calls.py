@@ -19,6 +19,7 @@ from tracea_graph.kernels.schema import (
     Sizes,
     choice,
     flag,
+    number,
     numbers,
     real,
 )
@@ -29,6 +30,8 @@ __all__ = ["CALLS", "REDUCTIONS"]
 _STEP = 1 << 16
 """Bound of strides, dilations and pads."""
 DTYPES = ("f32", "f16", "bf16")
+INDICES = ("i32", "i64")
+MOST = 2**31 - 1
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 
 
@@ -115,6 +118,42 @@ def _attention(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _attention_rows(dtype: str) -> CallSchema:
+    """The same with every mask, order and window; ``places`` are those of first queries."""
+    plain = _attention(dtype)
+    places = _op("places", "B", "i64", optional=True)
+    return replace(
+        plain,
+        op="attention_rows",
+        operands=(*plain.operands[:4], places, _out("y", "B H S Dv", *DTYPES)),
+        attributes=(
+            choice("mask_kind", MASKS), choice("order", CAUSAL), choice("zero_rows", ZERO_ROWS),
+            number("before", -1, MOST), number("behind", 0, MOST), number("everywhere", 0, MOST),
+            choice("y_type", DTYPES), *map(real, ("scale", "fill", "softcap")),
+        ),
+    )  # fmt: skip
+
+
+def _embedding(dtype: str) -> CallSchema:
+    """The sum of rows of tables, each by its own indices."""
+    return CallSchema(
+        "embedding",
+        (
+            _op("tables", "V N", *DTYPES, many="count", touched="picks"),
+            _op("ids", "M", "i32", "i64", many="count"), _out("y", "M N", dtype),
+        ),
+        (number("count", 1, 4), choice("table_type", DTYPES), choice("index_type", INDICES)),
+        dtype,
+    )  # fmt: skip
+
+
+_SAME = CallSchema(
+    "same", (_op("x", "N", "any"), _op("reference", "N", "any"), _out("y", "*", "bool")),
+    dtype="b1",
+)  # fmt: skip
+"""y becomes false where the bytes differ; else it stays."""
+
+
 def _conv_size(s: Sizes) -> tuple[int, ...]:
     """One product: pixels × filters × taps of all channels."""
     *pixels, filters = s.of("y")
@@ -176,10 +215,13 @@ CALLS = Calls(
         ),
         *map(_gemm, (*DTYPES, "tf32x3")),
         *map(_attention, DTYPES[1:]),
-        *(_conv("conv", d, "O kh kw C", _conv_size) for d in DTYPES[1:]),
+        *map(_attention_rows, DTYPES),
+        *map(_embedding, DTYPES),
+        *(_conv("conv", d, "O kh kw C", _conv_size) for d in DTYPES),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_pool, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),
+        _SAME,
     )
 )
 """By name; an op on what is not float32 is called ``<op>_<dtype>``."""

@@ -71,10 +71,10 @@ def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
     return Variant("attention", dtype, "attention.cu.in", tile, threads, params, needs)
 
 
-def _fma(m: int, n: int, k: int, blocks: int) -> Variant:
+def _fma(op: str, m: int, n: int, k: int, blocks: int) -> Variant:
     """The same in float32, a thread for each 16 × 16 part of a tile."""
     params = {"m": m, "n": n, "k": k, "blocks": blocks}
-    return Variant("gemm", "f32", "gemm_fma.cu.in", f"{m}x{n}x{k}", 256, params)
+    return Variant(op, "f32", f"{op}_fma.cu.in", f"{m}x{n}x{k}", 256, params)
 
 
 VARIANTS = (
@@ -118,8 +118,13 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
-    _fma(128, 128, 8, 1),
-    _fma(64, 64, 8, 2),
+    *(
+        Variant(op, d, f"{op}.cu.in", "128" if op == "attention_rows" else "256", threads)
+        for op, threads in (("attention_rows", 128), ("embedding", 256))
+        for d in ("f32", "f16", "bf16")
+    ),
+    Variant("same", "b1", "same.cu.in", "256", 256),
+    *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),
     _gemm("tf32x3", 128, 64, 16, 4, 64, 32, 2),
     _gemm("tf32x3", 64, 64, 32, 3, 32, 32, 2),
 )

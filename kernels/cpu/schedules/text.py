@@ -16,7 +16,7 @@ __all__ = ["text_of"]
 
 _RUNTIME = (
     "tracea_*.h",
-    "runtime/core.h",
+    "../runtime/core.h",
     "runtime/run.h",
     "runtime/slots.h",
     "micro/vec_*.h",

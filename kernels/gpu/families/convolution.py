@@ -15,7 +15,7 @@ from tracea_graph.kernels.gpu.launch import Launch, divisor, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["flat", "launch", "name", "parameters", "shared"]
+__all__ = ["flat", "launch", "launch_over", "name", "parameters", "product_of", "shared"]
 
 _ROWS_APART = 16
 """Rows of a tile that a thread copies are multiples of these apart: they change places alike."""
@@ -30,7 +30,7 @@ def flat(view: View) -> View:
     return View(view.buffer, (product((n, h, w)), c), (s_w, s_c), view.offset)
 
 
-def _product(call: Call) -> Call:
+def product_of(call: Call) -> Call:
     """The product a convolution is; where its left operand lies, the kernel knows."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w = named["x"], named["w"]
@@ -47,28 +47,33 @@ def _product(call: Call) -> Call:
 
 
 def name(call: Call) -> str:
-    return products.name(_product(call)).replace("gemm_nk", "conv")
+    return products.name(product_of(call)).replace("gemm_nk", "conv")
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     down = variant.threads * 16 // variant.params["k_bytes"]
     if down % _ROWS_APART or variant.params["m"] % down:
         raise GraphError(f"A tile of {variant.tile} has no whole rows for each thread.")
-    return products.parameters(_product(call), variant)
+    return products.parameters(product_of(call), variant)
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return products.shared(_product(call), variant)
+    return products.shared(product_of(call), variant)
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    return launch_over(call, variant, symbol, shared(call, variant))
+
+
+def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch:
+    """A launch of any kernel of convolutions that takes so many bytes of shared memory."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, a = named["x"], call.attributes
     _, height, width, channels = x.dims
     _, p, q, _ = named["y"][0].dims
     steps: tuple[Extent, ...] = (*x.strides, height, width)
-    blocks, made = products.arguments(_product(call), variant.params["m"], variant.params["n"])
+    blocks, made = products.arguments(product_of(call), variant.params["m"], variant.params["n"])
     made += map(i32, steps)
     made += map(divisor, (channels, named["w"].dims[2], combine("mul", p, q), q))
     made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
-    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

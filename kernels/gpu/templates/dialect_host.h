@@ -33,6 +33,9 @@ typedef uint64_t u64;
   extern "C" const char* symbol(void** arguments, const i32* grid, i32 threads, i32 shared, \
                                 u32 seed) {                                               \
     return tracea::machine.run(tracea::symbol, arguments, grid, threads, shared, seed);   \
+  }                                                                                       \
+  extern "C" i32 symbol##_parameters(i32* sizes) {                                        \
+    return tracea::sizes_of(tracea::symbol, sizes);                                       \
   }
 
 // Saves the registers a call must keep, and goes on where another fiber saved its own.
@@ -192,6 +195,14 @@ struct block_machine {
 };
 
 static block_machine machine;
+
+// Bytes of each parameter of a kernel; how many there are.
+template <typename... A>
+i32 sizes_of(void (*)(A...), i32* sizes) {
+  i32 count = 0;
+  ((sizes[count++] = (i32)sizeof(A)), ...);
+  return count;
+}
 
 inline void block_machine::enter() {
   machine.body(machine.call);

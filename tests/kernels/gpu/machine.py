@@ -93,26 +93,33 @@ class Memory:
         return bool((kept.reshape(-1, size)[~inside] == POISON).all())
 
 
-@cache
-def library(source: Source) -> ctypes.CDLL:
-    """A kernel in the host dialect, compiled through the cache."""
+def compiled(source: Source) -> bytes:
+    """A kernel in the host dialect as a shared object, through the cache."""
     compiler = find_compiler()
     store = ObjectCache(Environment().cache / "test-gpu-kernels")
     key = digest(compiler.identity, *FLAGS, source.text)
-    data = store.get(key)
+    if (data := store.get(key)) is not None:
+        return data
     with tempfile.TemporaryDirectory() as name:
         made = Path(name) / "kernel.so"
-        if data is None:
-            (Path(name) / "kernel.cpp").write_text(source.text)
-            command = [*compiler.command, *FLAGS, "kernel.cpp", "-o", "kernel.so"]
-            done = subprocess.run(
-                command, cwd=name, capture_output=True, text=True, check=False,
-                timeout=COMPILE_SECONDS,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr[:4000]
-            store.put(key, made.read_bytes())
-        else:
-            made.write_bytes(data)
+        (Path(name) / "kernel.cpp").write_text(source.text)
+        command = [*compiler.command, *FLAGS, "kernel.cpp", "-o", "kernel.so"]
+        done = subprocess.run(
+            command, cwd=name, capture_output=True, text=True, check=False,
+            timeout=COMPILE_SECONDS,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[:4000]
+        data = made.read_bytes()
+    store.put(key, data)
+    return data
+
+
+@cache
+def library(source: Source) -> ctypes.CDLL:
+    """A kernel in the host dialect, loaded."""
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name) / "kernel.so"
+        made.write_bytes(compiled(source))
         return ctypes.CDLL(str(made))
 
 

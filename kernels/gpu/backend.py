@@ -1,0 +1,162 @@
+"""The GPU backend: what ``target.py`` asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from tracea_graph.build import Library
+from tracea_graph.config import Environment
+from tracea_graph.errors import GraphError, UsageError
+from tracea_graph.hardware import Decision, Measurements
+from tracea_graph.hardware.gpu import nvidia
+from tracea_graph.hardware.measurements import Bandwidth, Peak
+from tracea_graph.ir import TensorSpec
+from tracea_graph.kernels.gpu import plan
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
+from tracea_graph.kernels.gpu.kernels import kernel_of
+from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
+from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
+from tracea_graph.kernels.gpu.lowering.writer import LackingError
+from tracea_graph.kernels.gpu.phases import phases
+from tracea_graph.kernels.program import Call, CallWork, OpType, Program
+from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.kernels.source import Source
+from tracea_graph.ops.chain import Chain
+from tracea_graph.passes import Request
+from tracea_graph.policy import Machine
+from tracea_graph.rewrite import Phase
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.tuning.schedules import Schedules
+
+__all__ = ["GPU", "GpuBackend"]
+
+_DEFAULT = ("sm_80", "sm_90a")
+"""Levels where this machine has no GPU."""
+_MACHINE = Machine(
+    gflops=30e3, l2_gbytes=6e3, l3_gbytes=6e3, dram_gbytes=3e3, l2_bytes=40 << 20,
+    l3_bytes=50 << 20, node_us=30.0,
+)  # fmt: skip
+"""One H100 with its caches; a node costs both copies, and the wait for the last kernel."""
+
+
+class GpuBackend:
+    """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
+
+    targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
+    rules = RuleNames()
+    most_guarded = MOST_GUARDED
+    problems: Mapping[str, Sequence[str]] = MappingProxyType({})
+    schedules: Schedules | None = None
+
+    def __init__(
+        self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
+    ) -> None:
+        self.name, self._dialect, self._compiled = name, dialect, compiled
+
+    def levels(self, level: str, precision: str) -> tuple[str, ...]:
+        """The one architecture named; for "" this machine's, or two where it has none."""
+        if level:
+            return (level if level in ARCHITECTURES else f"{level}a",)
+        found = {_level_of(gpu.capability) for gpu in nvidia()[0]} - {""}
+        return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
+
+    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+        """The precision that is computed in, and a sentence where it is another one."""
+        note = "" if precision == "fp32" else f"GPU kernels compute in fp32, not in {precision}"
+        return "fp32", note
+
+    def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
+        """One fixed machine: nothing is measured of GPUs."""
+        return _MACHINE
+
+    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
+        """The figures of one fixed machine."""
+        peaks = (Peak("f32", "sm_90a", _MACHINE.gflops),)
+        notes = ("figures of GPUs are not measured: those of one H100 stand for all",)
+        return Measurements(peaks, Bandwidth(), ghz=1.0, measured=False, notes=notes)
+
+    def plan_kernel(
+        self,
+        op: str,
+        shape: Sequence[int],
+        precision: str,
+        figures: Measurements,
+        cap: str | None = None,
+    ) -> Decision:
+        """Raises UsageError: variants of GPU kernels are not decided about yet."""
+        raise UsageError(f"the doctor knows no GPU kernels to choose from for {op}")
+
+    def phases(
+        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+    ) -> tuple[Phase, ...]:
+        """What follows the passes, in order."""
+        return phases(request)
+
+    def lacks(self, graph: TileGraph, region: Region) -> str:
+        """Why there can be no program of a fused region, or ""."""
+        try:
+            for call in calls_of(graph, region):
+                kernel_of(call)
+        except (LackingError, GraphError) as why:
+            return str(why)
+        return ""
+
+    def lower(self, graph: TileGraph, region: Region) -> Program:
+        """The program of one fused region.  Raises TypeError for one that is not fused."""
+        return lower(graph, region)
+
+    def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
+        """A program that compares tensors of these specs with as many references, bytewise."""
+        return lower_guard(specs)
+
+    def encode(self, program: Program) -> tuple[int, ...]:
+        """The program as the library reads it.  Raises GraphError for one that is too large."""
+        return plan.encode(program)
+
+    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+        """Raises GraphError: a plan of launches does not say what they compute."""
+        raise GraphError("the launches of a GPU plan are not timed one by one")
+
+    def kernels_of(self, call: Call) -> set[str]:
+        """The kernel of a call; its chain is a part of it."""
+        return {kernel_of(call)}
+
+    def sources(
+        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
+    ) -> list[Source]:
+        """The generated sources of a library, without its runtime."""
+        found = sources_of(list(kernels), list(chains), levels, self._dialect)
+        return [source for level in levels for source in found[level]]
+
+    def build(
+        self,
+        types: Sequence[OpType],
+        kernels: Sequence[str],
+        chains: Sequence[Chain],
+        levels: Sequence[str],
+        out: Path,
+        environment: Environment,
+        quick: bool = False,
+    ) -> Library:
+        """A library at ``out``.  Raises BuildError without leaving anything there."""
+        return build_library(
+            types, kernels, chains, levels, out, environment, self._compiled, self._dialect
+        )
+
+
+def _level_of(capability: str) -> str:
+    """The newest architecture whose kernels a device runs, "" for none."""
+    major, _, minor = capability.partition(".")
+    number = 10 * int(major) + int(minor or 0)
+    fitting = [
+        a.name for a in ARCHITECTURES.values()
+        if (a.capability == number) or (a.capability // 10 == int(major) and
+                                        a.capability <= number and not a.name.endswith("a"))
+    ]  # fmt: skip
+    return fitting[-1] if fitting else ""
+
+
+GPU = GpuBackend()

@@ -1,0 +1,25 @@
+"""Convolutions in float32 by fused multiply-adds: products whose left operand lies in images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.kernels.gpu.families import exact_products
+from tracea_graph.kernels.gpu.families.convolution import launch_over, name, product_of
+from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["launch", "name", "parameters", "shared"]
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    return exact_products.parameters(product_of(call), variant)
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return exact_products.shared(product_of(call), variant)
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    return launch_over(call, variant, symbol, shared(call, variant))

@@ -1,0 +1,70 @@
+"""Sums of rows of tables by indices, and comparisons of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.ir import DType, combine
+from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, pointer
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["launch", "name", "parameters", "shared"]
+
+_RUN = 4
+_BYTES = 16
+"""Bytes a thread compares."""
+_INDICES = {"i32": DType.I32, "i64": DType.I64}
+
+
+def _named(call: Call) -> dict[str, Any]:
+    return CALLS.of(call).named(call)
+
+
+def name(call: Call) -> str:
+    if call.op == "same":
+        return "same"
+    a = call.attributes
+    return f"embedding_{a['count']}_{a['table_type']}_{a['index_type']}"
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    if call.op == "same":
+        return {}
+    a = call.attributes
+    return {
+        "count": a["count"],
+        "element": chains.ELEMENTS[TYPES[call.dtype]],
+        "table_element": chains.ELEMENTS[TYPES[str(a["table_type"])]],
+        "index_element": a["index_type"],
+        "run": _RUN,
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return 0
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, a = _named(call), call.attributes
+    made: list[Argument]
+    if call.op == "same":
+        (count,) = named["x"].dims
+        made = [pointer(named[one], DType.U8) for one in ("x", "reference", "y")]
+        made.append(i32(count))
+        blocks = combine("ceildiv", count, _BYTES * variant.threads)
+        return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))
+    made = []
+    kind, index = TYPES[str(a["table_type"])], _INDICES[str(a["index_type"])]
+    for table, ids in zip(named["tables"], named["ids"], strict=True):
+        made += [pointer(table, kind), *map(i32, (*table.strides, table.dims[0]))]
+        made += [pointer(ids, index), i32(ids.strides[0])]
+    y = named["y"]
+    rows, cols = y.dims
+    runs = combine("ceildiv", cols, _RUN)
+    made += [pointer(y, TYPES[call.dtype]), *map(i32, (*y.strides, rows, cols)), divisor(runs)]
+    blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

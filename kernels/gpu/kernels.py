@@ -1,0 +1,171 @@
+"""Which kernel computes a call, and its name: all that the kernel's text depends on.
+
+A name is an architecture's symbol without its architecture, a space, and as JSON what a call must
+be like to get that symbol, so that the kernel can be written from its name and the chains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Extent
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
+from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Attributes, Buffer, Call, View
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "variant_of"]
+
+_ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
+_SOME = "n"
+"""Stands for a size or stride that no text depends on."""
+_LONG_ROWS, _MANY_ROWS = 1024, 1024
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel by its name: a call that gets it, and the variant that computes it."""
+
+    symbol: str
+    call: Call
+    variant: Variant
+
+
+def variant_of(call: Call) -> Variant:
+    """The variant that computes a call.  Raises GraphError where there is none."""
+    known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)]
+    tile = _tile(call)
+    found = [v for v in known if not tile or v.tile == tile]
+    if not found:
+        raise GraphError(f"no GPU kernel computes {call.name}")
+    return found[0]
+
+
+def _tile(call: Call) -> str:
+    """The tile of a call, "" for the only one."""
+    if call.op in ("norm", "softmax", "reduce"):
+        columns = call.views[0].dims[-1] if call.views[0] else 0
+        short = isinstance(columns, int) and columns <= _LONG_ROWS
+        return "4x32" if short else "1x256"
+    if call.op in ("gemm", "conv"):
+        wide = _rows(call) >= _MANY_ROWS
+        if call.dtype == "f32":
+            return "128x128x8" if wide and call.op == "gemm" else "64x64x8"
+        return "128x128x32x4" if wide else "64x64x64x3"
+    if call.op == "attention":
+        deep = max(d for d in (call.views[0].dims[-1], call.views[2].dims[-1]))  # type: ignore
+        return "64x64" if isinstance(deep, int) and deep <= 64 else "64x32"
+    return "256x16" if call.op in ("elementwise", "copy") else ""
+
+
+def _rows(call: Call) -> int:
+    """Rows of a product; 0 where that is not known."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    dims = named["y"][0].dims[:-1]
+    rows = 1
+    for dim in dims:
+        rows = rows * dim if isinstance(dim, int) else 0
+    return rows
+
+
+def kernel_of(call: Call) -> str:
+    """The name of a call's kernel."""
+    skeleton = _skeleton(call)
+    variant = variant_of(call)
+    symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
+    shape = [v and [list(v.dims), list(v.strides)] for v in skeleton.views]
+    made = {
+        "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
+        "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
+    }  # fmt: skip
+    return f"{symbol} {json.dumps(made, separators=(',', ':'))}"
+
+
+def key_of(symbol: str) -> int:
+    """A positive number of 62 bits that stands for a kernel in plans and in the library."""
+    return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:8], "big") >> 2
+
+
+def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
+    """The kernel of a name.  Raises GraphError for a chain that is not there."""
+    symbol, _, text = name.partition(" ")
+    made = json.loads(text)
+    key = made["chain"]
+    if key is not None and key not in chains:
+        raise GraphError(f"the chain of {symbol} is not there")
+    views = tuple(v and View(Buffer("temp", 0), tuple(v[0]), tuple(v[1])) for v in made["views"])
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in made["attributes"].items()}
+    chain = None if key is None else chains[key]
+    call = Call(made["op"], made["dtype"], views, Attributes(values.items()), chain)
+    variant = next(
+        v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, made["tile"])
+    )
+    return Kernel(symbol, call, variant)
+
+
+def launch_for(call: Call) -> tuple[Launch, str]:
+    """How a call is launched, and the symbol of its kernel."""
+    launch = launch_of(call, variant_of(call), _ANY)
+    return launch, launch.symbol.rpartition("__")[0]
+
+
+_NUMBERS = {
+    "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout",),
+    "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
+}  # fmt: skip
+"""Attributes that texts depend on; of attention all, by what they say of them."""
+
+
+def _skeleton(call: Call) -> Call:
+    """The call with nothing in it that its kernel's text does not depend on."""
+    schema = CALLS.of(call)
+    kept, values = _NUMBERS.get(call.op, ()), dict[str, Any]()
+    for attribute in schema.attributes:
+        value = call.attributes[attribute.name]
+        if call.op.startswith("attention"):
+            value = _told(attribute.name, value, call)
+        elif attribute.name not in kept:
+            value = (1,) * attribute.count if attribute.count > 1 else 1.0
+            if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
+                value = (1, 1)
+        values[attribute.name] = value
+    heads = call.op.startswith("attention")
+    views = tuple(v and _bare(v, heads) for v in call.views)
+    return Call(call.op, call.dtype, views, Attributes(values.items()), call.chain)
+
+
+def _told(name: str, value: Any, call: Call) -> Any:
+    """What the text of attention depends on of a number."""
+    if name == "before":
+        return -1 if value < 0 else 0
+    if name in ("behind", "everywhere"):
+        return 0
+    if name == "scale":
+        return 1.0
+    if name == "softcap":
+        return 1.0 if value > 0 else 0.0
+    if name == "fill":
+        return float("-inf") if value == float("-inf") else 0.0
+    return value
+
+
+def _bare(view: View, heads: bool) -> View:
+    last = len(view.dims) - 1
+
+    def dim(axis: int, size: Extent) -> Extent:
+        return size if size == 1 or (heads and axis == last and isinstance(size, int)) else _SOME
+
+    def step(size: Extent) -> Extent:
+        return size if size in (0, 1) else _SOME
+
+    dims = tuple(dim(a, d) for a, d in enumerate(view.dims))
+    return View(view.buffer, dims, tuple(step(s) for s in view.strides))

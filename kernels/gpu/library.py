@@ -1,0 +1,237 @@
+"""Build the custom-op library of a model: runtime, table, and images of its kernels in one file.
+
+Sources and flags alone decide the domain, so a model can name it before anything is compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.build.artifact import Library
+from tracea_graph.build.cache import ObjectCache, digest, write_whole
+from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler
+from tracea_graph.build.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.dialect import CUDA, Dialect, Target
+from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.kernels import Kernel, key_of, named
+from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
+from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.runtime import header
+from tracea_graph.ops.chain import Chain
+from tracea_graph.scratch import Scratch
+from tracea_graph.version import VERSION
+
+__all__ = ["Compile", "Image", "build_library", "cubins", "sources_of"]
+
+_HERE = Path(__file__).parent
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+          "-fno-threadsafe-statics", "-fno-ident")  # fmt: skip
+_LIBRARIES = ("-Wl,--as-needed", "-ldl", "-lpthread", "-lm", "-lc")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"(runtime/[a-z0-9_]+\.h)"', re.MULTILINE)
+_ALIGN = 16
+"""Bytes: what drivers are given lies at multiples of them."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A kernel compiled for a level: what the driver loads, and the kernel's name in there."""
+
+    symbol: str
+    data: bytes
+
+
+Compile = Callable[[Sequence[Source], str, Environment], list[Image]]
+"""Images of kernels for an architecture, or as text for what comes after it."""
+
+
+def sources_of(
+    kernels: Sequence[str], chains: Sequence[Chain], levels: Sequence[str], dialect: Dialect = CUDA
+) -> dict[str, list[Source]]:
+    """The sources of all kernels by level, in the order of their symbols."""
+    found = _kernels(kernels, chains)
+    return {
+        level: [emit(k.call, k.variant, Target(dialect, ARCHITECTURES[level])) for k in found]
+        for level in levels
+    }
+
+
+def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
+    """Each kernel once, in the order of their symbols."""
+    by_key = {chain.key: chain for chain in chains}
+    found = {k.symbol: k for k in (named(name, by_key) for name in sorted(kernels))}
+    return [kernel for _, kernel in sorted(found.items())]
+
+
+def cubins(sources: Sequence[Source], target: str, environment: Environment) -> list[Image]:
+    """What NVRTC makes of kernels.  Raises BuildError for one that must not be launched."""
+    built = compile_sources(sources, [target], environment)
+    for one in built:
+        if one.refused:
+            raise BuildError(one.refused)
+    return [Image(one.source.symbol, one.data) for one in built]
+
+
+def build_library(
+    types: Sequence[OpType],
+    kernels: Sequence[str],
+    chains: Sequence[Chain],
+    levels: Sequence[str],
+    out: Path,
+    environment: Environment,
+    compiled: Compile = cubins,
+    dialect: Dialect = CUDA,
+) -> Library:
+    """Compile what the cache lacks, link, and rename the library to ``out``.
+
+    Raises BuildError without leaving anything at ``out``.
+    """
+    start = time.perf_counter()
+    compiler = find_compiler(environment)
+    sources = sources_of(kernels, chains, levels, dialect)
+    least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else 0
+    facts = {
+        "version": VERSION,
+        "levels": list(levels),
+        "driver": least,
+        "types": [[t.name, [d.onnx for d in (*t.inputs, *t.outputs)]] for t in types],
+        "runtime": digest(*_FLAGS, *_runtime()),
+        "sources": {s.symbol: digest(s.text) for level in levels for s in sources[level]},
+    }
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    domain = f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    symbols = [kernel.symbol for kernel in _kernels(kernels, chains)]
+    images = [_images(compiled, sources, level, environment) for level in levels]
+    if dialect is CUDA:  # for architectures to come
+        images.append(_text(sources[levels[-1]], levels[-1], environment))
+    with Scratch("build") as name:
+        folder = Path(name)
+        cache = ObjectCache(environment.cache / "objects")
+        _compile_runtime(compiler, cache, folder)
+        (folder / "images.bin").write_bytes(_laid_out(images))
+        table = _table(domain, least, types, symbols, levels, images)
+        (folder / "table.cpp").write_text(table)
+        own = (*_FLAGS, "-I.", "-c", "table.cpp", "-o", "table.o")
+        compiler.run(own, folder, COMPILE_SECONDS)
+        ends = (*OWN_LINK_FLAGS[compiler.family], *_LIBRARIES)
+        command = (*LINK_FLAGS, "-o", "library.so", "runtime.o", "table.o", *ends)
+        compiler.run(command, folder, COMPILE_SECONDS)
+        data = made_by(compiler, folder / "library.so", "library")
+    write_whole(out, data, mode=0o755)
+    sha256 = hashlib.sha256(data).hexdigest()
+    elapsed = time.perf_counter() - start
+    return Library(out, domain, sha256, tuple(levels), elapsed, len(symbols), facts)
+
+
+def _images(
+    compiled: Compile, sources: dict[str, list[Source]], level: str, environment: Environment
+) -> list[Image]:
+    return compiled(sources[level], level, environment) if sources[level] else []
+
+
+def _text(sources: Sequence[Source], level: str, environment: Environment) -> list[Image]:
+    """PTX of the newest level's kernels."""
+    capability = ARCHITECTURES[level].capability
+    return cubins(sources, f"compute_{capability}", environment) if sources else []
+
+
+# ---- the runtime -----------------------------------------------------------------------------
+
+
+def _headers(text: str) -> dict[str, str]:
+    """Every header a source includes, directly or not: name to text."""
+    found: dict[str, str] = {}
+    todo = _INCLUDE.findall(text)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found[name] = header(_HERE, name)
+            todo += _INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
+
+
+def _runtime() -> list[str]:
+    """The texts of the runtime, its headers among them."""
+    text = (_HERE / "runtime" / "runtime.cpp").read_text()
+    return [text, *(part for item in _headers(text).items() for part in item)]
+
+
+def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path) -> None:
+    """Put ``runtime.o`` and the headers into the folder."""
+    text = (_HERE / "runtime" / "runtime.cpp").read_text()
+    (folder / "runtime").mkdir()
+    for name, held in _headers(text).items():
+        (folder / name).write_text(held)
+    key = digest(compiler.identity, *compiler.command, *_FLAGS, *_runtime())
+    data = cache.get(key)
+    if data is None:
+        (folder / "runtime.cpp").write_text(text)
+        command = (*_FLAGS, "-I.", "-c", "runtime.cpp", "-o", "runtime.o")
+        compiler.run(command, folder, COMPILE_SECONDS)
+        data = made_by(compiler, folder / "runtime.o", "object")
+        cache.put(key, data)
+    (folder / "runtime.o").write_bytes(data)
+
+
+# ---- what is generated -----------------------------------------------------------------------
+
+
+def _laid_out(images: Sequence[Sequence[Image]]) -> bytes:
+    """All images, each at a multiple of 16 bytes, with a zero behind it."""
+    made = bytearray()
+    for image in (one for level in images for one in level):
+        made += image.data + b"\0" * (1 + -(len(image.data) + 1) % _ALIGN)
+    return bytes(made) or b"\0"
+
+
+def _table(
+    domain: str,
+    driver: int,
+    types: Sequence[OpType],
+    symbols: Sequence[str],
+    levels: Sequence[str],
+    images: Sequence[Sequence[Image]],
+) -> str:
+    """The source of the library's table."""
+    lines = ['#include "runtime/table.h"', "namespace {"]
+    for i, kind in enumerate(types):
+        elements = ", ".join(str(d.onnx) for d in (*kind.inputs, *kind.outputs)) or "0"
+        lines.append(f"const int32_t elements{i}[] = {{{elements}}};")
+    rows = [f'{{"{t.name}", {len(t.inputs)}, {len(t.outputs)}, elements{i}}}'
+            for i, t in enumerate(types)]  # fmt: skip
+    lines.append(f"const tracea_gpu_type types[] = {{{', '.join((*rows, '{}'))}}};")
+    at, offsets = 0, list[list[int]]()
+    for level in images:
+        offsets.append([])
+        for image in level:
+            offsets[-1].append(at)
+            at += len(image.data) + 1 + -(len(image.data) + 1) % _ALIGN
+    order = sorted(range(len(symbols)), key=lambda i: key_of(symbols[i]))
+    for i in range(len(symbols)):
+        held = ", ".join(
+            f'{{{offsets[k][i]}, {len(level[i].data)}, "{level[i].symbol}"}}'
+            for k, level in enumerate(images)
+        )
+        lines.append(f"const tracea_gpu_image images{i}[] = {{{held}}};")
+    kernels = ", ".join((*(f"{{{key_of(symbols[i])}, images{i}}}" for i in order), "{}"))
+    lines.append(f"const tracea_gpu_kernel kernels[] = {{{kernels}}};")
+    told = [(ARCHITECTURES[name], 0) for name in levels]
+    told += [(ARCHITECTURES[levels[-1]], 1)] * (len(images) - len(levels))
+    made = ", ".join(f"{{{a.capability}, {int(a.name.endswith('a'))}, {t}}}" for a, t in told)
+    lines += [
+        f"const tracea_gpu_level levels[] = {{{made}}};", "}",
+        f'extern "C" const tracea_gpu_library tracea_gpu_table = {{"{domain}", {driver}, '
+        f"{len(told)}, {len(types)}, {len(symbols)}, levels, types, kernels}};",
+        'asm(".section .rodata\\n.global tracea_gpu_images\\n.hidden tracea_gpu_images\\n"',
+        '    ".balign 16\\ntracea_gpu_images:\\n.incbin \\"images.bin\\"\\n.previous\\n");', "",
+    ]  # fmt: skip
+    return "\n".join(lines)

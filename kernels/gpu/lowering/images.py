@@ -1,0 +1,143 @@
+"""Lowering of what slides over images: values between such steps have their channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.lowering.pointwise import Targets
+from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
+from tracea_graph.kernels.gpu.lowering.writer import LackingError, Shape, Value, Writer
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import PLAIN
+from tracea_graph.ops.index_map import Move
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.windows import Window
+
+__all__ = ["lower_conv", "lower_pool"]
+
+LAST = (0, 2, 3, 1)
+"""The order in which images are stored between steps."""
+
+
+def _plane(value: Value) -> Value:
+    """An image of one axis as one of height 1."""
+    return value.moved(Move("unsqueeze", (2,))) if len(value.shape) == 3 else value
+
+
+def _window(window: Window) -> dict[str, tuple[int, ...]]:
+    """Strides, dilations and the pads above and to the left, of two axes."""
+
+    def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
+        return (alone, *numbers) if window.rank == 1 else tuple(numbers)
+
+    before = [pair[0] for pair in window.pairs]
+    return {"strides": two(window.strides, 1), "dilations": two(window.dilations, 1),
+            "pads": two(before, 0)}  # fmt: skip
+
+
+def lower_conv(
+    w: Writer, p: ConvParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    if p.window.rank > 2 or p.layout is not PLAIN:
+        raise LackingError("GPU convolutions are over one or two axes")
+    x, weight, bias, extras = p.split(operands)
+    (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    shape: Shape = spec.shape or ()
+    seen = [v.stretched(shape) for v in extras]
+    full: Shape = (*shape[:2], 1, shape[2]) if len(shape) == 3 else shape
+    x, weight = _plane(x), _plane(weight)
+    seen = [_plane(v) for v in seen]
+    y = w.number(full, LAST)
+    bias = w.typed_as(bias, DType.F32) if bias else None
+    chain, fused = p.epilogue, [_pixels(w, v) for v in seen]
+    if chain and any(v is None for v in fused):
+        total = w.number(full, LAST)
+        _conv(w, p, x, weight, bias, None, (), total)
+        w.chain(chain, [total, *seen], [y])
+    else:
+        _conv(w, p, x, weight, bias, chain, [v for v in fused if v], y)
+    return [y.moved(Move("squeeze", (2,))) if len(shape) == 3 else y]
+
+
+def _pixels(w: Writer, value: Value) -> Value | None:
+    """An operand of an epilogue as pixels by channels; None where its pixels do not follow each
+    other in one step, however it is stored."""
+    for one in (value, None):
+        one = one or w.again(value, value.dtype, LAST)
+        turned = one.turned(LAST)
+        try:
+            flat(turned.view)
+        except GraphError:
+            if 0 in value.view.strides:
+                return None
+            continue
+        return turned
+    return None
+
+
+def _conv(
+    w: Writer, p: ConvParams, x: Value, weight: Value, bias: Value | None, chain: Chain | None,
+    extras: Sequence[Value], y: Value,
+) -> None:  # fmt: skip
+    """One launch, or one for each group where these are neither one nor all of one channel."""
+    dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
+    x = w.typed_as(x, dtype) if x.dtype is dtype else w.again(x, dtype, LAST)
+    depthwise = p.groups > 1 and each == 1 and filters == 1
+    order = (2, 3, 1, 0) if depthwise else (0, 2, 3, 1)
+    weight = w.again(weight, dtype, order)  # as its kernel reads it
+    turned = weight.turned(order)
+    if depthwise:
+        turned = turned.moved(Move("select", (2, 0)))
+        _conv_call(w, "depthwise", p, x, turned, bias, chain, extras, y)
+        return
+    for group in range(p.groups):
+        first, last = group * each, group * filters
+        own_bias = bias and bias.part(0, last, filters)
+        _conv_call(
+            w, "conv", p, x.part(1, first, each), turned.part(0, last, filters), own_bias, chain,
+            [v.part(3, last, filters) for v in extras], y.part(1, last, filters),
+        )  # fmt: skip
+
+
+def _conv_call(
+    w: Writer, op: str, p: ConvParams, x: Value, weight: Value, bias: Value | None,
+    chain: Chain | None, extras: Sequence[Value], y: Value,
+) -> None:  # fmt: skip
+    dtype, out = w.narrow, y.turned(LAST)
+    if chain is not None:
+        made = w.typed(chain, [Value(out.view, DType.F32), *extras], [out])
+        chain = replace(made, operands=("full", *made.operands[1:]))
+    w.call(
+        op, dtype.short, x=x.turned(LAST).view, w=weight.view, bias=bias.view if bias else None,
+        inputs=[v.view for v in extras], y=[out.view], chain=chain, **_window(p.window),
+    )  # fmt: skip
+
+
+def lower_pool(
+    w: Writer, p: PoolParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    (x,) = operands
+    rank = len(x.shape) - 2
+    if p.window is None:
+        kind = "max" if p.kind == "max" else "mean"
+        axes = tuple(range(-rank, 0))
+        return lower_reduce(w, ReduceParams(kind, axes, not p.flat), operands, targets)
+    if rank > 2:
+        raise LackingError("GPU pooling is over one or two axes")
+    (spec,) = p.infer([TensorSpec(x.dtype, x.shape)])
+    shape: Shape = spec.shape or ()
+    full: Shape = (*shape[:2], 1, shape[2]) if rank == 1 else shape
+    y = w.number(full, LAST)
+    x = w.typed_as(_plane(x), w.narrow)
+    kernel = p.window.kernel if rank == 2 else (1, *p.window.kernel)
+    w.call(
+        "pool", w.narrow.short, x=x.turned(LAST).view, y=y.turned(LAST).view,
+        kind=p.kind.replace("-", "_"), kernel=kernel, **_window(p.window),
+    )  # fmt: skip
+    return [y.moved(Move("squeeze", (2,))) if rank == 1 else y]

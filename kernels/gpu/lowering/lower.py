@@ -1,0 +1,162 @@
+"""Lowering: a fused region becomes a program of kernel calls.
+
+Extents in a program are symbols bound by the node's own inputs.  Each word of the vocabulary has
+one function that takes values wherever they lie and says where its results do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ir import DType, TensorSpec, assumed, product
+from tracea_graph.kernels.gpu.lowering.images import lower_conv, lower_pool
+from tracea_graph.kernels.gpu.lowering.pointwise import (
+    Targets,
+    lower_concat,
+    lower_elementwise,
+    lower_grid,
+    lower_move,
+)
+from tracea_graph.kernels.gpu.lowering.products import lower_attention, lower_gemm, lower_matmul
+from tracea_graph.kernels.gpu.lowering.rows import (
+    lower_channel_norm,
+    lower_embedding,
+    lower_norm,
+    lower_reduce,
+    lower_softmax,
+    lower_take,
+)
+from tracea_graph.kernels.gpu.lowering.writer import LackingError, Value, Writer
+from tracea_graph.kernels.program import Call, Program, View
+from tracea_graph.kernels.signature import clipped, localise, loose_axes
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["MOST_GUARDED", "calls_of", "lower", "lower_guard"]
+
+MOST_GUARDED = 64
+_TRUE = Chain((), (Step("equal", (0.0, 0.0)),), (0,))
+Lowering = Callable[[Writer, Any, Sequence[Value], Targets], list[Value]]
+
+
+def lower(graph: TileGraph, region: Region) -> Program:
+    """The program of one fused region, its scratch placed for the graph's bindings.
+
+    Raises TypeError for a region that is not fused, LackingError where a kernel is missing.
+    """
+    writer, where = _written(graph, region)
+    shapes = [graph.spec(v).shape or () for v in region.operands]
+    sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
+    return writer.done(where, sizes)
+
+
+def calls_of(graph: TileGraph, region: Region) -> list[Call]:
+    """The calls of a region's program.  Raises as :func:`lower`."""
+    return _written(graph, region)[0].calls
+
+
+def _written(graph: TileGraph, region: Region) -> tuple[Writer, dict[str, tuple[int, int]]]:
+    if not region.fused:
+        raise TypeError(f"{region.op} is not a fused region")
+    if loose_axes(graph, region):
+        raise LackingError("GPU programs repeat no input that may turn out to be of size 1")
+    local, where = localise(clipped([graph.spec(v) for v in region.operands]))
+    w = Writer(local, tuple(region.params.infer(local)))
+    results = w.slots("output")
+    made = lower_op(w, region.params, w.slots("input"), results)
+    for value, target in zip(made, results, strict=True):
+        if value.view != target.view:
+            w.copy(value, target)
+    return w, where
+
+
+def lower_op(
+    w: Writer, params: OpParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """Write the calls of a word; where its results lie."""
+    if (lowering := _LOWERINGS.get(type(params))) is None:
+        name = type(params).__name__.removesuffix("Params")
+        raise LackingError(f"there is no GPU kernel for {name}")
+    made = lowering(w, params, operands, targets)
+    assert all(v.dtype for v in made)
+    return made
+
+
+def _lower_region(
+    w: Writer, p: RegionParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """The steps in order; what leaves the program is written where it belongs at once."""
+    wanted = dict(zip(p.results, targets, strict=True))
+    values = list(operands)
+    for step in p.steps:
+        reads = [values[i] for i in step.operands]
+        asked = [wanted.get(len(values) + i) for i in range(step.results)]
+        count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
+        asked += [None] * (count - step.results)
+        made = lower_op(w, step.params, reads, asked)
+        for value, target in zip(made[: step.results], asked, strict=False):
+            if target is not None and value.view != target.view:
+                w.copy(value, target)
+                value = target if target.dtype is value.dtype else value
+            values.append(value)
+    return [wanted[i] or values[i] for i in p.results]
+
+
+def lower_guard(specs: Sequence[TensorSpec]) -> Program:
+    """Compare tensors of these specs, then their references, bytewise; the result is bool ``[1]``.
+
+    Raises ValueError for a size that is not a number.
+    """
+    if any(s.shape is None or any(not isinstance(d, int) for d in s.shape) for s in specs):
+        raise ValueError("a guard compares tensors of known sizes")
+    w = Writer((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))
+    slots, (result,) = w.slots("input"), w.slots("output")
+    w.chain(_TRUE, [], [result])
+    for i in range(len(specs)):
+        both = []
+        for value in (slots[i], slots[len(specs) + i]):
+            count = product(value.shape) * int(value.dtype.size)  # type: ignore[operator]
+            both.append(View.dense(value.view.buffer, (count,)))
+        w.call("same", "b1", x=both[0], reference=both[1], y=result.view)
+    return w.done({}, {})
+
+
+_LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
+    {
+        GemmParams: lower_gemm,
+        MatMulParams: lower_matmul,
+        AttentionParams: lower_attention,
+        ElementwiseParams: lower_elementwise,
+        ConcatParams: lower_concat,
+        MoveParams: lower_move,
+        GridParams: lower_grid,
+        NormParams: lower_norm,
+        EmbeddingParams: lower_embedding,
+        TakeParams: lower_take,
+        SoftmaxParams: lower_softmax,
+        ReduceParams: lower_reduce,
+        ChannelNormParams: lower_channel_norm,
+        ConvParams: lower_conv,
+        PoolParams: lower_pool,
+        RegionParams: _lower_region,
+    }
+)

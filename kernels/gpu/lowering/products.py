@@ -1,0 +1,192 @@
+"""Lowering of matrix products and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
+from tracea_graph.kernels.gpu.lowering.rows import matrix, norm_call
+from tracea_graph.kernels.gpu.lowering.writer import (
+    HALVES,
+    LackingError,
+    Shape,
+    Value,
+    Writer,
+)
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.weights import KN, NK
+
+__all__ = ["lower_attention", "lower_gemm", "lower_matmul"]
+
+
+def product_call(
+    w: Writer, x: Value, weight: Value, layout: str, chain: Chain | None,
+    extras: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
+) -> None:  # fmt: skip
+    """A product of values in one type; extras and results have the product's shape."""
+    dtype = w.narrow
+    x, weight = w.typed_as(x, dtype), w.typed_as(weight, dtype)
+    if chain is not None or any(v.dtype is not dtype for v in results):
+        chain = chain or Chain(("full",), (), (0,))
+        made = w.typed(chain, [Value(results[0].view, DType.F32), *extras], results)
+        chain = replace(made, operands=("full", *made.operands[1:]))
+    w.call(
+        "gemm", dtype.short, x=x.view, w=weight.view,
+        bias=w.typed_as(bias, DType.F32).view if bias else None,
+        inputs=[v.view for v in extras], y=[v.view for v in results], layout=layout, chain=chain,
+    )  # fmt: skip
+
+
+def lower_gemm(
+    w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    if p.layout not in (KN, NK):
+        raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
+    x, weight, bias, extras, affine = p.split(operands)
+    full = (*x.shape[:-1], p.n)
+    types = p.epilogue.result_types if p.epilogue else (DType.F32,)
+    if p.parts:
+        whole = w.number(full)
+        made = [whole]
+    elif p.norm:
+        last = targets[1] if p.keep_sum else None
+        made = [last or w.number(full)]
+    else:
+        made = [t or w.temp(stored(w, d), full) for t, d in zip(targets, types, strict=True)]
+    seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in extras]
+    layout = "kn" if p.layout == KN else "nk"
+    product_call(
+        w, matrix(w, x), weight, layout, p.epilogue, seen, [matrix(w, v) for v in made], bias
+    )
+    if p.parts:
+        starts = [sum(p.parts[:i]) for i in range(len(p.parts))]
+        axis = len(full) - 1
+        return [whole.part(axis, s, n) for s, n in zip(starts, p.parts, strict=True)]
+    if p.norm is None:
+        return made
+    y = targets[0] or w.number(full)
+    norm_call(w, p.norm, [matrix(w, made[0])], None, affine, matrix(w, y))
+    return [y, *made][: 1 + p.keep_sum]
+
+
+def lower_matmul(
+    w: Writer, p: MatMulParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    a, b, *extras = operands
+    full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
+    left, right = _as_read(w, p, 0, a), _as_read(w, p, 1, b)
+    left = left.moved(Move("unsqueeze", (0,))) if len(left.shape) == 1 else left
+    right = right.moved(Move("unsqueeze", (1,))) if len(right.shape) == 1 else right
+    types = p.epilogue.result_types if p.epilogue else (DType.F32,)
+    made = [
+        Value(View.dense(t.view.buffer, full), t.dtype) if t else w.temp(stored(w, d), full)
+        for t, d in zip(targets, types, strict=True)
+    ]
+    outer = full[:-2]
+    left = left.stretched((*outer, *left.shape[-2:]))
+    right = right.stretched((*outer, *right.shape[-2:]))
+    seen = [v.stretched(full) for v in extras]
+    dtype = w.narrow
+    left, right = w.typed_as(left, dtype), w.typed_as(right, dtype)
+    values = _flat(left, right, [*seen, *made])
+    product_call(
+        w, values[0], values[1], "kn", p.epilogue, values[2 : 2 + len(seen)],
+        values[2 + len(seen) :],
+    )  # fmt: skip
+    shape = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])[0].shape or ()
+    return [t or Value(View.dense(v.view.buffer, shape), v.dtype)
+            for t, v in zip(targets, made, strict=True)]  # fmt: skip
+
+
+def _as_read(w: Writer, p: MatMulParams, which: int, value: Value) -> Value:
+    """Heads apart, then the axes in order."""
+    perm = (p.a_perm, p.b_perm)[which]
+    moves: tuple[Move, ...] = ()
+    if p.heads[which]:
+        moves += (Move("reshape", (*[0] * (len(perm) - 2), p.heads[which], -1)),)
+    if perm:
+        moves += (Move("transpose", perm),)
+    return w.through(value, IndexMap(moves))
+
+
+def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:
+    """One tall product where the right matrix is always the same and rows lie evenly."""
+    outer = len(left.shape) - 2
+    if outer and all(s == 0 for s in right.view.strides[:outer]):
+        try:
+            tall = [v.flat(outer + 1, 1) for v in (left, *others)]
+        except ValueError:
+            return [left, right, *others]
+        own = View(right.view.buffer, right.shape[outer:], right.view.strides[outer:],
+                   right.view.offset)  # fmt: skip
+        return [tall[0], replace(right, view=own), *tall[1:]]
+    return [left, right, *others]
+
+
+# ---- attention -------------------------------------------------------------------------------
+
+
+def lower_attention(
+    w: Writer, p: AttentionParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    specs = [TensorSpec(v.dtype, v.shape) for v in operands]
+    (spec,) = p.infer(specs)
+    batch, queries = p.extents(0, specs[0])
+    keys = p.extents(1, specs[1])[1]
+    y = targets[0] or w.number(spec.shape or ())
+    sizes = (p.head, p.head, p.head_v)
+    q, k, v = (
+        _heads(w, operands[i], p.layouts[i], p.counts[i], sizes[i], p.offsets[i]) for i in range(3)
+    )
+    out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    mask, kind = None, p.mask
+    if kind != "none":
+        full: Shape = (batch, p.heads, queries, keys)
+        held = operands[3]
+        held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
+        mask = held.stretched(full).view
+    places = operands[3].view if p.causal == "placed" else None
+    before, behind = p.reach
+    fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
+    fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= 128
+    dtype = w.narrow
+    q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
+    if fast:
+        if y.dtype is not dtype:
+            y2 = w.number(spec.shape or ())
+            out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
+        w.call(
+            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, y=out.view,
+            mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, scale=p.scale, fill=p.fill,
+            softcap=p.softcap,
+        )  # fmt: skip
+        return [y2 if y.dtype is not dtype else y]
+    if max(p.head, p.head_v) > 256:
+        raise LackingError("GPU attention takes heads of up to 256 columns")
+    w.call(
+        "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, places=places,
+        y=out.view,
+        mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, before=before, behind=behind,
+        everywhere=p.everywhere, scale=p.scale, fill=p.fill, softcap=p.softcap,
+        y_type=y.dtype.short,
+    )  # fmt: skip
+    return [y]
+
+
+def _heads(w: Writer, value: Value, layout: str, count: int, size: int, first: int) -> Value:
+    """A tensor as ``[B, H, rows, size]``."""
+    if layout == "rows":
+        part = value.part(2, first, count * size)
+        return w.through(
+            part, IndexMap((Move("reshape", (0, 0, count, size)), Move("transpose", (0, 2, 1, 3))))
+        )
+    if layout == "split":
+        return value.turned((0, 2, 1, 3))
+    return value.turned((0, 1, 3, 2)) if layout == "turned" else value

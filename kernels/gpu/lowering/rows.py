@@ -1,0 +1,243 @@
+"""Lowering of what works over rows: norms, softmax, reductions, look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, combine, product
+from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
+from tracea_graph.kernels.gpu.lowering.writer import IDENTITY, LackingError, Shape, Value, Writer
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
+
+__all__ = [
+    "lower_channel_norm", "lower_embedding", "lower_norm", "lower_reduce", "lower_softmax",
+    "lower_take", "norm_call",
+]  # fmt: skip
+
+FLOATS = (DType.F32, DType.F16, DType.BF16)
+
+
+def matrix(w: Writer, value: Value) -> Value:
+    """Rows by the last axis."""
+    return w.flat(value, len(value.shape) - 1, 1)
+
+
+def norm_call(
+    w: Writer, norm: Norm, data: Sequence[Value], chain: Chain | None, affine: Sequence[Value],
+    y: Value, also: Value | None = None,
+) -> None:  # fmt: skip
+    """A norm of rows that a chain makes of ``data``; all are matrices.
+
+    ``also`` gets the rows before the norm.
+    """
+    gamma = w.typed_as(affine[0], DType.F32).view if norm.gamma else None
+    beta = w.typed_as(affine[-1], DType.F32).view if norm.beta else None
+    chain = chain or IDENTITY
+    results = (Value(y.view, DType.F32), *((also,) if also else ()))
+    chain = w.typed(replace(chain, results=chain.results[:1] * len(results)), data, results)
+    w.call(
+        "norm", y.dtype.short, x=[v.view for v in data], gamma=gamma, beta=beta, y=y.view,
+        also=also and also.view, kind=norm.kind, epsilon=norm.epsilon,
+        chain=None if chain == IDENTITY and data[0].dtype is y.dtype else chain,
+    )  # fmt: skip
+
+
+def lower_norm(
+    w: Writer, p: NormParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    data, affine = operands[: p.data_operands], operands[p.data_operands :]
+    kinds = p.prologue.operands if p.prologue else (FULL,)
+    full = data[kinds.index(FULL)].shape
+    made = [t or w.number(full) for t in targets]
+    seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in data]
+    into = [matrix(w, v) for v in made]
+    norm_call(w, p.norm, seen, p.prologue, affine, into[0], into[1] if p.keep_sum else None)
+    return made
+
+
+def lower_embedding(
+    w: Writer, p: EmbeddingParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
+    kinds = {v.dtype for v in numbers}
+    if len(kinds) > 1 or not kinds <= {DType.I32, DType.I64}:
+        raise LackingError("GPU look-ups take indices of one type, of 32 or 64 bits")
+    rank = max(len(v.shape) for v in numbers)
+    rows: Shape = tuple(_wide(numbers, rank, axis) for axis in range(rank))
+    full = (*rows, tables[0].shape[-1])
+    dtype = w.narrow
+    total = targets[-1] if p.keep_sum or not p.norm else None
+    total = total or w.temp(dtype, full)
+    ids = [w.flat(v.stretched(rows), rank) for v in numbers]
+    w.call(
+        "embedding", total.dtype.short, tables=[t.view for t in tables],
+        ids=[v.view for v in ids], y=matrix(w, total).view, count=p.tables,
+        table_type=_same(tables).short, index_type=next(iter(kinds)).short,
+    )  # fmt: skip
+    if p.norm is None:
+        return [total]
+    made = targets[0] or w.temp(dtype, full)
+    norm_call(w, p.norm, [matrix(w, total)], None, operands[2 * p.tables :], matrix(w, made))
+    return [made, total] if p.keep_sum else [made]
+
+
+def _wide(numbers: Sequence[Value], rank: int, axis: int):  # type: ignore[no-untyped-def]
+    sizes = [v.shape[axis - rank + len(v.shape)] for v in numbers if len(v.shape) >= rank - axis]
+    return next((s for s in sizes if s != 1), 1)
+
+
+def _same(tables: Sequence[Value]) -> DType:
+    kinds = {t.dtype for t in tables}
+    if len(kinds) > 1:
+        raise LackingError("GPU look-ups take tables of one type")
+    return kinds.pop()
+
+
+def lower_take(
+    w: Writer, p: TakeParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    raise LackingError("there is no GPU kernel that takes elements along an axis")
+
+
+# ---- along axes ------------------------------------------------------------------------------
+
+
+def _in_rows(
+    w: Writer, chain: Chain | None, operands: Sequence[Value], full: Shape, gone: Sequence[int]
+) -> tuple[list[Value], Chain | None, list[int]]:
+    """Operands as matrices whose columns are the axes that go; the chain, None where it is done;
+    and the axes in order."""
+    kept = [a for a in range(len(full)) if a not in gone]
+    order, groups = [*kept, *gone], (len(kept), len(gone))
+    seen = [v.stretched(full).turned(order) for v in operands]
+    try:
+        return [v.flat(*groups) for v in seen], chain, order
+    except ValueError:
+        made = w.number(tuple(full[a] for a in order))
+        w.chain(chain or IDENTITY, seen, [made])
+        return [made.flat(*groups)], None, order
+
+
+def lower_softmax(
+    w: Writer, p: SoftmaxParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    full = p.full([v.shape for v in operands])
+    axis = len(full) + p.axis
+    data, chain, order = _in_rows(w, p.prologue, operands, full, [axis])
+    turned = tuple(full[a] for a in order)
+    back = [order.index(a) for a in range(len(full))]
+    (target,) = targets
+    y = target if target and p.axis == -1 else w.number(turned)
+    _rows_call(w, "softmax", data, chain, y.flat(len(full) - 1, 1), log=p.log)
+    return [y if p.axis == -1 else y.turned(back)]
+
+
+def _rows_call(
+    w: Writer, op: str, data: Sequence[Value], chain: Chain | None, y: Value, **more: object
+) -> None:
+    if chain is not None or data[0].dtype is not y.dtype:
+        made = w.typed(chain or IDENTITY, data, [Value(y.view, DType.F32)])
+        more["chain"] = made
+    w.call(op, y.dtype.short, x=[v.view for v in data], y=y.view, **more)
+
+
+_REDUCTIONS = {
+    "sum": "sum", "mean": "sum", "l1": "absolutes", "sum_square": "squares", "max": "max",
+    "min": "min", "prod": "product",
+}  # fmt: skip
+_SHIFTED = Chain(
+    (FULL, COL),
+    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
+    (5,),
+)
+"""exp(x − m), where m is finite; else exp(x)."""
+_LOG_SUM = Chain(
+    (FULL, FULL),
+    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("log", (0,)), Step("add", (4, 3))),
+    (5,),
+)
+"""log(sum) + m, with m as above."""
+
+
+def lower_reduce(
+    w: Writer, p: ReduceParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    data, extras = operands[: p.data_operands], operands[p.data_operands :]
+    full = p.full([v.shape for v in operands])
+    gone = sorted(len(full) + a for a in p.axes)
+    kept = tuple(d for a, d in enumerate(full) if a not in gone)
+    direct = targets[0] is not None and not p.epilogue
+    y = w.temp(targets[0].dtype if direct and targets[0] else w.narrow, kept)
+    if direct and targets[0] is not None:
+        y = Value(View.dense(targets[0].view.buffer, kept), targets[0].dtype)
+    if p.kind == "log_sum_exp":
+        _log_sum_exp(w, p.prologue, data, full, gone, y)
+    else:
+        seen, chain, _ = _in_rows(w, p.prologue, data, full, gone)
+        _rows_call(
+            w, "reduce", seen, chain, y.flat(len(kept)), kind=_REDUCTIONS[p.kind],
+            mean=p.kind == "mean",
+        )  # fmt: skip
+    shape = p.reduced(full)
+    result = Value(View.dense(y.view.buffer, shape), y.dtype)
+    if p.epilogue is None:
+        return [result]
+    shape = _broadcast([result, *extras])
+    made = targets[0] or w.temp(stored(w, DType.F32), shape)
+    w.chain(p.epilogue, [v.stretched(shape) for v in (result, *extras)], [made])
+    return [made]
+
+
+def _broadcast(values: Sequence[Value]) -> Shape:
+    rank = max(len(v.shape) for v in values)
+    return tuple(_wide(values, rank, axis) for axis in range(rank))
+
+
+def _log_sum_exp(
+    w: Writer, chain: Chain | None, data: Sequence[Value], full: Shape, gone: Sequence[int],
+    y: Value,
+) -> None:  # fmt: skip
+    seen, chain, _ = _in_rows(w, chain, data, full, gone)
+    rows = seen[0].shape[0]
+    most, total = w.temp(DType.F32, (rows,)), w.temp(DType.F32, (rows,))
+    if chain is not None:
+        x = w.temp(DType.F32, seen[0].shape)
+        w.chain(chain, seen, [x])
+        seen = [x]
+    _rows_call(w, "reduce", seen, None, most, kind="max", mean=False)
+    column = Value(View(most.view.buffer, seen[0].shape, (1, 0)), DType.F32)
+    _rows_call(w, "reduce", [*seen, column], _SHIFTED, total, kind="sum", mean=False)
+    w.chain(_LOG_SUM, [total, most], [y.flat(len(y.shape))])
+
+
+def lower_channel_norm(
+    w: Writer, p: ChannelNormParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """Rows are the channels of a group at all positions; then gamma and beta of each channel."""
+    x, affine = w.dense(operands[0]), operands[1:]
+    batch, channels, *space = x.shape
+    each = combine("floordiv", channels, p.groups)
+    rows = combine("mul", batch, p.groups)
+    cols = combine("mul", each, product(tuple(space)))
+    made = targets[0] or w.number(x.shape)
+    seen = Value(View.dense(x.view.buffer, (rows, cols)), x.dtype)
+    into = Value(View.dense(made.view.buffer, (rows, cols)), made.dtype)
+    plain = replace(p.norm, gamma=False, beta=False)
+    norm_call(w, plain, [seen], None, (), into)
+    if affine:
+        wide = [Value(View(v.view.buffer, x.shape, (0, 1, *(0 for _ in space)), v.view.offset),
+                      v.dtype) for v in affine]  # fmt: skip
+        steps = [Step("mul", (0, 1))] if p.norm.gamma else []
+        if p.norm.beta:
+            steps.append(Step("add", (len(wide) + 1 if steps else 0, len(wide))))
+        chain = Chain((FULL,) * (1 + len(wide)), tuple(steps), (len(wide) + len(steps),))
+        w.chain(chain, [made, *wide], [made])
+    return [made]

@@ -1,0 +1,151 @@
+"""Encode a GPU program as its node's ``plan`` attribute, a flat list of int64.
+
+=========  =====================================================================================
+part       words
+=========  =====================================================================================
+header     magic, version, total words, then the counts: inputs, outputs, symbols, sizes, temps,
+           launches
+symbol     the input and the axis that bind it
+size       operator, a, b: ``0 number 0``, ``1 symbol 0``, or an operator on two sizes before it
+           (2 add, 3 sub, 4 mul, 5 floordiv, 6 ceildiv, 7 max, 8 min)
+tensor     (inputs, then outputs) ONNX element code, rank, the size of each dimension
+temp       ONNX element code, the size that is its count, first launch, last launch; in the order
+           in which they take their places
+launch     the kernel's key, three sizes of the grid, threads, bytes of shared memory, how many
+           arguments, and these
+argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null), 1 if written,
+           bytes of an element, sizes: offset, the last element behind it, 0 where there is none;
+           1 whole number: a size; 2 floating-point number: its 32 bits; 3 divisor: a size
+=========  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Extent, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.kernels import key_of, launch_for
+from tracea_graph.kernels.gpu.launch import Argument
+from tracea_graph.kernels.program import Buffer, Call, Program, View
+
+__all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
+
+MAGIC = 0x7570_6761_6563_6172
+"""``raceagpu`` in ASCII, little end first."""
+VERSION = 1
+LIMITS = {
+    "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
+    "temps": 4096, "launches": 8192, "rank": 8, "arguments": 64,
+}  # fmt: skip
+"""What the library accepts; the same numbers stand in ``runtime/plan.h``."""
+_OPERATORS = ("", "", "add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
+_KINDS = ("pointer", "i32", "f32", "divisor")
+
+
+@dataclass
+class _Sizes:
+    """Sizes by number, each there once."""
+
+    symbols: Mapping[str, int]
+    rows: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def of(self, extent: Extent) -> int:
+        """The number of a size.  Raises GraphError for a symbol that nothing binds."""
+        if isinstance(extent, int):
+            row = (0, extent, 0)
+        elif isinstance(extent, str):
+            if extent not in self.symbols:
+                raise GraphError(f"A plan uses the size {extent!r}, which no input of it binds.")
+            row = (1, self.symbols[extent], 0)
+        else:
+            a, b = extent.args
+            row = (_OPERATORS.index(extent.op), self.of(a), self.of(b))
+        return self.rows.setdefault(row, len(self.rows))
+
+
+def encode(program: Program) -> tuple[int, ...]:
+    """The plan of a program.
+
+    Raises GraphError where the program exceeds :data:`LIMITS`, or uses a size nothing binds.
+    """
+    if program.loops or program.loose:
+        raise GraphError("A GPU plan has no loops and no loose axes.")
+    sizes = _Sizes({name: i for i, name in enumerate(program.symbols)})
+    body: list[int] = []
+    for spec in (*program.inputs, *program.outputs):
+        if spec.dtype is None or spec.shape is None:
+            raise GraphError(f"A program's signature must be fully typed, but it has {spec}.")
+        body += (spec.dtype.onnx, _counted("rank", len(spec.shape)), *map(sizes.of, spec.shape))
+    for temp in program.temps:
+        body += (temp.dtype.onnx, sizes.of(temp.count), temp.first, temp.last)
+    for call in program.calls:
+        body += _launch(program, call, sizes)
+    counts = (
+        ("inputs", len(program.inputs)), ("outputs", len(program.outputs)),
+        ("symbols", len(program.symbols)), ("sizes", len(sizes.rows)),
+        ("temps", len(program.temps)), ("launches", len(program.calls)),
+    )  # fmt: skip
+    head = [_counted(what, count) for what, count in counts]
+    head += [word for place in program.symbols.values() for word in place]
+    head += [word for row in sizes.rows for word in row]
+    words = (MAGIC, VERSION, 3 + len(head) + len(body), *head, *body)
+    _counted("words", len(words))
+    return words
+
+
+def _counted(what: str, count: int) -> int:
+    if count > LIMITS[what]:
+        raise GraphError(f"A GPU plan holds at most {LIMITS[what]} {what}, this one has {count}.")
+    return count
+
+
+def _launch(program: Program, call: Call, sizes: _Sizes) -> list[int]:
+    launch, symbol = launch_for(call)
+    schema = CALLS.of(call)
+    written = {id(v.buffer): v.buffer for o, v in schema.each(call) if o.written and v is not None}
+    buffers = set(written.values())
+    count = _counted("arguments", len(launch.arguments))
+    words = [key_of(symbol), *map(sizes.of, launch.grid), launch.threads, launch.shared, count]
+    for argument in launch.arguments:
+        words += _argument(program, argument, sizes, buffers)
+    return words
+
+
+def _argument(
+    program: Program, argument: Argument, sizes: _Sizes, written: set[Buffer]
+) -> list[int]:
+    value = argument.value
+    if argument.kind == "pointer":
+        if not isinstance(value, View):
+            return [0, -1, 0, 1, sizes.of(0), sizes.of(0)]
+        first = {"input": 0, "output": len(program.inputs),
+                 "temp": len(program.inputs) + len(program.outputs)}  # fmt: skip
+        number = first[value.buffer.kind] + value.buffer.index
+        size = int(argument.dtype.size)
+        ends = sizes.of(value.offset), sizes.of(_span(value))
+        return [0, number, int(value.buffer in written), size, *ends]
+    if argument.kind == "f32":
+        assert isinstance(value, float)
+        return [2, int(struct.unpack("<I", struct.pack("<f", value))[0])]
+    assert not isinstance(value, View | float | None)
+    return [_KINDS.index(argument.kind), sizes.of(value)]
+
+
+def _span(view: View) -> Extent:
+    """One more than the last element of a view, counted from its first; 0 where it has none.
+
+    Strides are not below zero where kernels are launched over a view, but for slices that go
+    backwards, whose first element is the last one.
+    """
+    total: Extent = 1
+    for dim, step in zip(view.dims, view.strides, strict=True):
+        if isinstance(step, int) and step <= 0:
+            continue
+        last = combine("max", combine("sub", dim, 1), 0)
+        total = combine("add", total, combine("mul", last, step))
+    some = combine("min", product(view.dims), 1)
+    return combine("mul", total, some) if some != 1 else total

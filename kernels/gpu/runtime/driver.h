@@ -1,0 +1,119 @@
+// The part of the CUDA driver API this library uses, without cuda.h: types, values, and functions
+// by name from libcuda, which is opened when it is needed.  Symbols carry their version.
+#pragma once
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+
+namespace tracea {
+namespace cu {
+
+typedef int Result;
+typedef int Device;
+typedef uint64_t Address;
+typedef struct ContextOfDriver* Context;
+typedef struct ModuleOfDriver* Module;
+typedef struct FunctionOfDriver* Function;
+typedef struct StreamOfDriver* Stream;
+typedef struct GraphOfDriver* Graph;
+typedef struct NodeOfDriver* Node;
+typedef struct ExecOfDriver* Exec;
+
+constexpr Result kOutOfMemory = 2;
+enum { kMultiprocessors = 16, kMajor = 75, kMinor = 76 };  // CUdevice_attribute
+enum { kMaxDynamicShared = 8 };                            // CUfunction_attribute
+enum { kHost = 1, kDevice = 2 };                           // CUmemorytype
+enum { kNonBlocking = 1, kPortable = 1 };                  // streams; memory of the host
+
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  Stream stream;
+  void* attributes;
+  unsigned attribute_count;
+};
+struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2
+  Function function;
+  unsigned grid[3], block[3], shared;
+  void** parameters;
+  void** extra;
+  void* kernel;
+  Context context;
+};
+struct EdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+struct Copy3D {  // CUDA_MEMCPY3D
+  size_t from_x, from_y, from_z, from_lod;
+  int from_type;
+  const void* from_host;
+  Address from_device;
+  void* from_array;
+  void* reserved0;
+  size_t from_pitch, from_height;
+  size_t to_x, to_y, to_z, to_lod;
+  int to_type;
+  void* to_host;
+  Address to_device;
+  void* to_array;
+  void* reserved1;
+  size_t to_pitch, to_height;
+  size_t width, height, depth;
+};
+
+#define TRACEA_CUDA(X)                                                                          \
+  X(init, "cuInit", (unsigned))                                                                 \
+  X(driver_version, "cuDriverGetVersion", (int*))                                               \
+  X(error_name, "cuGetErrorName", (Result, const char**))                                       \
+  X(error_text, "cuGetErrorString", (Result, const char**))                                     \
+  X(device_count, "cuDeviceGetCount", (int*))                                                   \
+  X(device, "cuDeviceGet", (Device*, int))                                                      \
+  X(device_attribute, "cuDeviceGetAttribute", (int*, int, Device))                              \
+  X(retain_context, "cuDevicePrimaryCtxRetain", (Context*, Device))                             \
+  X(use_context, "cuCtxSetCurrent", (Context))                                                  \
+  X(load_module, "cuModuleLoadData", (Module*, const void*))                                    \
+  X(function, "cuModuleGetFunction", (Function*, Module, const char*))                          \
+  X(set_function, "cuFuncSetAttribute", (Function, int, int))                                   \
+  X(allocate, "cuMemAlloc_v2", (Address*, size_t))                                              \
+  X(free_device, "cuMemFree_v2", (Address))                                                     \
+  X(allocate_host, "cuMemHostAlloc", (void**, size_t, unsigned))                                \
+  X(free_host, "cuMemFreeHost", (void*))                                                        \
+  X(upload, "cuMemcpyHtoD_v2", (Address, const void*, size_t))                                  \
+  X(upload_async, "cuMemcpyHtoDAsync_v2", (Address, const void*, size_t, Stream))               \
+  X(download_async, "cuMemcpyDtoHAsync_v2", (void*, Address, size_t, Stream))                   \
+  X(create_stream, "cuStreamCreate", (Stream*, unsigned))                                       \
+  X(destroy_stream, "cuStreamDestroy_v2", (Stream))                                             \
+  X(wait_for_stream, "cuStreamSynchronize", (Stream))                                           \
+  X(launch, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))                \
+  X(create_graph, "cuGraphCreate", (Graph*, unsigned))                                          \
+  X(add_kernel, "cuGraphAddKernelNode_v2",                                                      \
+    (Node*, Graph, const Node*, size_t, const KernelNode*))                                     \
+  X(add_copy, "cuGraphAddMemcpyNode",                                                           \
+    (Node*, Graph, const Node*, size_t, const Copy3D*, Context))                                \
+  X(add_edges, "cuGraphAddDependencies_v2",                                                     \
+    (Graph, const Node*, const Node*, const EdgeData*, size_t))                                 \
+  X(instantiate, "cuGraphInstantiateWithFlags", (Exec*, Graph, unsigned long long))             \
+  X(upload_graph, "cuGraphUpload", (Exec, Stream))                                              \
+  X(launch_graph, "cuGraphLaunch", (Exec, Stream))                                              \
+  X(destroy_exec, "cuGraphExecDestroy", (Exec))                                                 \
+  X(destroy_graph, "cuGraphDestroy", (Graph))
+
+struct Driver {
+#define X(name, symbol, parameters) Result(*name) parameters;
+  TRACEA_CUDA(X)
+#undef X
+
+  // Opens libcuda; null, or the name of what is missing.
+  const char* open() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return "libcuda.so.1";
+#define X(name, symbol, parameters)                                           \
+  name = reinterpret_cast<Result(*) parameters>(dlsym(library, symbol));      \
+  if (!name) return symbol;
+    TRACEA_CUDA(X)
+#undef X
+    return nullptr;
+  }
+};
+
+}  // namespace cu
+}  // namespace tracea

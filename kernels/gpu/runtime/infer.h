@@ -1,0 +1,115 @@
+// Shape inference: shapes of a program's outputs from what is known of its inputs'.
+//
+// A symbol's name is copied only from the input dimension that binds it.  Every other unknown
+// dimension gets a name of its own: sharing one would claim an equality, and an unnamed one makes
+// the runtime take -1 for a size.
+#pragma once
+#include "runtime/ort_abi.h"
+#include "runtime/plan.h"
+
+namespace tracea {
+
+constexpr size_t kNameBytes = 96;
+
+class Inference {
+ public:
+  Inference(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
+  ~Inference() {
+    program_.pool.release();
+    free(words_);
+  }
+
+  // Sets the shapes it can; a malformed plan is reported when the kernel is created.
+  void run() {
+    Fault fault;
+    if (!read_plan() || !Reader(words_, count_, &program_, &fault).program()) return;
+    for (int32_t i = 0; i < program_.symbol_count; ++i) bind(i);
+    sizes_ = program_.pool.array<int64_t>(program_.size_count + 1);
+    if (!sizes_) return;
+    evaluate(program_, values_, sizes_);
+    for (int32_t i = 0; i < program_.output_count; ++i) set_output(i);
+  }
+
+ private:
+  bool good(OrtStatus* status) {
+    if (status) ort::ReleaseStatus(api_, status);
+    return !status;
+  }
+
+  bool read_plan() {
+    const OrtOpAttr* attribute = nullptr;
+    if (!good(ort::ShapeInferContext_GetAttribute(api_, context_, "plan", &attribute)))
+      return false;
+    size_t bytes = 0;
+    int64_t first = 0;
+    good(ort::ReadOpAttr(api_, attribute, kOrtAttrInts, static_cast<void*>(&first), sizeof first,
+                         &bytes));
+    if (bytes < sizeof first || bytes > kMaxWords * sizeof first) return false;
+    words_ = static_cast<int64_t*>(malloc(bytes));
+    count_ = static_cast<int64_t>(bytes / sizeof first);
+    return words_ && good(ort::ReadOpAttr(api_, attribute, kOrtAttrInts,
+                                          static_cast<void*>(words_), bytes, &bytes));
+  }
+
+  void bind(int32_t symbol) {
+    const Place& where = program_.symbols[symbol];
+    OrtTensorTypeAndShapeInfo* info = nullptr;  // borrowed
+    size_t rank = 0;
+    int64_t dims[kMaxRank];
+    const char* names[kMaxRank];
+    values_[symbol] = kNoValue;
+    if (!good(ort::ShapeInferContext_GetInputTypeShape(
+            api_, context_, static_cast<size_t>(where.input), &info)) ||
+        !info || !good(ort::GetDimensionsCount(api_, info, &rank)) ||
+        rank != static_cast<size_t>(program_.tensors[where.input].rank) ||
+        !good(ort::GetDimensions(api_, info, static_cast<int64_t*>(dims), rank)) ||
+        !good(ort::GetSymbolicDimensions(api_, info, static_cast<const char**>(names), rank)))
+      return;
+    const char* name = names[where.axis];
+    if (dims[where.axis] >= 0) values_[symbol] = dims[where.axis];
+    else if (name && strlen(name) < kNameBytes) strcpy(names_[symbol], name);
+  }
+
+  // A dimension: its number, or -1 with a name.
+  int64_t dimension(int32_t index, char* name) {
+    name[0] = 0;
+    const Size& size = program_.sizes[index];
+    if (sizes_[index] >= 0) return sizes_[index];
+    if (size.op == kSymbol && names_[size.a][0]) return strcpy(name, names_[size.a]), -1;
+    static uint64_t counter = 0;
+    const uint64_t serial = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
+    snprintf(name, kNameBytes, "%s.%llu", tracea_gpu_table.domain,
+             static_cast<unsigned long long>(serial));
+    return -1;
+  }
+
+  void set_output(int32_t index) {
+    const Tensor& tensor = program_.tensors[program_.input_count + index];
+    int64_t dims[kMaxRank];
+    char text[kMaxRank][kNameBytes];
+    const char* names[kMaxRank];
+    for (int32_t i = 0; i < tensor.rank; ++i) {
+      dims[i] = dimension(tensor.dims[i], text[i]);
+      names[i] = text[i];
+    }
+    const size_t rank = static_cast<size_t>(tensor.rank);
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    if (!good(ort::CreateTensorTypeAndShapeInfo(api_, &info))) return;
+    if (good(ort::SetTensorElementType(api_, info, tensor.type)) &&
+        good(ort::SetDimensions(api_, info, static_cast<const int64_t*>(dims), rank)) &&
+        good(ort::SetSymbolicDimensions(api_, info, static_cast<const char**>(names), rank)))
+      good(ort::ShapeInferContext_SetOutputTypeShape(api_, context_, static_cast<size_t>(index),
+                                                     info));
+    ort::ReleaseTensorTypeAndShapeInfo(api_, info);
+  }
+
+  const OrtApi* api_;
+  OrtShapeInferContext* context_;
+  int64_t *words_ = nullptr, *sizes_ = nullptr;
+  int64_t count_ = 0;
+  Program program_ = {};
+  int64_t values_[kMaxSymbols] = {};
+  char names_[kMaxSymbols][kNameBytes] = {};
+};
+
+}  // namespace tracea

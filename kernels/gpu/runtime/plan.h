@@ -1,0 +1,210 @@
+// A node's plan, decoded: every word is checked (kernels/gpu/plan.py says what they are).
+#pragma once
+#include "runtime/core.h"
+#include "runtime/table.h"
+
+namespace tracea {
+
+constexpr int64_t kMagic = 0x7570676165636172, kVersion = 1;
+constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
+constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 64;
+constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
+constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
+
+struct Place {
+  int32_t input, axis;
+};
+struct Size {  // a number, a symbol, or an operation on two sizes before it
+  int64_t op, a, b;
+};
+struct Tensor {
+  int32_t type, rank;
+  int32_t dims[kMaxRank];  // sizes
+};
+struct Temp {
+  int32_t type, count, first, last;  // count is a size
+};
+struct Argument {
+  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor } kind;
+  int32_t buffer;  // of a pointer; -1 is null
+  bool written;
+  int32_t bytes;  // of an element
+  int64_t value;  // a size, the bits of a number, or a pointer's offset, a size as well
+  int32_t span;   // the size that says how many elements from there on may be touched
+};
+struct Launch {
+  int32_t kernel;  // in the library's table
+  int32_t grid[3];
+  int32_t threads, shared, count;
+  const Argument* arguments;
+};
+
+struct Program {
+  int32_t input_count, output_count, symbol_count, size_count, temp_count, launch_count;
+  const Place* symbols;
+  const Size* sizes;
+  const Tensor* tensors;  // inputs, then outputs
+  const Temp* temps;
+  const Launch* launches;
+  Pool pool;
+
+  int32_t tensor_count() const { return input_count + output_count; }
+  int32_t buffer_count() const { return tensor_count() + temp_count; }
+};
+
+inline int32_t find_kernel(int64_t key) {
+  const tracea_gpu_library& table = tracea_gpu_table;
+  int32_t low = 0, high = table.kernel_count;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (table.kernels[middle].key < key) low = middle + 1;
+    else high = middle;
+  }
+  return low < table.kernel_count && table.kernels[low].key == key ? low : -1;
+}
+
+// Every size of a program; one that cannot be computed is kNoValue.
+inline void evaluate(const Program& p, const int64_t* symbols, int64_t* sizes) {
+  for (int32_t i = 0; i < p.size_count; ++i) {
+    const Size& size = p.sizes[i];
+    if (size.op == kNumber) {
+      sizes[i] = size.a;
+    } else if (size.op == kSymbol) {
+      sizes[i] = symbols[size.a];
+    } else {
+      const int64_t a = sizes[size.a], b = sizes[size.b];
+      if (a == kNoValue || b == kNoValue || !apply(size.op, a, b, &sizes[i])) sizes[i] = kNoValue;
+    }
+  }
+}
+
+// Reads words in order; after the first fault every read gives the smallest legal value.
+class Reader {
+ public:
+  Reader(const int64_t* words, int64_t count, Program* program, Fault* fault)
+      : at_(words), end_(words + count), p_(*program), fault_(*fault) {}
+
+  bool program() {
+    const int64_t words = end_ - at_;
+    word(kMagic, kMagic, "first word");
+    if (word(0, INT64_MAX, "version") != kVersion)
+      fault_.fail("The plan was written for another version of this library.");
+    word(words, words, "length");
+    p_.input_count = small(1, kMaxInputs, "number of inputs");
+    p_.output_count = small(1, kMaxOutputs, "number of outputs");
+    p_.symbol_count = small(0, kMaxSymbols, "number of symbols");
+    p_.size_count = small(0, kMaxSizes, "number of sizes");
+    p_.temp_count = small(0, kMaxTemps, "number of temps");
+    p_.launch_count = small(0, kMaxLaunches, "number of launches");
+    Place* symbols = array<Place>(p_.symbol_count);
+    Size* sizes = array<Size>(p_.size_count);
+    Tensor* tensors = array<Tensor>(p_.tensor_count());
+    Temp* temps = array<Temp>(p_.temp_count);
+    Launch* launches = array<Launch>(p_.launch_count);
+    if (fault_.set) return false;
+    p_.symbols = symbols, p_.sizes = sizes, p_.tensors = tensors, p_.temps = temps;
+    p_.launches = launches;
+    for (int32_t i = 0; i < p_.symbol_count; ++i) {
+      symbols[i].input = small(0, p_.input_count - 1, "symbol's input");
+      symbols[i].axis = small(0, kMaxRank - 1, "symbol's axis");
+    }
+    for (int32_t i = 0; i < p_.size_count && !fault_.set; ++i) size(&sizes[i], i);
+    for (int32_t i = 0; i < p_.tensor_count() && !fault_.set; ++i) tensor(&tensors[i]);
+    for (int32_t i = 0; i < p_.symbol_count && !fault_.set; ++i)
+      if (symbols[i].axis >= tensors[symbols[i].input].rank)
+        fault_.fail("The plan binds a symbol to an axis that is not there.");
+    for (int32_t i = 0; i < p_.temp_count && !fault_.set; ++i) {
+      temps[i].type = type();
+      temps[i].count = size_number();
+      temps[i].first = small(0, p_.launch_count - 1, "temp's first launch");
+      temps[i].last = small(temps[i].first, p_.launch_count - 1, "temp's last launch");
+    }
+    for (int32_t i = 0; i < p_.launch_count && !fault_.set; ++i) launch(&launches[i], i);
+    if (!fault_.set && at_ != end_) fault_.fail("The plan goes on after its end.");
+    return !fault_.set;
+  }
+
+ private:
+  int64_t word(int64_t low, int64_t high, const char* what) {
+    if (fault_.set) return low;
+    if (at_ == end_) return fault_.fail("The plan ends too early, at its %s.", what), low;
+    const int64_t value = *at_++;
+    if (value >= low && value <= high) return value;
+    fault_.fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
+                static_cast<long long>(value), static_cast<long long>(low),
+                static_cast<long long>(high));
+    return low;
+  }
+  int32_t small(int64_t low, int64_t high, const char* what) {
+    return static_cast<int32_t>(word(low, high, what));
+  }
+  template <class T>
+  T* array(int64_t count) {
+    T* items = p_.pool.array<T>(count);
+    if (!items) fault_.fail("There is no memory for a plan.");
+    return items;
+  }
+  int32_t size_number() { return small(0, p_.size_count - 1, "size"); }
+  int32_t type() {
+    const int32_t code = small(1, 32, "element type");
+    if (!element_size(code))
+      fault_.fail("The plan names element type %d, which it cannot hold.", code);
+    return code;
+  }
+
+  void size(Size* out, int32_t index) {
+    out->op = word(kNumber, kMin, "operator");
+    const bool number = out->op == kNumber, symbol = out->op == kSymbol;
+    const int64_t before = symbol ? p_.symbol_count - 1 : index - 1;
+    out->a = number ? word(INT64_MIN + 1, INT64_MAX, "number") : word(0, before, "size");
+    out->b = number || symbol ? word(0, 0, "size") : word(0, before, "size");
+  }
+
+  void tensor(Tensor* out) {
+    out->type = type();
+    out->rank = small(0, kMaxRank, "rank");
+    for (int32_t i = 0; i < out->rank; ++i) out->dims[i] = size_number();
+  }
+
+  void launch(Launch* out, int32_t index) {
+    const int64_t key = word(0, INT64_MAX, "kernel");
+    out->kernel = find_kernel(key);
+    if (!fault_.set && out->kernel < 0)
+      fault_.fail("The plan names kernel %llx, which this library does not hold.",
+                  static_cast<unsigned long long>(key));
+    for (int32_t& extent : out->grid) extent = size_number();
+    out->threads = small(1, kMaxThreads, "number of threads");
+    out->shared = small(0, kMaxShared, "shared memory");
+    out->count = small(0, kMaxArguments, "number of arguments");
+    Argument* arguments = array<Argument>(out->count);
+    out->arguments = arguments;
+    for (int32_t i = 0; i < out->count && !fault_.set; ++i) argument(&arguments[i], index);
+  }
+
+  void argument(Argument* out, int32_t launch) {
+    out->kind = static_cast<Argument::Kind>(small(0, 3, "argument"));
+    if (out->kind == Argument::kReal) {
+      out->value = word(0, UINT32_MAX, "number");
+    } else if (out->kind != Argument::kPointer) {
+      out->value = size_number();
+    } else {
+      out->buffer = small(-1, p_.buffer_count() - 1, "buffer");
+      out->written = small(0, 1, "direction") != 0;
+      out->bytes = small(1, 16, "bytes of an element");
+      out->value = size_number();
+      out->span = size_number();
+      if (out->written && out->buffer >= 0 && out->buffer < p_.input_count)
+        fault_.fail("Launch %d of the plan writes to an input.", launch);
+      const int32_t temp = out->buffer - p_.tensor_count();
+      if (!fault_.set && temp >= 0 &&
+          (launch < p_.temps[temp].first || launch > p_.temps[temp].last))
+        fault_.fail("Launch %d of the plan uses temp %d outside its lifetime.", launch, temp);
+    }
+  }
+
+  const int64_t *at_, *end_;
+  Program& p_;
+  Fault& fault_;
+};
+
+}  // namespace tracea

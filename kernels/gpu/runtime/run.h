@@ -1,0 +1,365 @@
+// One run of a program: where its buffers lie, its launches, and the graph they become.
+#pragma once
+#include "runtime/device.h"
+
+namespace tracea {
+
+constexpr int64_t kAlign = 256;
+constexpr int32_t kMostKept = 8;  // sizes a context remembers
+
+inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
+
+// A launch with its numbers: parameters lie in `bytes`, each at a multiple of 8.
+struct Ready {
+  cu::Function function;
+  unsigned grid[3];
+  int32_t threads, shared;
+  void** parameters;  // null where there is nothing to launch
+};
+
+// A program at some sizes, in one context.
+struct Layout {
+  int64_t* symbols;
+  int64_t *counts, *offsets;  // of buffers: elements, and bytes from the context's start; -1: a constant
+  int64_t in_bytes, out_bytes, out_first, bytes;
+  Ready* launches;
+  cu::Graph graph;
+  cu::Exec exec;
+  uint64_t used;
+  int64_t runs;
+  Pool pool;
+};
+
+// What one run at a time needs: a stream, memory on the device, memory of the host it can reach.
+struct Context {
+  cu::Stream stream;
+  cu::Address memory;
+  int64_t bytes, in_bytes, out_bytes;
+  char *in, *out;
+  Layout* layouts[kMostKept];
+  uint64_t clock;
+  Context* next;
+};
+
+// What all runs of a node share.
+struct Shared {
+  const Program* program;
+  cu::Function* functions;     // of launches
+  cu::Address* constants;      // of buffers; 0: not constant
+  bool* once;                  // launches that were done when the node was made
+  int64_t kept_bytes;
+};
+
+inline void release(Layout* layout) {
+  if (!layout) return;
+  if (layout->exec) gpu.driver.destroy_exec(layout->exec);
+  if (layout->graph) gpu.driver.destroy_graph(layout->graph);
+  layout->pool.release();
+  free(layout);
+}
+
+inline void forget(Context& c) {
+  for (Layout*& layout : c.layouts) release(layout), layout = nullptr;
+}
+
+inline void release(Context* c) {
+  if (!c) return;
+  if (c->stream) gpu.driver.wait_for_stream(c->stream);
+  forget(*c);
+  if (c->memory) gpu.driver.free_device(c->memory);
+  if (c->in) gpu.driver.free_host(c->in);
+  if (c->out) gpu.driver.free_host(c->out);
+  if (c->stream) gpu.driver.destroy_stream(c->stream);
+  free(c);
+}
+
+// n / d for n below 2^31 as a product, see kernels/gpu/launch.py.
+inline void divisor(int64_t d, uint32_t* out) {
+  out[0] = static_cast<uint32_t>(d), out[1] = out[2] = 0;
+  if (d == 1) return;
+  const int p = 64 - __builtin_clzll(static_cast<uint64_t>(d - 1));
+  const unsigned __int128 shifted = static_cast<unsigned __int128>(1) << (31 + p);
+  out[1] = static_cast<uint32_t>((shifted + static_cast<uint64_t>(d) - 1) / static_cast<uint64_t>(d));
+  out[2] = static_cast<uint32_t>(p - 1);
+}
+
+// The bytes of an argument at `to`; false with a fault for numbers that kernels cannot count.
+template <class Address>
+bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const int64_t* counts,
+                    Address address, char* to) {
+  if (a.kind == Argument::kReal) {
+    const uint32_t bits = static_cast<uint32_t>(a.value);
+    return memcpy(to, &bits, sizeof bits), true;
+  }
+  if (a.kind == Argument::kPointer && a.buffer < 0) return memset(to, 0, 8), true;
+  const int64_t value = sizes[a.value];
+  if (value == kNoValue) return fault.fail("A size of the plan cannot be computed.");
+  if (a.kind == Argument::kPointer) {
+    const int64_t span = sizes[a.span];
+    if (span == kNoValue || span < 0 || span - 1 > kMostCounted)
+      return fault.fail("A view spans %lld elements, more than GPU kernels count.",
+                        static_cast<long long>(span));
+    if (span && (value < 0 || value + span > counts[a.buffer]))
+      return fault.fail("A view of the plan lies outside its buffer.");
+    const cu::Address at = address(a.buffer) + static_cast<uint64_t>(span ? value * a.bytes : 0);
+    return memcpy(to, &at, sizeof at), true;
+  }
+  if (value > kMostCounted || value < -kMostCounted)
+    return fault.fail("%lld is more than GPU kernels count.", static_cast<long long>(value));
+  if (a.kind == Argument::kDivisor) {
+    uint32_t words[3];
+    divisor(most(value, 1), words);
+    return memcpy(to, words, sizeof words), true;
+  }
+  const int32_t number = static_cast<int32_t>(value);
+  return memcpy(to, &number, sizeof number), true;
+}
+
+template <class Address>
+bool make_ready(Fault& fault, const Launch& launch, cu::Function function, const int64_t* sizes,
+                const int64_t* counts, Address address, Pool& pool, Ready* out) {
+  *out = {function, {0, 0, 0}, launch.threads, launch.shared, nullptr};
+  for (int i = 0; i < 3; ++i) {
+    const int64_t extent = sizes[launch.grid[i]];
+    if (extent == kNoValue || extent < 0 || extent > (i ? 0xffff : kMostCounted))
+      return fault.fail("A kernel would take %lld blocks, more than a grid has.",
+                        static_cast<long long>(extent));
+    out->grid[i] = static_cast<unsigned>(extent);
+  }
+  if (!out->grid[0] || !out->grid[1] || !out->grid[2]) return true;
+  char* bytes = pool.array<char>(16 * launch.count + 16);
+  void** parameters = pool.array<void*>(launch.count + 1);
+  if (!bytes || !parameters) return fault.fail("There is no memory for a launch.");
+  for (int32_t i = 0; i < launch.count; ++i) {
+    parameters[i] = bytes + 16 * i;
+    if (!write_argument(fault, launch.arguments[i], sizes, counts, address, bytes + 16 * i))
+      return false;
+  }
+  out->parameters = parameters;
+  return true;
+}
+
+inline bool start(Fault& fault, const Ready& r, cu::Stream stream) {
+  if (!r.parameters) return true;
+  const cu::LaunchConfig config = {{r.grid[0], r.grid[1], r.grid[2]},
+                                   {static_cast<unsigned>(r.threads), 1, 1},
+                                   static_cast<unsigned>(r.shared), stream, nullptr, 0};
+  return good(fault, gpu.driver.launch(&config, r.function, r.parameters, nullptr),
+              "start a kernel");
+}
+
+// Element counts of all buffers.
+inline bool count_buffers(Fault& fault, const Program& p, const int64_t* sizes, int64_t* counts) {
+  for (int32_t i = 0; i < p.tensor_count(); ++i) {
+    int64_t count = 1;
+    for (int32_t axis = 0; axis < p.tensors[i].rank; ++axis) {
+      const int64_t dim = sizes[p.tensors[i].dims[axis]];
+      if (dim < 0 || __builtin_mul_overflow(count, dim, &count) || count > INT64_MAX / 64)
+        return fault.fail("The size of a tensor of the plan cannot be computed.");
+    }
+    counts[i] = count;
+  }
+  for (int32_t i = 0; i < p.temp_count; ++i) {
+    const int64_t count = sizes[p.temps[i].count];
+    if (count == kNoValue || count > INT64_MAX / 64)
+      return fault.fail("The size of temp %d cannot be computed.", i);
+    counts[p.tensor_count() + i] = most(count, 0);
+  }
+  return true;
+}
+
+inline int32_t type_of(const Program& p, int32_t buffer) {
+  const int32_t tensors = p.tensor_count();
+  return buffer < tensors ? p.tensors[buffer].type : p.temps[buffer - tensors].type;
+}
+
+// Inputs, then outputs, then temps: each where no other is at the time, as low as it can be.
+inline void lay_out(const Shared& s, Layout& out) {
+  const Program& p = *s.program;
+  int64_t at = 0;
+  auto bytes = [&](int32_t buffer) {
+    return aligned(out.counts[buffer] * element_size(type_of(p, buffer)));
+  };
+  for (int32_t i = 0; i < p.tensor_count(); ++i) {
+    if (i == p.input_count) out.in_bytes = out.out_first = at;
+    out.offsets[i] = s.constants[i] ? -1 : at;
+    at += s.constants[i] ? 0 : bytes(i);
+  }
+  out.out_bytes = at - out.out_first;
+  const int64_t base = at;
+  for (int32_t i = 0; i < p.temp_count; ++i) {
+    const int32_t own = p.tensor_count() + i;
+    out.offsets[own] = -1;
+    if (s.constants[own]) continue;
+    const int64_t size = bytes(own);
+    int64_t place = base;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int32_t k = 0; k < i; ++k) {
+        const int32_t other = p.tensor_count() + k;
+        const int64_t from = out.offsets[other], to = from + bytes(other);
+        const bool together = p.temps[k].first <= p.temps[i].last && p.temps[i].first <= p.temps[k].last;
+        if (from >= 0 && together && place < to && from < place + size) place = to, moved = true;
+      }
+    }
+    out.offsets[own] = place;
+    at = most(at, place + size);
+  }
+  out.bytes = at;
+}
+
+// Memory of the host and the device for a layout; what was laid out before is forgotten where it
+// moves.
+inline bool make_room(Fault& fault, Context& c, const Layout& layout) {
+  if (layout.bytes <= c.bytes && layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)
+    return true;
+  forget(c);
+  const int64_t in = most(layout.in_bytes, c.in_bytes), out = most(layout.out_bytes, c.out_bytes);
+  const int64_t bytes = most(layout.bytes, c.bytes);
+  if (c.memory) gpu.driver.free_device(c.memory);
+  if (c.in) gpu.driver.free_host(c.in);
+  if (c.out) gpu.driver.free_host(c.out);
+  c.memory = 0, c.in = c.out = nullptr;
+  c.bytes = c.in_bytes = c.out_bytes = 0;
+  void *a = nullptr, *b = nullptr;
+  if (!allocate(fault, bytes, &c.memory) ||
+      !good(fault, gpu.driver.allocate_host(&a, static_cast<size_t>(in + 1), cu::kPortable),
+            "give memory of the host"))
+    return false;
+  c.in = static_cast<char*>(a);
+  if (!good(fault, gpu.driver.allocate_host(&b, static_cast<size_t>(out + 1), cu::kPortable),
+            "give memory of the host"))
+    return false;
+  c.out = static_cast<char*>(b);
+  c.bytes = bytes, c.in_bytes = in, c.out_bytes = out;
+  return true;
+}
+
+// The layout of a program at sizes, new or as it was before; the oldest makes room.
+inline Layout* layout_for(Fault& fault, const Shared& s, Context& c, const int64_t* symbols,
+                          const int64_t* sizes) {
+  const Program& p = *s.program;
+  int32_t oldest = 0;
+  ++c.clock;
+  for (int32_t i = 0; i < kMostKept; ++i) {
+    Layout* held = c.layouts[i];
+    if (held && !memcmp(held->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8))
+      return held->used = c.clock, held;
+    if (!held || (c.layouts[oldest] && held->used < c.layouts[oldest]->used)) oldest = i;
+  }
+  Layout* made = static_cast<Layout*>(calloc(1, sizeof(Layout)));
+  if (!made) return fault.fail("There is no memory for a run."), nullptr;
+  made->symbols = made->pool.array<int64_t>(p.symbol_count + 1);
+  made->counts = made->pool.array<int64_t>(p.buffer_count());
+  made->offsets = made->pool.array<int64_t>(p.buffer_count());
+  made->launches = made->pool.array<Ready>(p.launch_count + 1);
+  made->used = c.clock;
+  bool ok = made->symbols && made->counts && made->offsets && made->launches;
+  if (!ok) fault.fail("There is no memory for a run.");
+  if (ok && (ok = count_buffers(fault, p, sizes, made->counts))) {
+    memcpy(made->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8);
+    lay_out(s, *made);
+    ok = make_room(fault, c, *made);
+  }
+  auto address = [&](int32_t buffer) {
+    return s.constants[buffer] ? s.constants[buffer]
+                               : c.memory + static_cast<uint64_t>(made->offsets[buffer]);
+  };
+  for (int32_t i = 0; ok && i < p.launch_count; ++i)
+    if (!s.once[i])
+      ok = make_ready(fault, p.launches[i], s.functions[i], sizes, made->counts, address,
+                      made->pool, &made->launches[i]);
+  if (!ok) return release(made), nullptr;
+  release(c.layouts[oldest]);
+  return c.layouts[oldest] = made;
+}
+
+// One copy in a graph, between the host and the device.
+inline cu::Copy3D copy_of(const void* from, cu::Address device, void* to, int64_t bytes) {
+  cu::Copy3D copy = {};
+  copy.from_type = from ? cu::kHost : cu::kDevice;
+  copy.to_type = from ? cu::kDevice : cu::kHost;
+  copy.from_host = from, copy.from_device = from ? 0 : device;
+  copy.to_host = to, copy.to_device = from ? device : 0;
+  copy.width = static_cast<size_t>(bytes);
+  copy.height = copy.depth = copy.from_height = copy.to_height = 1;
+  copy.from_pitch = copy.to_pitch = copy.width;
+  return copy;
+}
+
+// The launches as nodes in a row, copies before and behind them.  A kernel may start before the
+// kernel before it has ended, for which it waits itself: that edge is programmatic.
+class Row {
+ public:
+  Row(Fault& fault, cu::Graph graph) : fault_(fault), graph_(graph) {}
+
+  bool copy(const cu::Copy3D& copy) {
+    if (!copy.width) return true;
+    cu::Node node = nullptr;
+    return good(fault_, gpu.driver.add_copy(&node, graph_, nullptr, 0, &copy, gpu.context),
+                "add a copy to a graph") &&
+           link(node, false);
+  }
+  bool kernel(const Ready& r) {
+    if (!r.parameters) return true;
+    cu::KernelNode node = {};
+    node.function = r.function;
+    memcpy(node.grid, r.grid, sizeof node.grid);
+    node.block[0] = static_cast<unsigned>(r.threads), node.block[1] = node.block[2] = 1;
+    node.shared = static_cast<unsigned>(r.shared);
+    node.parameters = r.parameters;
+    cu::Node made = nullptr;
+    return good(fault_, gpu.driver.add_kernel(&made, graph_, nullptr, 0, &node),
+                "add a kernel to a graph") &&
+           link(made, true);
+  }
+
+ private:
+  bool link(cu::Node node, bool kernel) {
+    cu::EdgeData edge = {};
+    if (kernel && kernel_ && gpu.dependents) edge.from_port = 1, edge.type = 1;
+    const bool ok = !last_ || good(fault_, gpu.driver.add_edges(graph_, &last_, &node, &edge, 1),
+                                   "order a graph");
+    last_ = node, kernel_ = kernel;
+    return ok;
+  }
+
+  Fault& fault_;
+  cu::Graph graph_;
+  cu::Node last_ = nullptr;
+  bool kernel_ = false;
+};
+
+inline bool build_graph(Fault& fault, const Shared& s, Context& c, Layout& l) {
+  if (!good(fault, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
+  Row row(fault, l.graph);
+  if (!row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
+  for (int32_t i = 0; i < s.program->launch_count; ++i)
+    if (!row.kernel(l.launches[i])) return false;
+  const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
+  return row.copy(copy_of(nullptr, results, c.out, l.out_bytes)) &&
+         good(fault, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
+}
+
+// Inputs are in the host's memory the device can reach; so will outputs be.
+inline bool execute(Fault& fault, const Shared& s, Context& c, Layout& l) {
+  const cu::Driver& d = gpu.driver;
+  if (l.runs == 1 && !build_graph(fault, s, c, l)) return false;
+  ++l.runs;
+  if (l.exec) {
+    if (!good(fault, d.launch_graph(l.exec, c.stream), "start a graph")) return false;
+  } else {  // the first run of these sizes: perhaps the only one
+    if (l.in_bytes && !good(fault, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
+                                                  c.stream), "take inputs"))
+      return false;
+    for (int32_t i = 0; i < s.program->launch_count; ++i)
+      if (!start(fault, l.launches[i], c.stream)) return false;
+    const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
+    if (l.out_bytes && !good(fault, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes),
+                                                     c.stream), "give results"))
+      return false;
+  }
+  return good(fault, d.wait_for_stream(c.stream), "finish a run");
+}
+
+}  // namespace tracea

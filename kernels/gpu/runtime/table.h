@@ -1,0 +1,38 @@
+// What is generated for one library: its domain, op types, kernels, and images of them.
+#pragma once
+#include <stdint.h>
+
+struct tracea_gpu_type {
+  const char* name;
+  int32_t inputs, outputs;
+  const int32_t* elements;  // of inputs, then of outputs
+};
+
+// A kernel for one architecture: a cubin, or PTX that the driver compiles for newer ones.
+struct tracea_gpu_image {
+  int64_t offset, bytes;
+  const char* symbol;
+};
+
+struct tracea_gpu_kernel {
+  int64_t key;
+  const tracea_gpu_image* images;  // one for each level
+};
+
+struct tracea_gpu_level {
+  int32_t capability;  // 90 is 9.0
+  int32_t exact;       // runs on that capability alone
+  int32_t text;        // PTX
+};
+
+struct tracea_gpu_library {
+  const char* domain;
+  int32_t driver;  // the least version of the driver, as CUDA counts: 13000
+  int32_t level_count, type_count, kernel_count;
+  const tracea_gpu_level* levels;    // the best of what a device can run comes last
+  const tracea_gpu_type* types;
+  const tracea_gpu_kernel* kernels;  // by key
+};
+
+extern "C" const tracea_gpu_library tracea_gpu_table;
+extern "C" const unsigned char tracea_gpu_images[];

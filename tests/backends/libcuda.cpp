@@ -1,0 +1,265 @@
+// A double of NVIDIA's driver: kernels of the host dialect (shared objects) on memory of the host.
+// It answers as strictly as it can: what a driver would refuse, or leave undefined, is an error.
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum { INVALID = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
+
+struct Function {
+  const char* (*run)(void**, const int32_t*, int32_t, int32_t, uint32_t);
+  std::vector<int32_t> sizes;
+  int shared = 48 << 10;
+};
+struct Copy3D {
+  size_t from_x, from_y, from_z, from_lod;
+  int from_type;
+  const void* from_host;
+  uint64_t from_device;
+  void *from_array, *reserved0;
+  size_t from_pitch, from_height, to_x, to_y, to_z, to_lod;
+  int to_type;
+  void* to_host;
+  uint64_t to_device;
+  void *to_array, *reserved1;
+  size_t to_pitch, to_height, width, height, depth;
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  void *stream, *attributes;
+  unsigned count;
+};
+struct KernelNode {
+  Function* function;
+  unsigned grid[3], block[3], shared;
+  void **parameters, **extra;
+  void *kernel, *context;
+};
+struct Edge {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+struct Node {
+  bool kernel;
+  KernelNode launch;
+  std::vector<std::vector<char>> held;
+  Copy3D copy;
+  Node* before = nullptr;
+};
+struct Graph {
+  std::vector<Node*> nodes;
+};
+
+std::mutex mutex;
+std::map<uint64_t, size_t> memory;  // allocations of the device
+std::map<void*, size_t> pinned;
+std::string said;
+long launches = 0, replays = 0;
+int failing = 0;  // a launch to refuse, counted down
+
+bool inside(uint64_t at, size_t bytes) {
+  auto next = memory.upper_bound(at);
+  if (next == memory.begin()) return false;
+  --next;
+  return at + bytes <= next->first + next->second;
+}
+
+int run(Function* f, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!f || !grid[0] || !grid[1] || !grid[2] || block[1] != 1 || block[2] != 1) return INVALID;
+  if ((int)shared > f->shared) return INVALID;
+  if (failing && !--failing) return LAUNCH_FAILED;
+  const int32_t size[3] = {(int32_t)grid[0], (int32_t)grid[1], (int32_t)grid[2]};
+  ++launches;
+  const char* wrong = f->run(arguments, size, (int32_t)block[0], (int32_t)shared, 0);
+  if (!wrong) return 0;
+  said = wrong;
+  fprintf(stderr, "driver's double: %s\n", wrong);
+  return LAUNCH_FAILED;
+}
+
+int copy(const Copy3D& c) {
+  std::lock_guard<std::mutex> lock(mutex);
+  const bool up = c.from_type == 1;
+  if (c.from_type + c.to_type != 3 || c.height != 1 || c.depth != 1) return INVALID;
+  if (!inside(up ? c.to_device : c.from_device, c.width)) return INVALID;
+  memcpy(up ? (void*)c.to_device : c.to_host, up ? c.from_host : (void*)c.from_device, c.width);
+  return 0;
+}
+
+}  // namespace
+
+API long double_launches() { return launches; }
+API long double_replays() { return replays; }
+API long double_live() { return (long)(memory.size() + pinned.size()); }
+API void double_fail(int launch) { failing = launch; }
+
+API int cuInit(unsigned) { return 0; }
+API int cuDriverGetVersion(int* v) {
+  const char* wish = getenv("DOUBLE_DRIVER");
+  return *v = wish ? atoi(wish) : 13000, 0;
+}
+API int cuGetErrorName(int e, const char** s) {
+  static char text[32];
+  snprintf(text, sizeof text, "CUDA_ERROR_%d", e);
+  return *s = text, 0;
+}
+API int cuGetErrorString(int e, const char** s) {
+  return *s = e == LAUNCH_FAILED && !said.empty() ? said.c_str() : "refused by the double", 0;
+}
+API int cuDeviceGetCount(int* n) {
+  const char* wish = getenv("DOUBLE_DEVICES");
+  return *n = wish ? atoi(wish) : 1, 0;
+}
+API int cuDeviceGet(int* d, int i) { return *d = i, 0; }
+API int cuDeviceGetAttribute(int* v, int kind, int) {
+  const char* wish = getenv("DOUBLE_CAPABILITY");
+  const int capability = wish ? atoi(wish) : 90;
+  *v = kind == 75 ? capability / 10 : kind == 76 ? capability % 10 : 1;
+  return 0;
+}
+API int cuDevicePrimaryCtxRetain(void** c, int) { return *c = &mutex, 0; }
+API int cuCtxSetCurrent(void* c) { return c == &mutex ? 0 : INVALID; }
+API int cuModuleLoadData(void** m, const void* image) {
+  const Elf64_Ehdr* head = (const Elf64_Ehdr*)image;
+  if (memcmp(head->e_ident, ELFMAG, SELFMAG)) return INVALID;
+  const size_t bytes = head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
+  const int file = memfd_create("kernel", 0);
+  if (file < 0 || write(file, image, bytes) != (ssize_t)bytes) return INVALID;
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  *m = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!*m) fprintf(stderr, "driver's double: %s\n", dlerror());
+  return *m ? 0 : INVALID;  // the file stays open: its name is what libraries are told apart by
+}
+API int cuModuleGetFunction(Function** f, void* m, const char* name) {
+  void* run = dlsym(m, name);
+  void* sizes = dlsym(m, (std::string(name) + "_parameters").c_str());
+  if (!run || !sizes) return NOT_FOUND;
+  *f = new Function;
+  (*f)->run = (decltype((*f)->run))run;
+  (*f)->sizes.resize(256);
+  (*f)->sizes.resize((size_t)((int32_t(*)(int32_t*))sizes)((*f)->sizes.data()));
+  return 0;
+}
+API int cuFuncSetAttribute(Function* f, int kind, int value) {
+  if (kind != 8 || value > 227 << 10) return INVALID;
+  return f->shared = value, 0;
+}
+API int cuMemAlloc_v2(uint64_t* p, size_t n) {
+  std::lock_guard<std::mutex> lock(mutex);
+  void* made = nullptr;
+  if (!n) return INVALID;
+  if (posix_memalign(&made, 256, n)) return OUT_OF_MEMORY;
+  memset(made, 0xff, n);  // NaN of every type
+  memory[*p = (uint64_t)made] = n;
+  return 0;
+}
+API int cuMemFree_v2(uint64_t p) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!memory.erase(p)) return INVALID;
+  free((void*)p);
+  return 0;
+}
+API int cuMemHostAlloc(void** p, size_t n, unsigned) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!(*p = malloc(n))) return OUT_OF_MEMORY;
+  memset(*p, 0xff, n);
+  pinned[*p] = n;
+  return 0;
+}
+API int cuMemFreeHost(void* p) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!pinned.erase(p)) return INVALID;
+  free(p);
+  return 0;
+}
+API int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t n) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!inside(to, n)) return INVALID;
+  memcpy((void*)to, from, n);
+  return 0;
+}
+API int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t n, void*) {
+  return cuMemcpyHtoD_v2(to, from, n);
+}
+API int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t n, void*) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!inside(from, n)) return INVALID;
+  memcpy(to, (void*)from, n);
+  return 0;
+}
+API int cuStreamCreate(void** s, unsigned) { return *s = malloc(1), 0; }
+API int cuStreamDestroy_v2(void* s) { return free(s), 0; }
+API int cuStreamSynchronize(void*) { return 0; }
+API int cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** arguments, void**) {
+  return run(f, c->grid, c->block, c->shared, arguments);
+}
+API int cuGraphCreate(Graph** g, unsigned) { return *g = new Graph, 0; }
+API int cuGraphAddKernelNode_v2(Node** out, Graph* g, Node* const*, size_t n, const KernelNode* k) {
+  if (n || !k->function) return INVALID;
+  Node* node = new Node;
+  node->kernel = true;
+  node->launch = *k;
+  for (size_t i = 0; i < k->function->sizes.size(); ++i) {
+    const char* from = (const char*)k->parameters[i];
+    node->held.emplace_back(from, from + k->function->sizes[i]);
+  }
+  g->nodes.push_back(*out = node);
+  return 0;
+}
+API int cuGraphAddMemcpyNode(Node** out, Graph* g, Node* const*, size_t n, const Copy3D* c, void*) {
+  if (n || !c->width) return INVALID;
+  Node* node = new Node;
+  node->kernel = false;
+  node->copy = *c;
+  g->nodes.push_back(*out = node);
+  return 0;
+}
+API int cuGraphAddDependencies_v2(Graph*, Node* const* from, Node* const* to, const Edge* e, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const bool programmatic = e[i].type == 1 && e[i].from_port == 1;
+    if (programmatic && !(from[i]->kernel && to[i]->kernel)) return INVALID;
+    to[i]->before = from[i];
+  }
+  return 0;
+}
+API int cuGraphInstantiateWithFlags(Graph** e, Graph* g, unsigned long long) {
+  for (size_t i = 1; i < g->nodes.size(); ++i)
+    if (g->nodes[i]->before != g->nodes[i - 1]) return INVALID;
+  return *e = g, 0;
+}
+API int cuGraphUpload(Graph*, void*) { return 0; }
+API int cuGraphLaunch(Graph* g, void*) {
+  ++replays;
+  for (Node* node : g->nodes) {
+    int result;
+    if (node->kernel) {
+      std::vector<void*> arguments;
+      for (auto& held : node->held) arguments.push_back(held.data());
+      const KernelNode& k = node->launch;
+      result = run(k.function, k.grid, k.block, k.shared, arguments.data());
+    } else {
+      result = copy(node->copy);
+    }
+    if (result) return result;
+  }
+  return 0;
+}
+API int cuGraphExecDestroy(Graph*) { return 0; }
+API int cuGraphDestroy(Graph* g) {
+  for (Node* node : g->nodes) delete node;
+  return delete g, 0;
+}
