@@ -200,7 +200,7 @@ def test_a_whole_that_was_proven_stays_when_noise_hides_its_parts():
         def race(self, *args: Any, **more: Any) -> Race:
             found = super().race(*args, **more)
             if self.raced[-1][0] != "original":
-                self.noise = 0.5
+                self.noise = 4.0
             return found
 
         def profile_pair(self, a: str, b: str, feeds: Any, runs: int = 15, **_: Any) -> Any:
@@ -363,3 +363,27 @@ def test_no_time_to_plan_what_stays_leaves_a_proven_whole():
     machine.gains = {"a": 0.4, "b": -0.1, "c": -0.1}
     found = decide(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
     assert found.candidate is None, "what loses was seen to: the whole is not the best"
+
+
+def test_a_busy_machine_races_the_whole_again_before_parts_are_planned():
+    """At two threads the first pairs say nothing; no time is left once a part was planned."""
+
+    class Busy(SlowMachine):
+        def race(self, a: str, b: str, feeds: Any, **more: Any) -> Race:
+            early = len(self.raced) < 3
+            self.noise = 1.5 if early and self.open_sessions[a][1] == 2 else 0.002
+            return super().race(a, b, feeds, **more)
+
+    def build(dropped: frozenset[str]) -> Candidate:
+        if dropped:
+            machine.now = 10.0
+            raise OutOfTime("planning took too long")
+        return machine.build(dropped)
+
+    machine = Busy({"a": 0.4, "b": 0.2})
+    found = decide(
+        ORIGINAL, groups("ab"), build, FEEDS, threads=(1, 2), budget=10.0,
+        worker=machine.worker, clock=machine.clock,
+    )  # fmt: skip
+    assert found.candidate == machine.build(frozenset()) and found.kept == {"a", "b"}
+    assert all(ratio.low > 2.0 for ratio in found.total.values())

@@ -30,6 +30,9 @@ FIRST_LOOK = 10
 PLAUSIBLE = 0.98
 """Below this median of the whole model it is not worth looking at the nodes alone."""
 
+VAGUE = 1.5
+"""Bounds further apart than this, one over the other, tell of the machine and not of a model."""
+
 PROFILING_US = 2.0
 """What profiling adds to each node's time: without it few large nodes would look too good."""
 
@@ -57,6 +60,11 @@ class Rating:
     def likely(self) -> bool:
         """True for a win, and for a gain that is not proven but nowhere near a loss."""
         return self.win or (self.ratio.median > MINIMUM and self.ratio.high >= 1.0)
+
+    @property
+    def vague(self) -> bool:
+        """True if so far nothing can be told from the ratio."""
+        return _vague(self.ratio)
 
 
 class Racer(Protocol):
@@ -162,7 +170,9 @@ class Bench(AbstractContextManager["Bench"]):
 
         Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times
         the differing nodes alone when the first round leaves it open, and before it where there is
-        no time for a round.  Raises WorkerError if either cannot run.
+        no time for a round.  A median of no gain ends the race: more pairs would only narrow the
+        bounds around it, unless they are so far apart that it may be anything, and nothing else
+        screens.  Raises WorkerError if either cannot run.
         """
         feeds, races = self.feeds[key[1]], list[Race]()
         alone: Ratio | None = None
@@ -182,7 +192,8 @@ class Bench(AbstractContextManager["Bench"]):
                     break
                 if screen and alone is None and found.median > PLAUSIBLE:
                     alone = own_nodes(*worker.profile_pair("a", "b", feeds, PAIRS))
-                if (alone and _decided(alone)) or _hopeless(found) or len(races) == ROUNDS:
+                hopeless = found.median <= MINIMUM and (screen or not _vague(found))
+                if (alone and _decided(alone)) or hopeless or len(races) == ROUNDS:
                     break
         except WorkerError:
             self._stop()
@@ -229,6 +240,5 @@ def _decided(found: Ratio) -> bool:
     return found.low > MINIMUM or found.high < 1.0
 
 
-def _hopeless(found: Ratio) -> bool:
-    """True if more pairs would only narrow the bounds around no gain."""
-    return found.median <= MINIMUM
+def _vague(found: Ratio) -> bool:
+    return found.high > VAGUE * found.low

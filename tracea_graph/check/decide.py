@@ -178,12 +178,16 @@ class _Decider:
 
     def _raced(self) -> dict[Key, Ratio]:
         """Everything on against the original: at every key, for nothing stays without, though it
-        takes a second share where opening the models takes the first."""
+        takes a second share where opening the models takes the first, or where the machine is so
+        busy that the first leaves a gain open: planning the model without some groups may take
+        all the time there is, and what was seen of the whole decides then."""
         total, rest = dict[Key, Ratio](), list(self.bench.keys)
-        while rest and self.bench.left and not any(r.high < 1.0 for r in total.values()):
-            seconds = WHOLE_SHARE * self.bench.budget
+        seconds = WHOLE_SHARE * self.bench.budget
+        while rest and self.bench.left and not _loses(total):
             total |= self.bench.against(self.original, self.full, seconds, rest)
             rest = [key for key in rest if key not in total]
+        if (undecided := _undecided(total)) and not _loses(total):
+            total |= self.bench.against(self.original, self.full, seconds, undecided)
         return total
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
@@ -221,7 +225,7 @@ class _Decider:
         The first look is short; where it leaves a gain open, all time that is left decides.
         """
         unit.ratings = _rated(total)
-        if not unit.gains(self.bench.keys) and not any(r.high < 1.0 for r in total.values()):
+        if not unit.gains(self.bench.keys) and not _loses(total):
             try:
                 longer = self.bench.against(self.original, self.full, self.bench.left)
             except WorkerError as error:
@@ -316,6 +320,20 @@ def _gains(ratings: Mapping[Key, Rating], keys: Sequence[Key]) -> bool:
     """True for a win somewhere and a likely gain everywhere."""
     found = ratings.values()
     return len(found) == len(keys) and any(r.win for r in found) and all(r.likely for r in found)
+
+
+def _loses(ratios: Mapping[Key, Ratio]) -> bool:
+    return any(ratio.high < 1.0 for ratio in ratios.values())
+
+
+def _undecided(ratios: Mapping[Key, Ratio]) -> list[Key]:
+    """Where a gain that is proven elsewhere is not likely, or where nothing can be told."""
+    found = _rated(ratios)
+    proven = any(rating.win for rating in found.values())
+    return [
+        key for key, rating in found.items()
+        if not (rating.likely if proven else rating.win or not rating.vague)
+    ]  # fmt: skip
 
 
 def _rated(ratios: Mapping[Key, Ratio]) -> dict[Key, Rating]:
