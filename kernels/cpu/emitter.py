@@ -18,7 +18,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source, source
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
-from tracea_graph.kernels.cpu.variants import PANEL, Variant, find, gemm_tile
+from tracea_graph.kernels.cpu.variants import NO_TILES, PANEL, Tiles, Variant, find, gemm_tile
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import Chain
 
@@ -168,19 +168,21 @@ class Source(source.Source):
     flags: tuple[str, ...]
 
 
-def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...]:
+def symbols(
+    kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES
+) -> tuple[str, ...]:
     """The functions one unit exports, in order.
 
-    Which ones they are, :data:`KERNELS` says.  Raises KeyError for a kernel or level that does
-    not exist.
+    Which ones they are, :data:`KERNELS` says.  Raises KeyError for a kernel, level or tile that
+    does not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
-    return tuple(_variant(kernel, isa, chain).symbol(name) for name in names)
+    return tuple(_variant(kernel, isa, chain, tiles).symbol(name) for name in names)
 
 
-def functions(kernel: str, isa: str) -> list[tuple[str, Function]]:
+def functions(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> list[tuple[str, Function]]:
     """The functions of one kernel for one level, each with its symbol."""
-    return list(zip(symbols(kernel, isa), KERNELS[kernel], strict=True))
+    return list(zip(symbols(kernel, isa, tiles=tiles), KERNELS[kernel], strict=True))
 
 
 def kernels_of(call: Call) -> set[str]:
@@ -194,10 +196,10 @@ def kernels_of(call: Call) -> set[str]:
     return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
 
-def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
+def emit(kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES) -> Source:
     """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
-    variant = _variant(kernel, isa, chain)
-    exported = symbols(kernel, isa, chain)
+    variant = _variant(kernel, isa, chain, tiles)
+    exported = symbols(kernel, isa, chain, tiles)
     body = render(
         variant.template,
         isa=variant.isa,
@@ -215,25 +217,31 @@ def render(template: str, **parameters: object) -> str:
     return _environment().get_template(template).render(**parameters)
 
 
-def units(kernels: Iterable[str], chains: Iterable[Chain], isas: Iterable[str]) -> list[Source]:
-    """Every unit of a library that holds these kernels and chains for these levels."""
+def units(
+    kernels: Iterable[str],
+    chains: Iterable[Chain],
+    isas: Iterable[str],
+    tiles: Tiles = NO_TILES,
+) -> list[Source]:
+    """Every unit of a library that holds these kernels and chains for these levels, in other
+    ``tiles`` where those are asked for."""
     unique = sorted({chain.key: chain for chain in chains}.items())
     wanted = set(kernels)
     sources = (
         source
         for isa in isas
         for source in (
-            *(emit(kernel, isa) for kernel in KERNELS if kernel in wanted),
+            *(emit(kernel, isa, tiles=tiles) for kernel in KERNELS if kernel in wanted),
             *(emit("chain", isa, chain) for _, chain in unique),
         )
     )
     return list({source.symbol: source for source in sources}.values())
 
 
-def _variant(kernel: str, isa: str, chain: Chain | None) -> Variant:
+def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> Variant:
     """Chains that store bf16 have a level of their own."""
     rounds = chain is not None and DType.BF16 in chain.result_types
-    return find("chain_bf16" if rounds else kernel, isa)
+    return find(Call.name_of(kernel, "bf16") if rounds else kernel, isa, tiles)
 
 
 def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:
@@ -258,7 +266,7 @@ def _row(isa: str) -> int:
 def _header(variant: Variant, exported: tuple[str, ...]) -> list[str]:
     return [
         *exported,
-        f"{variant.dtype} {variant.op} for {variant.isa}, from {variant.template}",
+        f"{variant.element} {variant.kernel} for {variant.isa}, from {variant.template}",
         "Generated, do not edit.",
     ]
 

@@ -28,6 +28,7 @@ from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.cpu.intrinsics import USES, precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
 from tracea_graph.kernels.cpu.quick import quickly
+from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
@@ -50,9 +51,10 @@ def manifest(
     isas: Sequence[str],
     *,
     quick: bool = False,
+    tiles: Tiles = NO_TILES,
 ) -> dict[str, Any]:
     """What decides the library's domain: sources, flags, types, levels and the tool's version."""
-    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick)
+    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles)
     ordered = sorted(types, key=lambda t: t.name)
     return {
         "version": VERSION,
@@ -81,10 +83,12 @@ def build_library(
     environment: Environment | None = None,
     seconds: float = COMPILE_SECONDS,
     quick: bool = False,
+    tiles: Tiles = NO_TILES,
 ) -> Library:
     """Compile what the cache lacks, link, and rename the library to ``out``.
 
-    It holds the named kernels (see ``emitter.KERNELS``) and chains, nothing else.
+    It holds the named kernels (see ``emitter.KERNELS``) and chains, nothing else, and of a kernel
+    with several tiles the one in ``tiles``, else the first of ``variants``.
 
     ``seconds`` limits each compiler run; ``quick`` compiles in less time what then runs slower.
     Raises BuildError without leaving anything at ``out``.
@@ -94,9 +98,9 @@ def build_library(
     compiler = find_compiler(environment, seconds)
     cache = ObjectCache(environment.cache / "objects")
     held = frozenset(kernels)
-    facts = manifest(types, held, chains, isas, quick=quick)
+    facts = manifest(types, held, chains, isas, quick=quick, tiles=tiles)
     domain = domain_of(facts)
-    units = _units(types, held, chains, isas, domain, quick)
+    units = _units(types, held, chains, isas, domain, quick, tiles)
     with Scratch("build") as name:
         folder = Path(name)
         fresh = _compile(_Shop(compiler, cache, folder, seconds), units)
@@ -122,12 +126,17 @@ def _units(
     isas: Sequence[str],
     domain: str,
     quick: bool,
+    tiles: Tiles = NO_TILES,
 ) -> list[Source]:
     runtime = (_KERNELS / "runtime" / "runtime.cpp").read_text()
-    units = emitter.units(kernels, chains, _levels(isas))
+    units = emitter.units(kernels, chains, _levels(isas), tiles)
     return [
         Source("runtime", runtime, _RUNTIME_FLAGS),
-        Source("table", table.table_source(domain, types, kernels, chains, isas), _RUNTIME_FLAGS),
+        Source(
+            "table",
+            table.table_source(domain, types, kernels, chains, isas, tiles),
+            _RUNTIME_FLAGS,
+        ),
         *(quickly(units) if quick else units),
     ]
 

@@ -47,8 +47,10 @@ class _Op:
     moved: Callable[[Sequence[int]], float]
     fill: Callable[[Variant, Sequence[int]], float]
     limit: Callable[[Sequence[int]], str] = lambda sizes: ""
-    kernels: tuple[str, ...] = ()
+    kernel: str = ""
     """Whose variants do it; by default the kernel of its own name."""
+    dtypes: tuple[str, ...] = ("f32",)
+    """What those may multiply."""
 
 
 _Rated = tuple[Variant, Candidate]
@@ -74,19 +76,19 @@ def plan_kernel(
     op = ALIASES.get(op.lower(), op)
     known, wanted = _known(op, shape), precision.lower().replace("fp", "f")
     wanted = _SPELLINGS.get(wanted, wanted)
-    able = known.kernels or (op,)
-    rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in variants if v.op in able]
+    able = [v for v in variants if v.op == (known.kernel or op) and v.dtype in known.dtypes]
+    rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in able]
     used, note = _precision(op, wanted, rated)
-    fit = _by_preference([c for v, c in rated if v.dtype == used and c.us is not None])
+    fit = _by_preference([c for v, c in rated if v.element == used and c.us is not None])
     if len(fit) > 1 and (fit[0].us, fit[0].isa) == (fit[1].us, fit[1].isa):
         raise UsageError(
             f"{fit[0].id} and {fit[1].id} are equally good for {op} {_text(shape)}; "
             "set TRACEA_ISA to choose one"
         )
     unfit = [
-        c if c.us is None else Candidate(c.id, c.isa, why=f"computes in {v.dtype}, not {used}")
+        c if c.us is None else Candidate(c.id, c.isa, why=f"computes in {v.element}, not {used}")
         for v, c in rated
-        if v.dtype != used or c.us is None
+        if v.element != used or c.us is None
     ]
     score = known.flops(shape) / (fit[0].us or 1.0) * 1e-3
     others = (*fit[1:], *unfit)
@@ -95,7 +97,7 @@ def plan_kernel(
 
 def variant_id(variant: Variant) -> str:
     """``f32_gemm_8x48__avx512``: its symbol without the prefix."""
-    return variant.symbol(variant.op).removeprefix("tracea_")
+    return variant.symbol(variant.kernel).removeprefix("tracea_")
 
 
 def _known(op: str, shape: Sequence[int]) -> _Op:
@@ -115,7 +117,7 @@ def _precision(op: str, wanted: str, rated: Sequence[_Rated]) -> tuple[str, str]
     tried: list[str] = []
     used: str | None = wanted
     while used is not None:
-        own = [c for v, c in rated if v.dtype == used]
+        own = [c for v, c in rated if v.element == used]
         if any(c.us is not None for c in own):
             return used, f"{used} is used: {'; '.join(tried)}" if tried else ""
         why = ", ".join(f"{c.id} {c.why}" for c in own)
@@ -145,7 +147,7 @@ def _rate(
         return Candidate(name, variant.isa, why=why)
     peak = _peak(figures, variant)
     if not peak:
-        why = f"needs a {variant.dtype} multiply-add, which this processor lacks"
+        why = f"needs a {variant.element} multiply-add, which this processor lacks"
         return Candidate(name, variant.isa, why=why)
     arithmetic = op.flops(shape) / (peak * op.fill(variant, shape))
     memory = op.moved(shape) * _F32 / (figures.bandwidth.l2 or figures.bandwidth.dram)
@@ -163,8 +165,8 @@ def _peak(figures: Measurements, variant: Variant) -> float:
     def best(dtype: str) -> float:
         return max((p.gops for p in figures.peaks if p.dtype == dtype), default=0.0)
 
-    own = (figures.peak(variant.dtype, name) for name in (isa.name, *isa.features))
-    found = max(own, default=0.0) or best(variant.dtype)
+    own = (figures.peak(variant.element, name) for name in (isa.name, *isa.features))
+    found = max(own, default=0.0) or best(variant.element)
     return 2.0 * best("f32") if isa.base and not found else found
 
 
@@ -172,8 +174,8 @@ def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
     order = [isa.name for isa in LEVELS]
     if variant.isa not in cpu.levels("bf16"):
         yield f"needs {', '.join(isa_of(variant.isa).features)}, which this processor lacks"
-    elif variant.dtype in _EMULATED and not isa_of(variant.isa).base:
-        yield _EMULATED[variant.dtype]
+    elif variant.element in _EMULATED and not isa_of(variant.isa).base:
+        yield _EMULATED[variant.element]
     elif cap in order and order.index(variant.isa) > order.index(cap):
         yield f"TRACEA_ISA={cap} rules it out"
 
@@ -222,14 +224,15 @@ OPS = {
         lambda s: 2.0 * prod(s),
         lambda s: s[0] * s[2] + s[2] * s[1] + s[0] * s[1],
         _gemm_fill,
-        kernels=("gemm", "gemm_bf16", "gemm_int16"),
+        dtypes=("f32", "bf16", "int16"),
     ),
     "conv2d": _Op(
         ("batch", "channels", "height", "width", "filters", "kernel"),
         lambda s: 2.0 * prod(s[:5]) * s[5] ** 2,
         lambda s: s[0] * s[2] * s[3] * (s[1] + s[4]) + s[1] * s[4] * s[5] ** 2,
         _conv_fill,
-        kernels=("conv", "conv_bf16"),
+        kernel="conv",
+        dtypes=("f32", "bf16"),
     ),
     "attention": _Op(
         ("batch", "heads", "queries", "keys", "head"),
@@ -237,7 +240,7 @@ OPS = {
         lambda s: 2.0 * s[0] * s[1] * s[4] * (s[2] + s[3]),
         _attention_fill,
         _head_limit,
-        kernels=("attention", "attention_bf16"),
+        dtypes=("f32", "bf16"),
     ),
     "norm": _Op(("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill),
     "gather": _Op(

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.levels import LEVELS
-from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile, gemm_tile, pairs_tile
+from tracea_graph.kernels.cpu.variants import (
+    NO_TILES,
+    Tiles,
+    conv_pairs_tile,
+    conv_tile,
+    gemm_tile,
+    pairs_tile,
+)
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
@@ -24,8 +31,9 @@ def table_source(
     kernels: Iterable[str],
     chains: Iterable[Chain],
     isas: Iterable[str],
+    tiles: Tiles = NO_TILES,
 ) -> str:
-    """The text of ``table.cpp``.
+    """The text of ``table.cpp``; ``tiles`` are those of its kernels that were asked for.
 
     Types, kernels, chains and levels are sorted, so their order does not matter.  Raises
     GraphError for a domain or name that is not a plain identifier, or two types of one name.
@@ -35,13 +43,13 @@ def table_source(
     unique = [chain for _, chain in sorted({chain.key: chain for chain in chains}.items())]
     kinds = sorted(types, key=lambda t: t.name)
     _check(domain, kinds)
-    digest = _digest(domain, levels, held, unique, kinds)
+    digest = _digest(domain, levels, held, unique, kinds, tiles)
     parts = [
         '#include "runtime/table.h"\n',
-        _declarations(levels, held, unique),
+        _declarations(levels, held, unique, tiles),
         _chain_types(unique),
         *(_chains_of(level, unique) for level in levels),
-        _levels(levels, held, len(unique)),
+        _levels(levels, held, len(unique), tiles),
         *(_codes(i, t) for i, t in enumerate(kinds)),
         _types(kinds),
         f'extern "C" const uint64_t tracea_table_digest = {digest}ULL;\n',
@@ -57,6 +65,7 @@ def _digest(
     held: frozenset[str],
     chains: Sequence[Chain],
     types: Sequence[OpType],
+    tiles: Tiles,
 ) -> int:
     """FNV-1a over all names and numbers, in the order ``runtime/sound.h`` reads them."""
     parts: list[str | int] = [domain, len(levels), len(types), len(chains)]
@@ -69,7 +78,7 @@ def _digest(
         room = MAX_RESULTS - len(chain.result_types)
         parts += [*(d.onnx for d in chain.result_types), *[0] * room]
     for level in levels:
-        parts += [level, *_sides(level)]
+        parts += [level, *_sides(level, tiles)]
         parts += [int(k in held) for k in emitter.KERNELS for _ in emitter.symbols(k, level)]
     for t in types:
         parts += [t.name, len(t.inputs), len(t.outputs), *(d.onnx for d in t.inputs + t.outputs)]
@@ -92,14 +101,16 @@ def _check(domain: str, types: Sequence[OpType]) -> None:
         raise GraphError(f"Two op types of a library share a name: {', '.join(names)}.")
 
 
-def _declarations(levels: Sequence[str], held: frozenset[str], chains: Sequence[Chain]) -> str:
+def _declarations(
+    levels: Sequence[str], held: frozenset[str], chains: Sequence[Chain], tiles: Tiles
+) -> str:
     lines = ['extern "C" {']
     for level in levels:
         lines += [
             f"{function.gives} {symbol}({function.takes});"
             for kernel in emitter.KERNELS
             if kernel in held
-            for symbol, function in emitter.functions(kernel, level)
+            for symbol, function in emitter.functions(kernel, level, tiles)
         ]
         lines += [f"void {_chain(level, chain)}({emitter.CHAIN});" for chain in chains]
     return "\n".join([*lines, "}\n"])
@@ -139,27 +150,28 @@ def _chains_of(level: str, chains: Sequence[Chain]) -> str:
     return _array("tracea_chain_fn", f"chains_{level}", [_chain(level, c) for c in chains])
 
 
-def _levels(levels: Sequence[str], held: frozenset[str], chains: int) -> str:
+def _levels(levels: Sequence[str], held: frozenset[str], chains: int, tiles: Tiles) -> str:
     """One row a level; null for functions of kernels the library does not hold."""
     rows = []
     for level in levels:
-        tiles = ", ".join(map(str, _sides(level)))
+        sides = ", ".join(map(str, _sides(level, tiles)))
         functions = [
             symbol if kernel in held else "nullptr"
             for kernel in emitter.KERNELS
-            for symbol in emitter.symbols(kernel, level)
+            for symbol in emitter.symbols(kernel, level, tiles=tiles)
         ]
         rows.append(
-            f'    {{"{level}", {tiles}, {", ".join(functions)},\n'
+            f'    {{"{level}", {sides}, {", ".join(functions)},\n'
             f"     {chains}, chain_keys, chains_{level}}}"
         )
     return _array("tracea_isa_table", "levels", rows, "\n")
 
 
-def _sides(level: str) -> tuple[int, ...]:
+def _sides(level: str, tiles: Tiles) -> tuple[int, ...]:
     """Sides of the level's largest register tiles, in the order of ``tracea_isa_table``."""
-    pixels, _ = conv_pairs_tile(level)
-    return (*gemm_tile(level), *pairs_tile(level), *conv_tile(level), pixels)
+    pixels, _ = conv_pairs_tile(level, tiles)
+    wide = (gemm_tile(level, tiles), pairs_tile(level, tiles), conv_tile(level, tiles))
+    return (*(side for tile in wide for side in tile), pixels)
 
 
 def _codes(index: int, t: OpType) -> str:

@@ -1,22 +1,33 @@
-"""The kernel variants: one line per (operation, instruction set), with template and tile."""
+"""The kernel variants: one line per op, element type, instruction set and tile.
+
+Several tiles of one op, type and level may stand side by side.  A library holds one of them: the
+one it is asked for, else the first that is listed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.program import Call
 from tracea_graph.ops.int16 import LIMIT, RUN
 
 __all__ = [
-    "VARIANTS", "Variant", "conv_pairs_tile", "conv_tile", "find", "gemm_tile", "pairs_tile",
+    "NO_TILES", "VARIANTS", "Tiles", "Variant", "conv_pairs_tile", "conv_tile", "find",
+    "gemm_tile", "pairs_tile",
 ]  # fmt: skip
 
 PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+_ELEMENTS = MappingProxyType({"int16": "i16", "bf16x2": "bf16"})
+"""Element types that are called otherwise than what a kernel multiplies."""
+Tiles = Mapping[tuple[str, str], str]
+"""Tiles that are asked for, by kernel and level."""
+NO_TILES: Tiles = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,8 @@ class Variant:
     """One kernel for one instruction set.
 
     ``tile`` is the part of the symbol that tells the tile; ``params`` are what the template asks
-    for beyond it; ``functions`` the vector functions its text uses.
+    for beyond it; ``functions`` the vector functions its text uses; ``dtype`` what it multiplies,
+    as records of calls say it.
     """
 
     op: str
@@ -35,10 +47,25 @@ class Variant:
     functions: frozenset[str] = frozenset()
     dtype: str = "f32"
 
+    @property
+    def kernel(self) -> str:
+        """Its op and element type, in one word."""
+        return Call.name_of(self.op, self.dtype)
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What no two variants have in common."""
+        return self.op, self.dtype, self.isa, self.tile
+
+    @property
+    def element(self) -> str:
+        """The type of the numbers it multiplies."""
+        return _ELEMENTS.get(self.dtype, self.dtype)
+
     def symbol(self, name: str) -> str:
-        """``tracea_<dtype>_<name>[_<tile>]__<isa>``."""
+        """``tracea_<element>_<name>[_<tile>]__<isa>``."""
         tile = f"_{self.tile}" if self.tile else ""
-        return f"tracea_{self.dtype}_{name}{tile}__{self.isa}"
+        return f"tracea_{self.element}_{name}{tile}__{self.isa}"
 
 
 def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
@@ -56,21 +83,21 @@ def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
     params = {"mr": mr, "nv": nv, "matrix": False}
     functions = frozenset({"halves", "pairs"})
     tile = f"{mr}x{nv * PANEL}"
-    return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
+    return Variant("gemm", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
 
 
 def _gemm_int16(isa: str, mr: int, nv: int) -> Variant:
     """The same on pairs of 16-bit integers, the tile that of float32."""
     params = {"mr": mr, "nv": nv, "run": RUN, "limit": LIMIT}
     functions, tile = frozenset({"int16"}), f"{mr}x{nv * PANEL}"
-    return Variant("gemm_int16", isa, "gemm_int16.cpp.in", tile, params, functions, "i16")
+    return Variant("gemm", isa, "gemm_int16.cpp.in", tile, params, functions, "int16")
 
 
 def _gemm_bf16x2(isa: str, mr: int, nv: int, matrix: bool = False) -> Variant:
     """The same on sums of two numbers in bf16: three products in bf16 (``split_bf16``)."""
     params = {"mr": mr, "nv": nv, "matrix": matrix}
     functions, tile = frozenset({"halves", "pairs"}), f"{mr}x{nv * PANEL}"
-    return Variant("gemm_bf16x2", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16")
+    return Variant("gemm", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16x2")
 
 
 def _gemm_blocks(isa: str, *rows: int) -> Variant:
@@ -87,7 +114,7 @@ def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
         {**same.params, "dtype": "bf16", "steps": 2},
         frozenset({"halves", "pairs"}),
     )
-    return replace(same, op="gemm_blocks_bf16", params=params, functions=functions, dtype="bf16")
+    return replace(same, params=params, functions=functions, dtype="bf16")
 
 
 def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[Variant, Variant]:
@@ -96,17 +123,15 @@ def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[Variant, Variant]:
     params = {"rows": rows, "sums": sums, "dtype": "f32"}
     functions = frozenset({"expand"})
     same = Variant("gemm_masked", isa, "gemm_masked.cpp.in", f"{rows}x16", params, functions)
-    return same, replace(
-        same, op="gemm_masked_bf16", params={**params, "dtype": "bf16"},
-        functions=functions | {"halves"}, dtype="bf16",
-    )  # fmt: skip
+    half = {**params, "dtype": "bf16"}
+    return same, replace(same, params=half, functions=functions | {"halves"}, dtype="bf16")
 
 
 def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
     """Pairs on 2 x 2 matrix tiles of 16 x 16; a left operand in float32 on ``mr`` by ``nv``."""
     params = {"mr": mr, "nv": nv, "matrix": True}
     functions = frozenset({"halves", "pairs"})
-    return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
+    return Variant("gemm", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
 
 
 def _norm(isa: str, rows: int) -> Variant:
@@ -141,7 +166,6 @@ def _attention_bf16(
     functions = same.functions - {"sums"} | {"halves", "pairs"}
     return replace(
         same,
-        op="attention_bf16",
         dtype="bf16",
         params={**same.params, "dtype": "bf16", "matrix": matrix},
         functions=functions,
@@ -174,7 +198,7 @@ def _conv_bf16(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
     same = _conv(isa, pixels, nv)
     eights = not matrix and same.params["eights"]
     return replace(
-        same, op="conv_bf16", template="conv_bf16.cpp.in", dtype="bf16",
+        same, template="conv_bf16.cpp.in", dtype="bf16",
         tile="32x32" if matrix else same.tile,
         params={**same.params, "matrix": matrix, "eights": eights},
         functions=frozenset({"halves", "pairs"} | ({"eights"} if eights else set())),
@@ -185,7 +209,7 @@ def _conv_bf16x2(isa: str, pixels: int, nv: int, matrix: bool = False) -> Varian
     """The same on sums of two numbers in bf16."""
     same = _conv_bf16(isa, pixels, nv, matrix)
     return replace(
-        same, op="conv_bf16x2", template="conv_bf16x2.cpp.in",
+        same, template="conv_bf16x2.cpp.in", dtype="bf16x2",
         params={**same.params, "eights": False}, functions=frozenset({"halves", "pairs"}),
     )  # fmt: skip
 
@@ -197,13 +221,13 @@ def _depthwise_bf16(isa: str, *widths: int) -> Variant:
     pairs = isa == "avx512bf16"
     params = {**same.params, "dtype": "bf16", "pairs": pairs}
     functions = frozenset({"halves", "pairs"} if pairs else {"halves"})
-    return replace(same, op="depthwise_bf16", params=params, functions=functions, dtype="bf16")
+    return replace(same, params=params, functions=functions, dtype="bf16")
 
 
 def _winograd_bf16(isa: str) -> Variant:
     """Winograd's transforms from and to bf16."""
     params, functions = {"dtype": "bf16"}, frozenset({"halves"})
-    return Variant("winograd_bf16", isa, "winograd.cpp.in", "", params, functions, "bf16")
+    return Variant("winograd", isa, "winograd.cpp.in", "", params, functions, "bf16")
 
 
 def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[Variant, Variant]:
@@ -211,11 +235,8 @@ def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[Variant, Variant]:
     same, functions = _conv(isa, pixels, nv), frozenset({"int16"})
     params = {**same.params, "eights": False}
     return replace(
-        same, op="conv_int16", template="conv_int16.cpp.in", params=params, functions=functions,
-        dtype="i16",
-    ), Variant(
-        "winograd_int16", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "i16"
-    )  # fmt: skip
+        same, template="conv_int16.cpp.in", params=params, functions=functions, dtype="int16"
+    ), Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "int16")
 
 
 def _blocked(isa: str) -> tuple[Variant, ...]:
@@ -228,7 +249,7 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
     half = {**pool.params, "dtype": "bf16"}
     return (
         pool,
-        replace(pool, op="pool_bf16", params=half, functions=taken | {"halves"}, dtype="bf16"),
+        replace(pool, params=half, functions=taken | {"halves"}, dtype="bf16"),
         Variant("resize", isa, "resize.cpp.in", "1x16"),
         Variant("deal", isa, "deal.cpp.in", "1x16", functions=frozenset({"permute"})),
         Variant("block", isa, "block.cpp.in", "", functions=turn),
@@ -356,42 +377,62 @@ VARIANTS = (
     *_gemm_masked("avx2", 2, 2),
     *_gemm_masked("avx512", 4, 4),
     *(Variant("chain", isa, "chain.cpp.in", "") for isa in _BASES),
-    *(Variant("chain_bf16", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
+    *(Variant("chain", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
 )
 
 
-_KNOWN: Mapping[tuple[str, str], Variant] = MappingProxyType({(v.op, v.isa): v for v in VARIANTS})
+def _by_kernel(variants: Iterable[Variant]) -> Mapping[tuple[str, str], tuple[Variant, ...]]:
+    """Variants by kernel and level, in their order.  Raises ValueError if two have one key."""
+    found: dict[tuple[str, str], tuple[Variant, ...]] = {}
+    for variant in variants:
+        others = found.get((variant.kernel, variant.isa), ())
+        if any(other.key == variant.key for other in others):
+            raise ValueError(f"two variants are {' '.join(variant.key)}")
+        found[variant.kernel, variant.isa] = (*others, variant)
+    return MappingProxyType(found)
 
 
-def find(op: str, isa: str) -> Variant:
-    """The variant of ``op`` for the level ``isa``, or for the nearest base that has one.
+_KNOWN = _by_kernel(VARIANTS)
 
-    Raises KeyError when there is none.
+
+def find(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> Variant:
+    """The variant of a kernel for the level ``isa``, or for the nearest base that has one: of
+    several tiles the one asked for, else the first that is listed.
+
+    Raises KeyError when there is none, and for a tile that does not exist.
     """
-    base = isa_of(isa).base
-    return _KNOWN[op, isa] if (op, isa) in _KNOWN or not base else find(op, base)
+    if known := _KNOWN.get((kernel, isa)):
+        wanted = tiles.get((kernel, isa), known[0].tile)
+        for variant in known:
+            if variant.tile == wanted:
+                return variant
+        listed = ", ".join(v.tile for v in known)
+        raise KeyError(f"{kernel} has no tile {wanted} for {isa}, but {listed}")
+    if base := isa_of(isa).base:
+        return find(kernel, base, tiles)
+    raise KeyError(f"there is no kernel {kernel} for {isa}")
 
 
-def gemm_tile(isa: str) -> tuple[int, int]:
+def gemm_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """Rows and 16-wide panels of the level's largest register tile."""
-    return _tile("gemm", isa)
+    return _tile("gemm", isa, tiles)
 
 
-def pairs_tile(isa: str) -> tuple[int, int]:
+def pairs_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """The same where both operands are in bf16."""
-    return _tile("gemm_bf16", isa)
+    return _tile("gemm_bf16", isa, tiles)
 
 
-def conv_tile(isa: str) -> tuple[int, int]:
+def conv_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """Outputs and 16-wide channel blocks of the level's largest convolution tile."""
-    return _tile("conv", isa)
+    return _tile("conv", isa, tiles)
 
 
-def conv_pairs_tile(isa: str) -> tuple[int, int]:
+def conv_pairs_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """The same of convolutions in bf16."""
-    return _tile("conv_bf16", isa)
+    return _tile("conv_bf16", isa, tiles)
 
 
-def _tile(op: str, isa: str) -> tuple[int, int]:
-    rows, columns = find(op, isa).tile.split("x")
+def _tile(kernel: str, isa: str, tiles: Tiles) -> tuple[int, int]:
+    rows, columns = find(kernel, isa, tiles).tile.split("x")
     return int(rows), int(columns) // PANEL
