@@ -39,9 +39,8 @@ def conv_int16_cases() -> tuple[Run, ...]:
     made: list[tuple[str, Case, dict[str, int], str]] = []
 
     def add(name: str, case: Case, h: int, w: int, n: int = 1, spoilt: str = "") -> None:
-        made.append(
-            (f"{case.params.layout}_{name}_{n}x{h}x{w}", case, {"n": n, "h": h, "w": w}, spoilt)
-        )
+        title = f"{case.params.layout.name}_{name}_{n}x{h}x{w}"
+        made.append((title, case, {"n": n, "h": h, "w": w}, spoilt))
 
     for width in (*range(1, 18), 29):
         add("line", conv(34, 40, window(1), "int16"), 1, width)
