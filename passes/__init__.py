@@ -55,7 +55,7 @@ __all__ = ["CONNECT", "FORMS", "JOINING", "MOVEMENT", "UNCHANGED", "WEIGHED", "R
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-JOINING = (trunk.ConnectTrunk.name, trunk.ConnectBlocks.name)
+JOINING = (trunk.ConnectTrunk.name, trunk.ConnectBlocks.name, trunk.ConnectAll.name)
 """Rules that make one program of several regions."""
 FORMS = (
     DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "unstructured", "window", "zero-blocks",

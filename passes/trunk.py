@@ -28,7 +28,7 @@ from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_from
 
-__all__ = ["ConnectBlocks", "ConnectTrunk"]
+__all__ = ["ConnectAll", "ConnectBlocks", "ConnectTrunk"]
 
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
 """Of one program: what the library accepts, with room for scratch."""
@@ -61,14 +61,28 @@ class ConnectBlocks:
         yield from _connect(self.name, _Family(graph), region)
 
 
+@dataclass(frozen=True)
+class ConnectAll:
+    """Everything that kernels run, whether it sums or not: where a value that leaves a program is
+    costly, one program is to be the whole model.  The limits are those of a backend's plans."""
+
+    most_steps: int
+    most_operands: int
+    name: str = "whole"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        family = _All(graph, self.most_steps, self.most_operands)
+        yield from _connect(self.name, family, region)
+
+
 def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | Miss]:
     """One program of a core and everything around it, proposed by its first step."""
     if not family.is_core(region):
         yield from _outside(name, family, region)
         return
     joining = Joining(
-        lambda r: len(family.steps_of(r) or ()), family.is_core, family.ends, _MAX_STEPS,
-        _MAX_OPERANDS,
+        lambda r: len(family.steps_of(r) or ()), family.is_core, family.ends, family.most_steps,
+        family.most_operands,
     )  # fmt: skip
     unfit, joined = set[str](), set[str]()
     for seed in filter(family.is_core, program_from(family.graph, region, joining)):
@@ -114,10 +128,10 @@ def _why_outside(family: _Family, region: Region, program: Region, name: str) ->
         return f"on the way between {made!r} and the program lies {value!r}, which no kernel makes"
     if program in graph.readers(region) and not family.is_core(region):
         return f"the program that reads {made!r} begins with its first product or convolution"
-    if len(program.params.steps) + steps > _MAX_STEPS:
-        return f"with {made!r} the program would have more than {_MAX_STEPS} steps"
-    if len({*program.operands, *region.operands}) > _MAX_OPERANDS:
-        return f"with {made!r} the program would read more than {_MAX_OPERANDS} values"
+    if len(program.params.steps) + steps > family.most_steps:
+        return f"with {made!r} the program would have more than {family.most_steps} steps"
+    if len({*program.operands, *region.operands}) > family.most_operands:
+        return f"with {made!r} the program would read more than {family.most_operands} values"
     if not family.ends(region):
         return f"{made!r} is not needed inside the program, and is as well made behind it"
     return _UNFIT
@@ -126,8 +140,11 @@ def _why_outside(family: _Family, region: Region, program: Region, name: str) ->
 class _Family:
     """What can be a step of a program, what one grows around and what it may end with."""
 
-    def __init__(self, graph: TileGraph) -> None:
+    def __init__(
+        self, graph: TileGraph, most_steps: int = _MAX_STEPS, most_operands: int = _MAX_OPERANDS
+    ) -> None:
         self.graph = graph
+        self.most_steps, self.most_operands = most_steps, most_operands
         self._models: dict[str, RegionModel | None] = {}
 
     def model(self, region: Region) -> RegionModel | None:
@@ -226,6 +243,19 @@ class _Trunk(_Family):
         model = self.model(region)
         pooled = self.graph.spec(region.results[0]).rank == 2
         return pooled or model is None or not model.space.reductions or _of_channels(model)
+
+
+class _All(_Family):
+    """Every region that kernels run, and moves between them."""
+
+    def is_core(self, region: Region) -> bool:
+        return region.fused and not isinstance(region.params, RegionParams)
+
+    def steps_of(self, region: Region) -> Steps | None:
+        moves = None if region.fused else read_moves(self.graph, region)
+        if moves is None:
+            return super().steps_of(region)
+        return [(p, names, (v,)) for p, names, v in moves]
 
 
 def _of_images(model: RegionModel) -> bool:

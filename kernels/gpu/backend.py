@@ -16,7 +16,7 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.gpu import plan
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
-from tracea_graph.kernels.gpu.kernels import kernel_of
+from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
 from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.lowering.writer import LackingError
@@ -100,6 +100,7 @@ class GpuBackend:
         try:
             for call in calls_of(graph, region):
                 kernel_of(call)
+                launch_for(call)
         except (LackingError, GraphError) as why:
             return str(why)
         return ""

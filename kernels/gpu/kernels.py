@@ -22,12 +22,15 @@ from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.index_map import dense_strides
 
 __all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "variant_of"]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _SOME = "n"
 """Stands for a size or stride that no text depends on."""
+_PIXELS = (2, 3, 5, 7)
+"""An image of that many pixels and channels stands for all."""
 _LONG_ROWS, _MANY_ROWS = 1024, 1024
 
 
@@ -138,8 +141,8 @@ def _skeleton(call: Call) -> Call:
             if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
                 value = (1, 1)
         values[attribute.name] = value
-    heads = call.op.startswith("attention")
-    views = tuple(v and _bare(v, heads) for v in call.views)
+    heads, images = call.op.startswith("attention"), call.op in ("conv", "depthwise", "pool")
+    views = tuple(v and (_image(v) if images else _bare(v, heads)) for v in call.views)
     return Call(call.op, call.dtype, views, Attributes(values.items()), call.chain)
 
 
@@ -156,6 +159,14 @@ def _told(name: str, value: Any, call: Call) -> Any:
     if name == "fill":
         return float("-inf") if value == float("-inf") else 0.0
     return value
+
+
+def _image(view: View) -> View:
+    """Some pixels with their channels last, for whatever has four axes."""
+    if len(view.dims) != len(_PIXELS):
+        return _bare(view, heads=False)
+    pairs = zip(view.strides, dense_strides(_PIXELS), strict=True)
+    return View(view.buffer, _PIXELS, tuple(0 if s == 0 else d for s, d in pairs))
 
 
 def _bare(view: View, heads: bool) -> View:

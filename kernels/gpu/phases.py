@@ -7,11 +7,13 @@ from tracea_graph.rewrite import Phase
 
 __all__ = ["phases"]
 
+_MOST_STEPS, _MOST_OPERANDS = 2000, 1000
+"""Of one program: what a plan holds, with room for scratch."""
+
 
 def phases(request: Request) -> tuple[Phase, ...]:
     """The phases after those of :func:`tracea_graph.passes.phases`."""
     return (
-        Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *MOVEMENT,
-        Phase(CONNECT, (trunk.ConnectBlocks(),)),
+        Phase(CONNECT, (trunk.ConnectAll(_MOST_STEPS, _MOST_OPERANDS),)),
     )

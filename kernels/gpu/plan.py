@@ -8,7 +8,8 @@ header     magic, version, total words, then the counts: inputs, outputs, symbol
 symbol     the input and the axis that bind it
 size       operator, a, b: ``0 number 0``, ``1 symbol 0``, or an operator on two sizes before it
            (2 add, 3 sub, 4 mul, 5 floordiv, 6 ceildiv, 7 max, 8 min)
-tensor     (inputs, then outputs) ONNX element code, rank, the size of each dimension
+tensor     (inputs, then outputs) ONNX element code, rank and, of an input, 16 << axis for each
+           loose axis, the size of each dimension
 temp       ONNX element code, the size that is its count, first launch, last launch; in the order
            in which they take their places
 launch     the kernel's key, three sizes of the grid, threads, bytes of shared memory, how many
@@ -43,6 +44,8 @@ LIMITS = {
 }  # fmt: skip
 """What the library accepts; the same numbers stand in ``runtime/plan.h``."""
 _OPERATORS = ("", "", "add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
+_LOOSE = 16
+"""The bit of an input's first axis above its rank."""
 _KINDS = ("pointer", "i32", "f32", "divisor")
 
 
@@ -72,14 +75,16 @@ def encode(program: Program) -> tuple[int, ...]:
 
     Raises GraphError where the program exceeds :data:`LIMITS`, or uses a size nothing binds.
     """
-    if program.loops or program.loose:
-        raise GraphError("A GPU plan has no loops and no loose axes.")
+    if program.loops:
+        raise GraphError("A GPU plan has no loops.")
     sizes = _Sizes({name: i for i, name in enumerate(program.symbols)})
     body: list[int] = []
-    for spec in (*program.inputs, *program.outputs):
+    for i, spec in enumerate((*program.inputs, *program.outputs)):
         if spec.dtype is None or spec.shape is None:
             raise GraphError(f"A program's signature must be fully typed, but it has {spec}.")
-        body += (spec.dtype.onnx, _counted("rank", len(spec.shape)), *map(sizes.of, spec.shape))
+        rank = _counted("rank", len(spec.shape))
+        rank += sum(_LOOSE << axis for n, axis in program.loose if n == i)
+        body += (spec.dtype.onnx, rank, *map(sizes.of, spec.shape))
     for temp in program.temps:
         body += (temp.dtype.onnx, sizes.of(temp.count), temp.first, temp.last)
     for call in program.calls:

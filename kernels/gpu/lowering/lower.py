@@ -7,6 +7,7 @@ one function that takes values wherever they lie and says where its results do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +31,7 @@ from tracea_graph.kernels.gpu.lowering.rows import (
 )
 from tracea_graph.kernels.gpu.lowering.writer import LackingError, Value, Writer
 from tracea_graph.kernels.program import Call, Program, View
-from tracea_graph.kernels.signature import clipped, localise, loose_axes
+from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
@@ -66,7 +67,7 @@ def lower(graph: TileGraph, region: Region) -> Program:
     writer, where = _written(graph, region)
     shapes = [graph.spec(v).shape or () for v in region.operands]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
-    return writer.done(where, sizes)
+    return replace(writer.done(where, sizes), loose=loose_axes(graph, region))
 
 
 def calls_of(graph: TileGraph, region: Region) -> list[Call]:
@@ -77,9 +78,9 @@ def calls_of(graph: TileGraph, region: Region) -> list[Call]:
 def _written(graph: TileGraph, region: Region) -> tuple[Writer, dict[str, tuple[int, int]]]:
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")
-    if loose_axes(graph, region):
-        raise LackingError("GPU programs repeat no input that may turn out to be of size 1")
-    local, where = localise(clipped([graph.spec(v) for v in region.operands]))
+    specs = clipped([graph.spec(v) for v in region.operands])
+    local, where = localise(specs)
+    where = bound_strictly(local, where, loose_axes(graph, region))
     w = Writer(local, tuple(region.params.infer(local)))
     results = w.slots("output")
     made = lower_op(w, region.params, w.slots("input"), results)

@@ -66,6 +66,7 @@ class Inference {
         !good(ort::GetSymbolicDimensions(api_, info, static_cast<const char**>(names), rank)))
       return;
     const char* name = names[where.axis];
+    if (dims[where.axis] == 1 && (program_.tensors[where.input].loose >> where.axis & 1)) return;
     if (dims[where.axis] >= 0) values_[symbol] = dims[where.axis];
     else if (name && strlen(name) < kNameBytes) strcpy(names_[symbol], name);
   }

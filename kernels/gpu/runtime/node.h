@@ -235,34 +235,72 @@ inline void give_context(Node& node, Context* c) {
   node.idle = c;
 }
 
-// Data of the inputs that are no constants, and values of symbols.
-inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, int64_t* symbols,
-                        int64_t* sizes, void** data) {
+// What a symbol stands for whose own axis may be 1: the size of an axis it names that is not.
+inline int64_t widest(const Node& node, const int64_t* dims, int32_t symbol) {
   const Program& p = node.program;
-  int64_t* dims = static_cast<int64_t*>(
-      __builtin_alloca(static_cast<size_t>(p.input_count) * kMaxRank * sizeof(int64_t)));
+  const Place& own = p.symbols[symbol];
+  const int64_t size = dims[own.input * kMaxRank + own.axis];
+  if (size != 1 || !(p.tensors[own.input].loose >> own.axis & 1)) return size;
+  for (int32_t i = 0; i < p.input_count; ++i)
+    for (int32_t axis = 0; !node.shared.constants[i] && axis < p.tensors[i].rank; ++axis) {
+      const Size& named = p.sizes[p.tensors[i].dims[axis]];
+      if (named.op == kSymbol && named.a == symbol && dims[i * kMaxRank + axis] != 1)
+        return dims[i * kMaxRank + axis];
+    }
+  return size;
+}
+
+// Where the inputs of one run lie that are no constants, and their sizes as they came.
+struct Given {
+  void** data;
+  int64_t* dims;  // [inputs][kMaxRank]
+  bool* repeats;  // inputs that are shorter than the plan says
+};
+
+inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, int64_t* symbols,
+                        int64_t* sizes, const Given& given) {
+  const Program& p = node.program;
   for (int32_t i = 0; i < p.input_count; ++i) {
     if (node.shared.constants[i]) continue;
     const OrtValue* value = nullptr;
     if (!run.good(ort::KernelContext_GetInput(run.api, context, static_cast<size_t>(i), &value)))
       return false;
     if (!value) return run.fault.fail("Input %d is missing.", i);
-    if (!read_dims(run, value, i, p.tensors[i].rank, dims + i * kMaxRank) ||
-        !run.good(ort::GetTensorMutableData(run.api, const_cast<OrtValue*>(value), &data[i])))
+    if (!read_dims(run, value, i, p.tensors[i].rank, given.dims + i * kMaxRank) ||
+        !run.good(ort::GetTensorMutableData(run.api, const_cast<OrtValue*>(value), &given.data[i])))
       return false;
   }
-  for (int32_t s = 0; s < p.symbol_count; ++s)
-    symbols[s] = dims[p.symbols[s].input * kMaxRank + p.symbols[s].axis];
+  for (int32_t s = 0; s < p.symbol_count; ++s) symbols[s] = widest(node, given.dims, s);
   evaluate(p, symbols, sizes);
   for (int32_t i = 0; i < p.input_count; ++i)
     for (int32_t axis = 0; !node.shared.constants[i] && axis < p.tensors[i].rank; ++axis) {
-      const int64_t wanted = sizes[p.tensors[i].dims[axis]], actual = dims[i * kMaxRank + axis];
-      if (wanted != actual)
+      const Tensor& tensor = p.tensors[i];
+      const int64_t wanted = sizes[tensor.dims[axis]], actual = given.dims[i * kMaxRank + axis];
+      if (wanted == actual) continue;
+      if (actual != 1 || wanted < 0 || !(tensor.loose >> axis & 1))
         return run.fault.fail("Input %d has size %lld at axis %d, but must have %lld there.", i,
                               static_cast<long long>(actual), axis,
                               static_cast<long long>(wanted));
+      given.repeats[i] = true;
     }
   return true;
+}
+
+// An input as the plan has it: repeated along axes of size 1 that are longer there.
+inline void stage(const Tensor& tensor, const int64_t* from, const int64_t* sizes, bool repeats,
+                  const char* data, int64_t bytes, char* to) {
+  if (!repeats) return (void)memcpy(to, data, static_cast<size_t>(bytes));
+  int64_t chunk = element_size(tensor.type), place[kMaxRank] = {};
+  int32_t outer = tensor.rank;  // what lies behind these axes is as it was
+  while (outer > 0 && from[outer - 1] == sizes[tensor.dims[outer - 1]]) chunk *= from[--outer];
+  for (int64_t done = 0; done < bytes; done += chunk) {
+    int64_t at = 0;
+    for (int32_t axis = 0; axis < outer; ++axis)
+      at = at * from[axis] + (from[axis] == sizes[tensor.dims[axis]] ? place[axis] : 0);
+    memcpy(to + done, data + at * chunk, static_cast<size_t>(chunk));
+    for (int32_t axis = outer; axis-- > 0 && ++place[axis] == sizes[tensor.dims[axis]];)
+      place[axis] = 0;
+  }
 }
 
 inline bool bind_outputs(Run& run, const Node& node, OrtKernelContext* context,
@@ -292,9 +330,11 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   Pool pool;
   int64_t* sizes = pool.array<int64_t>(p.size_count + 1);
   void** data = pool.array<void*>(p.tensor_count());
-  bool ok = sizes && data;
+  const Given given = {data, pool.array<int64_t>(p.input_count * kMaxRank),
+                       pool.array<bool>(p.input_count)};
+  bool ok = sizes && data && given.dims && given.repeats;
   if (!ok) run.fault.fail("There is no memory for a run.");
-  ok = ok && bind_inputs(run, node, context, symbols, sizes, data) &&
+  ok = ok && bind_inputs(run, node, context, symbols, sizes, given) &&
        bind_outputs(run, node, context, sizes, data + p.input_count) && enter(run.fault);
   Context* c = ok ? take_context(run.fault, node) : nullptr;
   Layout* layout = c ? layout_for(run.fault, node.shared, *c, symbols, sizes) : nullptr;
@@ -303,7 +343,10 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   };
   if (layout) {
     for (int32_t i = 0; i < p.input_count; ++i)
-      if (layout->offsets[i] >= 0 && bytes(i)) memcpy(c->in + layout->offsets[i], data[i], bytes(i));
+      if (layout->offsets[i] >= 0 && bytes(i))
+        stage(p.tensors[i], given.dims + i * kMaxRank, sizes, given.repeats[i],
+              static_cast<const char*>(data[i]), static_cast<int64_t>(bytes(i)),
+              c->in + layout->offsets[i]);
     ok = execute(run.fault, node.shared, *c, *layout);
   }
   if (layout && ok)

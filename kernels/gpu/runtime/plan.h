@@ -8,6 +8,7 @@ namespace tracea {
 constexpr int64_t kMagic = 0x7570676165636172, kVersion = 1;
 constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 64;
+constexpr int32_t kLoose = 16;  // the bit of an input's first axis above its rank
 constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
 
@@ -19,6 +20,7 @@ struct Size {  // a number, a symbol, or an operation on two sizes before it
 };
 struct Tensor {
   int32_t type, rank;
+  int32_t loose;  // the bits of an input's axes that may have a size of 1 as well
   int32_t dims[kMaxRank];  // sizes
 };
 struct Temp {
@@ -162,7 +164,11 @@ class Reader {
 
   void tensor(Tensor* out) {
     out->type = type();
-    out->rank = small(0, kMaxRank, "rank");
+    const int32_t word = small(0, (kLoose << kMaxRank) - 1, "rank");
+    out->rank = word % kLoose, out->loose = word / kLoose;
+    if (out->rank > kMaxRank || out->loose >> out->rank)
+      fault_.fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
+    if (fault_.set) return;
     for (int32_t i = 0; i < out->rank; ++i) out->dims[i] = size_number();
   }
 
