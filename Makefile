@@ -49,6 +49,7 @@ test-slow: $(VENV)/dev.stamp
 test-gpu: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -m gpu $(PYTEST_ARGS) tests/gpu
 	$(bin)/python -m tests.gpu.timing
+	$(bin)/python -m tests.gpu.models
 
 check: $(VENV)/dev.stamp
 	$(bin)/ruff check .

@@ -38,7 +38,9 @@ __all__ = ["CPU", "CpuBackend"]
 
 _PLAIN = tuple(isa.name for isa in ISAS)
 _BF16 = frozenset(isa.name for isa in BF16_ISAS)
-_NEEDED = MappingProxyType({"bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({TILES})})
+_NEEDED = MappingProxyType(
+    {"fp16": frozenset(), "bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({TILES})}
+)
 """Levels of which a precision needs one."""
 
 

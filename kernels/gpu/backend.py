@@ -20,7 +20,7 @@ from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
 from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.lowering.writer import LackingError
-from tracea_graph.kernels.gpu.phases import phases
+from tracea_graph.kernels.gpu.phases import NARROWING, TYPES, phases
 from tracea_graph.kernels.program import Call, CallWork, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
@@ -46,7 +46,7 @@ class GpuBackend:
     """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
 
     targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
-    rules = RuleNames()
+    rules = RuleNames(rounding=(NARROWING,), reliefs=((NARROWING,),))
     most_guarded = MOST_GUARDED
     problems: Mapping[str, Sequence[str]] = MappingProxyType({})
     schedules: Schedules | None = None
@@ -65,8 +65,14 @@ class GpuBackend:
 
     def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """The precision that is computed in, and a sentence where it is another one."""
-        note = "" if precision == "fp32" else f"GPU kernels compute in fp32, not in {precision}"
-        return "fp32", note
+        if precision == "fp32":
+            return precision, ""
+        if precision not in TYPES:
+            return "fp32", f"GPU kernels compute in fp32, fp16 and bf16, not in {precision}"
+        old = [n for n in levels if precision == "bf16" and not ARCHITECTURES[n].has("bf16")]
+        if old:
+            return "fp32", f"nothing is computed in bf16: {old[0]} has no instructions for it"
+        return precision, ""
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         """One fixed machine: nothing is measured of GPUs."""

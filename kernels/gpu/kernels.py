@@ -63,7 +63,8 @@ def _tile(call: Call) -> str:
         wide = _rows(call) >= _MANY_ROWS
         if call.dtype == "f32":
             return "128x128x8" if wide and call.op == "gemm" else "64x64x8"
-        return "128x128x32x4" if wide else "64x64x64x3"
+        small = "32x64x64x4" if call.op == "gemm" else "64x64x64x3"
+        return "128x128x32x4" if wide else small
     if call.op == "attention":
         deep = max(d for d in (call.views[0].dims[-1], call.views[2].dims[-1]))  # type: ignore
         return "64x64" if isinstance(deep, int) and deep <= 64 else "64x32"

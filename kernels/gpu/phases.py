@@ -1,19 +1,65 @@
-"""What GPUs do to a graph before it is lowered, in order: views, then programs."""
+"""What GPUs do to a graph before it is lowered, in order: views, programs, precision.
+
+fp16, bf16   factors of products, and what lies between the steps of a program, in 16 bits; sums,
+             statistics and the edges of the program in float32
+"""
 
 from __future__ import annotations
 
-from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
-from tracea_graph.rewrite import Phase
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-__all__ = ["phases"]
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
+from tracea_graph.passes.regions import fused
+from tracea_graph.rewrite import Miss, Phase, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["NARROWING", "TYPES", "phases"]
 
 _MOST_STEPS, _MOST_OPERANDS = 2000, 1000
 """Of one program: what a plan holds, with room for scratch."""
+TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16"})
+"""Precisions, and the type each of them computes in."""
+NARROWING = "narrow"
+_ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12})
+"""What one product brings into the outputs, of max|y|, as far as plans count it."""
+_PRODUCTS = (GemmParams, MatMulParams, ConvParams, AttentionParams)
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A program that multiplies does so in 16 bits, and keeps what lies between its steps so."""
+
+    dtype: str
+    name: str = NARROWING
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not region.fused:
+            return
+        params = region.params
+        if not isinstance(params, RegionParams):
+            count, results = params.operands, len(region.results)
+            step = RegionStep(params, tuple(range(count)), results)
+            params = RegionParams(count, (step,), tuple(range(count, count + results)))
+        if params.narrow or not any(isinstance(s.params, _PRODUCTS) for s in params.steps):
+            return
+        lower = replace(params, narrow=self.dtype)
+        new = fused(self.name, lower, region.operands, region.results, [region])
+        error = _ERRORS[self.dtype]
+        yield Proposal(self.name, (region,), (new,), error=error, step=True)
 
 
 def phases(request: Request) -> tuple[Phase, ...]:
     """The phases after those of :func:`tracea_graph.passes.phases`."""
+    dtype = TYPES.get(request.precision)
     return (
         *MOVEMENT,
         Phase(CONNECT, (trunk.ConnectAll(_MOST_STEPS, _MOST_OPERANDS),)),
+        *((Phase("precision", (Narrow(dtype),)),) if dtype else ()),
     )

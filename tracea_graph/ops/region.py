@@ -49,6 +49,8 @@ class RegionParams:
     """``inputs`` values come in, steps add theirs in order, ``results`` go out.
 
     ``bands`` say which steps take turns; they change where values lie, not what they are.
+    ``narrow`` is the float of 16 bits, by its short name, that factors of products and what lies
+    between steps may be rounded to; sums, and the results, are as they were.
 
     A result may be read by later steps too.  Raises ValueError for a step that reads a value not
     yet computed, and for a result no step computes.
@@ -58,6 +60,7 @@ class RegionParams:
     steps: tuple[RegionStep, ...]
     results: tuple[int, ...]
     bands: tuple[RowBand, ...] = ()
+    narrow: str = ""
 
     def __post_init__(self) -> None:
         known = self.inputs

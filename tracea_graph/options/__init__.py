@@ -166,12 +166,14 @@ class Options:
         more="keep what was measured faster, or all that passes its checks, untimed",
     )  # fmt: skip
     precision: str = option(
-        "fp32", choices=("fp32", "bf16", "bf16-weights", "bf16x2", "int16"), group=_REWRITING,
-        locked=True,
-        help="bf16: products and convolutions in bf16, sums in fp32, products in int16 where that "
+        "fp32", choices=("fp32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16"),
+        group=_REWRITING, locked=True,
+        help="fp16, on GPUs: products and what lies between them in fp16, sums in fp32; "
+        "bf16: products and convolutions in bf16, sums in fp32, products in int16 where that "
         "is too coarse; bf16-weights: weights only; bf16x2: both of sums of two numbers in "
         "bf16, on matrix tiles; int16: products in scaled 16-bit integers",
-        more="products, convolutions and attention in bf16 with sums in fp32, products and "
+        more="on GPUs products, and what lies between them, in fp16 with sums in fp32; "
+        "products, convolutions and attention in bf16 with sums in fp32, products and "
         "convolutions in 16-bit integers where bf16 is too coarse (a processor without it keeps "
         "fp32 and says so); only weights in bf16; products and convolutions of sums of two "
         "numbers in bf16, three for one: on AMX several times as fast as fp32 and nearly as "

@@ -81,13 +81,19 @@ def _written(graph: TileGraph, region: Region) -> tuple[Writer, dict[str, tuple[
     specs = clipped([graph.spec(v) for v in region.operands])
     local, where = localise(specs)
     where = bound_strictly(local, where, loose_axes(graph, region))
-    w = Writer(local, tuple(region.params.infer(local)))
+    w = Writer(local, tuple(region.params.infer(local)), _narrow(region.params))
     results = w.slots("output")
     made = lower_op(w, region.params, w.slots("input"), results)
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
     return w, where
+
+
+def _narrow(params: OpParams) -> DType:
+    """The type that numbers between calls are stored in."""
+    name = params.narrow if isinstance(params, RegionParams) else ""
+    return next((t for t in DType if t.short == name), DType.F32)
 
 
 def lower_op(

@@ -24,19 +24,23 @@ Targets = Sequence[Value | None]
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 
 
-def stored(w: Writer, dtype: DType) -> DType:
-    """The type a result is stored in between calls."""
-    return w.narrow if dtype is DType.F32 else dtype
+def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:
+    """The type a result is stored in between calls: 16 bits where an operand has no more.
+
+    Masks that reach as low as float32 goes are made of whole numbers, and stay what they are.
+    """
+    narrow = dtype is DType.F32 and any(v.dtype is w.narrow for v in operands)
+    return w.narrow if narrow else dtype
 
 
 def room(w: Writer, dtype: DType, shape: Shape, like: Value, target: Value | None) -> Value:
-    """Where a result of a shape goes: its axes as those of ``like`` lie, where it is as large."""
+    """Where a result of a type and shape goes: its axes as those of ``like`` lie, if as large."""
     if target is not None:
         return target
     order = tuple(range(len(shape)))
     if like.shape == shape and len(shape) == 4 and _channels_last(like):
         order = (0, 2, 3, 1)
-    return w.temp(stored(w, dtype), shape, order)
+    return w.temp(dtype, shape, order)
 
 
 def _channels_last(value: Value) -> bool:
@@ -61,7 +65,7 @@ def lower_elementwise(
             results.append(target)
         else:
             like = whole[0] if whole and not reshape else seen[0]
-            made.append(room(w, dtype, full, like, target))
+            made.append(room(w, stored(w, dtype, operands), full, like, target))
             results.append(made[-1].moved(*reshape) if reshape else made[-1])
     w.chain(p.chain, [v.stretched(full) for v in seen], made)
     return results
@@ -74,7 +78,7 @@ def lower_concat(
     reshape = (Move("reshape", p.target),) if p.target else ()
     (target,) = targets
     if target is None:
-        whole = w.temp(stored(w, p.result_types[0]), full)
+        whole = w.temp(stored(w, p.result_types[0], operands), full)
         result = whole.moved(*reshape)
     else:
         whole = Value(View.dense(target.view.buffer, full), target.dtype)

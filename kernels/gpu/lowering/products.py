@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
+from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import matrix, norm_call
 from tracea_graph.kernels.gpu.lowering.writer import (
     HALVES,
@@ -24,6 +24,11 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weights import KN, NK
 
 __all__ = ["lower_attention", "lower_gemm", "lower_matmul"]
+
+
+def product_type(w: Writer, dtype: DType) -> DType:
+    """The type a product's result is stored in between calls."""
+    return w.narrow if dtype is DType.F32 else dtype
 
 
 def product_call(
@@ -59,7 +64,7 @@ def lower_gemm(
         last = targets[1] if p.keep_sum else None
         made = [last or w.number(full)]
     else:
-        made = [t or w.temp(stored(w, d), full) for t, d in zip(targets, types, strict=True)]
+        made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in extras]
     layout = "kn" if p.layout == KN else "nk"
     product_call(
@@ -86,7 +91,7 @@ def lower_matmul(
     right = right.moved(Move("unsqueeze", (1,))) if len(right.shape) == 1 else right
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
     made = [
-        Value(View.dense(t.view.buffer, full), t.dtype) if t else w.temp(stored(w, d), full)
+        Value(View.dense(t.view.buffer, full), t.dtype) if t else w.temp(product_type(w, d), full)
         for t, d in zip(targets, types, strict=True)
     ]
     outer = full[:-2]

@@ -175,7 +175,7 @@ def lower_reduce(
     gone = sorted(len(full) + a for a in p.axes)
     kept = tuple(d for a, d in enumerate(full) if a not in gone)
     direct = targets[0] is not None and not p.epilogue
-    y = w.temp(targets[0].dtype if direct and targets[0] else w.narrow, kept)
+    y = w.temp(DType.F32, kept)
     if direct and targets[0] is not None:
         y = Value(View.dense(targets[0].view.buffer, kept), targets[0].dtype)
     if p.kind == "log_sum_exp":
@@ -191,7 +191,7 @@ def lower_reduce(
     if p.epilogue is None:
         return [result]
     shape = _broadcast([result, *extras])
-    made = targets[0] or w.temp(stored(w, DType.F32), shape)
+    made = targets[0] or w.temp(stored(w, DType.F32, operands), shape)
     w.chain(p.epilogue, [v.stretched(shape) for v in (result, *extras)], [made])
     return [made]
 

@@ -1,0 +1,133 @@
+"""Models on this machine's GPU, in the plain onnxruntime wheel: built, checked, timed.
+
+    python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N]
+
+Prints a line for each model and precision: nodes left and those that are kernels, the error
+against the original, µs of ``session.run`` (median, and the tenth part that was fastest), and of
+the original on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from models.make import available, make
+from tracea_graph import Options, api
+
+NAMES = ("tiny-bert", "minilm", "mobilenetv2", "resnet50", "bert-base", "vit-base", "gpt2")
+Feed = dict[str, Any]
+_TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
+_SIZES = {"height": 224, "width": 224, "num_channels": 3}
+
+
+def feed_of(session: Any, length: int) -> Feed:
+    """One input of each kind: tokens of a sequence, images."""
+    rng, made = np.random.default_rng(0), {}
+    for one in session.get_inputs():
+        shape = [d if isinstance(d, int) else _size(str(d), length) for d in one.shape]
+        dtype = _TYPES[one.type]
+        if dtype is np.int64:
+            mask = "mask" in one.name
+            made[one.name] = np.ones(shape, dtype) if mask else rng.integers(0, 2, shape)
+        else:
+            made[one.name] = rng.standard_normal(shape).astype(dtype)
+    return made
+
+
+def _size(name: str, length: int) -> int:
+    known = {"batch": 1, "past": 0, **_SIZES}
+    return next((n for word, n in known.items() if word in name), length)
+
+
+def microseconds(session: Any, feed: Feed, runs: int) -> tuple[float, float]:
+    """The median of runs, and the tenth part that was fastest."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        session.run(None, feed)
+        times.append((time.perf_counter() - start) * 1e6)
+    return median(times), sorted(times)[len(times) // 10]
+
+
+def refusal(library: Path) -> str:
+    """Why a library uses no GPU, "" where it does; asked once a session was opened with it."""
+    asked = ctypes.CDLL(str(library)).tracea_gpu_refusal
+    asked.restype = ctypes.c_char_p
+    said = asked()
+    return said.decode() if said else ""
+
+
+def measured(name: str, precision: str, runs: int, folder: Path) -> str:
+    """A line about a model."""
+    path = make(name, folder)
+    start = time.perf_counter()
+    options = Options(target="cuda", keep="legal", precision=precision)
+    report = api.optimize(path, options)
+    built = time.perf_counter() - start
+    head = f"{name:14} {precision:5} {report.status:9} error {report.error or 0:.1e}"
+    if report.library is None:
+        return f"{head} no library: {report.reason[:300]}"
+    plain = onnxruntime.InferenceSession(path)
+    settings = onnxruntime.SessionOptions()
+    settings.register_custom_ops_library(report.library)
+    start = time.perf_counter()
+    session = onnxruntime.InferenceSession(report.output, settings)
+    opened = time.perf_counter() - start
+    if said := refusal(Path(report.library)):
+        return f"{head} no GPU: {said}"
+    feed = feed_of(plain, 128)
+    start = time.perf_counter()
+    found = session.run(None, feed)
+    first = time.perf_counter() - start
+    wanted = plain.run(None, feed)
+    again = session.run(None, feed)
+    session.run(None, feed)
+    error = max(_distance(a, b) for a, b in zip(found, wanted, strict=True))
+    moved = max(_distance(a, b) for a, b in zip(again, found, strict=True))
+    half, tenth = microseconds(session, feed, runs)
+    cpu, _ = microseconds(plain, feed, 5)
+    size = Path(report.library).stat().st_size >> 10
+    return (
+        f"{head} here {error:.1e} again {moved:.0e} | nodes {report.nodes_after} kernels "
+        f"{report.kernels} | {half:8.0f} µs ({tenth:.0f}) CPU {cpu:.0f} | optimize {built:.0f} s "
+        f"build {report.seconds.get('build', 0):.1f} open {opened:.2f} first {first:.2f} s "
+        f"library {size} KB"
+    )
+
+
+def _distance(found: Any, wanted: Any) -> float:
+    a, b = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    return float(np.abs(a - b).max() / (np.abs(b).max() or 1)) if a.size else 0.0
+
+
+def main() -> int:
+    """1 if a model failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(available()))
+    parser.add_argument("--precision", default="fp32,fp16")
+    parser.add_argument("--runs", type=int, default=300)
+    asked, failed = parser.parse_args(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in asked.names or NAMES:
+            for precision in asked.precision.split(","):
+                try:
+                    line = measured(name, precision, asked.runs, Path(folder))
+                except Exception as error:  # the next one may be well
+                    line, failed = f"{name:14} {precision:5} {type(error).__name__}: {error}", 1
+                sys.stdout.write(f"{line}\n")
+                sys.stdout.flush()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
