@@ -19,7 +19,7 @@ import numpy as np
 from models.sparse import block_mask
 from models.sparsity import Bench, product_model
 from tracea_graph.config import Environment
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.policy.efforts import BLOCK_ROWS, STEP_ROWS
 from tracea_graph.policy.tables import fitted
@@ -59,7 +59,7 @@ def placing(folder: Path, seconds: float) -> None:
         bench.add(f"{rows}", product_model(matrix, rows=rows), feeds, verify=False)
     least = {int(name): t for name, t in _beside_a_call(bench, seconds).items()}
     slope, start = np.polyfit([*least], [*least.values()], 1)
-    gops = measured_machine(Environment(), profile_cpu().isas[-1]).vector_gops
+    gops = measured_machine(Environment(), host_levels()[-1]).vector_gops
     print(f"  {start * 1e6 * gops / (K * N):.2f} instructions, and {slope * 1e3:.1f} µs a row")
     print(f"  policy: {fitted().instructions['fused placing']}")
 

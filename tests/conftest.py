@@ -16,9 +16,8 @@ import threadpoolctl
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import backend
-from tracea_graph.kernels.cpu.levels import TILES
+from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.policy import Machine
 
 # A rule that raises fails its test, instead of being left out with a warning.
@@ -47,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes ``isa`` at every level, one that takes ``fuzz_seed`` with each."""
     if "isa" in metafunc.fixturenames:
-        metafunc.parametrize("isa", profile_cpu().isas)
+        metafunc.parametrize("isa", host_levels())
     if "fuzz_seed" in metafunc.fixturenames:
         first, _, last = metafunc.config.getoption("--fuzz-seeds").partition("-")
         seeds = range(int(first), int(last or first) + 1)

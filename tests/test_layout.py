@@ -45,15 +45,10 @@ CONFINED = {
 }
 BACKENDS = ("cpu", "gpu")
 """Folders of ``kernels/``, a backend each."""
-TO_MOVE = (
-    "hardware.cpu",
-)  # fmt: skip
-"""Modules that ask the CPU backend themselves, to be asked for less."""
 WORDS = re.compile(r"avx|amx|panel|vnni|xmm|zmm|nchw16|vpdp", re.IGNORECASE)
 """Words of one processor's, which nobody but its backend says."""
 TO_CLEAN = (
-    "config", "hardware.cpu", "hardware.measurements", "options", "policy.architectures",
-    "policy.tables",
+    "config", "hardware.measurements", "options", "policy.tables",
 )  # fmt: skip
 """Modules that still do: a list that only gets shorter."""
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 70
@@ -152,9 +147,8 @@ def test_imports_point_one_way() -> None:
 
 
 def test_only_a_backend_itself_knows_its_hardware() -> None:
-    """But for what is still to move behind ``target.py``, a list that only gets shorter."""
     users = {a for a, b in edges(asking=True) if part(b) in BACKENDS and part(a) != part(b)}
-    assert users == {f"tracea_graph.{name}" for name in ("target", *TO_MOVE)}
+    assert users == {"tracea_graph.target"}
 
 
 def test_only_a_backend_speaks_of_its_hardware() -> None:

@@ -9,10 +9,10 @@ import pytest
 from tiny import answers, padded_text, transformer
 
 from tracea_graph import Options, api
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 
 pytestmark = pytest.mark.compiler
-LEVELS = profile_cpu().levels("bf16")
+LEVELS = host_levels("bf16")
 WIDE, TILES = any("bf16" in name for name in LEVELS), "amxbf16" in LEVELS
 PRECISIONS = ["fp32", *(["bf16", "int16"] if WIDE else []), *(["bf16x2"] if TILES else [])]
 BATCH, LENGTH = 8, 67

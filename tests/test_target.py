@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.target import settle_precision
 
 
-@pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in profile_cpu().isas])
+@pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in host_levels()])
 def test_bf16_stays_float32_where_it_would_be_emulated(target: str) -> None:
     precision, (note,) = settle_precision(target, "bf16")
     assert precision == "fp32" and target.removeprefix("cpu:") in note
@@ -20,12 +20,12 @@ def test_other_precisions_need_no_instructions(precision: str) -> None:
 
 
 def test_this_machine_says_whether_it_has_them() -> None:
-    has = any(name.endswith("bf16") for name in profile_cpu().levels("bf16"))
+    has = any(name.endswith("bf16") for name in host_levels("bf16"))
     precision, notes = settle_precision("host", "bf16")
     assert (precision == "bf16") is has and bool(notes) is not has
 
 
 def test_three_products_want_matrix_tiles() -> None:
-    tiles = "amxbf16" in profile_cpu().levels("bf16x2")
+    tiles = "amxbf16" in host_levels("bf16x2")
     precision, notes = settle_precision("host", "bf16x2")
     assert (precision == "bf16x2") is tiles and bool(notes) is not tiles

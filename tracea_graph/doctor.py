@@ -12,9 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError
 from tracea_graph.hardware import gpu, memo
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
 from tracea_graph.hardware.decision import Decision
+from tracea_graph.hardware.diagnostics import Diagnostics
 from tracea_graph.hardware.gpu import Gpu, Gpus
 from tracea_graph.hardware.health import Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
@@ -53,10 +55,21 @@ class Doctor:
         """The processor as the system describes it."""
         return profile_cpu()
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """What kernels there can be for, lowest first."""
+        return self._backend.levels("", "fp32")
+
+    @property
+    def _told(self) -> Diagnostics:
+        if (told := self._backend.diagnostics) is None:
+            raise UsageError(f"the backend {self._backend.name} says nothing of this machine")
+        return told
+
     @cached_property
     def figures(self) -> Measurements:
         """Measured peaks, bandwidths and wake-up costs."""
-        return self._backend.measure(self._environment, refresh=self._refresh)
+        return self._told.measure(self._environment, refresh=self._refresh)
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -90,7 +103,11 @@ class Doctor:
 
     def health(self) -> Health:
         """Everything at once."""
-        return Health(fingerprint_hash(self.cpu), self.cpu, self.figures, self.runtime, self.gpus)
+        fingerprint = fingerprint_hash(self._backend.fingerprint())
+        return Health(
+            fingerprint, self.cpu, self.levels, self._told.features, self.figures, self.runtime,
+            self.gpus,
+        )  # fmt: skip
 
     def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
         """The variant a problem gets here, and why not the others; by modelled time.
@@ -98,7 +115,7 @@ class Doctor:
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
         cap = self._environment.isa
-        return self._backend.plan_kernel(op, shape, precision, self.figures, cap)
+        return self._told.plan_kernel(op, shape, precision, self.figures, cap)
 
     def _recall(self, name: str, key: str) -> Any | None:
         if self._refresh:

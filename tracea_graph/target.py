@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import Decision, Measurements
+from tracea_graph.hardware import Diagnostics
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.gpu.backend import GPU
@@ -26,8 +26,8 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedules import Tunable
 
 __all__ = [
-    "BACKENDS", "HOST", "Backend", "Target", "settle_precision", "target_of", "targets",
-    "tile_words",
+    "BACKENDS", "HOST", "Backend", "Target", "host_fingerprint", "settle_precision", "target_of",
+    "targets", "tile_words",
 ]  # fmt: skip
 
 HOST = "host"
@@ -69,26 +69,8 @@ class Backend(Tunable, Protocol):
         ...
 
     @property
-    def problems(self) -> Mapping[str, Sequence[str]]:
-        """Operations a doctor decides about, with the sizes each takes."""
-        ...
-
-    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        """What this machine does; from the cache unless to ``refresh``."""
-        ...
-
-    def plan_kernel(
-        self,
-        op: str,
-        shape: Sequence[int],
-        precision: str,
-        figures: Measurements,
-        cap: str | None = None,
-    ) -> Decision:
-        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
-
-        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
-        """
+    def diagnostics(self) -> Diagnostics | None:
+        """What the doctor can ask of it; None if it measures nothing and has nothing to choose."""
         ...
 
     def phases(
@@ -130,6 +112,11 @@ class Target:
 
     backend: Backend
     levels: tuple[str, ...]
+
+
+def host_fingerprint() -> Mapping[str, Any]:
+    """What this machine is, as the backend of :data:`HOST` tells it; JSON-ready."""
+    return BACKENDS[0].fingerprint()
 
 
 def targets() -> tuple[str, ...]:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import Decision, Measurements, profile_cpu
+from tracea_graph.hardware import Diagnostics, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
-from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS, TILES
+from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS, TILES, fingerprint, host_levels
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.machine import measured_machine
-from tracea_graph.kernels.cpu.measure import measure
+from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.phases import phases
 from tracea_graph.kernels.cpu.phases.bands import LENGTHS, RunInBands
 from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
 from tracea_graph.kernels.cpu.schedules import SCHEDULES
-from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Call, CallWork, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
@@ -52,19 +51,18 @@ class CpuBackend:
     rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, LENGTHS, (PACKED,))
     most_guarded = MOST_GUARDED
     schedules: Schedules | None = SCHEDULES
-    problems = MappingProxyType({op: known.sizes for op, known in OPS.items()})
+    diagnostics: Diagnostics | None = DIAGNOSTICS
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """Levels up to ``level``, all of this machine for "": every lower one is a fallback.
 
         Raises UsageError for a level this machine cannot run, and so not check.
         """
-        profile = profile_cpu()
         if not level:
-            return profile.levels(precision)
-        if level not in profile.isas:
+            return host_levels(precision)
+        if level not in (have := host_levels()):
             raise UsageError(
-                f"this machine cannot run, so cannot check, cpu:{level}; it has {profile.isas[-1]}"
+                f"this machine cannot run, so cannot check, cpu:{level}; it has {have[-1]}"
             )
         return _PLAIN[: _PLAIN.index(level) + 1]
 
@@ -87,23 +85,9 @@ class CpuBackend:
             return Machine(tiles=TILES in levels)
         return measured_machine(environment, levels[-1])
 
-    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        """What one core does; from the cache unless to ``refresh``, else at most five seconds."""
-        return measure(profile_cpu(), environment, refresh=refresh)
-
-    def plan_kernel(
-        self,
-        op: str,
-        shape: Sequence[int],
-        precision: str,
-        figures: Measurements,
-        cap: str | None = None,
-    ) -> Decision:
-        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
-
-        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
-        """
-        return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
+    def fingerprint(self) -> dict[str, Any]:
+        """What results depend on of this machine, as JSON-ready values."""
+        return fingerprint(profile_cpu())
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

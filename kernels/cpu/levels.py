@@ -1,12 +1,19 @@
-"""Instruction-set levels: their vectors, CPU features and compiler flags."""
+"""Instruction-set levels: their vectors, CPU features and compiler flags, and which a processor
+has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-__all__ = ["BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "TILES", "Isa", "isa_of", "vectors_of"]
+from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
+
+__all__ = [
+    "BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "TILES", "Isa", "features_of", "fingerprint",
+    "host_levels", "isa_of", "levels_of", "vectors_of",
+]  # fmt: skip
 
 COMMON_FLAGS = (
     "-std=c++17",
@@ -72,6 +79,17 @@ LEVELS = (*ISAS, *BF16_ISAS)
 TILES = "amxbf16"
 """The level with matrix tiles."""
 
+_NOTED = (
+    "avx_vnni",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
+"""Features beyond levels that variants may need."""
+
 
 _LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})
 
@@ -85,3 +103,38 @@ def vectors_of(name: str) -> str:
     """The level whose vectors the level ``name`` computes with.  Raises KeyError if unknown."""
     base = isa_of(name).base
     return vectors_of(base) if base else name
+
+
+# ---- what a processor has ------------------------------------------------------------------
+
+
+def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
+    """Levels of a processor for a precision, lowest first: bf16 and int16 have theirs on top."""
+    found: tuple[str, ...] = ()
+    for isa in ISAS:
+        if not cpu.flags.issuperset(isa.features):
+            break
+        found += (isa.name,)
+    if precision.startswith(("bf16", "int16")):
+        for isa in BF16_ISAS:
+            if isa.base in found and cpu.flags.issuperset(isa.features):
+                found += (isa.name,)
+    return found
+
+
+def host_levels(precision: str = "fp32") -> tuple[str, ...]:
+    """Levels of this machine's processor."""
+    return levels_of(profile_cpu(), precision)
+
+
+def features_of(cpu: CpuProfile) -> tuple[str, ...]:
+    """Further features that variants may need."""
+    return tuple(flag for flag in _NOTED if flag in cpu.flags)
+
+
+def fingerprint(cpu: CpuProfile) -> dict[str, Any]:
+    """What results depend on of a processor, as JSON-ready values; names stand in caches."""
+    return {
+        "model": cpu.model, "isas": levels_of(cpu), "extras": features_of(cpu),
+        "cores": cpu.cores, "threads": cpu.threads, "l1d": cpu.l1d, "l2": cpu.l2, "l3": cpu.l3,
+    }  # fmt: skip

@@ -1,15 +1,20 @@
-"""This machine as the cost model sees it, from what was measured of one of its cores."""
+"""This machine as the cost model and the doctor see it, from what was measured of one core."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import MappingProxyType
+
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
+from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
-from tracea_graph.kernels.cpu.levels import ISAS, TILES
+from tracea_graph.kernels.cpu.levels import ISAS, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
+from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
 from tracea_graph.policy import Machine
 
-__all__ = ["machine_of", "measured_machine"]
+__all__ = ["DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
 
 
 def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:
@@ -23,7 +28,7 @@ def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -
     l3 = max(figures.bandwidth.l3, dram)
     l2 = max(figures.bandwidth.l2, l3)
     gflops = max(peaks) or max(assumed(cpu).peak("f32", n) for n in _levels(cpu, isa))
-    tiles = isa in (None, TILES) and TILES in cpu.levels("bf16")
+    tiles = isa in (None, TILES) and TILES in levels_of(cpu, "bf16")
     return Machine(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
 
 
@@ -41,4 +46,36 @@ def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
     """Names of the processor's levels up to a cap; an unknown cap caps nothing."""
     order = [isa.name for isa in ISAS]
     allowed = order[: order.index(cap) + 1] if cap in order else order
-    return [name for name in cpu.isas if name in allowed] or ["scalar"]
+    return [name for name in levels_of(cpu) if name in allowed] or ["scalar"]
+
+
+class CpuDiagnostics:
+    """What the doctor is told of this machine and its kernels."""
+
+    problems = MappingProxyType({op: known.sizes for op, known in OPS.items()})
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the processor has beyond levels that kernels could use."""
+        return features_of(profile_cpu())
+
+    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
+        """What one core does; from the cache unless to ``refresh``, else at most five seconds."""
+        return measure(profile_cpu(), environment, refresh=refresh)
+
+    def plan_kernel(
+        self,
+        op: str,
+        shape: Sequence[int],
+        precision: str,
+        figures: Measurements,
+        cap: str | None = None,
+    ) -> Decision:
+        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
+
+        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
+        """
+        return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
+
+
+DIAGNOSTICS = CpuDiagnostics()

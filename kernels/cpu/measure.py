@@ -25,10 +25,10 @@ from tracea_graph.build.compilers import Compiler, find_compiler
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import memo
-from tracea_graph.hardware.cpu import CpuProfile, fingerprint
+from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
 from tracea_graph.kernels.cpu import probe
-from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.scratch import Scratch
 
@@ -78,7 +78,7 @@ def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measureme
     bytes per cycle from L2, L3 and DRAM.
     """
     ghz = _told_ghz(cpuinfo)
-    lanes = {name: isa_of(name).width for name in cpu.isas}
+    lanes = {name: isa_of(name).width for name in levels_of(cpu)}
     peaks = tuple(
         Peak("f32", name, _UNITS_PER_CORE * _OPS * width * ghz) for name, width in lanes.items()
     )
@@ -163,7 +163,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measu
 
 
 def _runs(probe: Probe, cpu: CpuProfile) -> bool:
-    return probe.isa in cpu.isas and (not probe.feature or probe.feature in cpu.extras)
+    return probe.isa in levels_of(cpu) and (not probe.feature or probe.feature in cpu.flags)
 
 
 def _compile(

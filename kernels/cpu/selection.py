@@ -16,7 +16,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.decision import NOISE, Candidate, Decision, time_of
 from tracea_graph.hardware.measurements import Measurements
-from tracea_graph.kernels.cpu.levels import LEVELS, isa_of
+from tracea_graph.kernels.cpu.levels import LEVELS, isa_of, levels_of
 from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, Variant
 
 __all__ = ["ALIASES", "OPS", "plan_kernel", "variant_id"]
@@ -172,7 +172,7 @@ def _peak(figures: Measurements, variant: Variant) -> float:
 
 def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
     order = [isa.name for isa in LEVELS]
-    if variant.isa not in cpu.levels("bf16"):
+    if variant.isa not in levels_of(cpu, "bf16"):
         yield f"needs {', '.join(isa_of(variant.isa).features)}, which this processor lacks"
     elif variant.element in _EMULATED and not isa_of(variant.isa).base:
         yield _EMULATED[variant.element]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import platform
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +19,7 @@ from typing import Any
 from tracea_graph.build import Library, find_compiler
 from tracea_graph.build.cache import write_whole
 from tracea_graph.config import Environment
-from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.hardware import Decision, Measurements
-from tracea_graph.hardware.measurements import Bandwidth, Peak
+from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.program import (
     Attributes,
@@ -285,8 +284,7 @@ class PlainBackend:
     targets = ("plain:c",)
     rules = RuleNames()
     most_guarded = 8
-    schedules = None
-    problems: Mapping[str, Sequence[str]] = MappingProxyType({})
+    schedules = diagnostics = None
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         return ("c",)
@@ -298,15 +296,8 @@ class PlainBackend:
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         return Machine(gflops=8.0)
 
-    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        peaks = (Peak("f32", "c", 8.0),)
-        return Measurements(peaks, Bandwidth(), ghz=1.0, measured=False)
-
-    def plan_kernel(
-        self, op: str, shape: Sequence[int], precision: str, figures: Measurements,
-        cap: str | None = None,
-    ) -> Decision:  # fmt: skip
-        raise UsageError(f"plain has one kernel for each op, so none to choose for {op}")
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": platform.processor()}
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

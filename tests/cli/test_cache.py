@@ -11,7 +11,7 @@ import pytest
 
 from tracea_graph.cli import main
 from tracea_graph.config import Environment
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
@@ -22,7 +22,7 @@ VALUE = {"driver": [4, 0, 128, 0, 0], "gain": 1.25}
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A cache with a usable result and several that are not."""
-    here = machine_facts(profile_cpu(), Environment())
+    here = machine_facts(CPU.fingerprint(), Environment())
     entries = {
         "good": Entry(VALUE, [{}], True, "gemm 8x8, 4 rows", here),
         "begun": Entry(VALUE, [], False, "gemm 8x16, 4 rows", here),

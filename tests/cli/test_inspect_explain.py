@@ -16,8 +16,8 @@ from rich.console import Console
 from tiny import transformer
 
 from tracea_graph.cli import main
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.views.explain import Explanation, Story, render_explanation
 
 APART = ("--skip", "blocks")
@@ -213,7 +213,7 @@ def test_weights_that_may_be_fed_are_pointed_out(
 def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if "avx512bf16" not in profile_cpu().levels("bf16"):
+    if "avx512bf16" not in host_levels("bf16"):
         pytest.skip("this processor has no bf16, so explain plans for float32")
     record = json.loads(told(capsys, "explain", model, "--json", "--precision", "bf16"))
     (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processors import flags_of
 from rich.console import Console
 
 from tracea_graph import doctor as doctor_module
@@ -22,6 +23,7 @@ from tracea_graph.hardware.measurements import Bandwidth, Peak
 from tracea_graph.kernels.cpu import measure as measuring
 from tracea_graph.kernels.cpu import probe as probes
 from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.levels import levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.views.doctor import render_health
@@ -33,7 +35,7 @@ FIGURES = Measurements(
     ghz=4.0,
     compiler="a compiler",
 )
-PLAIN = CpuProfile("Test CPU", ("scalar",), (), 1, 1, 32 << 10, 256 << 10, 0)
+PLAIN = CpuProfile("Test CPU", frozenset(), 1, 1, 32 << 10, 256 << 10, 0)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def text_of(what: object) -> str:
 def test_this_machine_is_measured(cache: Path) -> None:
     found = measure(HERE, Environment(cache=cache))
     assert found.measured and found.compiler and not found.notes
-    assert {(p.dtype, p.isa) for p in found.peaks} >= {("f32", isa) for isa in HERE.isas}
+    assert {(p.dtype, p.isa) for p in found.peaks} >= {("f32", isa) for isa in levels_of(HERE)}
     assert all(p.gops > 0 for p in found.peaks) and found.ghz > 0
     band = found.bandwidth
     assert min(band.l1, band.l2, band.dram, band.l3 or band.dram) > 0
@@ -82,7 +84,7 @@ def test_a_hit_is_equal_and_runs_nothing(cache: Path, monkeypatch: pytest.Monkey
 def test_all_of_it_as_table_and_json(cache: Path) -> None:
     health = Doctor(Environment(cache=cache)).health()
     data = json.loads(health.to_json())
-    assert data["cpu"]["isas"] == list(HERE.isas)
+    assert data["levels"] == list(levels_of(HERE))
     assert data["figures"]["bandwidth"]["dram"] == health.figures.bandwidth.dram
     assert health.runtime.version and "CPUExecutionProvider" in health.runtime.providers
     shown = text_of(render_health(health))
@@ -191,7 +193,7 @@ def test_without_a_compiler_figures_are_derived_and_not_kept(tmp_path: Path) -> 
     found = measure(HERE, Environment(cache=tmp_path, compiler="/nonexistent/cxx"))
     assert not found.measured
     assert "nothing was measured" in found.notes[0]
-    assert {p.isa for p in found.peaks} == set(HERE.isas)
+    assert {p.isa for p in found.peaks} == set(levels_of(HERE))
     assert not (tmp_path / "doctor").exists()
 
 
@@ -203,7 +205,7 @@ def test_memory_that_files_occupy_may_be_used(tmp_path: Path) -> None:
 
 def test_derived_figures_follow_lanes_and_clock(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("cpu MHz\t: 2000.0\ncpu MHz\t: 3000.0\n")
-    cpu = replace(PLAIN, isas=("scalar", "avx2", "avx512"))
+    cpu = replace(PLAIN, flags=flags_of("avx512"))
     found = assumed(cpu, tmp_path / "cpuinfo")
     assert [p.gops for p in found.peaks] == [12.0, 96.0, 192.0]  # 2 units · 2 · lanes · 3 GHz
     assert found.bandwidth.l2 == 96.0
@@ -223,7 +225,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], CpuProfile]:
         extra = Probe("i8", "scalar", "extra")
         monkeypatch.setattr(measuring, "PROBES", (PROBES[0], extra))
         monkeypatch.setattr(measuring, "probe_source", source)
-        return replace(PLAIN, extras=("extra",))
+        return replace(PLAIN, flags=frozenset({"extra"}))
 
     return make
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.hardware import CpuProfile, fingerprint, fingerprint_hash, profile_cpu
+from tracea_graph.hardware import CpuProfile, fingerprint_hash, profile_cpu
+from tracea_graph.kernels.cpu.levels import features_of, fingerprint, levels_of
 
 AVX2 = "fpu sse2 avx avx2 fma f16c bmi1 bmi2"
 AVX512 = f"{AVX2} avx512f avx512dq avx512bw avx512vl avx512_vnni avx512_bf16"
@@ -47,12 +48,12 @@ def machine(folder: Path, flags: str) -> CpuProfile:
     ],
 )
 def test_levels_follow_the_flags(flags: str, isas: tuple[str, ...], tmp_path: Path) -> None:
-    assert machine(tmp_path, flags).isas == isas
+    assert levels_of(machine(tmp_path, flags)) == isas
 
 
 def test_cores_and_caches(tmp_path: Path) -> None:
     profile = machine(tmp_path, AVX512)
-    assert (profile.model, profile.cores, profile.extras) == (
+    assert (profile.model, profile.cores, features_of(profile)) == (
         "Test CPU",
         2,
         ("avx512_vnni", "avx512_bf16"),
@@ -62,12 +63,13 @@ def test_cores_and_caches(tmp_path: Path) -> None:
 
 def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
     profile = profile_cpu(tmp_path / "none", tmp_path)
-    assert (profile.model, profile.isas, profile.l2) == ("unknown", ("scalar",), 0)
+    assert (profile.model, levels_of(profile), profile.l2) == ("unknown", ("scalar",), 0)
     assert profile.cores >= 1
 
 
 def test_the_fingerprint_tells_machines_apart() -> None:
     here = profile_cpu()
-    assert fingerprint_hash(here) == fingerprint_hash(profile_cpu())
-    assert fingerprint_hash(replace(here, l2=here.l2 + 1)) != fingerprint_hash(here)
+    known = fingerprint_hash(fingerprint(here))
+    assert known == fingerprint_hash(fingerprint(profile_cpu()))
+    assert known != fingerprint_hash(fingerprint(replace(here, l2=here.l2 + 1)))
     assert json.loads(json.dumps(fingerprint(here)))["model"] == here.model

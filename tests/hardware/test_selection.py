@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from processors import flags_of
 from rich.console import Console
 
 from tracea_graph.errors import UsageError
@@ -29,7 +30,7 @@ SHAPES = {
 
 
 def machine(*isas: str) -> tuple[CpuProfile, Measurements]:
-    cpu = CpuProfile("Test CPU", isas, (), 4, 4, 32 << 10, 1 << 20, 16 << 20)
+    cpu = CpuProfile("Test CPU", flags_of(*isas), 4, 4, 32 << 10, 1 << 20, 16 << 20)
     return cpu, assumed(cpu)
 
 
@@ -73,7 +74,9 @@ def test_precision_falls_back_with_a_reason(precision: str) -> None:
 def with_dots(*peaks: Peak, extras: tuple[str, ...] = DOTS) -> tuple[CpuProfile, Measurements]:
     """A machine that multiplies pairs of 16 bits."""
     cpu, figures = machine(*LEVELS)
-    return replace(cpu, extras=extras), replace(figures, peaks=(*figures.peaks, *peaks))
+    return replace(cpu, flags=cpu.flags.union(extras)), replace(
+        figures, peaks=(*figures.peaks, *peaks)
+    )
 
 
 @pytest.mark.parametrize(

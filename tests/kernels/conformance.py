@@ -23,10 +23,9 @@ import tracea_graph.kernels.cpu
 from tracea_graph.build.cache import ObjectCache
 from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.config import TOLERANCE, Environment
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.cpu.intrinsics import precompiled, takes_intrinsics
-from tracea_graph.kernels.cpu.levels import TILES
+from tracea_graph.kernels.cpu.levels import TILES, host_levels
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +41,7 @@ def levels(precision: str) -> tuple[str, ...]:
 
     Linux grants a process matrix tiles once it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data).
     """
-    found = profile_cpu().levels(precision)
+    found = host_levels(precision)
     if found[-1] == TILES:
         assert ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
     return found

@@ -18,8 +18,8 @@ from tests.kernels.conformance import (
     guarded,
     kernel,
 )
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_block_pairs
 from tracea_graph.ops.bf16 import round_bf16
 
@@ -96,7 +96,7 @@ def test_one_row_is_read_where_it_lies(isa: str) -> None:
     close(out.view, a[None, 32:48].astype(np.float64) @ stored[0])
 
 
-@pytest.mark.parametrize("level", profile_cpu().levels("bf16"))
+@pytest.mark.parametrize("level", host_levels("bf16"))
 @pytest.mark.parametrize("block", [4, 16, 64])
 def test_pairs_of_bf16(level: str, block: int) -> None:
     rng = np.random.default_rng(block)
@@ -119,7 +119,7 @@ def test_pairs_of_bf16(level: str, block: int) -> None:
         close(out.view, round_bf16(a).astype(np.float64) @ whole.reshape(-1, 16))
 
 
-@pytest.mark.parametrize("level", profile_cpu().levels("bf16"))
+@pytest.mark.parametrize("level", host_levels("bf16"))
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_finite_pairs_are_told_from_others(level: str, odd: float) -> None:
     symbol = symbols("gemm_blocks_bf16", level)[1]

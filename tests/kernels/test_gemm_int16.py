@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, Output, by_tiles, close, guarded, kernel
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int16, pack_scales, unpack_pairs
 from tracea_graph.kernels.cpu.variants import gemm_tile
 from tracea_graph.ops.int16 import LIMIT, RUN, fit_columns, round_rows
 
-LEVELS = profile_cpu().levels("int16")
+LEVELS = host_levels("int16")
 
 
 class RoundTile(ctypes.Structure):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, NormTile, Output, address, close, guarded, kernel
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.levels import host_levels
 
 EPS = 1e-5
 
@@ -68,7 +68,7 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("norm_avx2.cpp", emit("norm", "avx2").text)
 
 
-@pytest.mark.parametrize("level", profile_cpu().levels("bf16"))
+@pytest.mark.parametrize("level", host_levels("bf16"))
 @pytest.mark.parametrize("alone", [False, True], ids=["beside float32", "alone"])
 @pytest.mark.parametrize("cols", [1, 17, 96])
 def test_the_result_in_bf16(level: str, cols: int, alone: bool) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from graphs import Net, optimized
+from processors import flags_of
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measurements import Bandwidth, Peak
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.cpu.filters import LAYOUTS
-from tracea_graph.kernels.cpu.levels import isa_of
 from tracea_graph.kernels.cpu.machine import machine_of, measured_machine
 from tracea_graph.kernels.cpu.measure import assumed
 from tracea_graph.kernels.cpu.panels import INT16, PAIRS, PANELS
@@ -34,7 +34,7 @@ MACHINE = Machine(
     gflops=100.0, l2_gbytes=80.0, l3_gbytes=40.0, dram_gbytes=10.0,
     l2_bytes=1 << 20, l3_bytes=16 << 20, node_us=0.5,
 )  # fmt: skip
-CPU = CpuProfile("Test CPU", ("scalar", "avx2", "avx512"), (), 4, 4, 32 << 10, 1 << 20, 16 << 20)
+CPU = CpuProfile("Test CPU", flags_of("avx512"), 4, 4, 32 << 10, 1 << 20, 16 << 20)
 FIGURES = Measurements(
     (Peak("f32", "scalar", 8.0), Peak("f32", "avx2", 64.0), Peak("f32", "avx512", 128.0)),
     Bandwidth(400.0, 200.0, 100.0, 20.0, 40.0),
@@ -85,8 +85,7 @@ def test_two_numbers_at_once_halve_a_product(layout: WeightLayout) -> None:
 
 @pytest.mark.parametrize(("cap", "tiles"), [(None, True), ("amxbf16", True), ("avx512", False)])
 def test_matrix_tiles_are_known_unless_capped(cap: str | None, tiles: bool) -> None:
-    features = tuple(f for f in isa_of("amxbf16").features if f.startswith(("amx", "avx512_")))
-    assert machine_of(replace(CPU, extras=features), FIGURES, cap).tiles == tiles
+    assert machine_of(replace(CPU, flags=flags_of("amxbf16")), FIGURES, cap).tiles == tiles
     assert not machine_of(CPU, FIGURES, cap).tiles
 
 

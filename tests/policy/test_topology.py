@@ -5,22 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from processors import flags_of
 
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CpuProfile
+from tracea_graph.kernels.cpu.architectures import ARCHITECTURES as PROCESSORS
+from tracea_graph.kernels.cpu.architectures import architecture_of
+from tracea_graph.kernels.gpu.heroes import HEROES
 from tracea_graph.policy import (
-    ARCHITECTURES,
     BlockSparse,
     Dense,
     LowRank,
     OperatorTopology,
     Windowed,
-    architecture_of,
     decide_topology,
 )
 from tracea_graph.policy.topology import Kind, modelled_us
 from tracea_graph.ttg.orders import ORDERS
 
+ARCHITECTURES = {**PROCESSORS, **HEROES}
 ZEN4 = ARCHITECTURES["zen4"]
 
 
@@ -101,7 +104,7 @@ def test_impossible_topologies_say_why(
 
 
 @pytest.mark.parametrize(
-    ("model", "isas", "caches", "name"),
+    ("model", "levels", "caches", "name"),
     [
         ("AMD EPYC 9R14", ("scalar", "avx2", "avx512"), (32, 1024, 32), "zen4"),
         ("AMD EPYC 9R45", ("scalar", "avx2", "avx512"), (48, 1024, 32), "zen5"),
@@ -115,8 +118,10 @@ def test_impossible_topologies_say_why(
     ],
 )  # fmt: skip
 def test_processors_are_recognised(
-    model: str, isas: tuple[str, ...], caches: tuple[int, int, int], name: str | None
+    model: str, levels: tuple[str, ...], caches: tuple[int, int, int], name: str | None
 ) -> None:
     l1, l2, l3 = caches
-    found = architecture_of(CpuProfile(model, isas, (), 8, 8, l1 << 10, l2 << 10, l3 << 20))
+    found = architecture_of(
+        CpuProfile(model, flags_of(*levels), 8, 8, l1 << 10, l2 << 10, l3 << 20)
+    )
     assert (found.name if found else None) == name

@@ -10,11 +10,11 @@ from runtime.cases import CHAINS, all_cases
 from runtime.support import Case, run_cases
 
 from tracea_graph.build import Library
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import KERNELS
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
 
-ISAS = profile_cpu().isas
+ISAS = host_levels()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from runtime.answers import Answers
 from runtime.support import Case
 
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 
 __all__ = ["by_precision", "named_errors"]
 
@@ -20,7 +20,7 @@ def by_precision(
     """The cases in float32, and those in bf16 and integers with the levels these have."""
     low = [case for case in cases if is_low(case)]
     high = [case for case in cases if not is_low(case)]
-    levels = profile_cpu().isas, profile_cpu().levels("bf16")
+    levels = host_levels(), host_levels("bf16")
     for some, of_them in zip((high, low), levels, strict=True):
         calls = {call.name for case in some for call in case.program.calls}
         yield Answers(some, calls, (), of_them, folders)

@@ -9,11 +9,11 @@ from runtime.answers import Answers
 from runtime.conv_int16_cases import run_of_case
 from runtime.support import Case as Run
 
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.filters import LAYOUTS
+from tracea_graph.kernels.cpu.levels import host_levels
 
 DIRECT = {name: layout.direct.name for name, layout in LAYOUTS.items() if layout.direct}
-LEVEL = profile_cpu().levels("int16")[-1]
+LEVEL = host_levels("int16")[-1]
 SIZES = {
     "directly": ((1, 1), (3, 3), (2, 5)),
     "transformed": ((16, 16), (28, 28), (17, 40)),

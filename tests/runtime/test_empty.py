@@ -9,12 +9,12 @@ from runtime.cases import Array
 from runtime.empty_cases import Empty, empty_cases
 from sanitizers.harness import Answer, Sanitizer
 
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.plan import encode
 
 pytestmark = pytest.mark.compiler
-ISAS = profile_cpu().levels("bf16")
+ISAS = host_levels("bf16")
 LEVELS = tuple(dict.fromkeys((ISAS[:2][-1], ISAS[-1])))
 """The narrowest level with vectors and the widest; the others have the same templates."""
 FILLS = (0xFF, 0x4B)

@@ -27,7 +27,7 @@ from runtime.support import Case, model, run_cases, run_worker
 from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import GraphError
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.plan import decode, encode
 from tracea_graph.kernels.program import View
 
@@ -49,7 +49,7 @@ ROUGH = 5e-5
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return Answers(CASES.values(), CALLS, CHAINS, profile_cpu().isas, tmp_path_factory)
+    return Answers(CASES.values(), CALLS, CHAINS, host_levels(), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def empty(case: Case) -> Case:
 
 def test_no_image_is_no_work(library: Library, tmp_path: Path) -> None:
     case = empty(conv(24, 33, (6, 7), (3, 3), pad=(1, 1, 1, 1), chain=CHAINS[0]))
-    found = run_cases([case], library.path, library.domain, tmp_path, profile_cpu().isas[-1])
+    found = run_cases([case], library.path, library.domain, tmp_path, host_levels()[-1])
     assert found["empty"][0].shape == case.expected[0].shape
 
 
@@ -164,7 +164,7 @@ def test_attributes_out_of_range_are_refused(
 
 def test_calls_that_do_not_fit_are_refused(library: Library, tmp_path: Path) -> None:
     cases = [replace(case, name=f"{i}") for i, (case, _) in enumerate(DO_NOT_FIT)]
-    found = run_cases(cases, library.path, library.domain, tmp_path, profile_cpu().isas[-1])
+    found = run_cases(cases, library.path, library.domain, tmp_path, host_levels()[-1])
     for i, (_, words) in enumerate(DO_NOT_FIT):
         assert words in found[f"{i}"], i
 

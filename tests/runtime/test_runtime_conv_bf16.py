@@ -12,10 +12,10 @@ from runtime.conv_bf16_cases import CHAINS, all_bf16_cases
 from runtime.conv_calls import conv, depthwise
 from runtime.support import Case
 
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.levels import host_levels
 
-LEVELS = profile_cpu().levels("bf16")
+LEVELS = host_levels("bf16")
 CASES = {case.name: case for case in all_bf16_cases()}
 CALLS = (
     "conv_bf16", "depthwise_bf16", "winograd_bf16", "conv_or_winograd_bf16", "pool_bf16",

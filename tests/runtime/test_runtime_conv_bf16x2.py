@@ -11,9 +11,9 @@ from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from runtime.conv_int16_cases import run_of_case
 
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 
-LEVELS = profile_cpu().levels("bf16")
+LEVELS = host_levels("bf16")
 CASES = {case.name: case for case in conv_bf16x2_cases()}
 CALLS = ("conv_bf16x2", "round_images_bf16x2", "block", "unblock", "elementwise", "halo")
 

@@ -10,9 +10,9 @@ from convolutions import SILU_ADD, conv, either, window
 from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_int16_cases import conv_int16_cases, run_of_case
 
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 
-LEVELS = profile_cpu().levels("int16")
+LEVELS = host_levels("int16")
 CASES = {case.name: case for case in conv_int16_cases()}
 CALLS = (
     "conv_int16", "winograd_int16", "conv_or_winograd_int16", "round_images_int16", "block",

@@ -14,9 +14,9 @@ from runtime.cases import ADD, GELU_RESIDUAL
 from runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 
 from tracea_graph.build import Library
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.plan import encode
 
@@ -171,7 +171,7 @@ def test_an_unknown_isa_names_the_choices(library: Library) -> None:
 
 
 def test_a_cap_below_every_level_is_an_error(cases: dict[str, Case], tmp_path: Path) -> None:
-    if "avx2" not in profile_cpu().isas:
+    if "avx2" not in host_levels():
         pytest.skip("this processor has no AVX2")
     types = [cases["gemm_then_norm"].type]
     only = build_library(types, ("gemm", "norm"), (), ("avx2",), tmp_path / "only.so")

@@ -13,7 +13,7 @@ from runtime.answers import Answers
 from runtime.support import Case
 
 from tracea_graph.config import TOLERANCE
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.region import RowBand
 
@@ -51,7 +51,7 @@ CASES = {name: case(name) for name in BANDS}
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     kernels = {call.name for c in CASES.values() for call in c.program.calls}
-    return Answers(CASES.values(), sorted(kernels), (), profile_cpu().isas, tmp_path_factory)
+    return Answers(CASES.values(), sorted(kernels), (), host_levels(), tmp_path_factory)
 
 
 def test_which_turns_run_apart() -> None:

@@ -14,7 +14,7 @@ from runtime.support import Case, run_cases, run_worker
 
 from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.levels import host_levels
 
 NAMES = ("gemm_chain_37x72_layout0", "gemm_then_norm", "gemm_then_norm_empty", "attention_boolean")
 
@@ -69,7 +69,7 @@ def test_runs_on(
     found = run_worker({"task": "version"})
     assert version in ("newest", found)
     some = [cases[name] for name in NAMES]
-    for isa in profile_cpu().isas:
+    for isa in host_levels():
         (tmp_path / isa).mkdir()
         answers = run_cases(some, library.path, library.domain, tmp_path / isa, isa)
         for case in some:

@@ -16,8 +16,8 @@ from runtime.cases import all_cases
 from runtime.support import model, run_worker
 
 from tracea_graph.build import Library
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import library
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
 
 pytestmark = pytest.mark.compiler
@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Library:
     with pytest.MonkeyPatch.context() as patch:
         flags = tuple(flag for flag in library._LINK_FLAGS if flag != "-s")
         patch.setattr(library, "_LINK_FLAGS", flags)
-        isas = profile_cpu().isas[-1:]
+        isas = host_levels()[-1:]
         return build_library(types, ("gemm", "norm"), unique, ("scalar", *isas), out)
 
 

@@ -18,13 +18,13 @@ from runtime.support import Case, mutate
 from sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 
 from tracea_graph.config import TOLERANCE
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import KERNELS
+from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.plan import encode
 
 pytestmark = [pytest.mark.compiler, pytest.mark.sanitizer]
-ISAS = profile_cpu().isas
-LEVELS = profile_cpu().levels("bf16")
+ISAS = host_levels()
+LEVELS = host_levels("bf16")
 BROAD = tuple(dict.fromkeys((LEVELS[:2][-1], LEVELS[-1])))
 """The narrowest level with vectors and the widest; the others have the same templates."""
 ROUNDING = {

@@ -11,10 +11,9 @@ import pytest
 
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.levels import LEVELS
+from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
@@ -255,7 +254,7 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
 
     Two candidates are measured, however long that takes.
     """
-    environment, heard, levels = Environment(cache=tmp_path), list[Event](), profile_cpu().isas
+    environment, heard, levels = Environment(cache=tmp_path), list[Event](), host_levels()
     loads = (Workload(GemmProblem(96, 64), 3, (64,)),)
     task = Task(levels, budget=1e5)
     first = tune(
@@ -272,10 +271,10 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
 
 
 def test_the_key_follows_compiler_and_processor(tmp_path: Path) -> None:
-    profile, environment = profile_cpu(), Environment(cache=tmp_path)
-    facts = machine_facts(profile, environment)
-    assert facts == machine_facts(profile, environment)
-    changed = machine_facts(replace(profile, l3=profile.l3 + 1), environment)
+    here, environment = CPU.fingerprint(), Environment(cache=tmp_path)
+    facts = machine_facts(here, environment)
+    assert facts == machine_facts(here, environment)
+    changed = machine_facts({**here, "l3": here["l3"] + 1}, environment)
     assert key_of(changed) != key_of(facts)
     assert {name for name in facts if facts[name] != changed[name]} == {"machine"}
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from tracea_graph.cli.flags import add_flags
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.target import host_fingerprint
 from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
@@ -82,7 +82,7 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
             row["trials"] = len(row.pop("evidence"))
         console.print(json.dumps(rows, indent=1), markup=False, soft_wrap=True)
         return
-    here = machine_facts(profile_cpu(), environment)
+    here = machine_facts(host_fingerprint(), environment)
     table = Table()
     for name in ("problem", "threads", "dtype", "gain", "trials", "state", "made", "key"):
         table.add_column(name, justify="right" if name in ("gain", "trials") else "left")
@@ -140,7 +140,7 @@ def _entries(text: str, name: str) -> Iterator[tuple[str, Entry]]:
 
 def _is_stale(entry: Entry, args: argparse.Namespace, environment: Environment) -> bool:
     """Whether an entry is to be forgotten: nothing here can ever hit it, or it was asked for."""
-    here = machine_facts(profile_cpu(), environment)
+    here = machine_facts(host_fingerprint(), environment)
     own = entry.about.get("machine") == here["machine"]
     if args.all or (args.begun and not entry.final) or (args.other_machines and not own):
         return True

@@ -19,7 +19,8 @@ __all__ = ["add_doctor", "run_doctor"]
 
 def add_doctor(commands: Any) -> None:
     """Add the subcommand to what ``add_subparsers`` returned."""
-    problems = BACKENDS[0].problems
+    told = BACKENDS[0].diagnostics
+    problems = told.problems if told else {}
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
         help="examine this machine",

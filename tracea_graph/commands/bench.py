@@ -15,13 +15,13 @@ from tracea_graph.check.worker import Array, Rejected
 from tracea_graph.commands.anatomy import Anatomy, sizes_of
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, library_of
 from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import inputs_to_run
+from tracea_graph.target import host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.bench import BenchReport, BenchRow
 
@@ -118,7 +118,7 @@ def bench(
         min(rounds),
         (*dict.fromkeys(notes), *busy_note(others)),
         versions() | {peer.package: peer.version for peer in peers},
-        fingerprint(profile_cpu()),
+        host_fingerprint(),
         inputs.notes,
         {label: anatomy.elements("Softmax") for label, anatomy in anatomies.items()},
     )

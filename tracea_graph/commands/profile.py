@@ -18,14 +18,13 @@ from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.commands.bench import BenchOptions, Entrant, Progress, busy_note, entrant
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.hardware import fingerprint
 from tracea_graph.kernels.program import CallWork
 from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import Call, calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
 from tracea_graph.scratch import Scratch
-from tracea_graph.target import BACKENDS, Backend
+from tracea_graph.target import BACKENDS, Backend, host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 
@@ -73,7 +72,7 @@ def profile(
     )
     return Profile(
         path.name, label, threads, tuple(rows), roofs.met(rows), run_ms, PROFILING_US,
-        busy_note(others), versions(), fingerprint(doctor.cpu), inputs.notes,
+        busy_note(others), versions(), host_fingerprint(), inputs.notes,
     )  # fmt: skip
 
 
@@ -88,7 +87,7 @@ def roofs_of(doctor: Doctor, threads: int) -> Roofs:
     lower = {name: cores * best[d] / products for name, (d, products) in _MULTIPLIED.items()}
     dram = min(cores * widths.dram, widths.dram_all or widths.dram)
     return Roofs(
-        gflops=cores * max(figures.peak("f32", isa) for isa in cpu.isas),
+        gflops=cores * max(figures.peak("f32", level) for level in doctor.levels),
         memories=(
             Memory("L2", cores * cpu.l2, cores * widths.l2),
             Memory("L3", cpu.l3, cores * widths.l3),

@@ -18,7 +18,6 @@ from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
 from tracea_graph.commands.bench import entrant
 from tracea_graph.errors import UsageError, VerifyError
-from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import DataPool, Model, Written, load, write
 from tracea_graph.onnx_io.guards import is_guarded
 from tracea_graph.onnx_io.inlining import Call, calls_of
@@ -26,6 +25,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output import Paths, Stage, staging
 from tracea_graph.scratch import Scratch
+from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions
 from tracea_graph.views.settlement import Settlement, SettlementRow
@@ -131,7 +131,7 @@ def _settlement(path: Path, variants: _Variants, decision: Decision) -> Settleme
         for (n, label), r in decision.total.items()
         if decision.candidate is not None
     }
-    machine = fingerprint(profile_cpu())
+    machine = host_fingerprint()
     return Settlement(str(path), rows, total, versions(), machine, decision.notes)
 
 

@@ -1,4 +1,4 @@
-"""What this machine's processor can do: instruction sets, cores, caches, and a fingerprint.
+"""What the system tells of this machine's processor: flags, cores and caches.
 
 Read from ``/proc/cpuinfo`` (whose flags already leave out what the operating system does not
 enable) and sysfs.  Sizes are bytes.
@@ -8,71 +8,46 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS
 
-__all__ = ["CpuProfile", "fingerprint", "fingerprint_hash", "profile_cpu"]
-
-_NOTED = (
-    "avx_vnni",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_tile",
-    "amx_bf16",
-    "amx_int8",
-)
+__all__ = ["CpuProfile", "fingerprint_hash", "profile_cpu"]
 
 
 @dataclass(frozen=True)
 class CpuProfile:
     """One processor.
 
-    ``isas`` are the kernel levels it runs, lowest first; ``extras`` further flags that variants
-    may need; ``threads`` the logical processors this process may use, ``cores`` the physical ones
-    of the machine; cache sizes are those one core sees, 0 if unknown.
+    ``flags`` are its features, spelled as in ``/proc/cpuinfo``; ``threads`` the logical processors
+    this process may use, ``cores`` the physical ones of the machine; cache sizes are those one
+    core sees, 0 if unknown.
     """
 
     model: str
-    isas: tuple[str, ...]
-    extras: tuple[str, ...]
+    flags: frozenset[str]
     cores: int
     threads: int
     l1d: int
     l2: int
     l3: int
 
-    def levels(self, precision: str = "fp32") -> tuple[str, ...]:
-        """Kernel levels for a precision, lowest first: bf16 and int16 have their own on top."""
-        if not precision.startswith(("bf16", "int16")):
-            return self.isas
-        levels = self.isas
-        for isa in BF16_ISAS:
-            wanted = {f for f in isa.features if f in _NOTED}
-            if isa.base in levels and wanted <= set(self.extras):
-                levels += (isa.name,)
-        return levels
-
 
 def profile_cpu(
     cpuinfo: Path = Path("/proc/cpuinfo"), sysfs: Path = Path("/sys/devices/system/cpu")
 ) -> CpuProfile:
-    """Profile the processor; what a system does not tell is 0, empty or ``scalar``."""
+    """Profile the processor; what a system does not tell is 0 or empty."""
     records = _records(cpuinfo)
     first = records[0] if records else {}
-    flags = frozenset(first.get("flags", "").split())
     caches = _caches(sysfs / "cpu0" / "cache")
     threads = usable_processors()
     places = {(r.get("physical id", "0"), r.get("core id", str(i))) for i, r in enumerate(records)}
     return CpuProfile(
         model=first.get("model name", "unknown"),
-        isas=tuple(_levels(flags)),
-        extras=tuple(flag for flag in _NOTED if flag in flags),
+        flags=frozenset(first.get("flags", "").split()),
         cores=len(places) or threads,
         threads=threads,
         l1d=caches.get("l1d", 0),
@@ -81,22 +56,10 @@ def profile_cpu(
     )
 
 
-def fingerprint(profile: CpuProfile) -> dict[str, Any]:
-    """What a tuning result depends on, as JSON-ready values."""
-    return asdict(profile)
-
-
-def fingerprint_hash(profile: CpuProfile) -> str:
-    """Sixteen hex digits: equal machines have equal ones."""
-    text = json.dumps(fingerprint(profile), sort_keys=True)
+def fingerprint_hash(facts: Mapping[str, Any]) -> str:
+    """Sixteen hex digits of JSON-ready facts: equal machines have equal ones."""
+    text = json.dumps(dict(facts), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _levels(flags: frozenset[str]) -> Iterable[str]:
-    for isa in ISAS:
-        if not flags.issuperset(isa.features):
-            return
-        yield isa.name
 
 
 def _records(cpuinfo: Path) -> list[dict[str, str]]:

@@ -29,14 +29,22 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Health:
-    """The doctor's findings; ``fingerprint`` is equal on equal machines."""
+    """The doctor's findings; ``fingerprint`` is equal on equal machines.
+
+    ``levels`` are what kernels there can be for, lowest first, ``features`` what they could use
+    beyond.
+    """
 
     fingerprint: str
     cpu: CpuProfile
+    levels: tuple[str, ...]
+    features: tuple[str, ...]
     figures: Measurements
     runtime: Runtime
     gpus: Gpus
 
     def to_json(self) -> str:
-        """All of it, by field name."""
-        return json.dumps(asdict(self), indent=2)
+        """All of it but the processor's flags, by field name."""
+        told = asdict(self)
+        del told["cpu"]["flags"]
+        return json.dumps(told, indent=2)

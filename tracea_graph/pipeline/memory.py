@@ -24,10 +24,10 @@ from tracea_graph import version
 from tracea_graph.build.cache import digest, write_whole
 from tracea_graph.build.trust import make_private, read_private, trusted
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.lock import Lock, parse_lock
+from tracea_graph.target import Target
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.views import FindingRow, Report
 
@@ -48,19 +48,21 @@ class Memory:
     path: Path | None = None
 
     @classmethod
-    def of(cls, files: Sequence[Path], options: Options, isas: Sequence[str]) -> Memory:
+    def of(cls, files: Sequence[Path], options: Options, target: Target) -> Memory:
         """Where the decision about a model lies.  Smaller models and plans from a file have none,
         nor has what a user's own data or metric decides."""
         own = options.data or options.holdout or options.metric or options.compresses
         if own or options.lock or options.keep != "faster" or not options.verify:
             return cls()
         try:
-            facts = machine_facts(profile_cpu(), options.environment)
+            facts = machine_facts(target.backend.fingerprint(), options.environment)
         except BuildError:
             return cls()
         settings = {k: v for k, v in dataclasses.asdict(options).items() if k not in _PLACES}
         settings["threads"] = options.thread_counts
-        about = json.dumps([settings, facts, list(isas), _sources()], sort_keys=True, default=str)
+        about = json.dumps(
+            [settings, facts, list(target.levels), _sources()], sort_keys=True, default=str
+        )
         key = digest(about, *map(_content, files))
         return cls(options.environment.cache / FOLDER / f"{key}.json")
 

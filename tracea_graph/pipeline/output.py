@@ -19,10 +19,10 @@ from tracea_graph.build.cache import write_whole
 from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.errors import ModelError, UsageError, WorkerError
 from tracea_graph.files import open_regular
-from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import files_of, node_count, write_original
 from tracea_graph.options import Options
 from tracea_graph.scratch import STAGED, Scratch, sweep
+from tracea_graph.target import host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views import Report
 
@@ -346,7 +346,7 @@ def keep_unread(
             status_reason="nothing was rewritten",
             faults=("".join(traceback.format_exception(error)),) if bug else (),
             versions=versions(),
-            machine=fingerprint(profile_cpu()),
+            machine=host_fingerprint(),
         )
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, None, stage.model)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.onnx_io import Model, is_result, write_original
 from tracea_graph.ops.gemm import GemmParams
@@ -31,6 +30,7 @@ from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, Stage, write_text
 from tracea_graph.rewrite import Trace
+from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import TileGraph
 from tracea_graph.version import runtime_conflict, versions
 from tracea_graph.views import (
@@ -55,7 +55,7 @@ _SKIPPED = (
 
 @cache
 def _machine() -> Mapping[str, Any]:
-    return fingerprint(profile_cpu())
+    return host_fingerprint()
 
 
 @dataclass

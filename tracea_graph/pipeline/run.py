@@ -88,7 +88,7 @@ def read(run: Run) -> None:
         return
     run.files = files_of(run.source)
     check_earlier(run.paths, run.files)
-    run.memory = Memory.of(run.files, options, run.foundry.target.levels)
+    run.memory = Memory.of(run.files, options, run.foundry.target)
     if run.lock is None and not (run.fresh or options.fresh):
         run.lock = run.memory.recall()
 

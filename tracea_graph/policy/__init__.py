@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tracea_graph.policy.architectures import ARCHITECTURES, Architecture, architecture_of
 from tracea_graph.policy.cost import CostModel
 from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.prices import price
 from tracea_graph.policy.space import Config, SearchSpace
 from tracea_graph.policy.topology import (
+    Architecture,
     BlockSparse,
     Dense,
     LowRank,
@@ -18,7 +18,7 @@ from tracea_graph.policy.topology import (
 from tracea_graph.policy.topology import decide as decide_topology
 
 __all__ = [
-    "ARCHITECTURES", "Architecture", "BlockSparse", "Config", "CostModel", "Dense", "LowRank",
+    "Architecture", "BlockSparse", "Config", "CostModel", "Dense", "LowRank",
     "Machine", "OperatorTopology", "SearchSpace", "TopologyDecision", "Windowed",
-    "architecture_of", "decide_topology", "price",
+    "decide_topology", "price",
 ]  # fmt: skip

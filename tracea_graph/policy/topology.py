@@ -9,17 +9,16 @@ the architecture's hero configurations as seeds.  Every choice comes with its re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from tracea_graph.errors import UsageError
-from tracea_graph.policy.architectures import Architecture
 from tracea_graph.policy.space import Config, SearchSpace
 
 __all__ = [
-    "BlockSparse", "Dense", "LowRank", "OperatorTopology", "TopologyDecision", "Windowed",
-    "decide", "modelled_us",
+    "Architecture", "BlockSparse", "Dense", "LowRank", "OperatorTopology", "TopologyDecision",
+    "Windowed", "decide", "modelled_us",
 ]  # fmt: skip
 
 _STREAM_ROWS = 4
@@ -27,6 +26,26 @@ _STREAM_ROWS = 4
 _WORTH_SKIPPING = 0.75
 """Above this share of stored tiles the map costs more than what it skips."""
 _BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One family of processors.
+
+    ``near`` are bytes a tile's operands may take (L1 of a core, shared memory of a block),
+    ``far`` those of the next level (L2); ``flops`` fp32 operations a cycle, ``lanes`` fp32 lanes
+    of a vector (a warp), ``registers`` vector registers (32-bit registers of an SM, for GPUs).
+    ``heroes`` are configurations of a matrix product by kind of shape: ``square`` and ``flat``.
+    """
+
+    name: str
+    device: str
+    near: int
+    far: int
+    flops: int
+    lanes: int
+    registers: int
+    heroes: Mapping[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

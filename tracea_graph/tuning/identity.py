@@ -14,7 +14,7 @@ from typing import Any
 from tracea_graph.build import find_compiler
 from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
-from tracea_graph.hardware import CpuProfile, fingerprint_hash
+from tracea_graph.hardware import fingerprint_hash
 from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.tuning.schedules import Schedules
 from tracea_graph.version import VERSION
@@ -34,8 +34,9 @@ _WORDS = {
 }
 
 
-def machine_facts(profile: CpuProfile, environment: Environment) -> dict[str, str]:
-    """What a result depends on besides the problem and the kernels' text.
+def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> dict[str, str]:
+    """What a result depends on besides the problem and the kernels' text, on the machine with a
+    backend's fingerprint.
 
     Raises BuildError where there is no working compiler.
     """
@@ -45,7 +46,7 @@ def machine_facts(profile: CpuProfile, environment: Environment) -> dict[str, st
         runtime = "unknown"
     compiler = find_compiler(environment).identity
     return {
-        "machine": f"{profile.model} [{fingerprint_hash(profile)}]",
+        "machine": f"{fingerprint['model']} [{fingerprint_hash(fingerprint)}]",
         "compiler": f"{compiler.splitlines()[0]} [{digest(compiler)[:8]}]",
         "onnxruntime": runtime,
         "tracea": VERSION,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.config import Environment
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.scratch import Scratch
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import TuningCache
@@ -66,6 +65,7 @@ def tuner(
 
         yield Tuner(
             cache, stand, schedules=schedules, level=task.levels[-1], threads=task.threads,
-            facts=machine_facts(profile_cpu(), environment), architecture=schedules.architecture,
-            seed=task.seed, worth=task.worth, listen=listen, propose=propose, pin=pin,
+            facts=machine_facts(backend.fingerprint(), environment),
+            architecture=schedules.architecture, seed=task.seed, worth=task.worth, listen=listen,
+            propose=propose, pin=pin,
         )  # fmt: skip

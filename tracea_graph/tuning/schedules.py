@@ -118,6 +118,10 @@ class Tunable(Builder, Protocol):
         """Its problems and their drivers; None if it has nothing to choose."""
         ...
 
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What results depend on of this machine, as JSON-ready values; ``model`` names it."""
+        ...
+
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """Levels up to ``level``, all of this machine for "".  Raises UsageError for one that
         nothing can be checked for here."""

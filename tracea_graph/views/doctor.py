@@ -65,8 +65,8 @@ def _machine(health: Health) -> Table:
     rows = (
         ("processor", cpu.model),
         ("cores, threads", f"{cpu.cores}, {cpu.threads} usable"),
-        ("kernel levels", " ".join(cpu.isas)),
-        ("further features", " ".join(cpu.extras) or "none that kernels could use"),
+        ("kernel levels", " ".join(health.levels)),
+        ("further features", " ".join(health.features) or "none that kernels could use"),
         ("caches", f"L1 {_bytes(cpu.l1d)}, L2 {_bytes(cpu.l2)}, L3 {_bytes(cpu.l3)}"),
         ("compiler", health.figures.compiler or "none"),
         ("ONNX Runtime", _runtime(health.runtime)),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
 from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, wire
@@ -15,7 +16,7 @@ from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.text import text_of
 from tracea_graph.kernels.program import Call, Driver, Program
-from tracea_graph.policy import Architecture, Config, SearchSpace, architecture_of
+from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.problem import Case, Problem
 
 __all__ = ["SCHEDULES", "CpuSchedules"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.levels import isa_of
-from tracea_graph.policy import architecture_of
 
 __all__ = [
     "DRAM_GBS",
