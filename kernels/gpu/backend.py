@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 from tracea_graph.build import Library
 from tracea_graph.config import Environment
-from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.hardware import Decision, Measurements
+from tracea_graph.errors import GraphError
+from tracea_graph.hardware import Diagnostics
 from tracea_graph.hardware.gpu import nvidia
-from tracea_graph.hardware.measurements import Bandwidth, Peak
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.gpu import plan
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -48,8 +48,8 @@ class GpuBackend:
     targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
     rules = RuleNames(rounding=(NARROWING,), reliefs=((NARROWING,),))
     most_guarded = MOST_GUARDED
-    problems: Mapping[str, Sequence[str]] = MappingProxyType({})
     schedules: Schedules | None = None
+    diagnostics: Diagnostics | None = None
 
     def __init__(
         self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
@@ -78,22 +78,9 @@ class GpuBackend:
         """One fixed machine: nothing is measured of GPUs."""
         return _MACHINE
 
-    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        """The figures of one fixed machine."""
-        peaks = (Peak("f32", "sm_90a", _MACHINE.gflops),)
-        notes = ("figures of GPUs are not measured: those of one H100 stand for all",)
-        return Measurements(peaks, Bandwidth(), ghz=1.0, measured=False, notes=notes)
-
-    def plan_kernel(
-        self,
-        op: str,
-        shape: Sequence[int],
-        precision: str,
-        figures: Measurements,
-        cap: str | None = None,
-    ) -> Decision:
-        """Raises UsageError: variants of GPU kernels are not decided about yet."""
-        raise UsageError(f"the doctor knows no GPU kernels to choose from for {op}")
+    def fingerprint(self) -> dict[str, Any]:
+        """What results depend on of this machine, as JSON-ready values."""
+        return {"gpus": [asdict(gpu) for gpu in nvidia()[0]]}
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]
