@@ -199,7 +199,11 @@ inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info) {
   for (int32_t i = 0; i < p.launch_count; ++i)
     if (!load_kernel(run.fault, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
       return false;
-  if (!take_constants(run, node, info) || !run_once(run, node)) return false;
+  // uploads return when their source may change, not when they have arrived
+  if (!take_constants(run, node, info) ||
+      !good(run.fault, gpu.driver.wait_for_stream(nullptr), "take weights") ||
+      !run_once(run, node))
+    return false;
   drop_unused(node);
   return true;
 }
