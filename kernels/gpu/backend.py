@@ -35,6 +35,10 @@ __all__ = ["GPU", "GpuBackend"]
 
 _DEFAULT = ("sm_80", "sm_90a")
 """Levels where this machine has no GPU."""
+_UNMEASURED = (
+    "this machine has no NVIDIA GPU that can be used: what ONNX Runtime makes of the result was "
+    "checked, its GPU kernels are unmeasured"
+)
 _MACHINE = Machine(
     gflops=30e3, l2_gbytes=6e3, l3_gbytes=6e3, dram_gbytes=3e3, l2_bytes=40 << 20,
     l3_bytes=50 << 20, node_us=30.0,
@@ -64,15 +68,18 @@ class GpuBackend:
         return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
 
     def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """The precision that is computed in, and a sentence where it is another one."""
-        if precision == "fp32":
-            return precision, ""
-        if precision not in TYPES:
+        """The precision that is computed in, and a sentence where it is another one, or where
+        nothing can be tried here."""
+        if precision not in ("fp32", *TYPES):
             return "fp32", f"GPU kernels compute in fp32, fp16 and bf16, not in {precision}"
         old = [n for n in levels if precision == "bf16" and not ARCHITECTURES[n].has("bf16")]
         if old:
             return "fp32", f"nothing is computed in bf16: {old[0]} has no instructions for it"
-        return precision, ""
+        return precision, "" if self._found() else _UNMEASURED
+
+    def _found(self) -> bool:
+        """Whether programs can be run here."""
+        return self._dialect is not CUDA or bool(nvidia()[0])
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         """One fixed machine: nothing is measured of GPUs."""

@@ -9,7 +9,8 @@ import pytest
 
 from tests.gpu.device import Device, Loaded
 from tests.kernels.gpu import words
-from tests.kernels.gpu.cases import CASES, Case, check
+from tests.kernels.gpu.all_cases import CASES
+from tests.kernels.gpu.cases import Case, check
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of

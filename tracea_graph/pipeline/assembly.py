@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.errors import Blame, GraphError
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.kernels.program import OpType, Program
+from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.onnx_io import Function
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
@@ -104,6 +104,12 @@ class Assembly:
             make(value)
         return list(dict.fromkeys(made.values()))
 
+    def need(self, call: Call) -> None:
+        """Have what a call runs on in the library."""
+        self.kernels |= self.backend.kernels_of(call)
+        if call.chain is not None:
+            self.chains[call.chain.key] = call.chain
+
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
         """What can be tuned, with the row counts these bindings give."""
         spec, schedules = self.graph.spec, self.backend.schedules
@@ -181,9 +187,7 @@ def _place(result: Assembly, region: Region, program: Program, body: Body) -> No
     group = _group(result.graph, region, type_name)
     result.placed.append(Placed(region, type_name, program, body, group))
     for call in program.calls:
-        result.kernels |= result.backend.kernels_of(call)
-        if call.chain is not None:
-            result.chains[call.chain.key] = call.chain
+        result.need(call)
 
 
 def _type_key(body: Body, inputs: Sequence[DType], outputs: Sequence[DType]) -> str:

@@ -240,6 +240,8 @@ class Workshop:
         """With guards of what it computes with as if nobody could feed it."""
         if assembly.placed:
             assembly.types |= {guard.type.name: guard.type for guard in self._guards}
+            for call in (call for guard in self._guards for call in guard.program.calls):
+                assembly.need(call)
         return assembly, plan
 
     def parts(self, group: str) -> tuple[str, ...]:

@@ -136,15 +136,16 @@ inline bool run_once(Run& run, Node& node) {
   }
   for (int32_t i = 0; ok && i < p.buffer_count(); ++i) {
     const int32_t temp = i - p.tensor_count();
-    counts[i] = temp < 0 ? 1 : sizes[p.temps[temp].count];
-    for (int32_t a = 0; temp < 0 && a < p.tensors[i].rank; ++a) counts[i] *= sizes[p.tensors[i].dims[a]];
+    counts[i] = temp < 0 ? 1 : most(sizes[p.temps[temp].count], 0);
+    for (int32_t a = 0; temp < 0 && a < p.tensors[i].rank; ++a) counts[i] *= most(sizes[p.tensors[i].dims[a]], 0);
+    counts[i] *= element_size(type_of(p, i));
     bool used = false;
     for (int32_t k = 0; temp >= 0 && fixed[i] && k < p.launch_count; ++k)
       for (int32_t j = 0; j < p.launches[k].count; ++j)
         used = used || (p.launches[k].arguments[j].kind == Argument::kPointer &&
                         p.launches[k].arguments[j].buffer == i);
     if (!used) continue;
-    ok = allocate(run.fault, counts[i] * element_size(type_of(p, i)), &node.own[temp]);
+    ok = allocate(run.fault, counts[i], &node.own[temp]);
     node.shared.constants[i] = node.own[temp];
   }
   auto address = [&](int32_t buffer) { return node.shared.constants[buffer]; };
@@ -343,7 +344,7 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   Context* c = ok ? take_context(run.fault, node) : nullptr;
   Layout* layout = c ? layout_for(run.fault, node.shared, *c, symbols, sizes) : nullptr;
   auto bytes = [&](int32_t i) {
-    return static_cast<size_t>(layout->counts[i] * element_size(p.tensors[i].type));
+    return static_cast<size_t>(layout->counts[i]);
   };
   if (layout) {
     for (int32_t i = 0; i < p.input_count; ++i)

@@ -20,7 +20,7 @@ struct Ready {
 // A program at some sizes, in one context.
 struct Layout {
   int64_t* symbols;
-  int64_t *counts, *offsets;  // of buffers: elements, and bytes from the context's start; -1: a constant
+  int64_t *counts, *offsets;  // of buffers: bytes, and bytes from the context's start; -1: a constant
   int64_t in_bytes, out_bytes, out_first, bytes;
   Ready* launches;
   cu::Graph graph;
@@ -99,7 +99,7 @@ bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const
     if (span == kNoValue || span < 0 || span - 1 > kMostCounted)
       return fault.fail("A view spans %lld elements, more than GPU kernels count.",
                         static_cast<long long>(span));
-    if (span && (value < 0 || value + span > counts[a.buffer]))
+    if (span && (value < 0 || (value + span) * a.bytes > counts[a.buffer]))
       return fault.fail("A view of the plan lies outside its buffer.");
     const cu::Address at = address(a.buffer) + static_cast<uint64_t>(span ? value * a.bytes : 0);
     return memcpy(to, &at, sizeof at), true;
@@ -148,7 +148,12 @@ inline bool start(Fault& fault, const Ready& r, cu::Stream stream) {
               "start a kernel");
 }
 
-// Element counts of all buffers.
+inline int32_t type_of(const Program& p, int32_t buffer) {
+  const int32_t tensors = p.tensor_count();
+  return buffer < tensors ? p.tensors[buffer].type : p.temps[buffer - tensors].type;
+}
+
+// Bytes of all buffers.
 inline bool count_buffers(Fault& fault, const Program& p, const int64_t* sizes, int64_t* counts) {
   for (int32_t i = 0; i < p.tensor_count(); ++i) {
     int64_t count = 1;
@@ -157,29 +162,22 @@ inline bool count_buffers(Fault& fault, const Program& p, const int64_t* sizes, 
       if (dim < 0 || __builtin_mul_overflow(count, dim, &count) || count > INT64_MAX / 64)
         return fault.fail("The size of a tensor of the plan cannot be computed.");
     }
-    counts[i] = count;
+    counts[i] = count * element_size(type_of(p, i));
   }
   for (int32_t i = 0; i < p.temp_count; ++i) {
     const int64_t count = sizes[p.temps[i].count];
     if (count == kNoValue || count > INT64_MAX / 64)
       return fault.fail("The size of temp %d cannot be computed.", i);
-    counts[p.tensor_count() + i] = most(count, 0);
+    counts[p.tensor_count() + i] = most(count, 0) * element_size(p.temps[i].type);
   }
   return true;
-}
-
-inline int32_t type_of(const Program& p, int32_t buffer) {
-  const int32_t tensors = p.tensor_count();
-  return buffer < tensors ? p.tensors[buffer].type : p.temps[buffer - tensors].type;
 }
 
 // Inputs, then outputs, then temps: each where no other is at the time, as low as it can be.
 inline void lay_out(const Shared& s, Layout& out) {
   const Program& p = *s.program;
   int64_t at = 0;
-  auto bytes = [&](int32_t buffer) {
-    return aligned(out.counts[buffer] * element_size(type_of(p, buffer)));
-  };
+  auto bytes = [&](int32_t buffer) { return aligned(out.counts[buffer]); };
   for (int32_t i = 0; i < p.tensor_count(); ++i) {
     if (i == p.input_count) out.in_bytes = out.out_first = at;
     out.offsets[i] = s.constants[i] ? -1 : at;

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.cases import CASES, RARE, Case, check
+from tests.kernels.gpu.all_cases import CASES
+from tests.kernels.gpu.cases import RARE, Case, check
 from tests.kernels.gpu.machine import Memory, run_here
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target

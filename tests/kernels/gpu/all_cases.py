@@ -1,0 +1,156 @@
+"""Every case of GPU kernels: those of ``cases``, look-ups, and attention with any mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tests.kernels.gpu import cases
+from tests.kernels.gpu.cases import (
+    FLOATS,
+    TOLERANCE,
+    Case,
+    Expected,
+    Made,
+    Maker,
+    conv,
+    repeated,
+    some,
+    wide,
+)
+from tests.kernels.gpu.machine import NUMPY, Memory
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.ops.attention import LOWEST, AttentionParams
+
+__all__ = ["CASES"]
+
+
+def attention(
+    dtype: DType, params: AttentionParams, batch: int, queries: int, keys: int, late: int = 0,
+    low: float = -np.inf,
+) -> Maker:  # fmt: skip
+    """As ``params`` say, by heads; the last query's keys are masked, all of them."""
+    heads, shared = params.heads, params.shared_heads
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        q = some(rng, (batch, heads, queries, params.head), dtype)
+        k = some(rng, (batch, shared, keys, params.head), dtype)
+        v = some(rng, (batch, shared, keys, params.head_v), dtype)
+        named: dict[str, Any] = {
+            n: memory.put(a, late) for n, a in zip("qkv", (q, k, v), strict=True)
+        }
+        arrays, whole = [wide(q), wide(k), wide(v)], (batch, heads, queries, keys)
+        if params.mask != "none":
+            kept = rng.random((batch, 1, queries, keys)) < 0.6
+            kept[:, :, -1:] = False
+            held = kept if params.mask == "bool" else np.where(kept, 0, low).astype(np.float32)
+            named["mask"] = repeated(memory.put(held), whole)
+            arrays.append(held)
+        if params.causal == "placed":
+            places = rng.integers(0, keys - queries + 1, batch)
+            named["places"] = memory.put(places)
+            arrays.append(places)
+        y = memory.room((batch, heads, queries, params.head_v), NUMPY[dtype], late)
+        before, behind = params.reach
+        call = CALLS.make(
+            "attention_rows", dtype.short, **named, y=y, mask_kind=params.mask,
+            order=params.causal, zero_rows=params.zero_rows, before=before, behind=behind,
+            everywhere=params.everywhere, y_type=dtype.short, scale=params.scale,
+            fill=params.fill, softcap=params.softcap,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            with np.errstate(all="ignore"):
+                (value,) = params.reference(arrays)
+            return [Expected(y, value, max(TOLERANCE[dtype], 1e-5))]
+
+        return call, expected
+
+    return make
+
+
+def _attention() -> Iterator[Case]:
+    plain = AttentionParams(2, 40, 24, 0.2, kv_heads=1, layouts=("heads",) * 4)
+    for dtype in FLOATS:
+        yield Case(f"rows {dtype.short}", attention(dtype, plain, 2, 5, 70), ("128",))
+    for zero in ("none", "guarded", "masked", "lowest", "infinite"):
+        one = replace(plain, mask="add", zero_rows=zero)
+        low = -np.inf if zero in ("none", "guarded", "infinite") else LOWEST
+        made = attention(DType.F32, one, 2, 6, 33, low=low)
+        yield Case(f"rows add {zero}", made, ("128",))
+    for order in ("top", "bottom", "placed"):
+        one = replace(plain, causal=order, softcap=1.5)
+        yield Case(f"rows {order}", attention(DType.F32, one, 3, 9, 41, late=1), ("128",))
+    near = replace(plain, mask="bool", window=8, everywhere=2, fill=-1e4)
+    yield Case("rows window", attention(DType.F32, near, 1, 37, 37), ("128",))
+    yield Case("rows nothing", attention(DType.F32, plain, 1, 4, 0), ("128",))
+
+
+def embedding(dtype: DType, table: DType, shape: tuple[int, int], index: DType, count: int,
+              late: int = 0) -> Maker:  # fmt: skip
+    """Some indices count from the end."""
+    rows, columns = shape
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        tables = [some(rng, (11 + i, columns), table) for i in range(count)]
+        ids = [rng.integers(-len(t), len(t), rows).astype(NUMPY[index]) for t in tables]
+        y = memory.room((rows, columns), NUMPY[dtype], late)
+        call = CALLS.make(
+            "embedding", dtype.short, tables=[memory.put(t, late) for t in tables],
+            ids=[memory.put(i) for i in ids], y=y, count=count, table_type=table.short,
+            index_type=index.short,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            value = sum(wide(t)[i] for t, i in zip(tables, ids, strict=True))
+            return [Expected(y, np.asarray(value), TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+def same(size: int, differs: Sequence[int]) -> Maker:
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = rng.integers(0, 256, size).astype(np.uint8)
+        other = x.copy()
+        other[list(differs)] ^= 1
+        y = memory.put(np.ones(1, np.bool_))
+        call = CALLS.make("same", "b1", x=memory.put(x), reference=memory.put(other, 1), y=y)
+
+        def expected() -> list[Expected]:
+            return [Expected(y, np.array([not differs]), 0)]
+
+        return call, expected
+
+    return make
+
+
+def _lookups() -> Iterator[Case]:
+    f32, f16 = DType.F32, DType.F16
+    yield Case("embedding", embedding(f32, f32, (5, 30), DType.I64, 3), ("256",))
+    yield Case("embedding f16", embedding(f16, f32, (7, 64), DType.I32, 1, late=1), ("256",))
+    yield Case("embedding nothing", embedding(f32, f32, (0, 8), DType.I64, 1), ("256",))
+    for size, differs in ((1000, ()), (1000, (999,)), (4097, (0, 4096)), (0, ())):
+        yield Case(f"same {size} {len(differs)}", same(size, differs), ("256",))
+
+
+RESIDUAL = replace(cases.RESNET, dtypes=(), stores=())
+"""In the image's type."""
+
+
+def _convolutions() -> Iterator[Case]:
+    tiles = ("64x64x8", "128x128x8")
+    stem = conv(DType.F32, (1, 11, 8, 3), (10, 7, 7), pads=(3, 3), strides=(2, 2))
+    yield Case("conv f32 stem", stem, tiles[:1])
+    wide_image = conv(DType.F32, (2, 7, 6, 16), (70, 3, 3), pads=(1, 1), chain=RESIDUAL)
+    yield Case("conv f32", wide_image, tiles)
+    apart = conv(DType.F32, (1, 9, 9, 5), (8, 3, 2), dilations=(2, 3), strides=(1, 2), late=1)
+    yield Case("conv f32 apart", apart, tiles[:1])
+
+
+CASES = (*cases.CASES, *_attention(), *_lookups(), *_convolutions())
