@@ -120,8 +120,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in asked.names or NAMES:
             for precision in asked.precision.split(","):
+                own = Path(folder, precision)  # a process takes two libraries of one name for one
+                own.mkdir(exist_ok=True)
                 try:
-                    line = measured(name, precision, asked.runs, Path(folder))
+                    line = measured(name, precision, asked.runs, own)
                 except Exception as error:  # the next one may be well
                     line, failed = f"{name:14} {precision:5} {type(error).__name__}: {error}", 1
                 sys.stdout.write(f"{line}\n")
