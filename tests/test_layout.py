@@ -47,9 +47,7 @@ BACKENDS = ("cpu", "gpu")
 """Folders of ``kernels/``, a backend each."""
 WORDS = re.compile(r"avx|amx|panel|vnni|xmm|zmm|nchw16|vpdp", re.IGNORECASE)
 """Words of one processor's, which nobody but its backend says."""
-TO_CLEAN = (
-    "config", "hardware.measurements", "options", "policy.tables",
-)  # fmt: skip
+TO_CLEAN = ("options", "policy.tables")
 """Modules that still do: a list that only gets shorter."""
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 70
 """Lines from which a module or a function is to be looked at: is it one idea?"""

@@ -6,9 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracea_graph.errors import UsageError
-
-__all__ = ["LEVELS", "TOLERANCE", "Environment", "Prune", "Window", "usable_processors"]
+__all__ = ["TOLERANCE", "Environment", "Prune", "Window", "usable_processors"]
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,13 @@ class Tolerance:
 TOLERANCE = Tolerance()
 
 
-LEVELS = ("scalar", "avx2", "avx512", "avx512bf16", "amxbf16")
-"""Names of instruction-set levels, lowest first."""
-
-
 @dataclass(frozen=True)
 class Environment:
-    """The environment variables the package reads, in one place.
+    """The environment variables the package reads, in one place."""
 
-    Raises UsageError for a level there is none of.
-    """
-
-    isa: str | None = field(default_factory=lambda: os.environ.get("TRACEA_ISA"))
-    """``TRACEA_ISA=scalar|avx2|avx512|avx512bf16|amxbf16``: the highest level kernels may use."""
+    level: str | None = field(default_factory=lambda: os.environ.get("TRACEA_ISA"))
+    """``TRACEA_ISA``: the highest of a backend's levels that kernels may use (see
+    ``target.read_environment``)."""
     cache: Path = field(default_factory=lambda: _cache_root())
     """``TRACEA_CACHE``: where compiled kernels and tuning results are kept."""
     compiler: str | None = field(default_factory=lambda: os.environ.get("CXX"))
@@ -61,11 +53,6 @@ class Environment:
         default_factory=lambda: os.environ.get("TRACEA_STRICT", "") not in ("", "0")
     )
     """``TRACEA_STRICT=1``: a rule that raises ends the run, instead of being left out."""
-
-    def __post_init__(self) -> None:
-        if self.isa and self.isa not in LEVELS:
-            known = ", ".join(LEVELS)
-            raise UsageError(f"TRACEA_ISA is {self.isa!r}, but must be one of {known}")
 
 
 def usable_processors() -> int:

@@ -20,7 +20,7 @@ from tracea_graph.hardware.diagnostics import Diagnostics
 from tracea_graph.hardware.gpu import Gpu, Gpus
 from tracea_graph.hardware.health import Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
-from tracea_graph.target import BACKENDS, Backend
+from tracea_graph.target import BACKENDS, Backend, read_environment
 
 __all__ = ["Doctor"]
 
@@ -46,7 +46,7 @@ class Doctor:
     """
 
     def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:
-        self._environment = environment or Environment()
+        self._environment = environment or read_environment()
         self._refresh = refresh
         self._backend: Backend = BACKENDS[0]
 
@@ -114,7 +114,7 @@ class Doctor:
 
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
-        cap = self._environment.isa
+        cap = self._environment.level
         return self._told.plan_kernel(op, shape, precision, self.figures, cap)
 
     def _recall(self, name: str, key: str) -> Any | None:

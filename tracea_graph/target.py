@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from tracea_graph.config import Environment
@@ -26,8 +27,8 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedules import Tunable
 
 __all__ = [
-    "BACKENDS", "HOST", "Backend", "Target", "host_fingerprint", "settle_precision", "target_of",
-    "targets", "tile_words",
+    "BACKENDS", "HOST", "Backend", "Target", "host_fingerprint", "read_environment",
+    "settle_precision", "target_of", "targets", "tile_words",
 ]  # fmt: skip
 
 HOST = "host"
@@ -48,6 +49,11 @@ class Backend(Tunable, Protocol):
     @property
     def targets(self) -> tuple[str, ...]:
         """Targets one can name, lowest first."""
+        ...
+
+    @property
+    def caps(self) -> tuple[str, ...]:
+        """Levels that TRACEA_ISA may cap kernels at, lowest first."""
         ...
 
     @property
@@ -112,6 +118,19 @@ class Target:
 
     backend: Backend
     levels: tuple[str, ...]
+
+
+def read_environment(cache: Path | None = None) -> Environment:
+    """The environment, with another folder for the cache if one is given.
+
+    Raises UsageError for a level that no backend has.
+    """
+    found = Environment(cache=cache) if cache else Environment()
+    known = [level for backend in BACKENDS for level in backend.caps]
+    if found.level and found.level not in known:
+        names = ", ".join(known)
+        raise UsageError(f"TRACEA_ISA is {found.level!r}, but must be one of {names}")
+    return found
 
 
 def host_fingerprint() -> Mapping[str, Any]:

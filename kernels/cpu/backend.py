@@ -13,7 +13,14 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Diagnostics, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
-from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS, TILES, fingerprint, host_levels
+from tracea_graph.kernels.cpu.levels import (
+    BF16_ISAS,
+    ISAS,
+    LEVELS,
+    TILES,
+    fingerprint,
+    host_levels,
+)
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
@@ -47,6 +54,7 @@ class CpuBackend:
     """Kernels in C++ with vector instructions; levels are instruction sets, lowest first."""
 
     name = "cpu"
+    caps = tuple(isa.name for isa in LEVELS)
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
     rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, LENGTHS, (PACKED,))
     most_guarded = MOST_GUARDED

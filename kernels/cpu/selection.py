@@ -80,13 +80,13 @@ def plan_kernel(
     rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in able]
     used, note = _precision(op, wanted, rated)
     fit = _by_preference([c for v, c in rated if v.element == used and c.us is not None])
-    if len(fit) > 1 and (fit[0].us, fit[0].isa) == (fit[1].us, fit[1].isa):
+    if len(fit) > 1 and (fit[0].us, fit[0].level) == (fit[1].us, fit[1].level):
         raise UsageError(
             f"{fit[0].id} and {fit[1].id} are equally good for {op} {_text(shape)}; "
             "set TRACEA_ISA to choose one"
         )
     unfit = [
-        c if c.us is None else Candidate(c.id, c.isa, why=f"computes in {v.element}, not {used}")
+        c if c.us is None else Candidate(c.id, c.level, why=f"computes in {v.element}, not {used}")
         for v, c in rated
         if v.element != used or c.us is None
     ]
@@ -130,7 +130,7 @@ def _by_preference(fit: Sequence[Candidate]) -> list[Candidate]:
     """By time; what is as fast as the fastest, but for noise, by level: highest first."""
     levels = [isa.name for isa in LEVELS]
     near = NOISE * min(time_of(c) for c in fit)
-    return sorted(fit, key=lambda c: (max(time_of(c), near), -levels.index(c.isa), time_of(c)))
+    return sorted(fit, key=lambda c: (max(time_of(c), near), -levels.index(c.level), time_of(c)))
 
 
 def _rate(

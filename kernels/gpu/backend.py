@@ -52,6 +52,7 @@ class GpuBackend:
     targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
     rules = RuleNames(rounding=(NARROWING,), reliefs=((NARROWING,),))
     most_guarded = MOST_GUARDED
+    caps = ()
     schedules: Schedules | None = None
     diagnostics: Diagnostics | None = None
 
@@ -86,8 +87,10 @@ class GpuBackend:
         return _MACHINE
 
     def fingerprint(self) -> dict[str, Any]:
-        """What results depend on of this machine, as JSON-ready values."""
-        return {"gpus": [asdict(gpu) for gpu in nvidia()[0]]}
+        """What results depend on of this machine, as JSON-ready values; its first GPU's name."""
+        found = nvidia()[0]
+        model = found[0].name if found else "no GPU"
+        return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

@@ -281,7 +281,7 @@ class PlainBackend:
     """Programs of six calls, compiled for whatever machine this is."""
 
     name = "plain"
-    targets = ("plain:c",)
+    targets, caps = ("plain:c",), ()
     rules = RuleNames()
     most_guarded = 8
     schedules = diagnostics = None

@@ -58,7 +58,7 @@ def kernels_run(report: Report, feed: dict[str, np.ndarray]) -> int:
 def test_a_perceptron_runs_in_its_kernels(tmp_path: Path) -> None:
     path = perceptron(tmp_path / "m.onnx")
     report = api.optimize(path, HERE)
-    assert (report.outcome, report.status, report.isas) == ("improved", "passed", ("c",))
+    assert (report.outcome, report.status, report.levels) == ("improved", "passed", ("c",))
     assert kernels_run(report, {"x": np.ones((3, 24), np.float32)}) == report.kernels == 3
     assert api.optimize(path, HERE).domain == report.domain  # over its own earlier result
 

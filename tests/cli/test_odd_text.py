@@ -13,8 +13,7 @@ from cli.support import LEGAL, refused
 from onnx import parser
 
 from tracea_graph.cli import main
-from tracea_graph.config import LEVELS
-from tracea_graph.kernels.cpu import levels
+from tracea_graph.target import BACKENDS
 
 LONGEST = 300
 """Characters of a complaint about text of any length."""
@@ -144,10 +143,6 @@ def test_a_plan_that_is_malformed(
 # ---- the processor, and ONNX Runtime -----------------------------------------------------
 
 
-def test_the_levels_that_a_variable_may_name_are_those_there_are() -> None:
-    assert tuple(isa.name for isa in levels.LEVELS) == LEVELS
-
-
 @pytest.mark.parametrize("command", [(), ("verify", "good.onnx"), ("inspect",), ("doctor",)])
 def test_a_level_there_is_none_of(
     home: Path,
@@ -156,7 +151,8 @@ def test_a_level_there_is_none_of(
     command: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("TRACEA_ISA", "foo")
-    said = f"error: TRACEA_ISA is 'foo', but must be one of {', '.join(LEVELS)}\n"
+    names = ", ".join(level for backend in BACKENDS for level in backend.caps)
+    said = f"error: TRACEA_ISA is 'foo', but must be one of {names}\n"
     if not command:
         assert refused(capsys, "good.onnx") == said
         return

@@ -62,7 +62,7 @@ def text_of(what: object) -> str:
 def test_this_machine_is_measured(cache: Path) -> None:
     found = measure(HERE, Environment(cache=cache))
     assert found.measured and found.compiler and not found.notes
-    assert {(p.dtype, p.isa) for p in found.peaks} >= {("f32", isa) for isa in levels_of(HERE)}
+    assert {(p.dtype, p.level) for p in found.peaks} >= {("f32", isa) for isa in levels_of(HERE)}
     assert all(p.gops > 0 for p in found.peaks) and found.ghz > 0
     band = found.bandwidth
     assert min(band.l1, band.l2, band.dram, band.l3 or band.dram) > 0
@@ -193,7 +193,7 @@ def test_without_a_compiler_figures_are_derived_and_not_kept(tmp_path: Path) -> 
     found = measure(HERE, Environment(cache=tmp_path, compiler="/nonexistent/cxx"))
     assert not found.measured
     assert "nothing was measured" in found.notes[0]
-    assert {p.isa for p in found.peaks} == set(levels_of(HERE))
+    assert {p.level for p in found.peaks} == set(levels_of(HERE))
     assert not (tmp_path / "doctor").exists()
 
 
@@ -258,7 +258,7 @@ def test_a_bad_program_loses_its_own_figure_only(
     body: str, why: str, broken: Callable[[str], CpuProfile], tmp_path: Path
 ) -> None:
     found = measure(broken(body), Environment(cache=tmp_path), seconds=600.0)
-    assert found.measured and [p.isa for p in found.peaks] == ["scalar"]
+    assert found.measured and [p.level for p in found.peaks] == ["scalar"]
     assert len(found.notes) == 1 and why in found.notes[0]
 
 

@@ -43,8 +43,10 @@ def decide(op: str = "gemm", isas: tuple[str, ...] = LEVELS, **options: Any) -> 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_highest_level_of_the_machine_wins(op: str, count: int) -> None:
     decision = decide(op, LEVELS[:count])
-    assert decision.winner.isa == LEVELS[count - 1]
-    own = [c for c in decision.others if c.isa in LEVELS and not c.id.startswith(("bf16", "i16"))]
+    assert decision.winner.level == LEVELS[count - 1]
+    own = [
+        c for c in decision.others if c.level in LEVELS and not c.id.startswith(("bf16", "i16"))
+    ]
     reasons = [c.why for c in own if c.us is None]
     assert len(reasons) == 3 - count
     assert all("this processor lacks" in why for why in reasons)
@@ -111,26 +113,26 @@ def test_a_level_is_rated_by_its_own_instructions() -> None:
     peaks = Peak("bf16", "avx512_bf16", 500.0), Peak("bf16", "amx_bf16", 4000.0)
     known = with_dots(*peaks, extras=(*DOTS, "amx_tile", "amx_bf16"))
     decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", *known)
-    assert decision.winner.isa == "amxbf16"
-    vectors = next(c for c in decision.others if c.isa == "avx512bf16")
+    assert decision.winner.level == "amxbf16"
+    vectors = next(c for c in decision.others if c.level == "avx512bf16")
     assert vectors.us is not None and vectors.us > 2 * (decision.winner.us or 0.0)
 
 
 def test_a_precision_this_machine_lacks_falls_back() -> None:
     decision = decide(precision="bf16", isas=LEVELS[:2])
-    assert (decision.precision, decision.winner.isa) == ("f32", "avx2")
+    assert (decision.precision, decision.winner.level) == ("f32", "avx2")
     assert "this processor lacks" in decision.precision_note
     assert decision.precision_note.endswith("no variant of gemm has f16")
 
 
 def test_bf16_that_was_not_measured_is_not_taken_for_missing() -> None:
     decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", *with_dots())
-    assert (decision.precision, decision.winner.isa) == ("bf16", "avx512bf16")
+    assert (decision.precision, decision.winner.level) == ("bf16", "avx512bf16")
 
 
 def test_a_cap_rules_out_higher_levels() -> None:
     decision = decide(cap="avx2")
-    assert decision.winner.isa == "avx2"
+    assert decision.winner.level == "avx2"
     assert "TRACEA_ISA=avx2 rules it out" in {c.why for c in decision.others}
 
 

@@ -218,10 +218,10 @@ def test_farther_levels_serve_larger_tensors() -> None:
 
 
 def test_without_a_compiler_a_machine_is_derived(tmp_path: Path) -> None:
-    environment = Environment(cache=tmp_path, compiler="/nonexistent/cxx", isa="scalar")
+    environment = Environment(cache=tmp_path, compiler="/nonexistent/cxx", level="scalar")
     found = measured_machine(environment)
     assert found.gflops > 0
-    assert found.gflops < measured_machine(replace(environment, isa=None)).gflops
+    assert found.gflops < measured_machine(replace(environment, level=None)).gflops
 
 
 @pytest.mark.parametrize("wrong", [{"gflops": 0.0}, {"dram_gbytes": -1.0}, {"l2_bytes": -1}])

@@ -80,7 +80,7 @@ def test_the_cases_run_every_kernel() -> None:
 
 
 def test_no_kernel_leaves_its_memory(memory: Sanitizer) -> None:
-    for level in memory.library.isas:
+    for level in memory.library.levels:
         answers = memory.run(jobs(CASES), level, workers=2)
         for case, answer in zip(CASES, answers, strict=True):
             conforms(case, answer, limit(case))
@@ -88,7 +88,7 @@ def test_no_kernel_leaves_its_memory(memory: Sanitizer) -> None:
 
 def test_no_kernel_leaves_memory_that_holds_nothing(memory: Sanitizer) -> None:
     """Values without elements lie nowhere; tests/runtime/test_empty.py looks at the answers."""
-    for level in memory.library.isas:
+    for level in memory.library.levels:
         memory.run(jobs(EMPTY), level, workers=2)
 
 

@@ -34,7 +34,7 @@ DROPPED = GroupRow(
 IMPROVED = Report(
     input="m.onnx", output="m.tracea.onnx", outcome="improved", reason="20 nodes became 4",
     library="m.tracea.so", domain="tracea.0123456789", kernels=2, nodes_before=20, nodes_after=4,
-    status="passed", error=2e-7, floor=1e-7, isas=("scalar",), groups=(KEPT, DROPPED),
+    status="passed", error=2e-7, floor=1e-7, levels=("scalar",), groups=(KEPT, DROPPED),
     rules=(RuleRow("gemm", 2, "applied"), RuleRow("norm", 1, "missed", "no gain predicted")),
     timings=(TIMING,), warnings=("the machine is busy",), versions={"tracea": "1"},
 )  # fmt: skip

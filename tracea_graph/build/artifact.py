@@ -20,7 +20,7 @@ class Library:
     path: Path
     domain: str
     sha256: str
-    isas: tuple[str, ...]
+    levels: tuple[str, ...]
     seconds: float
     compiled_units: int
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -17,7 +17,7 @@ from rich.table import Table
 from tracea_graph.cli.flags import add_flags
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.target import host_fingerprint
+from tracea_graph.target import host_fingerprint, read_environment
 from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
@@ -59,7 +59,7 @@ def _add_prune(action: argparse.ArgumentParser) -> None:
 
 def run_cache(args: argparse.Namespace, console: Console) -> int:
     """Do one action; the exit code.  Raises UsageError for files that cannot be used."""
-    environment = Environment(cache=args.cache) if args.cache else Environment()
+    environment = read_environment(args.cache)
     with TuningCache(environment.cache / CACHE_FILE) as cache:
         if args.action == "ls":
             _list(cache, console, args.json, environment)

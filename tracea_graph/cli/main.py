@@ -30,11 +30,10 @@ from tracea_graph.cli.sweep import run_sweep
 from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.commands.inspect import explain
-from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, TraceaError, UsageError
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
-from tracea_graph.target import target_of
+from tracea_graph.target import read_environment, target_of
 from tracea_graph.views import (
     Report,
     plain,
@@ -105,7 +104,7 @@ def _guarded(
         words = whole_command(sys.argv[1:] if argv is None else argv)
         args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
-        Environment()  # says so if a variable makes no sense, whatever the command
+        read_environment()  # says so if a variable makes no sense, whatever the command
         with stoppable():
             code = run(args)
         if sys.stdout is not None:

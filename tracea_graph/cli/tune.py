@@ -17,12 +17,11 @@ from rich.markup import escape
 from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.cli.progress import Bar
 from tracea_graph.commands.tune import TunedModel, tune_model
-from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.options import OPTIONS, Options, values
 from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
-from tracea_graph.target import BACKENDS
+from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import Event, Task
 from tracea_graph.tuning.hints import hint_of, proposals
 from tracea_graph.tuning.machine import tuner
@@ -145,7 +144,7 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
     from tracea_graph.tuning.together import help_others
 
     console.quiet, backend = args.quiet, BACKENDS[0]
-    environment = Environment(cache=args.cache) if args.cache else Environment()
+    environment = read_environment(args.cache)
     task = Task(
         (), budget=args.budget, seed=args.seed, storage=args.storage, lost_after=args.lost_after
     )
@@ -160,7 +159,7 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
 
 def run_tune_report(args: argparse.Namespace, console: Console) -> int:
     """Show one run; the exit code.  Raises UsageError where there is none."""
-    environment = Environment(cache=args.cache) if args.cache else Environment()
+    environment = read_environment(args.cache)
     known = [args.run] if args.run else runs(environment.cache / FOLDER)[:1]
     if not known:
         raise UsageError("nothing was tuned yet: tracea tune MODEL.onnx")

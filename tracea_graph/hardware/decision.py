@@ -15,7 +15,7 @@ class Candidate:
     """A variant with its modelled µs on one core, or the reason it does not qualify."""
 
     id: str
-    isa: str
+    level: str
     us: float | None = None
     why: str = ""
 

@@ -14,11 +14,11 @@ __all__ = ["Bandwidth", "Measurements", "Peak"]
 
 @dataclass(frozen=True)
 class Peak:
-    """Billions of operations per second of one core, for one dtype and instruction set."""
+    """Billions of operations per second of one core, for one dtype and level."""
 
     dtype: str
-    isa: str
-    """``scalar``, ``avx2``, ``avx512``, or the CPU feature that multiplies this dtype."""
+    level: str
+    """A level of kernels, or the feature that multiplies this dtype."""
     gops: float
 
 
@@ -35,7 +35,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Measurements:
-    """One machine.  ``measured`` is False for figures derived from the instruction set alone.
+    """One machine.  ``measured`` is False for figures derived from the levels alone.
 
     ``wake_sleeping`` and ``wake_spinning`` are µs of an empty parallel region on all threads that
     have to be woken, or already wait in a loop; 0 with one thread.  ``notes`` say what is missing.
@@ -51,9 +51,9 @@ class Measurements:
     measured: bool = True
     notes: tuple[str, ...] = ()
 
-    def peak(self, dtype: str, isa: str) -> float:
+    def peak(self, dtype: str, level: str) -> float:
         """Billions of operations per second, 0 if unknown."""
-        return next((p.gops for p in self.peaks if (p.dtype, p.isa) == (dtype, isa)), 0.0)
+        return next((p.gops for p in self.peaks if (p.dtype, p.level) == (dtype, level)), 0.0)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurements:

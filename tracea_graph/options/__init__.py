@@ -20,7 +20,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.options import values
 from tracea_graph.options.files import CONFIG, patterns_of
 from tracea_graph.options.record import Option, Use, declared, option
-from tracea_graph.target import targets
+from tracea_graph.target import read_environment, targets
 
 __all__ = ["ALONE", "OPTIONS", "STAGES", "Option", "Options", "table", "values"]
 
@@ -302,7 +302,7 @@ class Options:
     @property
     def environment(self) -> Environment:
         """The environment, with the cache these options name."""
-        return Environment(cache=self.cache) if self.cache else Environment()
+        return read_environment(self.cache)
 
     @property
     def thread_counts(self) -> tuple[int, ...]:

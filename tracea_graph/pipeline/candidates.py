@@ -415,6 +415,6 @@ def _metadata(library: Library | None) -> dict[str, str]:
     return {
         "tracea.library.sha256": library.sha256,
         "tracea.library.domain": library.domain,
-        "tracea.library.isas": " ".join(library.isas),
+        "tracea.library.isas": " ".join(library.levels),
         "tracea.library.onnxruntime": ">=1.17",
     }

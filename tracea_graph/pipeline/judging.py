@@ -48,7 +48,7 @@ class Judge:
     workshop: Workshop
     inputs: Inputs
     options: Options
-    isas: tuple[str, ...]
+    levels: tuple[str, ...]
     crew: Crew | None = None
     lock: Lock | None = None
     deadline: Deadline = field(default_factory=Deadline)
@@ -184,10 +184,10 @@ class Judge:
         """The ISA levels to verify; the highest alone where an equal run has verified the very
         same library under them all."""
         same = self.lock and full.built and self.lock.library == full.built.sha256
-        if not same or len(self.isas) < 2:
+        if not same or len(self.levels) < 2:
             return ()
-        self.notes.append(f"{', '.join(self.isas[:-1])}: verified then, with the same library")
-        return self.isas[-1:]
+        self.notes.append(f"{', '.join(self.levels[:-1])}: verified then, with the same library")
+        return self.levels[-1:]
 
     def confirm(self, final: Built, kept: Built) -> None:
         """Verify the files that are to be published, written anew from ``kept``.
@@ -199,12 +199,12 @@ class Judge:
             return
         known = self._right is not None and kept.assembly.within(self._right.assembly)
         with self.deadline.lifted():  # it was worth keeping, and time for this was set aside
-            self.verification = self.check(final, self.isas[-1:] if known else ())
+            self.verification = self.check(final, self.levels[-1:] if known else ())
         if self.verification.status != "passed":
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
 
     def check(
-        self, candidate: Built, isas: tuple[str, ...] = (), labels: frozenset[str] | None = None
+        self, candidate: Built, only: tuple[str, ...] = (), labels: frozenset[str] | None = None
     ) -> Verification:
         """Compare a candidate with the original under every ISA level this host can run.
 
@@ -215,14 +215,14 @@ class Judge:
         level: below the highest, where kernels may take many times as long, it runs with all its
         optimizations only, and feeds but the one that matters most are spare.
         """
-        levels = isas or (self.isas[::-1] if candidate.library else self.isas[-1:])
+        levels = only or (self.levels[::-1] if candidate.library else self.levels[-1:])
         found = self._found(candidate, levels, labels)
         if self.crew is not None and self.crew.dismiss(_suspects(found)):
             self._reference = None
             found = self._found(candidate, levels, labels)
-        for isa, one in zip(levels, found, strict=False):
+        for level, one in zip(levels, found, strict=False):
             if one.status != "passed":
-                self._failing = isa
+                self._failing = level
                 return one
         return found[0]
 
@@ -235,18 +235,20 @@ class Judge:
             raise ModelError(known.trouble)
         start = self.deadline.spent()
         first = self._compare(known, candidate, levels[0], labels)
-        if levels[0] == self.isas[-1] and first.status == "passed":
+        if levels[0] == self.levels[-1] and first.status == "passed":
             self._check_seconds = self.deadline.spent() - start
         if first.status != "passed" or not levels[1:]:
             return [first]
         with ThreadPoolExecutor(usable_processors()) as pool:
-            rest = pool.map(lambda isa: self._compare(known, candidate, isa, labels), levels[1:])
+            rest = pool.map(
+                lambda level: self._compare(known, candidate, level, labels), levels[1:]
+            )
             return [first, *rest]
 
     def _compare(
-        self, known: Reference, candidate: Built, isa: str, labels: frozenset[str] | None
+        self, known: Reference, candidate: Built, level: str, labels: frozenset[str] | None
     ) -> Verification:
-        highest = isa == self.isas[-1]
+        highest = level == self.levels[-1]
         return compare(
             known,
             candidate.model,
@@ -256,7 +258,7 @@ class Judge:
             elementwise=self._elementwise(),
             choices=self._choices(),
             threads=max(self.options.thread_counts),
-            env={"TRACEA_ISA": isa} if candidate.library else {},
+            env={"TRACEA_ISA": level} if candidate.library else {},
             hire=self._hire,
             check=highest,
             labels=labels if labels or highest else self.inputs.brief,
@@ -386,7 +388,7 @@ class Judge:
         kept = self._faster(candidate, self.options.effort != "quick")
         if kept is None or kept is self._right or not self._rounds:
             return kept
-        self.verification = self.check(kept, self.isas[-1:])
+        self.verification = self.check(kept, self.levels[-1:])
         if self.verification.status == "passed":
             return kept
         rest = self._within_tolerance(kept)

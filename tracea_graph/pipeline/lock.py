@@ -132,7 +132,7 @@ class Lock:
         cls,
         graph: TileGraph,
         options: Options,
-        isas: Sequence[str],
+        levels: Sequence[str],
         recipe: Recipe,
         groups: Sequence[Mapping[str, Any]],
         improved: bool,
@@ -157,7 +157,7 @@ class Lock:
                 "format": _FORMAT,
                 "tracea": VERSION,
                 "structure": graph_key(graph, keys),
-                "isas": list(isas),
+                "isas": list(levels),
                 "settings": {name: getattr(options, name) for name in _SETTINGS},
                 "machine": dataclasses.asdict(recipe.cost.machine),
                 "bindings": dict(recipe.cost.bindings),
@@ -234,14 +234,14 @@ class Lock:
             found[name] = value
         return dataclasses.replace(options, **found)
 
-    def recipe(self, graph: TileGraph, isas: Sequence[str]) -> Recipe:
+    def recipe(self, graph: TileGraph, levels: Sequence[str]) -> Recipe:
         """Its decisions about an imported graph, but for the drivers.
 
         Raises UsageError if the graph computes something else, or the machine has other
         instruction sets.
         """
-        if list(isas) != self.content["isas"]:
-            had, have = ", ".join(self.content["isas"]), ", ".join(isas)
+        if list(levels) != self.content["isas"]:
+            had, have = ", ".join(self.content["isas"]), ", ".join(levels)
             raise UsageError(
                 f"{self.where} was made for {had}, and kernels here are for {have}; {_ADVICE}"
             )

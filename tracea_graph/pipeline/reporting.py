@@ -65,7 +65,7 @@ class Reporter:
     paths: Paths
     model: Model
     inputs: Inputs
-    isas: tuple[str, ...]
+    levels: tuple[str, ...]
     options: Options
     notes: Sequence[str]
     clock: Clock
@@ -117,7 +117,7 @@ class Reporter:
         recipe = workshop.recipe(judge.dropped if kept else frozenset())
         groups = [asdict(row) for row in report.groups]
         lock = Lock.of(
-            self.model.graph, self.options, self.isas, recipe, groups, kept is not None,
+            self.model.graph, self.options, self.levels, recipe, groups, kept is not None,
             bool(self.model.guarded),
         )  # fmt: skip
         if self.options.save_lock is not None:
@@ -159,7 +159,7 @@ class Reporter:
             status_reason=check.sentence if check else self._unverified(),
             error=check.worst if check and check.outputs else None,
             floor=max((o.floor for o in check.outputs), default=None) if check else None,
-            isas=self.isas if kept and kept.library else (),
+            levels=self.levels if kept and kept.library else (),
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),
             savings=self._savings(kept),

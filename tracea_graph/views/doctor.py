@@ -83,7 +83,7 @@ def _figures(figures: Measurements) -> Table:
     table.add_column("figure")
     table.add_column("value", justify="right")
     for peak in figures.peaks:
-        table.add_row(f"{peak.dtype} multiply-add, {peak.isa}", f"{peak.gops:.0f} Gop/s")
+        table.add_row(f"{peak.dtype} multiply-add, {peak.level}", f"{peak.gops:.0f} Gop/s")
     for name, value in asdict(figures.bandwidth).items():
         if value:
             label = "DRAM, all cores" if name == "dram_all" else name.upper()
