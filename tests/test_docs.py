@@ -20,7 +20,7 @@ from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
 from tracea_graph.cli.settings import with_config
 from tracea_graph.cli.tune import whole_command
 from tracea_graph.options import table
-from tracea_graph.target import tile_words
+from tracea_graph.target import BACKENDS, tile_words
 from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
@@ -109,6 +109,8 @@ def test_command_lines_are_understood(line: str) -> None:
 
 def test_the_table_of_options_is_that_of_their_records() -> None:
     assert table() in README, "write what tracea_graph.options.table() gives into the README"
+    caps = r"\|".join(level for backend in BACKENDS for level in backend.caps)
+    assert f"`TRACEA_ISA={caps}`" in README
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))

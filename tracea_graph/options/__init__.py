@@ -176,9 +176,10 @@ class Options:
         "products, convolutions and attention in bf16 with sums in fp32, products and "
         "convolutions in 16-bit integers where bf16 is too coarse (a processor without it keeps "
         "fp32 and says so); only weights in bf16; products and convolutions of sums of two "
-        "numbers in bf16, three for one: on AMX several times as fast as fp32 and nearly as "
-        "exact; or products and convolutions in 16-bit integers, a scale for each row and column, "
-        "image and filter: as fast as bf16 without AMX, and about eight times as exact",
+        "numbers in bf16, three for one: on matrix tiles several times as fast as fp32 and "
+        "nearly as exact; or products and convolutions in 16-bit integers, a scale for each row "
+        "and column, image and filter: as fast as bf16 without matrix tiles, and about eight "
+        "times as exact",
         also={
             "tune": Use("as of the result"), "inspect": Use("as of the result"),
             "explain": Use("as of the result"),

@@ -16,10 +16,10 @@ set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the
 ``… tiles`` are those of processors with matrix tiles, which no stored measurement has: one
 Xeon's U-Net and ConvNeXt-tiny, GFLOP/s of their kernels over the peak of float32.
 
-The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core with
-AVX-512 (59 billion vector instructions a second), chains of 4 and of 12 equal nodes over 128×384
-or 1×64×56×56 floats, optimizations off; from a node's time goes what ``CostModel`` says of its
-traffic, and the rest, in instructions per element, is the weight, 1 where nothing is left.
+The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core, 512
+bits a vector (59 billion vector instructions a second), chains of 4 and of 12 equal nodes over
+128×384 or 1×64×56×56 floats, optimizations off; from a node's time goes what ``CostModel`` says of
+its traffic, and the rest, in instructions per element, is the weight, 1 where nothing is left.
 """
 
 from __future__ import annotations
