@@ -10,7 +10,7 @@ import pytest
 from check.tiny_models import save
 
 from tracea_graph.check.worker import Worker
-from tracea_graph.check.worker_threads import affinities
+from tracea_graph.check.worker_main import affinities
 
 ALONE = {p: str(p) for p in range(4)}
 NEIGHBOURS = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}
