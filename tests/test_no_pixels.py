@@ -16,7 +16,11 @@ from tiny import error_between
 
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, Worker
+from tracea_graph.commands.inspect import Stages
 from tracea_graph.config import TOLERANCE
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.levels import TILES
 
 pytestmark = pytest.mark.compiler
 PRECISIONS = {"fp32": TOLERANCE.exact, "bf16": 5e-2, "bf16x2": 1e-3, "int16": 1e-2}
@@ -86,6 +90,50 @@ def normed() -> Net:
     return net
 
 
+def moved() -> Net:
+    """Between convolutions: a shuffle of channels, nearest resizes and a chain that is padded."""
+    net = Net()
+    x = convolved(net, net.input("x", "n", 32, "h", "w"), (32, 64), 1, 1, pads=[1] * 4)
+    sizes = net("Shape", x)
+    rows = net("Slice", sizes, net.ints(2), net.ints(4))
+    split = net("Concat", net.ints(0, 2, 32), rows, axis=0)
+    turned = net("Transpose", net("Reshape", x, split), perm=[0, 2, 1, 3, 4])
+    y = net("Reshape", turned, net("Concat", net.ints(0, 64), rows, axis=0))
+    y = convolved(net, y, (64, 64), 3, 3, group=64, pads=[1] * 4)
+    y = net("Resize", y, "", net.const([1, 1, 2, 2]), mode="nearest",
+            coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+    z = convolved(net, y, (64, 64), 1, 1, act="")
+    z = net("Mul", z, net("GlobalAveragePool", z))
+    y = convolved(net, net("Add", z, y), (64, 32), 3, 3, pads=[1] * 4, strides=[2, 2])
+    y = convolved(net, y, (32, 32), 3, 3, pads=[2] * 4)
+    y = net("Resize", y, "", net.const([1, 1, 2, 2]), mode="linear",
+            coordinate_transformation_mode="half_pixel")  # fmt: skip
+    net.graph(convolved(net, y, (32, 32), 1, 1))
+    return net
+
+
+def pooled() -> Net:
+    """Maxima and averages of windows between convolutions, and a transposed convolution."""
+    net = Net()
+    x = convolved(net, net.input("x", "n", 32, "h", "w"), (32, 64), 3, 3, pads=[2] * 4)
+    y = net("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = convolved(net, y, (64, 64), 1, 1, pads=[1] * 4)
+    y = net("AveragePool", y, kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=1)
+    y = convolved(net, y, (64, 32), 1, 1)
+    w = net.const(normal(32, 16, 2, 2))
+    net.graph(net("Relu", net("ConvTranspose", y, w, strides=[2, 2])))
+    return net
+
+
+def no_images() -> Net:
+    """Convolutions over maps of known size, of which there may be none."""
+    net = Net()
+    x = convolved(net, net.input("x", "n", 32, 56, 56), (32, 32), 3, 3, pads=[1] * 4)
+    y = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    net.graph(convolved(net, convolved(net, y, (32, 64), 1, 1), (64, 32), 3, 3, pads=[1] * 4))
+    return net
+
+
 def lines_and_volumes() -> Net:
     net = Net()
     line, volume = net.input("x", "n", 16, "w"), net.input("z", "n", 8, "d", "h", "w")
@@ -112,7 +160,7 @@ def attention() -> Net:
 
 
 NETS: tuple[Callable[[], Net], ...] = (
-    trunk, apart, padded, normed, lines_and_volumes, attention,
+    trunk, apart, padded, normed, moved, pooled, no_images, lines_and_volumes, attention,
 )  # fmt: skip
 
 
@@ -169,6 +217,21 @@ def test_nothing_in_gives_what_onnx_runtime_gives(
             for name, y in wanted.items():
                 if y.size:
                     assert error_between({name: found[name]}, {name: y}) <= limit, (sizes, name)
+
+
+def test_every_call_over_images_is_among_them(tmp_path: Path) -> None:
+    """All that this machine's instruction sets have."""
+    tiled = {"conv_bf16x2", "round_images_bf16x2"}
+    called = set() if TILES in profile_cpu().isas else tiled
+    for make, precision in itertools.product(NETS, PRECISIONS):
+        path = tmp_path / f"{make.__name__}.onnx"
+        onnx.save(make().model, path)
+        options = Options(tmp_path, keep="legal", precision=precision)
+        programs = Stages.run(path, options, "lower").programs
+        called.update(call.name for _, program in programs for call in program.calls)
+    images = {n for n, c in CALLS.items() if any({"W", "W'"} & {*o.shape} for o in c.operands)}
+    assert {"conv", "conv_or_winograd_int16", "deal", "halo"} <= images
+    assert called >= images | {"conv_plain", "channel_norm"}
 
 
 @pytest.mark.parametrize("opset", [17, 19])
