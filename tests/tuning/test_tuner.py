@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tracea_graph.build import find_compiler
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
@@ -277,6 +278,20 @@ def test_the_key_follows_compiler_and_processor(tmp_path: Path) -> None:
     changed = machine_facts({**here, "l3": here["l3"] + 1}, environment)
     assert key_of(changed) != key_of(facts)
     assert {name for name in facts if facts[name] != changed[name]} == {"machine"}
+
+
+@pytest.mark.compiler
+def test_the_key_follows_the_flags_of_the_compiler(tmp_path: Path) -> None:
+    here, plain = CPU.fingerprint(), Environment(cache=tmp_path)
+    command = " ".join(find_compiler(plain).command)
+    same, slow = (
+        machine_facts(here, replace(plain, compiler=f"{command}{flags}"))
+        for flags in ("", " -O0 -DA='b c'")
+    )
+    changed = {name for name in same if same[name] != slow[name]}
+    assert changed == {"compiler"} and slow["compiler"].endswith("] -O0 '-DA=b c'")
+    if find_compiler(plain).family != "zig":  # which is a module, behind an interpreter
+        assert same == machine_facts(here, plain)
 
 
 @pytest.mark.parametrize("level", [level.name for level in LEVELS])

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -30,10 +30,12 @@ _OLD_GLIBC = "x86_64-linux-gnu.2.17"
 
 @dataclass(frozen=True)
 class Compiler:
-    """``command`` starts it; ``identity`` (its version text) goes into cache keys."""
+    """``command`` starts it; ``identity`` (its version text) and ``flags`` (what ``CXX`` has
+    behind the program) go into cache keys."""
 
     command: tuple[str, ...]
     identity: str
+    flags: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
@@ -58,7 +60,8 @@ def find_compiler(
     """
     environment = environment or Environment()
     if environment.compiler and environment.compiler.strip():
-        return _probe(_words(environment.compiler), seconds)
+        words = _words(environment.compiler)
+        return replace(_probe(words, seconds), flags=words[1:])
     for name in ("g++", "clang++"):
         if path := shutil.which(name):
             with contextlib.suppress(BuildError):

@@ -1,12 +1,13 @@
 """What a tuning result depends on, in words; the cache's key is a digest of all of it.
 
-The machine (processor, instruction set, caches), the compiler, ONNX Runtime, this package's
-version, the text of everything the measured code is made of, the problem, its row count and
-dtype, the thread counts, and the driver a candidate had to beat.
+The machine (processor, instruction set, caches), the compiler and its flags, ONNX Runtime, this
+package's version, the text of everything the measured code is made of, the problem, its row count
+and dtype, the thread counts, and the driver a candidate had to beat.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -44,10 +45,11 @@ def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> d
         runtime = version("onnxruntime")
     except PackageNotFoundError:
         runtime = "unknown"
-    compiler = find_compiler(environment).identity
+    compiler = find_compiler(environment)
+    told = f"{compiler.identity.splitlines()[0]} [{digest(compiler.identity)[:8]}]"
     return {
         "machine": f"{fingerprint['model']} [{fingerprint_hash(fingerprint)}]",
-        "compiler": f"{compiler.splitlines()[0]} [{digest(compiler)[:8]}]",
+        "compiler": " ".join((told, *map(shlex.quote, compiler.flags))),
         "onnxruntime": runtime,
         "tracea": VERSION,
     }
