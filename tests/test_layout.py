@@ -32,7 +32,7 @@ RANKS = (
     ("cpu", "gpu"),
     ("views",),
     ("api",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 CONFINED = {
     "onnx": {"onnx_io", "check"},

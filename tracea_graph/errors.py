@@ -15,6 +15,9 @@ A message is one sentence: what, where, what to try.  Unsupported operators are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "Blame",
     "BuildError",
@@ -28,7 +31,14 @@ __all__ = [
     "UsageError",
     "VerifyError",
     "WorkerError",
+    "close_match",
 ]
+
+
+def close_match(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence that asks if a known word was meant; "" if none is like it."""
+    found = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 class TraceaError(Exception):

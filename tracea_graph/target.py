@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tracea_graph.config import Environment
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import UsageError, close_match
 from tracea_graph.hardware import Diagnostics
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
@@ -160,7 +160,8 @@ def target_of(name: str, precision: str) -> Target:
         device, _, level = name.partition(":")
         known = {backend.name: backend for backend in BACKENDS}
         if device not in known or name not in known[device].targets:
-            raise UsageError(f"there is no target {name!r}; use {', '.join(targets())}")
+            which = close_match(name, targets()) or f"; use {', '.join(targets())}"
+            raise UsageError(f"there is no target {name!r}{which}")
         backend = known[device]
     return Target(backend, backend.levels(level, precision))
 

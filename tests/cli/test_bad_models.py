@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,14 +84,48 @@ def linked_data(path: Path) -> None:
     external(path, "link.data")
 
 
+def zipped(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"")
+
+
+def tarred(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        archive.add("/etc/hostname", "m.onnx")
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (half, "bad.onnx is no ONNX model, or is truncated"),
     "corrupt": (corrupt, "bad.onnx is no ONNX model"),
     "text": (lambda p: p.write_text("hello\n" * 9), "bad.onnx is no ONNX model"),
     "runtime's": (lambda p: p.write_bytes(b"\x24\0\0\0ORTM"), "give the model it was made from"),
+    "git lfs": (
+        lambda p: p.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        "bad.onnx is a Git LFS pointer to a model: fetch it with git lfs pull",
+    ),
+    "web page": (
+        lambda p: p.write_text("\n<!DOCTYPE html><html>"),
+        "is a web page",
+    ),
+    "json": (lambda p: p.write_text('{"a": 1}'), "bad.onnx is JSON, not a model"),
+    "torch": (lambda p: zipped(p, "m/data.pkl"), "export it with torch.onnx.export"),
+    "torch, old": (lambda p: p.write_bytes(b"\x80\x02\x8a\nl\xfc"), "bad.onnx is a PyTorch file"),
+    "arrays": (
+        lambda p: zipped(p, "x.npy"),
+        "holds NumPy arrays, not a model",
+    ),
+    "zip": (lambda p: zipped(p, "a/m.onnx", "readme"), "unpack it, and give a/m.onnx"),
+    "gzip": (lambda p: p.write_bytes(gzip.compress(b"a" * 99)), "compressed with gzip: unpack it"),
+    "tar": (tarred, "bad.onnx is a tar archive"),
+    "hdf5": (lambda p: p.write_bytes(b"\x89HDF\r\n\x1a\n"), "as Keras saves models"),
+    "safetensors": (
+        lambda p: p.write_bytes((20).to_bytes(8, "little") + b'{"w": 1}' + bytes(40)),
+        "is a safetensors file of weights",
+    ),
     "empty": (lambda p: p.touch(), "bad.onnx is empty"),
-    "folder": (lambda p: p.mkdir(), "bad.onnx cannot be read: Is a directory"),
-    "missing": (lambda p: None, "bad.onnx cannot be read: No such file"),
+    "folder": (lambda p: p.mkdir(), "bad.onnx is a folder: give an .onnx file"),
+    "missing": (lambda p: None, "bad.onnx does not exist"),
     "newer": (lambda p: write(p, [RELU], [X], [Y], 999), "opset 999 is not supported: convert"),
     "older": (lambda p: write(p, [RELU], [X], [Y], 5), "opset 5 is not supported: convert"),
     "cyclic": (cyclic, "the graph has a cycle"),
@@ -102,6 +139,14 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "data by a link": (linked_data, "a link out of the model's folder"),
     "short data": (truncated_data, "which has only 5"),
 }
+
+
+def test_a_name_that_is_nearly_right(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    product(home / "model.onnx")
+    assert "did you mean model.onnx?" in refused(capsys, "modell.onnx", *LEGAL)
+    (home / "folder").mkdir()
+    product(home / "folder" / "m.onnx")
+    assert "folder is a folder: give folder/m.onnx" in refused(capsys, "folder", *LEGAL)
 
 
 @pytest.mark.parametrize("kind", BAD)

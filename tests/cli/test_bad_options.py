@@ -21,7 +21,7 @@ from tracea_graph.pipeline import run
     ("args", "said"),
     [
         ((), "the following arguments are required: MODEL.onnx"),
-        (("good.onnx", "--nonsense"), "unrecognized arguments: --nonsense"),
+        (("good.onnx", "--nonsense"), "there is no option --nonsense"),
         (("good.onnx", "--budget", "0"), "--budget must be a number of seconds above 0"),
         (("good.onnx", "--budget", "inf"), "'inf' is no time such as 60, 60s or 5m"),
         (("good.onnx", "--budget", "soon"), "'soon' is no time such as 60"),
@@ -38,7 +38,14 @@ from tracea_graph.pipeline import run
             ("good.onnx", "--only", "magic"),
             "there is no rule 'magic'; the rules are absorb-reshape",
         ),
-        (("good.onnx", "--skip", "magic"), "there is no rule 'magic'"),
+        (("good.onnx", "--skip", "gemm-epilog"), "'gemm-epilog'; did you mean gemm-epilogue?"),
+        (("good.onnx", "--shape", "row=4"), "the model has no dim 'row'; did you mean rows?"),
+        (
+            ("good.onnx", "--target", "cpu:avx3"),
+            "there is no target 'cpu:avx3'; did you mean",
+        ),
+        (("good.onnx", "--keap", "legal"), "there is no option --keap; did you mean --keep?"),
+        (("good.onnx", "--zzz"), "there is no option --zzz; tracea-optimize --help lists all"),
         (("good.onnx", "--target", "abacus"), "there is no target 'abacus'; use host"),
         (("good.onnx", "--until", "end"), "invalid choice: 'end'"),
         (("good.onnx", "--no-custom-ops", "--require-library"), "contradict each other"),
@@ -68,7 +75,7 @@ def test_options_that_make_no_sense(
         ({"keep": "all"}, "--keep must be faster or legal, not 'all'"),
         (
             {"precision": "fp8"},
-            "--precision must be fp32 or bf16 or bf16-weights or bf16x2 or int16, not 'fp8'",
+            "--precision must be fp32 or fp16 or bf16 or bf16-weights or bf16x2 or int16, not 'fp8'",
         ),
     ],
 )

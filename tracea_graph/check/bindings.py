@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tracea_graph.check.limits import Limit, clip, limits
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import UsageError, close_match
 from tracea_graph.ir import PARTED, DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
 
@@ -92,7 +92,8 @@ def bindings(
     for name in (name for shape in shapes for name in shape):
         if name not in roles:
             known = ", ".join(sorted(roles)) or "none"
-            raise UsageError(f"the model has no dim {name!r}; its symbols are: {known}")
+            which = close_match(name, roles) or f"; its symbols are: {known}"
+            raise UsageError(f"the model has no dim {name!r}{which}")
     shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
               for shape in shapes]  # fmt: skip
     pinned = _pinned(graph, needed)

@@ -15,10 +15,24 @@ from tracea_graph.cli.inspect import add_explain, add_inspect
 from tracea_graph.cli.sweep import add_sweep
 from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import UsageError, close_match
 from tracea_graph.options import Options
+from tracea_graph.version import VERSION, versions
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
+
+
+class _Completion(argparse.Action):
+    """Prints what a shell needs to complete the command's words, and leaves."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+        option_string: str | None = None,
+    ) -> None:  # fmt: skip
+        import shtab
+
+        print(shtab.complete(parser, shell=values))
+        parser.exit()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,10 +44,23 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+        if " " not in self.prog:  # what is asked of the whole command
+            said = f"%(prog)s {VERSION}, onnxruntime {versions()['onnxruntime']}"
+            self.add_argument("--version", action="version", version=said)
+            self.add_argument(
+                "--print-completion", action=_Completion, choices=("bash", "zsh", "tcsh"),
+                help="print the script that completes words in a shell",
+            )  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
-        whole = ", whose names stand in full" if message.startswith("unrecognized") else ""
-        raise UsageError(f"{message}; {self.prog} --help lists all options{whole}")
+        unknown = next((w for w in message.split() if w.startswith("--")), "")
+        if message.startswith("unrecognized") and unknown:
+            near = close_match(unknown.partition("=")[0], self._option_string_actions)
+            raise UsageError(f"there is no option {unknown}{near or self._listing()}")
+        raise UsageError(f"{message}{self._listing()}")
+
+    def _listing(self) -> str:
+        return f"; {self.prog} --help lists all options"
 
 
 def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
-from tracea_graph.errors import ModelError
+from tracea_graph.errors import ModelError, close_match
 from tracea_graph.files import open_regular
 from tracea_graph.garbage import no_collection
 from tracea_graph.ir import TensorSpec, Weight
@@ -18,6 +18,7 @@ from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
 from tracea_graph.onnx_io.derived import derive_weights
 from tracea_graph.onnx_io.draft import Draft
+from tracea_graph.onnx_io.formats import other_format
 from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
@@ -31,7 +32,6 @@ __all__ = ["load"]
 GROWTH = 0.02
 """Share of the file by which folding constants may make it grow."""
 
-_RUNTIMES_OWN = b"ORTM"
 """What stands in a file of ONNX Runtime's own format, behind four bytes."""
 
 _OVERRIDABLE_SINCE = 4
@@ -116,12 +116,16 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
             if not size:
                 raise ModelError(f"{path.name} is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                if view[4:8] == _RUNTIMES_OWN:
-                    raise ModelError(
-                        f"{path.name} is no ONNX model but in ONNX Runtime's own format: "
-                        "give the model it was made from"
-                    )
+                if other := other_format(view, path):
+                    raise ModelError(f"{path.name} {other}")
                 data, spans = _skim(view)
+    except IsADirectoryError:
+        inside = sorted(one.name for one in path.glob("*.onnx"))
+        which = f"give {path / inside[0]}" if len(inside) == 1 else "give an .onnx file"
+        raise ModelError(f"{path} is a folder: {which}") from None
+    except FileNotFoundError:
+        near = close_match(path.name, (one.name for one in path.parent.glob("*.onnx")))
+        raise ModelError(f"{path} does not exist{near}") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelError(f"{path} cannot be read: {reason}") from error

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tracea_graph.errors import OutOfTime, RuleError, UsageError
+from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
 from tracea_graph.garbage import no_collection
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
@@ -116,8 +116,9 @@ class Planner:
         known = {p.name for phase in named if not phase.always for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
-                every_name = ", ".join(sorted(known))
-                raise UsageError(f"there is no rule {rule!r}; the rules are {every_name}")
+                every_name = f"; the rules are {', '.join(sorted(known))}"
+                which = close_match(rule, known) or every_name
+                raise UsageError(f"there is no rule {rule!r}{which}")
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
         self._named = {(n.op, n.name): r for r in graph.regions() for n in r.nodes if n.name}

@@ -1,0 +1,10 @@
+"""``python -m tracea_graph``: the same as ``tracea``."""
+
+from __future__ import annotations
+
+import sys
+
+from tracea_graph.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
