@@ -46,6 +46,13 @@ def test_an_impossible_output(
     assert said in refused(capsys, "good.onnx", "-o", output)
 
 
+@pytest.mark.parametrize("source", ["", ".", "/"])
+def test_a_model_that_has_no_name(
+    home: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    assert "is a folder, not a model" in refused(capsys, source)
+
+
 @pytest.mark.parametrize("ending", ["so", "json"])
 def test_a_foreign_file_in_the_way(
     home: Path, capsys: pytest.CaptureFixture[str], ending: str

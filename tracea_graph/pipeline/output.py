@@ -72,8 +72,10 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
     """Where the result of ``source`` goes; ``folder`` says that ``output`` can only be a folder.
 
     A name without an ending is a folder too, made when it is needed.  Raises UsageError if the
-    place is the input itself, or cannot be written to.
+    place is the input itself, or cannot be written to, and for a source that can only be a folder.
     """
+    if not source.name:
+        raise UsageError(f"{source} is a folder, not a model")
     default = f"{source.stem}.tracea.onnx"
     if output is None:
         target = source.with_name(default)
