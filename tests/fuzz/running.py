@@ -16,10 +16,13 @@ from tracea_graph import Options, Report, api
 from tracea_graph.check.crew import Crew
 from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.pipeline.inputs import gather_inputs
 
 __all__ = ["Ran", "run_many", "write_steady"]
 
+_GUARDED = ":unchanged"
+"""What outputs are called while no guarded initializer is fed."""
 _POISON = {"MALLOC_PERTURB_": "128"}
 """Memory that nobody has written reads as 3.4e38 instead of zeros."""
 
@@ -71,12 +74,16 @@ def _ran(crew: Crew, outcome: api.Outcome) -> Ran:
         return Ran(path, bool(report.kernels), f"{report.status}: {report.reason}")
     if report.library is None:
         return Ran(path, False)
-    nodes = onnx.load(str(report.output)).graph.node
-    left = {value for node in nodes if not node.domain for value in node.output}
-    original = Original(crew, path, left)
+    original = Original(crew, path, _left(Path(str(report.output))))
     fed = feeds(onnx.load(path))
     troubles = (_trouble(crew, original, report, feed) for feed in fed)
     return Ran(path, True, "; ".join(filter(None, troubles)))
+
+
+def _left(result: Path) -> set[str]:
+    """The values that operators of ONNX Runtime's write; guarded ones by the names they had."""
+    nodes = (node for node in nodes_of(onnx.load(result)) if not node.domain)
+    return {value.removesuffix(_GUARDED) for node in nodes for value in node.output}
 
 
 def _trouble(crew: Crew, original: Original, report: Report, feed: Feed) -> str:
