@@ -112,6 +112,7 @@ def test_model_and_library_name_each_other(report: Report, result: Path) -> None
     model, library = onnx.load(result), result.with_suffix(".so").read_bytes()
     facts = {p.key: p.value for p in model.metadata_props}
     assert facts["tracea.library.domain"] == report.domain
+    assert facts["tracea.library.backend"] == report.backend == "cpu"
     assert facts["tracea.library.sha256"] == hashlib.sha256(library).hexdigest()
     assert {n.domain for n in model.graph.node} == {"", report.domain}
     assert {f.domain for f in model.functions} == {report.domain}

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.target import settle_precision
+from tracea_graph.target import BACKENDS, backend_named, settle_precision
+
+
+def test_results_name_their_backend_and_old_ones_are_the_first_ones() -> None:
+    assert [backend_named(b.name) for b in BACKENDS] == [*BACKENDS]
+    assert backend_named("") is BACKENDS[0]
+    with pytest.raises(UsageError, match="kernels of 'tpu' are none that this version knows"):
+        backend_named("tpu")
 
 
 @pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in host_levels()])

@@ -27,7 +27,8 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedules import Tunable
 
 __all__ = [
-    "BACKENDS", "HOST", "Backend", "Target", "host_fingerprint", "read_environment",
+    "BACKENDS", "HOST", "Backend", "Target", "backend_named", "host_fingerprint",
+    "read_environment",
     "settle_precision", "target_of", "targets", "tile_words",
 ]  # fmt: skip
 
@@ -136,6 +137,17 @@ def read_environment(cache: Path | None = None) -> Environment:
 def host_fingerprint() -> Mapping[str, Any]:
     """What this machine is, as the backend of :data:`HOST` tells it; JSON-ready."""
     return BACKENDS[0].fingerprint()
+
+
+def backend_named(name: str) -> Backend:
+    """The backend of a name, which stands in results; those that say none are the first one's.
+
+    Raises UsageError where there is none.
+    """
+    for backend in BACKENDS if name else BACKENDS[:1]:
+        if name in ("", backend.name):
+            return backend
+    raise UsageError(f"kernels of {name!r} are none that this version knows")
 
 
 def targets() -> tuple[str, ...]:

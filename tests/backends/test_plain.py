@@ -16,6 +16,7 @@ from models.make import make
 from tracea_graph import Options, Report, api, target
 from tracea_graph.check.worker import Worker
 from tracea_graph.cli.main import main
+from tracea_graph.onnx_io import backend_of, load
 from tracea_graph.pipeline import planning
 
 pytestmark = pytest.mark.compiler
@@ -60,6 +61,8 @@ def test_a_perceptron_runs_in_its_kernels(tmp_path: Path) -> None:
     report = api.optimize(path, HERE)
     assert (report.outcome, report.status, report.levels) == ("improved", "passed", ("c",))
     assert kernels_run(report, {"x": np.ones((3, 24), np.float32)}) == report.kernels == 3
+    assert report.backend == backend_of(load(Path(report.output))) == PLAIN.name
+    assert target.backend_named(report.backend) is PLAIN
     assert api.optimize(path, HERE).domain == report.domain  # over its own earlier result
 
 

@@ -21,10 +21,11 @@ from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.kernels.program import CallWork
 from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import Call, calls_of
+from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
 from tracea_graph.scratch import Scratch
-from tracea_graph.target import BACKENDS, Backend, host_fingerprint
+from tracea_graph.target import Backend, backend_named, host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 
@@ -52,7 +53,8 @@ def profile(
     Raises UsageError for impossible options, Rejected if the model does not run.
     """
     progress(f"reading {path.name}")
-    one, calls, model = entrant(path), calls_of(load(path)), load(path, inline=True)
+    one, result, model = entrant(path), load(path), load(path, inline=True)
+    calls, backend = calls_of(result), backend_named(backend_of(result))
     inputs = inputs_to_run(model, options.inputs)
     label, feed = next(iter(inputs.timing.items()))
     threads = (options.threads or (1,))[0]
@@ -66,7 +68,8 @@ def profile(
     nodes = [node for node in nodes if node.name != BRANCHES]  # its time is that of those inside
 
     anatomy = Anatomy(model.graph, calls, sizes_of(model.graph, feed))
-    traced = time_calls(one, calls, feed, threads, len(nodes[0].samples) if nodes else 0)
+    runs = len(nodes[0].samples) if nodes else 0
+    traced = time_calls(one, calls, backend, feed, threads, runs)
     rows = sorted(
         (_row(n, anatomy, roofs, traced.get(n.name, ())) for n in nodes), key=lambda r: -r.us
     )
@@ -194,8 +197,10 @@ Traced = Mapping[str, tuple[CallTime, ...]]
 """By node name; nodes that never ran are missing."""
 
 
-def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, runs: int) -> Traced:
-    """Median times of every kernel call of a model, in a process of its own."""
+def time_calls(
+    one: Entrant, calls: Sequence[Call], backend: Backend, feed: Feed, threads: int, runs: int
+) -> Traced:
+    """Median times of every kernel call of a backend's model, in a process of its own."""
     if one.library is None or not calls:
         return {}
     with Scratch("calls") as folder:
@@ -203,12 +208,10 @@ def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, ru
         with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
             worker.open("model", one.path, one.library, threads=threads)
             worker.race("model", "model", feed, pairs=-(-runs // 2), warmup=_WARMUP)
-        return read_trace(trace, calls, skip=2 * _WARMUP) if trace.is_file() else {}
+        return read_trace(trace, calls, backend, skip=2 * _WARMUP) if trace.is_file() else {}
 
 
-def read_trace(
-    trace: Path, calls: Sequence[Call], skip: int = 0, backend: Backend = BACKENDS[0]
-) -> Traced:
+def read_trace(trace: Path, calls: Sequence[Call], backend: Backend, skip: int = 0) -> Traced:
     """What a trace says about these nodes of a backend, their first ``skip`` runs left out.
 
     Raises UsageError for a node whose plan another version of this tool wrote.

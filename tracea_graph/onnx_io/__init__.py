@@ -6,6 +6,8 @@ from tracea_graph.onnx_io.external import DataFile, DataPool
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.original import (
+    BACKEND_KEY,
+    backend_of,
     files_of,
     is_result,
     library_of,
@@ -16,6 +18,6 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "DataFile", "DataPool", "Function", "Model", "Written", "files_of", "is_result", "library_of",
-    "load", "node_count", "write", "write_original",
+    "BACKEND_KEY", "DataFile", "DataPool", "Function", "Model", "Written", "backend_of",
+    "files_of", "is_result", "library_of", "load", "node_count", "write", "write_original",
 ]  # fmt: skip

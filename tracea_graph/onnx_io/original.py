@@ -20,10 +20,15 @@ from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import WireError, skim
 from tracea_graph.onnx_io.writer import Written
 
-__all__ = ["files_of", "is_result", "library_of", "node_count", "write_original"]
+__all__ = [
+    "BACKEND_KEY", "backend_of", "files_of", "is_result", "library_of", "node_count",
+    "write_original",
+]  # fmt: skip
 
 _CHUNK = 1 << 22
 _LIBRARY_KEY = "tracea.library.sha256"
+BACKEND_KEY = "tracea.library.backend"
+"""What a result says its programs are of."""
 _DOMAINS = "tracea."
 
 
@@ -41,6 +46,11 @@ def node_count(path: Path) -> int:
 def is_result(model: Model) -> bool:
     """True if the model has custom operators of an earlier run of this tool."""
     return any(node.domain.startswith(_DOMAINS) for node in model.skeleton.graph.node)
+
+
+def backend_of(model: Model) -> str:
+    """The name of the backend that a result's programs are of; empty where it says none."""
+    return next((p.value for p in model.skeleton.metadata_props if p.key == BACKEND_KEY), "")
 
 
 def library_of(path: Path, named: Path | None = None) -> Path | None:

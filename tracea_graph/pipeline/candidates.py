@@ -16,7 +16,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, OutOfTime, UsageError
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.rules import RuleNames
-from tracea_graph.onnx_io import DataFile, DataPool, Model, write, write_original
+from tracea_graph.onnx_io import BACKEND_KEY, DataFile, DataPool, Model, write, write_original
 from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import FORMS, JOINING
@@ -25,7 +25,7 @@ from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling, condition_of, guards_of
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
-from tracea_graph.target import Target, tile_words
+from tracea_graph.target import Backend, Target, tile_words
 from tracea_graph.tuning import Drivers, Task, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
@@ -378,7 +378,7 @@ class Workshop:
             functions=bodies,
             guard=condition_of(self._guards, domain),
             domain=domain,
-            metadata=_metadata(library),
+            metadata=_metadata(library, assembly.backend),
             node_metadata=assembly.metadata(nodes, domain),
             single_file=self.options.single_file and pool is None,
             pool=pool,
@@ -409,12 +409,13 @@ def _with_heirs(rule: str, names: RuleNames) -> tuple[str, ...]:
     return tuple(dict.fromkeys((rule, first, *heirs)))
 
 
-def _metadata(library: Library | None) -> dict[str, str]:
+def _metadata(library: Library | None, backend: Backend) -> dict[str, str]:
     if library is None:
         return {}
     return {
         "tracea.library.sha256": library.sha256,
         "tracea.library.domain": library.domain,
+        BACKEND_KEY: backend.name,
         "tracea.library.isas": " ".join(library.levels),
         "tracea.library.onnxruntime": ">=1.17",
     }

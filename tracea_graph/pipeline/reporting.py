@@ -159,6 +159,7 @@ class Reporter:
             status_reason=check.sentence if check else self._unverified(),
             error=check.worst if check and check.outputs else None,
             floor=max((o.floor for o in check.outputs), default=None) if check else None,
+            backend=kept.assembly.backend.name if kept and kept.library else "",
             levels=self.levels if kept and kept.library else (),
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),

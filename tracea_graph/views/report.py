@@ -216,6 +216,7 @@ class Report:
     status_reason: str = ""
     error: float | None = None
     floor: float | None = None
+    backend: str = ""
     levels: tuple[str, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
