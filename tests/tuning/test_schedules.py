@@ -1,0 +1,177 @@
+"""The tuner works for any backend: here for one whose only problem is a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tracea_graph.check.timing import Race
+from tracea_graph.kernels.program import Attributes, Call, Driver, Program
+from tracea_graph.ops.chain import Chain
+from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.tuning import (
+    Case,
+    Problem,
+    Schedules,
+    Tuned,
+    Tuner,
+    TuningCache,
+    Workload,
+    problems_of,
+    tables,
+    with_drivers,
+)
+from tracea_graph.tuning.hints import hint_of, hinted, hints_from
+from tracea_graph.tuning.telemetry import Telemetry, read_rows
+from tracea_graph.tuning.wire import case_from_json, case_to_json
+
+
+@dataclass(frozen=True)
+class Width(Driver):
+    """How many numbers are added at once."""
+
+    most: int = 1 << 30
+    width: int = 4
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sums of rows of ``n`` numbers."""
+
+    n: int
+    dtype: ClassVar[str] = "f32"
+    epilogue: ClassVar[Chain | None] = None
+    defaults: ClassVar[tuple[Driver, ...]] = (Width(),)
+    typical_rows: ClassVar[tuple[int, ...]] = ()
+    unit: ClassVar[str] = "line"
+    reuses_weights: ClassVar[bool] = False
+    tile: ClassVar[Mapping[str, str]] = {"lanes": "width"}
+    stages: ClassVar[str] = ""
+
+    @property
+    def weight_bytes(self) -> int:
+        return 4 * self.n
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"n": self.n}
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def flops(self, rows: int) -> float:
+        return float(rows * self.n)
+
+    def moved(self, rows: int) -> float:
+        return 4.0 * rows * self.n
+
+    def __str__(self) -> str:
+        return f"sum of {self.n}"
+
+
+class Sums:
+    """Schedules of sums: wider is faster, says the model."""
+
+    cache_bytes = 1 << 20
+    tile = ("lanes",)
+    architecture = None
+
+    def problem_of(self, program: Program, call: Call) -> Problem | None:
+        return Sum(call.attributes["n"]) if call.op == "sum" else None
+
+    def problem_to_json(self, problem: Problem) -> dict[str, Any]:
+        return problem.key
+
+    def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
+        return Sum(int(data["n"]))
+
+    def driver_from_json(self, data: Mapping[str, Any]) -> Driver:
+        return Width(int(data["most"]), int(data["width"]))
+
+    def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
+        return SearchSpace().axis("width", (4, 1, 2, 8, 16))
+
+    def driver(self, case: Case, config: Config) -> Driver:
+        return Width(width=config["width"])
+
+    def modelled_us(self, case: Case, driver: Driver, level: str, threads: int) -> float:
+        return case.flops / asdict(driver)["width"]
+
+    def read_us(self, size: float) -> float:
+        return size * 1e-3
+
+    def text_of(self, problem: Problem, level: str) -> str:
+        return "v1"
+
+    def bench(self, problem: Problem, drivers: tuple[Driver, ...] = ()) -> Program:
+        raise AssertionError("nothing is built here")
+
+
+SCHEDULES: Schedules = Sums()
+CASE = Case(Sum(64), 100)
+LOADS = (Workload(CASE.problem, 2, (100,)),)
+
+
+class Stand:
+    """A machine where eight at once are fastest, whatever the model says."""
+
+    def race(
+        self, case: Case, a: Driver, b: Driver, threads: int, pairs: int, seconds: float
+    ) -> Race:
+        return Race((1.3,) * pairs, (1.0 if b == Width(width=8) else 1.31,) * pairs)
+
+
+@contextmanager
+def stand(problems: Sequence[Problem]) -> Iterator[Stand]:
+    yield Stand()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[TuningCache]:
+    with TuningCache(tmp_path / "tuning.sqlite") as made:
+        yield made
+
+
+def run(cache: TuningCache, budget: float, **more: Any) -> list[Tuned]:
+    made = Tuner(cache, stand, schedules=SCHEDULES, level="l", threads=(1,), facts={}, **more)
+    return made.run(LOADS, budget)
+
+
+def test_the_fastest_driver_is_found_and_remembered(cache: TuningCache, tmp_path: Path) -> None:
+    with Telemetry(tmp_path, "toy") as telemetry:
+        (found,) = run(cache, 1e6, listen=telemetry)
+    assert (found.driver, found.source) == (Width(width=8), "measured")
+    rows = read_rows(telemetry.path)
+    assert {row["region"] for row in rows} == {"sum of 64, 100 lines"}
+    assert {row["config"]["width"] for row in rows if row["what"] == "trial"} == {1, 2, 8, 16}
+    (again,) = run(cache, 0.0)
+    assert (again.driver, again.source) == (found.driver, "cache")
+    assert tables([again]) == {CASE.problem: (Width(width=8),)}
+
+
+def test_its_words_are_those_of_hints(cache: TuningCache) -> None:
+    tuned = Tuned(CASE, Width(width=2), 1.2, "measured")
+    hint = hint_of(tuned)
+    assert hint == {
+        "match": "sum of 64", "rows": 100, "tile": {"lanes": 2}, "epilogue": "plain"
+    }  # fmt: skip
+    found = hints_from([hint], SCHEDULES.tile)
+    assert hinted(found, CASE) == tuned.driver and hinted(found, Case(CASE.problem, 1)) is None
+    (pinned,) = run(cache, 1e6, pin=lambda case: hinted(found, case))
+    assert (pinned.driver, pinned.source) == (tuned.driver, "hint")
+
+
+def test_cases_travel_and_drivers_reach_their_calls() -> None:
+    assert case_from_json(case_to_json(CASE, SCHEDULES), SCHEDULES) == CASE
+    calls = tuple(Call(op, "f32", (), Attributes([("n", 64)])) for op in ("sum", "other"))
+    program = Program((), (), {}, (), calls)
+    (load,) = problems_of([(program, ())], SCHEDULES.problem_of)
+    assert load == Workload(CASE.problem)
+    tuned = with_drivers(program, SCHEDULES.problem_of, {CASE.problem: (Width(width=8),)})
+    assert [call.drivers for call in tuned.calls] == [(Width(width=8),), ()]
