@@ -40,7 +40,7 @@ MAGIC = 0x7570_6761_6563_6172
 VERSION = 1
 LIMITS = {
     "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
-    "temps": 4096, "launches": 8192, "rank": 8, "arguments": 64,
+    "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256,
 }  # fmt: skip
 """What the library accepts; the same numbers stand in ``runtime/plan.h``."""
 _OPERATORS = ("", "", "add", "sub", "mul", "floordiv", "ceildiv", "max", "min")

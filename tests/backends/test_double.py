@@ -20,6 +20,9 @@ from tiny import answers, error_between
 from models.make import make
 from tracea_graph import Options, Report, api, target
 from tracea_graph.errors import UsageError
+from tracea_graph.kernels.gpu.kernels import kernel_of
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.planning import Planner
 
 pytestmark = pytest.mark.compiler
 CLOSE, HALF = 1e-5, 1e-2
@@ -251,3 +254,34 @@ def test_names_of_targets() -> None:
     settled, notes = target.settle_precision("cuda:sm_90", "fp16")
     assert settled == "fp16" and all("unmeasured" in note for note in notes)
     assert target.settle_precision("cpu:avx2", "fp16")[0] == "fp32"
+
+
+def deep(net: Net) -> str:
+    """A product of few rows whose depth is cut, with a bias, a residual and a norm behind it."""
+    x = net.input("x", "batch", 7, 384)
+    hidden = net("Relu", net("Add", net("MatMul", x, net.weight(384, 768)), net.weight(768)))
+    y = net("Add", net("MatMul", hidden, net.weight(768, 384)), net.weight(384))
+    y = net("Add", y, x)
+    return net("LayerNormalization", y, net.weight(384), net.weight(384), axis=-1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
+    net = Net()
+    path = saved(net, deep(net), tmp_path / "m.onnx")
+    most = {"fp32": CLOSE, "fp16": HALF}[precision]
+    options = Options(target="double:sm_90", keep="legal", precision=precision, max_error=most)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1
+    assert report.kernels == 1 and "batch1" in _symbols(path, precision)
+
+
+def _symbols(path: Path, precision: str) -> str:
+    """Names of all kernels of a model's programs."""
+    graph = load(path).graph
+    graph.bindings = {"batch": 1}
+    options = Options(target="double:sm_90", keep="legal", precision=precision)
+    plan = Planner(graph, options, {"batch": 1}, target.target_of(options.target, "fp32")).plan()
+    programs = (DOUBLE.lower(plan.graph, r) for r in plan.graph.regions() if r.fused)
+    return " ".join(kernel_of(call) for program in programs for call in program.calls)

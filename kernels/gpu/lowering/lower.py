@@ -64,30 +64,38 @@ def lower(graph: TileGraph, region: Region) -> Program:
 
     Raises TypeError for a region that is not fused, LackingError where a kernel is missing.
     """
-    writer, where = _written(graph, region)
+    local, where = _signature(graph, region)
     shapes = [graph.spec(v).shape or () for v in region.operands]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
+    writer = _written(region, local, sizes)
     return replace(writer.done(where, sizes), loose=loose_axes(graph, region))
 
 
 def calls_of(graph: TileGraph, region: Region) -> list[Call]:
     """The calls of a region's program.  Raises as :func:`lower`."""
-    return _written(graph, region)[0].calls
+    return _written(region, _signature(graph, region)[0], {}).calls
 
 
-def _written(graph: TileGraph, region: Region) -> tuple[Writer, dict[str, tuple[int, int]]]:
+def _signature(
+    graph: TileGraph, region: Region
+) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
+    """Operands over symbols of the program's own, and where each is bound."""
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")
     specs = clipped([graph.spec(v) for v in region.operands])
     local, where = localise(specs)
-    where = bound_strictly(local, where, loose_axes(graph, region))
-    w = Writer(local, tuple(region.params.infer(local)), _narrow(region.params))
+    return local, bound_strictly(local, where, loose_axes(graph, region))
+
+
+def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, int]) -> Writer:
+    """The calls of a region."""
+    w = Writer(local, tuple(region.params.infer(local)), _narrow(region.params), sizes)
     results = w.slots("output")
     made = lower_op(w, region.params, w.slots("input"), results)
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
-    return w, where
+    return w
 
 
 def _narrow(params: OpParams) -> DType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import matrix, norm_call
 from tracea_graph.kernels.gpu.lowering.writer import (
@@ -17,11 +17,11 @@ from tracea_graph.kernels.gpu.lowering.writer import (
 )
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.weights import ALIGNED, KN, NK
 
 __all__ = ["lower_attention", "lower_gemm", "lower_matmul"]
 
@@ -57,6 +57,8 @@ def lower_gemm(
     x, weight, bias, extras, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
+    if p.norm and (parts := _split(w, p, x)) > 1:
+        return _in_parts(w, p, operands, targets, parts)
     if p.parts:
         whole = w.number(full)
         made = [whole]
@@ -79,6 +81,79 @@ def lower_gemm(
     y = targets[0] or w.number(full)
     norm_call(w, p.norm, [matrix(w, made[0])], None, affine, matrix(w, y))
     return [y, *made][: 1 + p.keep_sum]
+
+
+_FEW_ROWS = 512
+_LEAST_DEPTH, _MOST_PARTS = 192, 4
+
+
+def _split(w: Writer, p: GemmParams, x: Value) -> int:
+    """Into how many products the depth of one is cut whose sums a norm adds up: with few rows
+    there are too few tiles for a GPU."""
+    rows = w.about(product(x.shape[:-1]))
+    if rows is None or rows > _FEW_ROWS:
+        return 1
+    taken = p.bias + p.extras
+    fits = (n for n in range(min(_MOST_PARTS, MAX_OPERANDS - taken), 1, -1) if not p.k % n)
+    return next((n for n in fits if p.k // n >= _LEAST_DEPTH and p.k // n % ALIGNED == 0), 1)
+
+
+def _in_parts(
+    w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets, parts: int
+) -> list[Value]:
+    """Parts of the depth as a batch; the norm behind them adds them up, and the bias, and does
+    what the epilogue says."""
+    x, weight, bias, extras, affine = p.split(operands)
+    assert p.norm is not None
+    full = (*x.shape[:-1], p.n)
+    left, depth = matrix(w, x), p.k // parts
+    rows = left.shape[0]
+    kn = p.layout == KN
+    cut = Move("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
+    right = w.typed_as(weight, w.narrow).moved(cut)
+    right = right if kn else right.turned((1, 0, 2))
+    seen = View(left.view.buffer, (parts, rows, depth),
+                (combine("mul", left.view.strides[1], depth), *left.view.strides),
+                left.view.offset)  # fmt: skip
+    sums = w.temp(DType.F32, (parts, rows, p.n))
+    product_call(w, Value(seen, left.dtype), right, "kn" if kn else "nk", None, (), [sums])
+    each = [
+        Value(View(sums.view.buffer, (rows, p.n), (p.n, 1), product((rows, p.n, i))), DType.F32)
+        for i in range(parts)
+    ]
+    more = [v.stretched(full) for v in ((bias,) if bias else ()) + tuple(extras)]
+    data = [*each, *(w.flat(v, len(full) - 1, 1) for v in more)]
+    y = targets[0] or w.number(full)
+    total = (targets[1] or w.number(full)) if p.keep_sum else None
+    chain = _added(p, parts)
+    norm_call(w, p.norm, data, chain, affine, matrix(w, y), matrix(w, total) if total else None)
+    return [y, total] if total else [y]
+
+
+def _added(p: GemmParams, parts: int) -> Chain:
+    """The epilogue of a sum of so many parts, and of the bias."""
+    first = parts + p.bias
+    count = first + p.extras
+    steps, last = list[Step](), 0
+    for i in range(1, first):
+        steps.append(Step("add", (last, i)))
+        last = count + len(steps) - 1
+    if p.epilogue is None:
+        return Chain((FULL,) * count, tuple(steps), (last,))
+    before = len(steps)
+
+    def ref(a: int | float) -> int | float:
+        if isinstance(a, float):
+            return a
+        own = len(p.epilogue.operands) if p.epilogue else 0
+        if a >= own:
+            return count + before + a - own
+        return last if a == 0 else first + a - 1
+
+    steps += (Step(s.op, tuple(map(ref, s.args))) for s in p.epilogue.steps)
+    types = (*(DType.F32,) * first, *p.epilogue.operand_types[1:])
+    results = tuple(int(ref(r)) for r in p.epilogue.results)
+    return Chain((FULL,) * count, tuple(steps), results, types)
 
 
 def lower_matmul(

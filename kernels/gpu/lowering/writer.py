@@ -74,7 +74,7 @@ class Value:
         for count in groups:
             own = [a for a in range(at, at + count) if self.shape[a] != 1]
             for a, b in pairwise(own):
-                if not _follows(self.view, a, b):
+                if not _together(self.view, a, b):
                     raise ValueError("axes do not follow each other in one step")
             dims.append(product(self.shape[at : at + count]))
             steps.append(self.view.strides[own[-1]] if own else 0)
@@ -96,15 +96,24 @@ def kinds_of(values: Iterable[Value]) -> tuple[str, ...]:
 class Writer:
     """Collects a program.
 
-    ``narrow`` is the type numbers between calls are stored in.
+    ``narrow`` is the type numbers between calls are stored in; ``sizes`` are values of symbols
+    that are likely, where these are known.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     narrow: DType = DType.F32
+    sizes: Mapping[str, int] = field(default_factory=dict)
     temps: list[tuple[DType, Extent]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     made: dict[tuple[object, ...], Value] = field(default_factory=dict)
+
+    def about(self, extent: Extent) -> int | None:
+        """What a size is likely to be; None where nobody knows."""
+        try:
+            return evaluate(extent, self.sizes)
+        except KeyError:
+            return None
 
     def slots(self, kind: str) -> list[Value]:
         """Inputs or outputs, dense."""

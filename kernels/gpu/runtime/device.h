@@ -27,6 +27,14 @@ struct Weight {
   Weight* next;
 };
 
+// What was made of constants once, for every node of the same plan and weights.
+struct Prepared {
+  uint64_t digest[2];
+  int32_t users, count;
+  cu::Address* temps;  // 0: not constant
+  Prepared* next;
+};
+
 struct Gpu {
   cu::Driver driver;
   cu::Context context;
@@ -37,6 +45,8 @@ struct Gpu {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   cu::Function* functions;
   Weight* weights;
+  pthread_mutex_t preparing = PTHREAD_MUTEX_INITIALIZER;
+  Prepared* prepared;
 };
 inline Gpu gpu;
 

@@ -5,14 +5,15 @@
 
 namespace tracea {
 
+constexpr cu::Address kNowhere = 1;  // of a constant that no run reads
+
 struct Node {
   const char* type;
   const OrtApi* api;
   Program program;
   Shared shared;
-  Weight** weights;      // of inputs that are constant
-  int64_t* whole;        // dims of those inputs, [inputs][kMaxRank]
-  cu::Address* own;      // constants made here, of temps
+  Weight** weights;  // of inputs that are constant
+  Prepared* made;    // what was made of them when the node was
   Context* idle;
   pthread_mutex_t mutex;
 };
@@ -47,9 +48,14 @@ inline bool number_at(const Program& p, int32_t size, int64_t dim) {
   return p.sizes[size].op == kNumber && p.sizes[size].a == dim;
 }
 
-// Brings the inputs that are constant to the device.
-inline bool take_constants(Run& run, Node& node, const OrtKernelInfo* info) {
-  const Program& p = node.program;
+// A constant input as ONNX Runtime has it; without data where it is none.
+struct Constant {
+  const void* data;
+  int64_t bytes;
+  bool once, later;  // who reads it: what is done once, and runs
+};
+
+inline bool find_constants(Run& run, const Program& p, const OrtKernelInfo* info, Constant* out) {
   for (int32_t i = 0; i < p.input_count; ++i) {
     const Tensor& tensor = p.tensors[i];
     int constant = 0;
@@ -67,9 +73,9 @@ inline bool take_constants(Run& run, Node& node, const OrtKernelInfo* info) {
     void* data = nullptr;
     if (!run.good(ort::GetTensorMutableData(run.api, const_cast<OrtValue*>(value), &data)))
       return false;
-    node.weights[i] = take_weight(run.fault, data, count * element_size(tensor.type));
-    if (!node.weights[i]) return false;
-    node.shared.constants[i] = node.weights[i]->address;
+    static const char nothing = 0;
+    out[i].data = data ? data : &nothing;
+    out[i].bytes = count * element_size(tensor.type);
   }
   return true;
 }
@@ -82,29 +88,30 @@ inline void find_numbers(const Program& p, bool* number) {
   }
 }
 
-// Which launches depend on constants alone: what they make is made once.
-inline void find_once(const Node& node, const bool* number, bool* fixed) {
-  const Program& p = node.program;
+// Which launches depend on constants alone: what they make is made once.  `fixed` are buffers that
+// hold the same in every run.
+inline void find_once(const Program& p, const Constant* constants, const bool* number, bool* once,
+                      bool* fixed) {
   const int32_t tensors = p.tensor_count();
   for (int32_t i = 0; i < p.buffer_count(); ++i)
-    fixed[i] = i < tensors ? node.shared.constants[i] != 0 : number[p.temps[i - tensors].count];
-  for (int32_t i = 0; i < p.launch_count; ++i) node.shared.once[i] = true;
+    fixed[i] = i < p.input_count ? constants[i].data != nullptr
+                                 : i >= tensors && number[p.temps[i - tensors].count];
+  for (int32_t i = 0; i < p.launch_count; ++i) once[i] = true;
   for (bool changed = true; changed;) {
     changed = false;
     for (int32_t i = 0; i < p.launch_count; ++i) {
       const Launch& launch = p.launches[i];
-      bool once = node.shared.once[i];
-      for (int32_t extent : launch.grid) once = once && number[extent];
+      bool own = once[i];
+      for (int32_t extent : launch.grid) own = own && number[extent];
       for (int32_t k = 0; k < launch.count; ++k) {
         const Argument& a = launch.arguments[k];
-        if (a.kind == Argument::kReal) continue;
-        if (a.kind == Argument::kPointer && a.buffer < 0) continue;
-        once = once && number[a.value];
-        if (a.kind == Argument::kPointer) once = once && fixed[a.buffer] && number[a.span];
+        if (a.kind == Argument::kReal || (a.kind == Argument::kPointer && a.buffer < 0)) continue;
+        own = own && number[a.value];
+        if (a.kind == Argument::kPointer) own = own && fixed[a.buffer] && number[a.span];
       }
-      if (once == node.shared.once[i] && once) continue;
-      changed = changed || node.shared.once[i];
-      node.shared.once[i] = false;
+      if (own) continue;
+      changed = changed || once[i];
+      once[i] = false;
       for (int32_t k = 0; k < launch.count; ++k) {
         const Argument& a = launch.arguments[k];
         if (a.kind != Argument::kPointer || a.buffer < tensors || !a.written) continue;
@@ -115,77 +122,146 @@ inline void find_once(const Node& node, const bool* number, bool* fixed) {
   }
 }
 
-// Runs those launches, and lets go of inputs that nothing else reads.
-inline bool run_once(Run& run, Node& node) {
+// Everything that opening a node works with.
+struct Opening {
+  Constant* constants;
+  bool *number, *fixed;
+  bool *once, *later;  // buffers that launches of each kind touch
+  int64_t *sizes, *bytes;
+  uint64_t digest[2];
+};
+
+inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64_t* words,
+                    int64_t count, Pool& pool, Opening& o) {
   const Program& p = node.program;
-  Pool pool;
-  bool* number = pool.array<bool>(p.size_count + 1);
-  bool* fixed = pool.array<bool>(p.buffer_count());
-  int64_t* sizes = pool.array<int64_t>(p.size_count + 1);
-  int64_t* counts = pool.array<int64_t>(p.buffer_count());
+  const int32_t buffers = p.buffer_count();
+  o.constants = pool.array<Constant>(p.input_count);
+  o.number = pool.array<bool>(p.size_count + 1);
+  o.fixed = pool.array<bool>(buffers), o.once = pool.array<bool>(buffers);
+  o.later = pool.array<bool>(buffers), o.bytes = pool.array<int64_t>(buffers);
+  o.sizes = pool.array<int64_t>(p.size_count + 1);
   int64_t* symbols = pool.array<int64_t>(p.symbol_count + 1);
-  cu::Stream stream = nullptr;
-  bool ok = number && fixed && sizes && counts && symbols;
-  if (!ok) run.fault.fail("There is no memory for a node.");
-  ok = ok && good(run.fault, gpu.driver.create_stream(&stream, cu::kNonBlocking), "make a stream");
-  if (ok) {
-    find_numbers(p, number);
-    find_once(node, number, fixed);
-    for (int32_t i = 0; i < p.symbol_count; ++i) symbols[i] = 0;
-    evaluate(p, symbols, sizes);
-  }
-  for (int32_t i = 0; ok && i < p.buffer_count(); ++i) {
+  if (!o.constants || !o.number || !o.fixed || !o.once || !o.later || !o.bytes || !o.sizes ||
+      !symbols)
+    return run.fault.fail("There is no memory for a node.");
+  if (!find_constants(run, p, info, o.constants)) return false;
+  find_numbers(p, o.number);
+  find_once(p, o.constants, o.number, node.shared.once, o.fixed);
+  evaluate(p, symbols, o.sizes);
+  for (int32_t i = 0; i < buffers; ++i) {
     const int32_t temp = i - p.tensor_count();
-    counts[i] = temp < 0 ? 1 : most(sizes[p.temps[temp].count], 0);
-    for (int32_t a = 0; temp < 0 && a < p.tensors[i].rank; ++a) counts[i] *= most(sizes[p.tensors[i].dims[a]], 0);
-    counts[i] *= element_size(type_of(p, i));
-    bool used = false;
-    for (int32_t k = 0; temp >= 0 && fixed[i] && k < p.launch_count; ++k)
-      for (int32_t j = 0; j < p.launches[k].count; ++j)
-        used = used || (p.launches[k].arguments[j].kind == Argument::kPointer &&
-                        p.launches[k].arguments[j].buffer == i);
-    if (!used) continue;
-    ok = allocate(run.fault, counts[i], &node.own[temp]);
-    node.shared.constants[i] = node.own[temp];
+    o.bytes[i] = temp < 0 ? 1 : most(o.sizes[p.temps[temp].count], 0);
+    for (int32_t a = 0; temp < 0 && a < p.tensors[i].rank; ++a)
+      o.bytes[i] *= most(o.sizes[p.tensors[i].dims[a]], 0);
+    o.bytes[i] *= element_size(type_of(p, i));
   }
-  auto address = [&](int32_t buffer) { return node.shared.constants[buffer]; };
+  for (int32_t i = 0; i < p.launch_count; ++i)
+    for (int32_t k = 0; k < p.launches[i].count; ++k) {
+      const Argument& a = p.launches[i].arguments[k];
+      if (a.kind == Argument::kPointer && a.buffer >= 0)
+        (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
+    }
+  digest_of(words, count * 8, o.digest);
+  for (int32_t i = 0; i < p.input_count; ++i)
+    if (o.constants[i].data && o.once[i]) {
+      uint64_t own[2];
+      digest_of(o.constants[i].data, o.constants[i].bytes, own);
+      o.digest[0] = (o.digest[0] ^ own[0]) * 0xff51afd7ed558ccdu;
+      o.digest[1] = (o.digest[1] + own[1]) * 0xc4ceb9fe1a85ec53u;
+    }
+  return true;
+}
+
+inline bool take(Run& run, Node& node, const Opening& o, const bool* wanted) {
+  for (int32_t i = 0; i < node.program.input_count; ++i) {
+    if (!o.constants[i].data || !wanted[i] || node.weights[i]) continue;
+    node.weights[i] = take_weight(run.fault, o.constants[i].data, o.constants[i].bytes);
+    if (!node.weights[i]) return false;
+    node.shared.constants[i] = node.weights[i]->address;
+  }
+  return true;
+}
+
+// Runs the launches that are done once, on memory that `made` keeps where later ones read it.
+inline bool make(Run& run, Node& node, const Opening& o, Pool& pool, Prepared& made) {
+  const Program& p = node.program;
+  cu::Stream stream = nullptr;
+  // uploads return when their source may change, not when they have arrived
+  if (!take(run, node, o, o.once) ||
+      !good(run.fault, gpu.driver.wait_for_stream(nullptr), "take weights") ||
+      !good(run.fault, gpu.driver.create_stream(&stream, cu::kNonBlocking), "make a stream"))
+    return false;
+  cu::Address* addresses = pool.array<cu::Address>(p.buffer_count());
+  bool ok = addresses || run.fault.fail("There is no memory for a node.");
+  for (int32_t i = 0; ok && i < p.buffer_count(); ++i) {
+    addresses[i] = node.shared.constants[i];
+    const int32_t temp = i - p.tensor_count();
+    if (temp < 0 || !o.fixed[i] || !o.once[i]) continue;
+    ok = allocate(run.fault, o.bytes[i], &addresses[i]);
+    if (ok) made.temps[temp] = addresses[i];
+  }
+  auto address = [&](int32_t buffer) { return addresses[buffer]; };
   for (int32_t i = 0; ok && i < p.launch_count; ++i) {
     Ready ready;
     if (node.shared.once[i])
-      ok = make_ready(run.fault, p.launches[i], node.shared.functions[i], sizes, counts, address,
-                      pool, &ready) &&
+      ok = make_ready(run.fault, p.launches[i], node.shared.functions[i], o.sizes, o.bytes,
+                      address, pool, &ready) &&
            start(run.fault, ready, stream);
   }
-  if (stream) ok = good(run.fault, gpu.driver.wait_for_stream(stream), "prepare weights") && ok;
-  if (stream) gpu.driver.destroy_stream(stream);
-  pool.release();
+  ok = good(run.fault, gpu.driver.wait_for_stream(stream), "prepare weights") && ok;
+  gpu.driver.destroy_stream(stream);
+  for (int32_t i = 0; i < p.temp_count; ++i)
+    if (made.temps[i] && !(ok && o.later[p.tensor_count() + i])) {
+      gpu.driver.free_device(made.temps[i]);
+      made.temps[i] = 0;
+    }
+  for (int32_t i = 0; i < p.input_count; ++i)
+    if (node.weights[i] && !o.later[i]) release_weight(node.weights[i]), node.weights[i] = nullptr;
   return ok;
 }
 
-// Lets go of constants that no later run reads.
-inline void drop_unused(Node& node) {
+// What is made of constants: by another node of the same plan and weights, or now.
+inline bool prepare_constants(Run& run, Node& node, const Opening& o, Pool& pool) {
   const Program& p = node.program;
-  for (int32_t b = 0; b < p.buffer_count(); ++b) {
-    if (!node.shared.constants[b]) continue;
-    bool read = false;
-    for (int32_t i = 0; !read && i < p.launch_count; ++i)
-      for (int32_t k = 0; !node.shared.once[i] && k < p.launches[i].count; ++k) {
-        const Argument& a = p.launches[i].arguments[k];
-        read = read || (a.kind == Argument::kPointer && a.buffer == b);
-      }
-    if (read) continue;
-    const int32_t temp = b - p.tensor_count();
-    if (temp < 0) {
-      release_weight(node.weights[b]);
-      node.weights[b] = nullptr;
-    } else if (node.own[temp]) {
-      gpu.driver.free_device(node.own[temp]);
-      node.own[temp] = 0;
-    }
+  Lock lock(gpu.preparing);
+  Prepared* held = gpu.prepared;
+  while (held && (held->digest[0] != o.digest[0] || held->digest[1] != o.digest[1] ||
+                  held->count != p.temp_count))
+    held = held->next;
+  if (!held) {
+    const size_t room = sizeof(Prepared) + static_cast<size_t>(p.temp_count) * sizeof(cu::Address);
+    held = static_cast<Prepared*>(calloc(1, room));
+    if (!held) return run.fault.fail("There is no memory for a node.");
+    held->temps = reinterpret_cast<cu::Address*>(held + 1);
+    held->count = p.temp_count;
+    held->digest[0] = o.digest[0], held->digest[1] = o.digest[1];
+    if (!make(run, node, o, pool, *held)) return free(held), false;
+    held->next = gpu.prepared;
+    gpu.prepared = held;
   }
+  ++held->users;
+  node.made = held;
+  for (int32_t i = 0; i < p.temp_count; ++i)
+    if (held->temps[i]) node.shared.constants[p.tensor_count() + i] = held->temps[i];
+  return true;
 }
 
-inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info) {
+inline void release_prepared(Prepared* made) {
+  if (!made) return;
+  Lock lock(gpu.preparing);
+  if (--made->users) return;
+  for (Prepared** at = &gpu.prepared; *at; at = &(*at)->next)
+    if (*at == made) {
+      *at = made->next;
+      break;
+    }
+  for (int32_t i = 0; i < made->count; ++i)
+    if (made->temps[i]) gpu.driver.free_device(made->temps[i]);
+  free(made);
+}
+
+inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info, const int64_t* words,
+                      int64_t count) {
   Program& p = node.program;
   Shared& s = node.shared;
   s.program = &p;
@@ -193,20 +269,22 @@ inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info) {
   s.constants = p.pool.array<cu::Address>(p.buffer_count());
   s.once = p.pool.array<bool>(p.launch_count + 1);
   node.weights = p.pool.array<Weight*>(p.input_count);
-  node.own = p.pool.array<cu::Address>(p.temp_count + 1);
-  if (!s.functions || !s.constants || !s.once || !node.weights || !node.own)
+  if (!s.functions || !s.constants || !s.once || !node.weights)
     return run.fault.fail("There is no memory for a node.");
   if (!enter(run.fault)) return false;
   for (int32_t i = 0; i < p.launch_count; ++i)
     if (!load_kernel(run.fault, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
       return false;
-  // uploads return when their source may change, not when they have arrived
-  if (!take_constants(run, node, info) ||
-      !good(run.fault, gpu.driver.wait_for_stream(nullptr), "take weights") ||
-      !run_once(run, node))
-    return false;
-  drop_unused(node);
-  return true;
+  Pool pool;
+  Opening o = {};
+  const bool ok = look_at(run, node, info, words, count, pool, o) &&
+                  prepare_constants(run, node, o, pool) && take(run, node, o, o.later) &&
+                  good(run.fault, gpu.driver.wait_for_stream(nullptr), "take weights");
+  // an input nothing reads in a run, or only what was done once, is asked for by nobody
+  for (int32_t i = 0; ok && i < p.input_count; ++i)
+    if (o.constants[i].data && !s.constants[i]) s.constants[i] = kNowhere;
+  pool.release();
+  return ok;
 }
 
 inline void close_node(Node& node) {
@@ -215,8 +293,7 @@ inline void close_node(Node& node) {
     while (Context* c = node.idle) node.idle = c->next, release(c);
     for (int32_t i = 0; node.weights && i < node.program.input_count; ++i)
       release_weight(node.weights[i]);
-    for (int32_t i = 0; node.own && i < node.program.temp_count; ++i)
-      if (node.own[i]) gpu.driver.free_device(node.own[i]);
+    release_prepared(node.made);
   }
   pthread_mutex_destroy(&node.mutex);
   node.program.pool.release();

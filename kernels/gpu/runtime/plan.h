@@ -7,7 +7,7 @@ namespace tracea {
 
 constexpr int64_t kMagic = 0x7570676165636172, kVersion = 1;
 constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
-constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 64;
+constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
 constexpr int32_t kLoose = 16;  // the bit of an input's first axis above its rank
 constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;

@@ -68,7 +68,7 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   const bool ok =
       run.good(ort::KernelInfoGetAttributeArray_int64(api, info, "plan", words, &count)) &&
       Reader(words, static_cast<int64_t>(count), &node->program, &run.fault).program() &&
-      matches(type, node->program, run.fault) && open_node(run, *node, info);
+      matches(type, node->program, run.fault) && open_node(run, *node, info, words, static_cast<int64_t>(count));
   free(words);
   if (ok) return *out = node, nullptr;
   destroy(node);
