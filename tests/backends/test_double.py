@@ -83,7 +83,7 @@ def close(report: Report, found: dict[str, Any], feeds: Feeds, most: float = CLO
 
 
 def test_a_perceptron_is_one_program(made: Report) -> None:
-    assert (made.outcome, made.status, made.isas) == ("improved", "passed", ("sm_90a",))
+    assert (made.outcome, made.status, made.levels) == ("improved", "passed", ("sm_90a",))
     assert kernels_run(made, {"x": np.ones((3, 24), np.float32)}) == made.kernels == 1
     assert made.nodes_after == 1
     assert made.error is not None and made.error < CLOSE
