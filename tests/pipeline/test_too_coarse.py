@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
+from tracea_graph.check.distance import Limits
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import judging
@@ -55,7 +56,7 @@ FEEDS = cast(Any, SimpleNamespace(bytes_of=lambda feed: 1))
 def judge(precision: str = "bf16", **more: Any) -> Strict:
     nothing = cast(Any, None)
     options = Options(precision=precision)
-    failed = Verification("failed", "it was wrong", (), {}, 1e-2)
+    failed = Verification("failed", "it was wrong", (), {}, Limits(1e-2))
     more["verification"] = failed
     return Strict(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), **more)
 
@@ -122,7 +123,7 @@ class Cancelling(Strict):
     def check(self, candidate: Any, isas: tuple[str, ...] = ()) -> Verification:
         alone = "slow" in candidate.dropped
         failed = alone and self._wrong(candidate.dropped)
-        return Verification("failed" if failed else "passed", "it was wrong", (), {}, 1e-2)
+        return Verification("failed" if failed else "passed", "it was wrong", (), {}, Limits(1e-2))
 
 
 def without_slow(
@@ -161,7 +162,7 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
         error = 1.25e-2 - 1e-3 * max(int(key.split()[1]) for key in built)
         passed = error <= 1e-2
         output = OutputError("y", "seed 0", error, error, 1.0, 0.0, passed)
-        return Verification("passed" if passed else "failed", "", (output,), {}, 1e-2)
+        return Verification("passed" if passed else "failed", "", (output,), {}, Limits(1e-2))
 
     monkeypatch.setattr(Judge, "check", check)
     monkeypatch.setattr(Judge, "build", lambda judge, dropped: dropped)
@@ -173,7 +174,7 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
         (frozenset(("bf16 1",)), Options(precision="bf16", atol=1.0), 3),
     ):
         one = Judge(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), guilty=guilty)
-        one.verification = Verification("failed", "it was wrong", (), {}, 1e-2)
+        one.verification = Verification("failed", "it was wrong", (), {}, Limits(1e-2))
         assert one._too_coarse() == {f"bf16 {kept}"}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -19,7 +19,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
-    "NO_CHOICES", "Choice", "Elementwise", "Errors",
+    "NO_CHOICES", "Choice", "Elementwise", "Errors", "Limits",
     "choices", "errors", "floors", "is_float", "otherwise", "relative_distance", "undecided",
 ]  # fmt: skip
 
@@ -67,12 +67,39 @@ class Elementwise:
     rtol: float = 0.0
     atol: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.rtol:.1e} of each element and {self.atol:.1e} are allowed"
+
     def accepts(self, found: Array, wanted: Array) -> bool:
         """True if every element is near enough; NaN equals NaN."""
         x, y = _wide(found), _wide(wanted)
         return x.shape == y.shape and bool(
             np.allclose(x, y, rtol=self.rtol, atol=self.atol, equal_nan=True)
         )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far outputs may lie from the reference's.
+
+    ``tolerance`` is a share of ``max|y|``; outputs in ``own`` have one of their own, which is
+    asked for.  Unless it is ``asked`` for, twice ONNX Runtime's own distance is allowed too.
+    ``elementwise`` takes the place of all that for floating-point outputs.
+    """
+
+    tolerance: float = TOLERANCE.exact
+    asked: bool = False
+    own: Mapping[str, float] = field(default_factory=dict)
+    elementwise: Elementwise | None = None
+
+    def of(self, output: str) -> float:
+        """The tolerance of an output."""
+        return self.own.get(output, self.tolerance)
+
+    def allowed(self, output: str, floor: float) -> float:
+        """What an output may be off by where ONNX Runtime itself is off by the ``floor``."""
+        given = self.asked or output in self.own or not math.isfinite(floor)
+        return self.of(output) if given else max(self.of(output), TOLERANCE.floor_factor * floor)
 
 
 def relative_distance(found: Array, wanted: Array) -> float:

@@ -3,7 +3,8 @@
 The reference is the original in plain ONNX Runtime, once with its optimizations off and once
 with all of them.  Their own distance is the floor f (:func:`.distance.floors`): nothing below it
 can be told apart.  Every output of the candidate, optimizations off and on, must lie within
-``max(tolerance, 2 f)`` of ``max|y|`` from either reference, have NaN and infinities in the same
+``max(tolerance, 2 f)`` of ``max|y|`` from either reference, or within just the tolerance that the
+caller asked for, have NaN and infinities in the same
 places, the same dims and type; integers, booleans and strings must be equal, except an index
 whose scores were nearer to each other than the tolerance.  Random values are drawn once, by the
 original, and fed to both models in the place of the operators that draw them; what a distribution
@@ -26,7 +27,7 @@ from tracea_graph.check.crew import Hire, fresh
 from tracea_graph.check.distance import (
     NO_CHOICES,
     Choice,
-    Elementwise,
+    Limits,
     errors,
     is_float,
     otherwise,
@@ -35,13 +36,11 @@ from tracea_graph.check.distance import (
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.reference import SPARE, Outputs, Reference, cut_of, reference
 from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
-from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Verification", "compare", "verify"]
 
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
-_SAME_FOR_ALL: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,15 @@ class Verification:
     sentence: str
     outputs: tuple[OutputError, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
-    tolerance: float = TOLERANCE.exact
+    limits: Limits = field(default_factory=Limits)
     loads: bool = True
 
     @property
     def spent(self) -> float:
         """The largest error of what passed, as a share of the error allowed there."""
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
-        return max((o.relative / _allowed(self.tolerance, o.floor) for o in passed), default=0.0)
+        allowed = self.limits.allowed
+        return max((o.relative / allowed(o.output, o.floor) for o in passed), default=0.0)
 
     @property
     def worst(self) -> float:
@@ -97,7 +97,7 @@ def verify(
     library: Path | None,
     feeds: Feeds,
     *,
-    tolerance: float = TOLERANCE.exact,
+    limits: Limits | None = None,
     choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
@@ -112,7 +112,7 @@ def verify(
     known = reference(original, feeds, choices=choices, threads=threads, hire=hire)
     return compare(
         known, candidate, library, feeds,
-        tolerance=tolerance, choices=choices, threads=threads, env=env, hire=hire,
+        limits=limits, choices=choices, threads=threads, env=env, hire=hire,
     )  # fmt: skip
 
 
@@ -122,9 +122,7 @@ def compare(
     library: Path | None,
     feeds: Feeds,
     *,
-    tolerance: float = TOLERANCE.exact,
-    tolerances: Mapping[str, float] = _SAME_FOR_ALL,
-    elementwise: Elementwise | None = None,
+    limits: Limits | None = None,
     choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
@@ -137,33 +135,32 @@ def compare(
 ) -> Verification:
     """Hold a candidate against a reference: with optimizations off on one thread, then on.
 
-    ``tolerances`` beat ``tolerance`` for the outputs they name; ``elementwise`` takes the place of
-    both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes;
-    ``labels`` are the feeds to look at, all by default; those that are ``spare`` come last, and
-    are left out where the others take long; ``levels`` are those of ONNX Runtime's optimizations
-    to run at, of the reference's.  A ``brief`` look ends with the first output that is wrong.
+    ``check`` runs onnx's checker first, if the original passes; ``labels`` are the feeds to look
+    at, all by default; those that are ``spare`` come last, and are left out where the others take
+    long; ``levels`` are those of ONNX Runtime's optimizations to run at, of the reference's.  A
+    ``brief`` look ends with the first output that is wrong.
     """
+    limits = limits or Limits()
     if known.trouble:
-        return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
+        return Verification("inconclusive", known.trouble, (), known.rejected, limits)
     found: list[OutputError] = []
-    limits = {name: tolerances.get(name, tolerance) for run in known.off.values() for name in run}
     try:
         with hire(library, env) as worker:
             if wrong := _refusal(worker, library):
-                return Verification("failed", wrong, (), known.rejected, tolerance, loads=False)
+                return Verification("failed", wrong, (), known.rejected, limits, loads=False)
             if check and known.valid:
                 worker.check(candidate)
             cut = cut_of(known.drawn)
             if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
                 sentence = f"no random operator of the candidate writes {min(lacking)!r}"
-                return Verification("inconclusive", sentence, (), known.rejected, tolerance)
+                return Verification("inconclusive", sentence, (), known.rejected, limits)
             for level in (one for one in known.levels if one in levels):
                 count = threads if level == "all" else 1
                 info = worker.open(
                     "candidate", candidate, library, threads=count, level=level, cut=cut
                 )
                 if wrong := _signature(known, info):
-                    return Verification("failed", wrong, (), known.rejected, tolerance)
+                    return Verification("failed", wrong, (), known.rejected, limits)
                 end = time.monotonic() + SPARE
                 wanted = (k for k in known.off if labels is None or k in labels)
                 for label in sorted(wanted, key=lambda k: k in spare):
@@ -171,13 +168,13 @@ def compare(
                         continue
                     feed = {**feeds[label], **known.drawn.get(label, {})}
                     answers = worker.run("candidate", feed, limit=known.patience)
-                    found += _judge(known, label, answers, limits, elementwise, choices)
+                    found += _judge(known, label, answers, limits, choices)
                     if brief and not all(output.passed for output in found):
-                        return _verdict(known, _worst_of(found), limits, tolerance)
+                        return _verdict(known, _worst_of(found), limits)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
-        return Verification("failed", sentence, tuple(found), known.rejected, tolerance)
-    return _verdict(known, _worst_of(found), limits, tolerance)
+        return Verification("failed", sentence, tuple(found), known.rejected, limits)
+    return _verdict(known, _worst_of(found), limits)
 
 
 def _refusal(worker: Worker, library: Path | None) -> str:
@@ -217,8 +214,7 @@ def _judge(
     known: Reference,
     label: str,
     answers: Outputs,
-    limits: Mapping[str, float],
-    elementwise: Elementwise | None,
+    limits: Limits,
     choices: Mapping[str, Choice],
 ) -> Iterator[OutputError]:
     """One entry per output of one run."""
@@ -234,16 +230,16 @@ def _judge(
             nearer = errors(found, wanted)
             if floor and nearer.relative:
                 nearer = min(nearer, errors(found, on[name]), key=lambda e: e.relative)
-            passed = nearer.relative <= _allowed(limits[name], floor)
-            if elementwise is not None:
-                passed = any(elementwise.accepts(found, y) for y in (wanted, on[name]))
+            passed = nearer.relative <= limits.allowed(name, floor)
+            if limits.elementwise is not None:
+                passed = any(limits.elementwise.accepts(found, y) for y in (wanted, on[name]))
             note = "" if np.isfinite(nearer.relative) else otherwise(found, wanted)
             yield OutputError(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note
             )
         else:
             yield _discrete(
-                name, label, found, (wanted, on[name]), scores, limits[name], floor, choices
+                name, label, found, (wanted, on[name]), scores, limits.of(name), floor, choices
             )
 
 
@@ -269,10 +265,6 @@ def _discrete(
     return OutputError(name, label, np.inf, np.inf, 0.0, floor, False, said)
 
 
-def _allowed(tolerance: float, floor: float) -> float:
-    return max(tolerance, TOLERANCE.floor_factor * floor) if np.isfinite(floor) else tolerance
-
-
 def _worst_of(found: Sequence[OutputError]) -> tuple[OutputError, ...]:
     """The worst entry per output and feed, over the levels tried."""
     worst: dict[tuple[str, str], OutputError] = {}
@@ -281,27 +273,32 @@ def _worst_of(found: Sequence[OutputError]) -> tuple[OutputError, ...]:
     return tuple(worst.values())
 
 
-def _verdict(
-    known: Reference,
-    outputs: tuple[OutputError, ...],
-    limits: Mapping[str, float],
-    tolerance: float,
-) -> Verification:
+def _verdict(known: Reference, outputs: tuple[OutputError, ...], limits: Limits) -> Verification:
     failed = [o for o in outputs if not o.passed]
     if not failed:
         largest = max((o.relative for o in outputs), default=0.0)
-        common = set(limits.values()) <= {tolerance}
-        limit = f"{tolerance:.1e} is allowed" if common else "within each output's own tolerance"
         random = len(cut_of(known.drawn))
         alike = f"; {random} random values were fed alike" if random else ""
-        sentence = f"the largest error is {largest:.1e} of max|y|, {limit}{alike}"
-        return Verification("passed", sentence, outputs, known.rejected, tolerance)
+        sentence = f"the largest error is {largest:.1e} of max|y|, {_told(limits, outputs)}{alike}"
+        return Verification("passed", sentence, outputs, known.rejected, limits)
     worst = max(failed, key=lambda o: o.relative)
-    allowed = _allowed(limits[worst.output], worst.floor)
+    allowed = limits.allowed(worst.output, worst.floor)
     off = _told_from(allowed, worst.relative)
-    what = worst.note or f"it is off by {off} of max|y|, {allowed:.1e} is allowed"
+    limit = limits.elementwise or f"{allowed:.1e} is allowed"
+    what = worst.note or f"it is off by {off} of max|y|, {limit}"
     sentence = f"output {worst.output!r} with {worst.feed}: {what}"
-    return Verification("failed", sentence, outputs, known.rejected, tolerance)
+    return Verification("failed", sentence, outputs, known.rejected, limits)
+
+
+def _told(limits: Limits, outputs: Sequence[OutputError]) -> str:
+    """What was allowed, as a clause."""
+    if limits.elementwise is not None:
+        return str(limits.elementwise)
+    if any(limits.of(o.output) != limits.tolerance for o in outputs):
+        return "within each output's own tolerance"
+    excused = not all(o.relative <= limits.of(o.output) for o in outputs if o.floor)
+    more = ", and twice ONNX Runtime's own distance" if excused else ""
+    return f"{limits.tolerance:.1e} is allowed{more}"
 
 
 def _told_from(limit: float, value: float) -> str:

@@ -113,7 +113,7 @@ def _check(
     """Raise VerifyError unless the kernels compute here what the bodies do."""
     found = compare(
         reference(plain, feeds), result, library, feeds,
-        tolerance=options.tolerance, threads=max(options.thread_counts),
+        limits=options.limits, threads=max(options.thread_counts),
     )  # fmt: skip
     if found.status != "passed":
         raise VerifyError(f"{result.name} is not right on this machine: {found.sentence}")

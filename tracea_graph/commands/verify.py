@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from tracea_graph.check.distance import Elementwise, choices
+from tracea_graph.check.distance import choices
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
-from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.guards import nodes_of
@@ -45,7 +45,6 @@ def verify_models(
     feeds = inputs.verification
     chosen = dict(choices(model.graph))
     threads = max(options.thread_counts)
-    by_element = options.rtol is not None or options.atol is not None
     wanted = reference(
         original, feeds, choices=chosen, spare=inputs.spare, trouble=inputs.trouble,
         threads=threads,
@@ -57,9 +56,7 @@ def verify_models(
         candidate,
         library,
         feeds,
-        tolerance=TOLERANCE.exact if options.max_error is None else options.max_error,
-        tolerances=tolerances or {},
-        elementwise=Elementwise(options.rtol or 0.0, options.atol or 0.0) if by_element else None,
+        limits=replace(options.limits, own=tolerances or {}),
         choices=chosen,
         threads=threads,
     )

@@ -15,7 +15,7 @@ from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, clear_gain, decide
-from tracea_graph.check.distance import Choice, Elementwise, choices
+from tracea_graph.check.distance import Choice, Limits, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
@@ -254,8 +254,7 @@ class Judge:
             candidate.model,
             candidate.library,
             self.inputs.verification,
-            tolerance=self._tolerance(),
-            elementwise=self._elementwise(),
+            limits=self._limits(),
             choices=self._choices(),
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": level} if candidate.library else {},
@@ -270,12 +269,8 @@ class Judge:
     def _choices(self) -> dict[str, Choice]:
         return dict(choices(self.model.graph))
 
-    def _elementwise(self) -> Elementwise | None:
-        rtol, atol = self.options.rtol, self.options.atol
-        return None if rtol is None and atol is None else Elementwise(rtol or 0.0, atol or 0.0)
-
-    def _tolerance(self) -> float:
-        return _METRIC_TOLERANCE if self.options.metric else self.options.tolerance
+    def _limits(self) -> Limits:
+        return Limits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits
 
     def _too_coarse(self) -> frozenset[str]:
         """The rules that only lower precision without which all is within tolerance, if there are
@@ -353,7 +348,7 @@ class Judge:
             found = self.check(self.build(dropped), (self._failing,), self._telling())
         except OutOfTime:
             return False
-        return found.status == "failed" or (found.spent > spent and not self._elementwise())
+        return found.status == "failed" or (found.spent > spent and not self._limits().elementwise)
 
     def _telling(self) -> frozenset[str] | None:
         """The feeds that were furthest out of tolerance, and of them those that no smaller one
