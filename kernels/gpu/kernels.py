@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
+from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
@@ -29,6 +30,10 @@ __all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "variant_of"]
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _SOME = "n"
 """Stands for a size or stride that no text depends on."""
+_FEW_OPERANDS = 2
+"""Of a chain before a norm, for which a warp has registers."""
+_LEAST_SIDE = 16
+"""Of a square that is turned in shared memory."""
 _PIXELS = (2, 3, 5, 7)
 """An image of that many pixels and channels stands for all."""
 _LONG_ROWS, _MANY_ROWS = 1024, 1024
@@ -57,7 +62,8 @@ def _tile(call: Call) -> str:
     """The tile of a call, "" for the only one."""
     if call.op in ("norm", "softmax", "reduce"):
         columns = call.views[0].dims[-1] if call.views[0] else 0
-        short = isinstance(columns, int) and columns <= _LONG_ROWS
+        held = len(call.chain.operands) if call.chain else 1
+        short = isinstance(columns, int) and columns <= _LONG_ROWS and held <= _FEW_OPERANDS
         return "4x32" if short else "1x256"
     if call.op in ("gemm", "conv"):
         wide = _rows(call) >= _MANY_ROWS
@@ -68,7 +74,18 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         deep = max(d for d in (call.views[0].dims[-1], call.views[2].dims[-1]))  # type: ignore
         return "64x64" if isinstance(deep, int) and deep <= 64 else "64x32"
-    return "256x16" if call.op in ("elementwise", "copy") else ""
+    if call.op == "copy":
+        return "32x32" if _turns(call) else "256x16"
+    return "256x16" if call.op == "elementwise" else ""
+
+
+def _turns(call: Call) -> bool:
+    """Whether a copy reads along another axis than it writes, and both are long."""
+    axis, y = lies(call), call.views[1]
+    if axis is None or y is None:
+        return False
+    sides = y.dims[axis - max(2 - len(y.dims), 0)], y.dims[-1]
+    return not any(isinstance(side, int) and side < _LEAST_SIDE for side in sides)
 
 
 def _rows(call: Call) -> int:

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracea_graph.build.artifact import Library
@@ -20,6 +20,7 @@ from tracea_graph.build.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.cubin import refusal
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect, Target
 from tracea_graph.kernels.gpu.emitter import emit
 from tracea_graph.kernels.gpu.kernels import Kernel, key_of, named
@@ -73,11 +74,15 @@ def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
 
 
 def cubins(sources: Sequence[Source], target: str, environment: Environment) -> list[Image]:
-    """What NVRTC makes of kernels.  Raises BuildError for one that must not be launched."""
+    """What NVRTC makes of kernels.  Raises BuildError for one that cannot be launched; what keeps
+    some bytes in local memory only takes longer."""
     built = compile_sources(sources, [target], environment)
     for one in built:
-        if one.refused:
-            raise BuildError(one.refused)
+        if one.refused and one.facts:
+            known = replace(one.facts, stack=0)
+            source, architecture = one.source, ARCHITECTURES[target]
+            if why := refusal(known, architecture, source.threads, source.shared):
+                raise BuildError(why)
     return [Image(one.source.symbol, one.data) for one in built]
 
 

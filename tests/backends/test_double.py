@@ -185,9 +185,22 @@ def lines(net: Net) -> str:
     return net("MatMul", net("Transpose", y, perm=[0, 2, 1]), net.weight(8, 3))
 
 
+def pasted(net: Net) -> str:
+    """What was halved and doubled is brought to the size it had, and joined with what it was."""
+    x = net.input("x", "batch", 8, "h", "w")
+    y = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    y = net("ConvTranspose", y, net.weight(8, 8, 2, 2), net.weight(8), strides=[2, 2])
+    sizes = [net("Gather", net("Shape", v), np.array([2, 3])) for v in (x, y)]
+    lack = net("Sub", *sizes)
+    zeros = np.zeros(4, np.int64)
+    pads = net("Concat", zeros, np.zeros(2, np.int64), lack, axis=0)
+    both = net("Concat", x, net("Pad", y, pads), axis=1)
+    return net("Relu", net("Conv", both, net.weight(5, 16, 1, 1), net.weight(5)))
+
+
 NETS = {
     "heads": heads, "images": images, "depthwise": lambda net: images(net, 8, 8),
-    "groups": lambda net: images(net, 2, 16), "moved": moved, "lines": lines,
+    "groups": lambda net: images(net, 2, 16), "moved": moved, "lines": lines, "pasted": pasted,
 }  # fmt: skip
 
 
@@ -200,7 +213,8 @@ def test_programs_compute_what_models_mean(tmp_path: Path, name: str, precision:
     options = Options(target="double:sm_90", keep="legal", precision=precision, max_error=most)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
-    assert report.nodes_after == report.kernels == 1
+    if name != "pasted":  # whose sizes are computed on the way
+        assert report.nodes_after == report.kernels == 1
     assert (report.error or 0) > CLOSE or precision == "fp32" or name == "moved"
 
 

@@ -17,7 +17,7 @@ from tracea_graph.kernels.gpu.semantic.lanes import WARP
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "shared"]
+__all__ = ["launch", "lies", "name", "parameters", "shared"]
 
 _ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "u32", DType.U32),
              "b8": (8, "u64", DType.U64)}  # fmt: skip
@@ -38,7 +38,7 @@ def _views(call: Call) -> tuple[View, View]:
     return pair[0], pair[1]
 
 
-def _lies(call: Call) -> int | None:
+def lies(call: Call) -> int | None:
     """The axis along which x lies where that is not the last."""
     x, _ = _views(call)
     steps = zip(x.strides[:-1], x.dims[:-1], strict=True)
@@ -48,7 +48,7 @@ def _lies(call: Call) -> int | None:
 
 def _along(call: Call) -> int:
     """The axis to turn.  Raises GraphError where there is none."""
-    if (axis := _lies(call)) is None:
+    if (axis := lies(call)) is None:
         raise GraphError("A copy turns nothing: x lies along no axis but y's last.")
     return axis
 
@@ -64,7 +64,7 @@ def _pitch(side: int, size: int) -> int:
 
 
 def name(call: Call) -> str:
-    axis = _lies(call)
+    axis = lies(call)
     return f"copy_rank{len(_views(call)[0].dims)}" + f"along{axis}" * (axis is not None)
 
 

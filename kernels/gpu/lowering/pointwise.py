@@ -207,12 +207,17 @@ def _spread(
 def _padded(
     w: Writer, x: Value, sizes: Sequence[Extent], shape: Shape, target: Value | None
 ) -> Value:
-    if not all(isinstance(s, int) and s >= 0 for s in sizes):
-        raise LackingError("there is no GPU kernel for pads of sizes known only at run time")
-    top, left, _, _ = sizes
+    """Zeros, and then what is inside; sizes below zero cut."""
     like = replace(x, view=replace(x.view, dims=shape))
     made = target or room(w, x.dtype, shape, like, None)
     w.chain(ZERO, [], [made])
-    inside = made.part(2, top, x.shape[2]).part(3, left, x.shape[3])
-    w.copy(x, inside)
+    source, place = x, made
+    top, left, bottom, right = sizes
+    for axis, before, behind in ((2, top, bottom), (3, left, right)):
+        cut = [combine("max", combine("sub", 0, pad), 0) for pad in (before, behind)]
+        left_over = combine("sub", combine("sub", x.shape[axis], cut[0]), cut[1])
+        count = combine("max", left_over, 0) if any(cut) else left_over
+        source = source.part(axis, cut[0], count)
+        place = place.part(axis, combine("max", before, 0), count)
+    w.copy(source, place)
     return made
