@@ -59,7 +59,7 @@ def main(model: str, library: str, feeds: str, out: str, wishes: str = "{}") -> 
         told |= {
             name: getattr(double, f"double_{name}")() for name in ("launches", "replays", "live")
         }
-    except OSError:
+    except (OSError, AttributeError):  # no driver, or a real one
         told["launches"] = 0
     sys.stdout.write(json.dumps(told))
 
