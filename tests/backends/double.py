@@ -6,6 +6,7 @@ Its library is the one a GPU runs, but for the kernels' language: ``libcuda.so.1
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -29,15 +30,14 @@ __all__ = ["DOUBLE", "driver"]
 def driver() -> Path:
     """The folder of the driver's double, compiled once."""
     folder = Path(mkdtemp(prefix="driver"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source = Path(__file__).with_name("libcuda.cpp")
     flags = ("-std=c++17", "-O1", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
     command = [*find_compiler().command, *flags, str(source), "-o", "libcuda.so.1", "-ldl"]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS
     )
-    if done.returncode:
-        shutil.rmtree(folder)
-        raise AssertionError(done.stderr[:4000])
+    assert done.returncode == 0, done.stderr[:4000]
     return folder
 
 
