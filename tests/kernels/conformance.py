@@ -26,6 +26,7 @@ from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.cpu.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
+from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 
 Array = npt.NDArray[Any]
 
@@ -312,6 +313,18 @@ class Output:
         self._inside(copy)[:] = self._canary
         assert (copy == self._canary).all(), "written outside the result"
 
+
+_ZEROS = dict.fromkeys(ZERO_ROWS, "0")
+_MEANS = dict.fromkeys(ZERO_ROWS, "mean")
+EMPTY: dict[str, tuple[float, dict[str, str]]] = {
+    "bool": (-np.inf, _ZEROS | {"none": "NaN"}),
+    "bool, lowest": (LOWEST, _MEANS | {"masked": "0", "lowest": "0"}),
+    "bool, -1e9": (-1e9, _MEANS),
+    "-inf": (-np.inf, _ZEROS | {"none": "NaN"}),
+    "lowest": (LOWEST, _MEANS | {"masked": "0", "lowest": "0"}),
+    "-3e38": (-3e38, _MEANS),
+}
+"""What rows give whose every key is dropped to, or has added, such a number."""
 
 KEPT: dict[str, Array] = {
     "half of the keys": np.random.default_rng(7).random((60, 300)) < 0.5,

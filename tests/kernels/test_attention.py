@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from tests.kernels.conformance import (
+    EMPTY,
     KEPT,
     Array,
     AttentionTile,
@@ -208,20 +209,6 @@ def test_rows_do_not_depend_on_how_queries_are_split(isa: str) -> None:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("attention_avx512.cpp", emit("attention", "avx512").text)
-
-
-Rows = dict[str, str]
-_ZEROS = dict.fromkeys(ZERO_ROWS, "0")
-_MEANS = dict.fromkeys(ZERO_ROWS, "mean")
-EMPTY: dict[str, tuple[float, Rows]] = {
-    "bool": (-np.inf, _ZEROS | {"none": "NaN"}),
-    "bool, lowest": (LOWEST, _MEANS | {"masked": "0", "lowest": "0"}),
-    "bool, -1e9": (-1e9, _MEANS),
-    "-inf": (-np.inf, _ZEROS | {"none": "NaN"}),
-    "lowest": (LOWEST, _MEANS | {"masked": "0", "lowest": "0"}),
-    "-3e38": (-3e38, _MEANS),
-}
-"""What rows give whose every key is dropped to, or has added, such a number."""
 
 
 @pytest.mark.parametrize("zero_rows", ZERO_ROWS)

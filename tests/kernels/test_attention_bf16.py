@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import (
+    EMPTY,
     KEPT,
     Array,
     AttentionTile,
@@ -19,6 +20,7 @@ from tests.kernels.conformance import (
     scratch_size,
 )
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.ops.attention import ZERO_ROWS
 from tracea_graph.ops.bf16 import round_bf16
 
 LEVELS = levels("bf16")
@@ -27,7 +29,13 @@ WEIGHTS = 2.0**-8
 
 
 def attend(
-    level: str, q: Array, k: Array, v: Array, mask: Array | None = None, fill: float = -np.inf
+    level: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None = None,
+    fill: float = -np.inf,
+    zero_rows: str = "none",
 ) -> Array:
     """One head of float32 numbers that are bf16."""
     unit, (name, size_name, _) = (
@@ -45,7 +53,7 @@ def attend(
         q=address(q), q_stride=head // 2, k=address(k), k_stride=head // 2, k_col=1,
         v=address(v), v_stride=head_v // 2, scale=head**-0.5,
         scratch=memory.ctypes.data + start, y=out.address, y_stride=out.stride, y_size=4,
-        before=-1, fill=fill,
+        before=-1, fill=fill, zero_rows=ZERO_ROWS.index(zero_rows),
     )  # fmt: skip
     if mask is not None:
         mask = guarded(mask)
@@ -99,14 +107,20 @@ def test_masks(level: str, boolean: bool, keys: int) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_row_without_keys_is_nan_or_the_average(level: str) -> None:
-    """NaN where dropped scores are -inf, the average where they are finite and equal."""
-    q, k, v = inputs(2, 21, 8, 18)
-    mask = np.ones((2, 21), bool)
-    mask[1] = False
-    assert np.isnan(attend(level, q, k, v, mask)[1]).all()
-    got = attend(level, q, k, v, mask, fill=-1e9)
-    np.testing.assert_allclose(got[1], v.mean(0), atol=1e-6)
+@pytest.mark.parametrize("zero_rows", ZERO_ROWS)
+@pytest.mark.parametrize("kind", EMPTY)
+def test_rows_without_keys(level: str, kind: str, zero_rows: str) -> None:
+    q, k, v = inputs(30, 300, 16, 24)
+    low, rows = EMPTY[kind]
+    keep = np.random.default_rng(7).random((30, 300)) < 0.5
+    empty = np.arange(30) % 3 == 0
+    keep[1::3], keep[empty] = True, False
+    mask = keep if kind.startswith("bool") else np.where(keep, np.float32(0), np.float32(low))
+    got = attend(level, q, k, v, mask, low, zero_rows)
+    wanted = {"NaN": np.nan, "0": 0.0, "mean": v.astype(np.float64).mean(0)}[rows[zero_rows]]
+    np.testing.assert_allclose(got[empty], np.broadcast_to(wanted, got[empty].shape), atol=1e-5)
+    error = np.abs(got[~empty] - reference(q[~empty], k, v, keep[~empty])).max()
+    assert error <= WEIGHTS * np.abs(v).max()
 
 
 @pytest.mark.parametrize("level", LEVELS)
