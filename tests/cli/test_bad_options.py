@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli.support import LEGAL, refused
-from tiny import transformer
+from cli.support import COMMAND, LEGAL, refused
+from tiny import ROOT, transformer
 
 from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
@@ -136,6 +138,13 @@ def test_stdout_on_a_full_disk(
         assert main(["explain", "good.onnx"]) == 0, "the rest goes nowhere"
     said = "error: the output cannot be written: No space left on device\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+def test_an_error_nobody_can_read_has_its_code(home: Path, streams: str) -> None:
+    command = shlex.join([*COMMAND, str(home / "gone.onnx")])
+    done = subprocess.run(["sh", "-c", f"{command} {streams}"], cwd=ROOT, check=False)
+    assert done.returncode == 2
 
 
 @pytest.mark.compiler

@@ -49,6 +49,7 @@ __all__ = ["main", "optimize_main"]
 
 INTERNAL = 70
 _NARROWEST, _UNLIMITED = 60, 100_000
+_STDERR = 2
 _LONGEST = 6000
 """Characters of a complaint: two paths, and words about them."""
 
@@ -96,6 +97,7 @@ def _guarded(
     run: Callable[[argparse.Namespace], int],
 ) -> int:
     """Run a command; whatever goes wrong becomes one line on stderr and an exit code."""
+    _hold_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a file name may be no text in this locale
@@ -147,6 +149,18 @@ def _failed(error: Exception, verbose: int, model: Path | None = None) -> int:
     return INTERNAL
 
 
+def _hold_streams() -> None:
+    """Lead streams that are closed nowhere.
+
+    The next file that is opened would get their number, and what libraries write to stderr.
+    """
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(handle)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_STDERR, "w", encoding="utf-8")
+
+
 def _drop_stdout() -> None:
     """What stdout did not take is not tried again at the end."""
     if sys.stdout is not None:
@@ -157,7 +171,8 @@ def _complain(sentence: str) -> None:
     """One line on stderr; what a file or an option says in it may be of any length."""
     line = " ".join(sentence.split())
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
-    sys.stderr.write(plain(shown) + "\n")
+    with suppress(OSError):  # the exit code is left to tell
+        sys.stderr.write(plain(shown) + "\n")
 
 
 # ---- commands --------------------------------------------------------------------------
