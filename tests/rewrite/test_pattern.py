@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from graphs import Net
 
-from tracea_graph.rewrite import Match, Miss, match
-from tracea_graph.ttg import TileGraph
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, RulePass, match
+from tracea_graph.ttg import Region, TileGraph
 
 
 def found(pattern: Any, net: Net, *outputs: str) -> Match | Miss | None:
@@ -228,3 +229,99 @@ def test_matching_leaves_the_graph_alone() -> None:
     for region in graph.regions():
         match(relu_of_sum, graph, region)
     assert [(r.id, r.operands, r.results) for r in graph.regions()] == before
+
+
+def test_one_of_several_operators_and_operands_behind_the_named_ones() -> None:
+    def pattern(op: Any, x: Any) -> Any:
+        return op.one_of(("Sum", "Concat"), op.Exp(x, label="inside"), ..., label="last")
+
+    net, x = new()
+    graph_of = {
+        "Sum": net("Sum", net("Exp", x), x, x),
+        "Concat": net("Concat", net("Exp", x), x, axis=1),
+    }
+    for op, y in graph_of.items():
+        result = found(pattern, net, y)
+        assert isinstance(result, Match) and result.values == {"x": x}
+        assert (result.labels["last"].op, result.labels["inside"].op) == (op, "Exp")
+    assert found(pattern, net, net("Mul", net("Exp", x), x)) is None
+    only = found(lambda op, x: op.Sum(op.Exp(x)), net, graph_of["Sum"])
+    assert only is None, "what follows is no constant, and nothing says that it may be there"
+
+
+def test_a_pattern_ends_in_an_operator_whose_first_result_nobody_wants() -> None:
+    net, x = new()
+    _, index = net.many("TopK", 2, x, net.const(np.array([2]), np.int64))
+    net.nodes[-1].output[0] = ""
+    graph = net.graph(index)
+    root = graph.producer(index)
+    assert root is not None
+    result = match(lambda op, x: op.TopK(x, ...), graph, root)
+    assert isinstance(result, Match) and result.values == {"x": x}
+
+
+# ---- rules as passes -------------------------------------------------------------------
+
+
+def asked(rule: Rule, net: Net, *outputs: str) -> list[Proposal | Miss]:
+    graph = net.graph(*outputs)
+    root = graph.producer(outputs[0])
+    assert root is not None
+    return list(RulePass(rule).propose(graph, root))
+
+
+def summed(op: Any, x: Any, y: Any) -> Any:
+    return op.Add(op.Exp(x, label="exp"), y)
+
+
+def as_relu(m: Match) -> Region:
+    node = Node("relu", "Relu", (m.values["y"],), m.root.results)
+    return Region("new", "Relu", (m.values["y"],), m.root.results, (node,))
+
+
+def test_a_rule_tries_every_way_its_pattern_fits() -> None:
+    """The first one that nothing speaks against."""
+    net, x = new()
+    a, b = net("Exp", x), net("Exp", net("Neg", x))
+    y = net("Add", a, b)
+    rule = Rule("r", (summed,), as_relu, lambda m: None if m.values["y"] == a else "no")
+    (made,) = asked(rule, net, y)
+    assert isinstance(made, Proposal) and made.new[0].operands == (a,)
+    never = Rule("r", (summed,), as_relu, lambda m: f"not beside {m.values['y']}")
+    (miss,) = asked(never, net, y)
+    assert isinstance(miss, Miss) and miss.reason == f"not beside {b}"
+
+
+def test_a_rule_without_a_reason_says_nothing() -> None:
+    net, x = new()
+    e = net("Exp", x)
+    y = net("Add", e, x)
+    assert asked(Rule("r", (summed,), as_relu, lambda m: ""), net, y) == []
+    assert asked(Rule("r", (summed,), as_relu, lambda m: ""), net, y, e) == []
+    assert asked(Rule("r", (summed,), lambda m: ""), net, y) == []
+    (miss,) = asked(Rule("r", (summed,), as_relu), net, y, e)
+    assert isinstance(miss, Miss) and "is a graph output" in miss.reason
+
+
+def test_what_a_rule_keeps_may_have_other_readers() -> None:
+    net, x = new()
+    e = net("Exp", x)
+    rule = Rule("r", (summed,), as_relu, keeps=True)
+    (made,) = asked(rule, net, net("Add", e, x), e)
+    assert isinstance(made, Proposal) and [r.op for r in made.old] == ["Add", "Exp"]
+
+
+def test_a_rewrite_says_what_is_new_and_what_it_covers() -> None:
+    net, x = new()
+    spec = TensorSpec(DType.F32, (8,))
+
+    def rewrite(m: Match) -> Rewrite | str:
+        return Rewrite((as_relu(m),), (m.root,), {"extra": spec}, step=True)
+
+    (made,) = asked(Rule("r", (summed,), rewrite), net, net("Add", net("Exp", x), x))
+    assert isinstance(made, Proposal) and made.step and made.specs == {"extra": spec}
+    assert [r.op for r in made.old] == ["Add"] and made.rule == "r"
+    (miss,) = asked(
+        Rule("r", (summed,), lambda m: "found on the way"), net, net("Add", net("Exp", x), x)
+    )
+    assert isinstance(miss, Miss) and miss.reason == "found on the way"

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from tracea_graph.rewrite.memo import Memo
-from tracea_graph.rewrite.pattern import Match, Miss, OpBuilder, Rule, constant_number, match
+from tracea_graph.rewrite.pattern import (
+    Match,
+    Miss,
+    OpBuilder,
+    Rewrite,
+    Rule,
+    constant_number,
+    match,
+)
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Price, Proposal, RulePass
 from tracea_graph.rewrite.scheduler import constant_values, schedule
 from tracea_graph.rewrite.trace import Decision, Trace
@@ -20,6 +28,7 @@ __all__ = [
     "Phase",
     "Price",
     "Proposal",
+    "Rewrite",
     "Rule",
     "RulePass",
     "Trace",

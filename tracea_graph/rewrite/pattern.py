@@ -7,23 +7,27 @@ The parameters are variables: each binds one value, the same one wherever it app
 matches a constant of one element.  ``Add``, ``Mul``, ``Max`` and ``Min`` match either operand
 order.  Spellings that mean the same are one form: ``op.scaled`` (``x*c``, ``x/(1/c)``),
 ``op.square`` (``x*x``, ``Pow(x, 2)``), ``op.rsqrt`` (``1/Sqrt``, ``Reciprocal(Sqrt)``,
-``Pow(x, -½)``), ``op.over_sqrt`` (``a/Sqrt(v)``, ``a*rsqrt(v)``).
+``Pow(x, -½)``), ``op.over_sqrt`` (``a/Sqrt(v)``, ``a*rsqrt(v)``).  ``op.one_of`` names several
+operators of which any fits; ``...`` behind the last operand lets anything follow, where otherwise
+constants alone may.  Fused regions are operators of their own name: ``op.FusedGemm(x, ...)``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Match", "Miss", "OpBuilder", "Rule", "constant_number", "match"]
+__all__ = [
+    "Match", "Miss", "OpBuilder", "Rewrite", "Rule", "constant_number", "match", "matches",
+]  # fmt: skip
 
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min")
 _LITERAL_RTOL = 5e-5
@@ -41,7 +45,8 @@ class Var:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator with leading operands; further constant operands are allowed."""
+    """An operator with leading operands; further constant operands are allowed, and behind a
+    last ``...`` any others."""
 
     op: str
     args: tuple[Any, ...]
@@ -67,6 +72,10 @@ class OpBuilder:
     def either(self, *alternatives: Any) -> Either:
         """Any of these spellings."""
         return Either(alternatives)
+
+    def one_of(self, names: Iterable[str], *args: Any, label: str = "") -> Either:
+        """The same operands of any of these operators."""
+        return Either(tuple(Call(name, args, label) for name in names))
 
     def scaled(self, x: Any, factor: float) -> Either:
         """``x * factor`` or ``x / (1 / factor)``."""
@@ -119,16 +128,39 @@ class Miss:
     rule: str
     where: str
     reason: str
+    match: Match | None = field(default=None, compare=False, repr=False)
+    """What fits all the same."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What a rule puts in place of what it covers.
+
+    ``old`` is that where it is not what the pattern covers.  ``specs`` and ``weights`` describe
+    values that are new.  See :class:`~tracea_graph.rewrite.proposal.Proposal` for the rest.
+    """
+
+    new: tuple[Region, ...]
+    old: tuple[Region, ...] = ()
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict)
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    step: bool = False
 
 
 @dataclass(frozen=True)
 class Rule:
-    """``pattern`` finds, ``check`` says why not (or None), ``rewrite`` builds the new region."""
+    """``pattern`` finds, ``check`` says why not (or None), ``rewrite`` builds the new region.
+
+    A reason may be found on the way, too: then it is what ``rewrite`` returns.  An empty one means
+    that there is nothing to tell.  A rule that ``keeps`` writes what lies inside for its other
+    readers; others do not apply where there are any.
+    """
 
     name: str
     patterns: tuple[Callable[..., Any], ...]
-    rewrite: Callable[[Match], Region]
+    rewrite: Callable[[Match], Region | Rewrite | str]
     check: Callable[[Match], str | None] = lambda m: None
+    keeps: bool = False
 
 
 def constant_number(graph: TileGraph, value: str) -> float | None:
@@ -141,21 +173,31 @@ def constant_number(graph: TileGraph, value: str) -> float | None:
 
 
 def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match | Miss | None:
-    """Match a pattern with its result at ``root``'s first result.
+    """The first of :func:`matches`."""
+    return next(matches(pattern, graph, root), None)
 
-    None: the shape of the graph is different.  A Miss: it fits, but something inside is read by
-    others or is a graph output.
+
+def matches(
+    pattern: Callable[..., Any], graph: TileGraph, root: Region, keeps: bool = False
+) -> Iterator[Match | Miss]:
+    """Match a pattern that ends in ``root``, all ways it fits.
+
+    A Miss, where there is no other way: it fits, but something inside is read by others or is a
+    graph output, which is no matter to a rule that ``keeps`` it.
     """
     tree, last = _tree(pattern)
     if root.op not in last:
-        return None
+        return
     blocked: Miss | None = None
-    for found in _match(tree, root.results[0], Match(graph, root)):
-        reason = _blocked(found)
+    for found in _at_root(tree, root, Match(graph, root)):
+        reason = None if keeps else _blocked(found)
         if reason is None:
-            return found
-        blocked = Miss("", root.id, reason)
-    return blocked
+            blocked = None
+            yield found
+        else:
+            blocked = Miss("", root.id, reason, found)
+    if blocked:
+        yield blocked
 
 
 @cache
@@ -202,14 +244,24 @@ def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
         if number is not None and abs(number - tree) <= tolerance * abs(tree):
             yield found
     else:
-        yield from _match_call(tree, value, found)
+        yield from _match_call(tree, found.graph.producer(value), found)
 
 
-def _match_call(tree: Call, value: str, found: Match) -> Iterator[Match]:
-    region = found.graph.producer(value)
-    if region is None or region.op != tree.op or len(region.operands) < len(tree.args):
+def _at_root(tree: Any, root: Region, found: Match) -> Iterator[Match]:
+    """Whichever of its results anybody reads."""
+    if isinstance(tree, Either):
+        for alternative in tree.alternatives:
+            yield from _at_root(alternative, root, found)
+    else:
+        yield from _match_call(tree, root, found)
+
+
+def _match_call(tree: Call, region: Region | None, found: Match) -> Iterator[Match]:
+    anything = tree.args[-1:] == (...,)
+    args = tree.args[:-1] if anything else tree.args
+    if region is None or region.op != tree.op or len(region.operands) < len(args):
         return
-    rest = region.operands[len(tree.args) :]
+    rest = () if anything else region.operands[len(args) :]
     if any(v and found.graph.weight(v) is None for v in rest):
         return
     here = found.with_region(region, tree.label)
@@ -217,7 +269,7 @@ def _match_call(tree: Call, value: str, found: Match) -> Iterator[Match]:
     if tree.op in _COMMUTATIVE and len(region.operands) == 2:
         orders.append(region.operands[::-1])
     for operands in orders:
-        yield from _match_all(tree.args, operands, here)
+        yield from _match_all(args, operands, here)
 
 
 def _match_all(trees: tuple[Any, ...], values: tuple[str, ...], found: Match) -> Iterator[Match]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.rewrite.pattern import Miss, Rule, match
+from tracea_graph.rewrite.pattern import Match, Miss, Rewrite, Rule, matches
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Cost", "Limits", "Pass", "Phase", "Preview", "Price", "Proposal", "RulePass"]
@@ -70,17 +70,27 @@ class RulePass:
         if not region.results:
             return
         for pattern in self.rule.patterns:
-            found = match(pattern, graph, region)
-            if found is None:
-                continue
-            if isinstance(found, Miss):
-                yield Miss(self.name, found.where, found.reason)
-                continue
-            if (reason := self.rule.check(found)) is not None:
+            reason = ""
+            for found in matches(pattern, graph, region, self.rule.keeps):
+                made = self._made(found)
+                if isinstance(made, Rewrite):
+                    old = made.old or found.covered if isinstance(found, Match) else made.old
+                    yield Proposal(
+                        self.name, old, made.new, made.specs, made.weights, step=made.step
+                    )
+                    return
+                reason = reason or made
+            if reason:
                 yield Miss(self.name, region.id, reason)
-                continue
-            yield Proposal(self.name, found.covered, (self.rule.rewrite(found),))
-            return
+
+    def _made(self, found: Match | Miss) -> Rewrite | str:
+        """The rewrite, or why not; nothing where there is nothing to tell."""
+        if isinstance(found, Miss):
+            fits = found.match is None or self.rule.check(found.match) != ""
+            return found.reason if fits else ""
+        reason = self.rule.check(found)
+        made = self.rule.rewrite(found) if reason is None else reason
+        return Rewrite((made,)) if isinstance(made, Region) else made
 
 
 @dataclass(frozen=True, eq=False)
