@@ -122,10 +122,7 @@ _REDUCE = Phase(
     "reduce",
     (
         *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
-        reductions.LiftReduce(),
-        reductions.LiftArg(),
-        reductions.LiftTopK(),
-        reductions.LiftSoftmax(),
+        *map(RulePass, reductions.LIFTED),
     ),
 )
 """After convolutions: a pool or norm between them is a step of their program."""
@@ -166,23 +163,23 @@ def _lift(plain_weights: bool) -> Phase:
         "lift",
         (
             gemm.LiftGemm(plain_weights),
-            matmul.LiftMatMul(),
-            embedding.LiftEmbedding(),
-            taking.LiftTake(),
-            gemm.AbsorbBias(),
+            RulePass(matmul.MATMUL),
+            RulePass(embedding.EMBEDDING),
+            RulePass(taking.TAKE),
+            RulePass(gemm.BIAS),
             gemm.AbsorbFlattening(),
-            conv.LiftConv(),
-            conv.AbsorbPad(),
+            RulePass(conv.CONV),
+            RulePass(conv.PAD),
             transposed.LiftTransposed(plain_weights),
             batch_norm.AbsorbBatchNorm(),
             branches.AddBranches(),
-            pool.LiftPool(),
-            pool.AbsorbFlatten(),
-            pool.AbsorbUnsqueeze(),
-            resize.LiftResize(),
-            shuffle.LiftShuffle(),
+            RulePass(pool.POOL),
+            RulePass(pool.FLATTEN),
+            RulePass(pool.UNSQUEEZE),
+            RulePass(resize.RESIZE),
+            RulePass(shuffle.SHUFFLE),
             shuffle.LiftPiles(),
-            recurrent.LiftRecurrent(),
+            RulePass(recurrent.RECURRENT),
         ),
     )
 
@@ -192,14 +189,14 @@ def _fuse(plain_weights: bool) -> tuple[Phase, ...]:
     near = () if plain_weights else (projections.MergeProjections(),)
     alone = () if plain_weights else (projections.MergeProducts(),)
     fuse = (
-        embedding.MergeEmbeddings(),
+        RulePass(embedding.SUM),
         *near,
         epilogue.AbsorbEpilogue(),
-        gemm.AbsorbNorm(),
-        batch_norm.LiftBatchNorm(),
+        RulePass(gemm.NORM),
+        RulePass(batch_norm.BATCH_NORM),
         conv.AbsorbConvEpilogue(),
-        padding.LiftPad(),
-        embedding.AbsorbEmbeddingNorm(),
+        RulePass(padding.PAD),
+        RulePass(embedding.NORM),
         elementwise.MergeElementwise(),
     )
     # last: a sum that a product could have taken must not go to the norm behind it

@@ -5,7 +5,7 @@ LSTM(x, W, R, B, , h0, c0), GRU(…)  -> FusedRecurrent
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.recurrent import GATES, RecurrentParams
 from tracea_graph.ops.weights import Floats
 from tracea_graph.passes.regions import attribute, fused, is_f32
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftRecurrent"]
+__all__ = ["RECURRENT"]
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 _PLAIN = {
@@ -28,35 +28,38 @@ _LENGTHS, _STATE, _PEEPHOLES = 4, 5, 7
 _RESULTS = ("y", "h", "c")
 
 
-class LiftRecurrent:
+def _cell(op: Any, x: Any, w: Any, r: Any) -> Any:
+    return op.one_of([kind.upper() for kind in GATES], x, w, r, ...)
+
+
+def _check(m: Match) -> str | None:
+    return _unfit(m.graph, m.root, m.root.op.lower(), _padded(m.root))
+
+
+def _padded(region: Region) -> tuple[str, ...]:
+    return (*region.operands, *[""] * (_PEEPHOLES + 1))
+
+
+def _lift(m: Match) -> Rewrite:
     """A cell with constant matrices and ONNX's default activations."""
-
-    name = "recurrent"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        kind = region.op.lower()
-        if kind not in GATES or region.fused:
-            return
-        operands = (*region.operands, *[""] * (_PEEPHOLES + 1))
-        if (reason := _unfit(graph, region, kind, operands)) is not None:
-            yield Miss(self.name, region.id, reason)
-            return
-        states = [v for v in operands[_STATE : _STATE + (2 if kind == "lstm" else 1)] if v]
-        params = RecurrentParams(
-            kind,
-            graph.weights[operands[1]].shape[2],
-            graph.weights[operands[2]].shape[2],
-            _DIRECTIONS[_text(region, "direction", "forward")],
-            bool(states),
-            tuple(n for n, v in zip(_RESULTS, region.results, strict=False) if v),
-            kind == "gru" and not attribute(region, "linear_before_reset", 0),
-        )
-        weights = _stored(graph, operands, params)
-        new = fused(
-            self.name, params, (operands[0], *(w.name for w in weights), *states),
-            tuple(filter(None, region.results)), [region],
-        )  # fmt: skip
-        yield Proposal(self.name, (region,), (new,), weights={w.name: w for w in weights})
+    graph, region, operands = m.graph, m.root, _padded(m.root)
+    kind = region.op.lower()
+    states = [v for v in operands[_STATE : _STATE + (2 if kind == "lstm" else 1)] if v]
+    params = RecurrentParams(
+        kind,
+        graph.weights[operands[1]].shape[2],
+        graph.weights[operands[2]].shape[2],
+        _DIRECTIONS[_text(region, "direction", "forward")],
+        bool(states),
+        tuple(n for n, v in zip(_RESULTS, region.results, strict=False) if v),
+        kind == "gru" and not attribute(region, "linear_before_reset", 0),
+    )
+    weights = _stored(graph, operands, params)
+    new = fused(
+        "recurrent", params, (operands[0], *(w.name for w in weights), *states),
+        tuple(filter(None, region.results)), [region],
+    )  # fmt: skip
+    return Rewrite((new,), weights={w.name: w for w in weights})
 
 
 def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...]) -> str | None:
@@ -119,3 +122,6 @@ def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams
     if params.late:
         made.append(Weight(f"{of}_rest", DType.F32, (directions, params.hidden), rest))
     return made
+
+
+RECURRENT = Rule("recurrent", (_cell,), _lift, _check)

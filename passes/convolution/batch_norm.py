@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tracea_graph.ir import Extent, Weight
 from tracea_graph.ops.chain import Chain, Step
@@ -30,10 +31,10 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbBatchNorm", "LiftBatchNorm", "read_affine"]
+__all__ = ["BATCH_NORM", "AbsorbBatchNorm", "read_affine"]
 
 
 def read_affine(graph: TileGraph, region: Region) -> Affine | str:
@@ -97,31 +98,33 @@ class AbsorbBatchNorm:
         return Proposal(self.name, (conv, norm), (new,), weights=weights)
 
 
-class LiftBatchNorm:
+def _norm(op: Any, x: Any) -> Any:
+    return op.BatchNormalization(x, ...)
+
+
+def _lift(m: Match) -> Rewrite | str:
     """A batch normalisation no convolution took is a product and a sum per channel."""
+    graph, region = m.graph, m.root
+    affine, spec = read_affine(graph, region), m.spec("x")
+    if isinstance(affine, str):
+        return affine
+    if spec.rank is None or not 2 <= spec.rank <= 6:
+        return "the rank of its input is not known"
+    covered = _bands(graph, region) or (region,)
+    value, result = covered[0].operands[0], covered[-1].results[0]
+    scale, shift = affine.weights(result, spec.rank - 2)
+    if len(covered) > 1:
+        spec = graph.spec(value)
+        scale, shift = (_over_rows(w, spec.shape or ()) for w in (scale, shift))
+    names = (value, scale.name, shift.name)
+    kinds = tuple(kind_of(s, spec) for s in (spec, scale.spec, shift.spec))
+    chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
+    new = fused("batch-norm", ElementwiseParams(chain), names, (result,), covered)
+    weights = {scale.name: scale, shift.name: shift}
+    return Rewrite((new,), covered, weights=weights, step=True)
 
-    name = "batch-norm"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "BatchNormalization":
-            return
-        affine, spec = read_affine(graph, region), graph.spec(region.operands[0])
-        if isinstance(affine, str) or spec.rank is None or not 2 <= spec.rank <= 6:
-            reason = affine if isinstance(affine, str) else "the rank of its input is not known"
-            yield Miss(self.name, region.id, reason)
-            return
-        covered = _bands(graph, region) or (region,)
-        value, result = covered[0].operands[0], covered[-1].results[0]
-        scale, shift = affine.weights(result, spec.rank - 2)
-        if len(covered) > 1:
-            spec = graph.spec(value)
-            scale, shift = (_over_rows(w, spec.shape or ()) for w in (scale, shift))
-        names = (value, scale.name, shift.name)
-        kinds = tuple(kind_of(s, spec) for s in (spec, scale.spec, shift.spec))
-        chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
-        new = fused(self.name, ElementwiseParams(chain), names, (result,), covered)
-        weights = {scale.name: scale, shift.name: shift}
-        yield Proposal(self.name, covered, (new,), weights=weights, step=True)
+BATCH_NORM = Rule("batch-norm", (_norm,), _lift)
 
 
 def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:

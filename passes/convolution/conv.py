@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
@@ -25,87 +26,76 @@ from tracea_graph.passes.regions import (
     operand_producer,
     same_shape,
 )
-from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "CONV",
+    "PAD",
     "AbsorbConvEpilogue",
-    "AbsorbPad",
-    "LiftConv",
     "conv_behind",
 ]
 
 
-class LiftConv:
+def _conv(op: Any, x: Any) -> Any:
+    return op.Conv(x, ...)
+
+
+def _lift(m: Match) -> Rewrite | str:
     """A convolution with constant filters."""
-
-    name = "conv"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "Conv":
-            return
-        found = self._build(graph, region)
-        yield Miss(self.name, region.id, found) if isinstance(found, str) else found
-
-    def _build(self, graph: TileGraph, region: Region) -> Proposal | str:
-        x, w, *rest = region.operands
-        weight, shape = graph.weight(w), graph.spec(x).shape
-        bias = rest[0] if rest else ""
-        if weight is None:
-            return f"the filters {w!r} are not constant"
-        if shape is None or len(shape) != len(weight.shape):
-            return "the rank of its input is not known"
-        if not is_f32(graph, x, w, *([bias] if bias else [])):
-            return "the operands are not float32"
-        if weight.count == 0 or shape[1] == 0 or len(shape) < 3:
-            return "it has no channels, filters or spatial axes"
-        window = read_window(region, weight.shape[2:], shape[2:])
-        if isinstance(window, str):
-            return window
-        groups = int(str(attribute(region, "group", 1)))
-        channels = weight.shape[1] * groups
-        if shape[1] not in (channels,):
-            return "the number of input channels is not known"
-        weights: dict[str, Weight] = {}
-        live, taps = live_taps(window, shape[2:])
-        if live != window and not others_need(graph, w):
-            window, weight = live, taken(weight, taps)
-            weights[weight.name] = weight
-        params = ConvParams(channels, weight.shape[0], window, groups, bias=bool(bias))
-        w = weight.name
-        operands = (x, w, *([bias] if bias else []))
-        new = fused(self.name, params, operands, region.results, [region])
-        return Proposal(self.name, (region,), (new,), weights=weights, step=True)
+    graph, region = m.graph, m.root
+    x, w, *rest = region.operands
+    weight, shape = graph.weight(w), graph.spec(x).shape
+    bias = rest[0] if rest else ""
+    if weight is None:
+        return f"the filters {w!r} are not constant"
+    if shape is None or len(shape) != len(weight.shape):
+        return "the rank of its input is not known"
+    if not is_f32(graph, x, w, *([bias] if bias else [])):
+        return "the operands are not float32"
+    if weight.count == 0 or shape[1] == 0 or len(shape) < 3:
+        return "it has no channels, filters or spatial axes"
+    window = read_window(region, weight.shape[2:], shape[2:])
+    if isinstance(window, str):
+        return window
+    groups = int(str(attribute(region, "group", 1)))
+    channels = weight.shape[1] * groups
+    if shape[1] not in (channels,):
+        return "the number of input channels is not known"
+    weights: dict[str, Weight] = {}
+    live, taps = live_taps(window, shape[2:])
+    if live != window and not others_need(graph, w):
+        window, weight = live, taken(weight, taps)
+        weights[weight.name] = weight
+    params = ConvParams(channels, weight.shape[0], window, groups, bias=bool(bias))
+    w = weight.name
+    operands = (x, w, *([bias] if bias else []))
+    new = fused("conv", params, operands, region.results, [region])
+    return Rewrite((new,), weights=weights, step=True)
 
 
 def conv_behind(graph: TileGraph, value: str) -> Region | None:
     return operand_producer(graph, value, "FusedConv")
 
 
-class AbsorbPad:
+def _behind_pad(op: Any, x: Any) -> Any:
+    return op.FusedConv(op.Pad(x, ..., label="pad"), ...)
+
+
+def _pad_check(m: Match) -> str | None:
+    pads = _read_pad(m.graph, m.labels["pad"])
+    return pads if isinstance(pads, str) else None
+
+
+def _pad(m: Match) -> Region:
     """Zeros padded in front of a convolution are its own padding."""
-
-    name = "conv-pad"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not isinstance(region.params, ConvParams):
-            return
-        pad = operand_producer(graph, region.operands[0], "Pad")
-        if pad is None:
-            return
-        pads = _read_pad(graph, pad)
-        if isinstance(pads, str):
-            yield Miss(self.name, region.id, pads)
-            return
-        if not only_read_by(graph, region.operands[0], region):
-            yield Miss(self.name, region.id, f"{region.operands[0]!r} has other readers")
-            return
-        window = region.params.window
-        total = tuple(a + b for a, b in zip(window.pads, pads, strict=True))
-        params = dataclasses.replace(region.params, window=dataclasses.replace(window, pads=total))
-        operands = (pad.operands[0], *region.operands[1:])
-        new = fused(self.name, params, operands, region.results, (pad, region))
-        yield Proposal(self.name, (pad, region), (new,))
+    pad, pads = m.labels["pad"], _read_pad(m.graph, m.labels["pad"])
+    assert not isinstance(pads, str)
+    window = m.root.params.window
+    total = tuple(a + b for a, b in zip(window.pads, pads, strict=True))
+    params = dataclasses.replace(m.root.params, window=dataclasses.replace(window, pads=total))
+    operands = (m.values["x"], *m.root.operands[1:])
+    return fused("conv-pad", params, operands, m.root.results, (pad, m.root))
 
 
 def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
@@ -132,6 +122,10 @@ def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
     if any((*pads[:2], *pads[rank : rank + 2])) or min(pads) < 0:
         return "batch or channels are padded, or something is cut off"
     return (*pads[2:rank], *pads[rank + 2 :])
+
+
+CONV = Rule("conv", (_conv,), _lift)
+PAD = Rule("conv-pad", (_behind_pad,), _pad, _pad_check)
 
 
 # ---- epilogues ---------------------------------------------------------------------------

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import read_window
-from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbFlatten", "AbsorbUnsqueeze", "LiftPool"]
+__all__ = ["FLATTEN", "POOL", "UNSQUEEZE"]
 
 _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
@@ -24,46 +25,41 @@ _CLIPPED = 19
 rounded up they never did."""
 
 
-class LiftPool:
-    """MaxPool, AveragePool, their global forms, and the mean over all spatial axes; the maximum
-    too where a convolution made what it is of."""
+def _pooled(op: Any, x: Any) -> Any:
+    return op.one_of((*_GLOBAL, *_REDUCED, *_WINDOWED), x, ...)
 
-    name = "pool"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or region.op not in (*_GLOBAL, *_REDUCED, *_WINDOWED):
-            return
-        found = self._read(graph, region)
-        if isinstance(found, PoolParams):
-            new = fused(self.name, found, region.operands[:1], region.results[:1], [region])
-            yield Proposal(self.name, (region,), (new,), step=True)
-        elif found:
-            yield Miss(self.name, region.id, found)
+def _pool(m: Match) -> Rewrite | str:
+    """The maximum over all spatial axes only where a convolution made what it is of."""
+    found = _read(m.graph, m.root)
+    if isinstance(found, str):
+        return found
+    new = fused("pool", found, m.root.operands[:1], m.root.results[:1], [m.root])
+    return Rewrite((new,), step=True)
 
-    def _read(self, graph: TileGraph, region: Region) -> PoolParams | str:
-        """The parameters, a reason why there are none, or "" where it is no pooling at all."""
-        shape = graph.spec(region.operands[0]).shape
-        if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
-            plain = region.op in _REDUCED
-            return (
-                ""
-                if plain
-                else "its input is not known to have so many channels and one or two axes"
-            )
-        if not is_f32(graph, region.operands[0]):
-            return "its input is not float32"
-        if region.op in _REDUCED:
-            axes = constant_ints(region, graph, "axes", 1) or ()
-            if {a % len(shape) for a in axes} != set(range(2, len(shape))):
-                return ""
-            if region.op == "ReduceMax" and not _made_by_conv(graph, region.operands[0]):
-                return ""
-            return PoolParams(_REDUCED[region.op], flat=attribute(region, "keepdims", 1) == 0)
-        if region.op in _GLOBAL:
-            return PoolParams(_GLOBAL[region.op])
-        if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
-            return "its indices are read too"
-        return _windowed(region, shape[2:], graph.opset)
+
+def _read(graph: TileGraph, region: Region) -> PoolParams | str:
+    """The parameters, a reason why there are none, or "" where it is no pooling at all."""
+    shape = graph.spec(region.operands[0]).shape
+    if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
+        plain = region.op in _REDUCED
+        return (
+            "" if plain else "its input is not known to have so many channels and one or two axes"
+        )
+    if not is_f32(graph, region.operands[0]):
+        return "its input is not float32"
+    if region.op in _REDUCED:
+        axes = constant_ints(region, graph, "axes", 1) or ()
+        if {a % len(shape) for a in axes} != set(range(2, len(shape))):
+            return ""
+        if region.op == "ReduceMax" and not _made_by_conv(graph, region.operands[0]):
+            return ""
+        return PoolParams(_REDUCED[region.op], flat=attribute(region, "keepdims", 1) == 0)
+    if region.op in _GLOBAL:
+        return PoolParams(_GLOBAL[region.op])
+    if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
+        return "its indices are read too"
+    return _windowed(region, shape[2:], graph.opset)
 
 
 def _made_by_conv(graph: TileGraph, value: str) -> bool:
@@ -135,49 +131,46 @@ def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | str:
     return dataclasses.replace(window, kernel=tuple(kernel), pads=pads)
 
 
-class AbsorbFlatten:
+def _flat(op: Any, x: Any) -> Any:
+    return op.one_of(("Flatten", "Reshape", "Squeeze"), op.FusedPool(x, label="pool"), ...)
+
+
+def _flat_check(m: Match) -> str | None:
+    pool = m.labels["pool"]
+    before, after = (m.graph.spec(v).shape for v in (pool.results[0], m.root.results[0]))
+    flat = before is not None and after == before[:2] and set(before[2:]) == {1}
+    return None if flat and pool.params.window is None else ""
+
+
+def _flatten(m: Match) -> Region:
     """``[N, C, 1, 1]`` written as ``[N, C]`` at once."""
-
-    name = "pool-flatten"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op not in ("Flatten", "Reshape", "Squeeze"):
-            return
-        pool = operand_producer(graph, region.operands[0], "FusedPool")
-        if pool is None or graph.only_use(region.operands[0]) is None:
-            return
-        before, after = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
-        if before is None or after != before[:2] or set(before[2:]) != {1}:
-            return
-        if pool.params.window is not None:
-            return
-        params = dataclasses.replace(pool.params, flat=True)
-        new = fused(self.name, params, pool.operands, region.results, (pool, region))
-        yield Proposal(self.name, (pool, region), (new,))
+    pool = m.labels["pool"]
+    params = dataclasses.replace(pool.params, flat=True)
+    return fused("pool-flatten", params, pool.operands, m.root.results, (pool, m.root))
 
 
-class AbsorbUnsqueeze:
-    """Lines ``[N, C, L]`` made images of one line, pooled to one number per channel, and back.
+def _line(op: Any, x: Any) -> Any:
+    pool = op.FusedPool(op.Unsqueeze(x, ..., label="lift"), label="pool")
+    return op.one_of(("Reshape", "Squeeze"), pool, ...)
 
-    So newer exporters write adaptive pooling of lines.
-    """
 
-    name = "pool-unsqueeze"
+def _line_check(m: Match) -> str | None:
+    before, after = m.spec("x").shape, m.graph.spec(m.root.results[0]).shape
+    if m.labels["pool"].params.window or before is None or len(before) != 3:
+        return ""
+    lifted = m.graph.spec(m.labels["lift"].results[0]).shape
+    lines = lifted in ((*before[:2], 1, before[2]), (*before, 1))
+    return None if lines and after == (*before[:2], 1) else ""
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op not in ("Reshape", "Squeeze"):
-            return
-        pool = operand_producer(graph, region.operands[0], "FusedPool")
-        if pool is None or pool.params.window or graph.only_use(pool.results[0]) is None:
-            return
-        lift = operand_producer(graph, pool.operands[0], "Unsqueeze")
-        if lift is None or graph.only_use(lift.results[0]) is None:
-            return
-        before, after = (graph.spec(v).shape for v in (lift.operands[0], region.results[0]))
-        if before is None or len(before) != 3 or after != (*before[:2], 1):
-            return
-        if graph.spec(lift.results[0]).shape not in ((*before[:2], 1, before[2]), (*before, 1)):
-            return
-        covered = (lift, pool, region)
-        new = fused(self.name, pool.params, lift.operands[:1], region.results, covered)
-        yield Proposal(self.name, covered, (new,))
+
+def _pool_line(m: Match) -> Region:
+    """Lines ``[N, C, L]`` made images of one line, pooled to one number per channel, and back:
+    so newer exporters write adaptive pooling of lines."""
+    lift, pool = m.labels["lift"], m.labels["pool"]
+    covered = (lift, pool, m.root)
+    return fused("pool-unsqueeze", pool.params, lift.operands[:1], m.root.results, covered)
+
+
+POOL = Rule("pool", (_pooled,), _pool)
+FLATTEN = Rule("pool-flatten", (_flat,), _flatten, _flat_check)
+UNSQUEEZE = Rule("pool-unsqueeze", (_line,), _pool_line, _line_check)

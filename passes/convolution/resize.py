@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,38 +11,35 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
 from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.regions import attribute, fused, is_f32
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftResize"]
+__all__ = ["RESIZE"]
 
 _COORDINATES_SINCE, _SCALES_SINCE = 11, 9
 """Opsets that first let coordinates be chosen, and scales be an operand."""
 
 
-class LiftResize:
-    """Linear Resize and Upsample of one or two spatial axes, and to the nearest where that is no
-    repetition (``movement``)."""
-
-    name = "resize"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or region.op not in ("Resize", "Upsample"):
-            return
-        mode = attribute(region, "mode", "nearest")
-        if mode not in ("linear", "bilinear", "nearest"):
-            return
-        if mode == "nearest" and read_moves(graph, region) is not None:
-            return
-        found = _read(graph, region, str(mode))
-        if isinstance(found, str):
-            yield Miss(self.name, region.id, found)
-            return
-        params, operands = found
-        new = fused(self.name, params, operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), step=True)
+def _resized(op: Any, x: Any) -> Any:
+    return op.one_of(("Resize", "Upsample"), x, ...)
 
 
+def _resize(m: Match) -> Rewrite | str:
+    """To the nearest where that is no repetition (``movement``)."""
+    mode = attribute(m.root, "mode", "nearest")
+    if mode not in ("linear", "bilinear", "nearest"):
+        return ""
+    if mode == "nearest" and read_moves(m.graph, m.root) is not None:
+        return ""
+    found = _read(m.graph, m.root, str(mode))
+    if isinstance(found, str):
+        return found
+    params, operands = found
+    new = fused("resize", params, operands, m.root.results, [m.root])
+    return Rewrite((new,), step=True)
+
+
+RESIZE = Rule("resize", (_resized,), _resize)
 Found = tuple[ResizeParams, tuple[str, ...]]
 """The parameters, and what the kernel reads."""
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.moves import MoveParams
@@ -19,50 +20,50 @@ from tracea_graph.passes.regions import (
     same_shape,
     with_feeders,
 )
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftPiles", "LiftShuffle"]
+__all__ = ["SHUFFLE", "LiftPiles"]
 
 _TURNS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
 """How the axes of groups and channels change places; the spatial ones may be one."""
 
 
-class LiftShuffle:
+def _turned(op: Any, x: Any) -> Any:
+    split = op.Reshape(x, ..., label="split")
+    return op.Reshape(op.Transpose(split, label="turn"), ...)
+
+
+def _shuffle_check(m: Match) -> str | None:
+    turn, before = m.labels["turn"], m.spec("x").shape
+    parts = m.graph.spec(turn.operands[0]).shape
+    if attribute(turn, "perm", ()) not in _TURNS or not is_f32(m.graph, m.values["x"]):
+        return ""
+    if before is None or parts is None or len(before) != 4:
+        return ""
+    channels, groups, each = before[1], parts[1], parts[2]
+    if not isinstance(channels, int) or not isinstance(groups, int) or groups < 2:
+        return ""
+    if parts[0] != before[0] or each != channels // groups or channels % groups:
+        return ""
+    if not same_shape(m.spec("x"), m.graph.spec(m.root.results[0])):
+        return f"it does not give the shape of {m.values['x']!r} back"
+    return None
+
+
+def _shuffle(m: Match) -> Rewrite:
     """One move of a value whose channels are known."""
+    split, turn, value = m.labels["split"], m.labels["turn"], m.values["x"]
+    before, parts = m.spec("x").shape or (), m.graph.spec(turn.operands[0]).shape or ()
+    groups, channels = parts[1], before[1]
+    assert isinstance(groups, int) and isinstance(channels, int)
+    params = MoveParams("shuffle", (groups, channels))
+    covered = with_feeders(m.graph, (split, turn, m.root), (value,))
+    new = fused("shuffle", params, (value,), m.root.results, covered)
+    return Rewrite((new,), tuple(covered), step=True)
 
-    name = "shuffle"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "Reshape":
-            return
-        turn = operand_producer(graph, region.operands[0], "Transpose")
-        if turn is None or attribute(turn, "perm", ()) not in _TURNS:
-            return
-        split = operand_producer(graph, turn.operands[0], "Reshape")
-        if split is None:
-            return
-        value = split.operands[0]
-        before, parts = (graph.spec(v).shape for v in (value, turn.operands[0]))
-        if before is None or parts is None or len(before) != 4 or not is_f32(graph, value):
-            return
-        channels, groups, each = before[1], parts[1], parts[2]
-        if not isinstance(channels, int) or not isinstance(groups, int) or groups < 2:
-            return
-        if parts[0] != before[0] or each != channels // groups or channels % groups:
-            return
-        if not same_shape(graph.spec(value), graph.spec(region.results[0])):
-            yield Miss(self.name, region.id, f"it does not give the shape of {value!r} back")
-            return
-        if not only_read_by(graph, turn.operands[0], turn) or not only_read_by(
-            graph, region.operands[0], region
-        ):
-            yield Miss(self.name, region.id, "what lies between its steps is read by others")
-            return
-        params = MoveParams("shuffle", (groups, channels))
-        covered = with_feeders(graph, (split, turn, region), (value,))
-        new = fused(self.name, params, (value,), region.results, covered)
-        yield Proposal(self.name, tuple(covered), (new,), step=True)
+SHUFFLE = Rule("shuffle", (_turned,), _shuffle, _shuffle_check)
 
 
 class LiftPiles:

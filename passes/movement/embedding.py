@@ -8,98 +8,88 @@ FusedNorm(FusedEmbedding)                   -> FusedEmbedding(…, norm)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.embedding import MAX_TABLES, EmbeddingParams
-from tracea_graph.ops.norm import NormParams
-from tracea_graph.passes.regions import attribute, fused, operand_producer
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.rewrite import Match, Rewrite, Rule
+from tracea_graph.ttg import Region
 
-__all__ = ["AbsorbEmbeddingNorm", "LiftEmbedding", "MergeEmbeddings"]
+__all__ = ["EMBEDDING", "NORM", "SUM"]
 
 _MIN_COLUMNS = 16
 """Narrower tables are index arithmetic, not embeddings."""
 
 
-class LiftEmbedding:
+def _rows_of(op: Any, table: Any, ids: Any) -> Any:
+    return op.Gather(table, ids)
+
+
+def _table_check(m: Match) -> str | None:
+    weight, spec = m.graph.weight(m.values["table"]), m.spec("ids")
+    if weight is None or weight.dtype is not DType.F32 or len(weight.shape) != 2:
+        return ""
+    if attribute(m.root, "axis", 0) != 0 or weight.shape[1] < _MIN_COLUMNS:
+        return ""
+    if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:
+        return "the ids are not an integer tensor of known rank"
+    return None
+
+
+def _embed(m: Match) -> Region:
     """Rows of a constant float32 table looked up by integer ids."""
-
-    name = "embedding"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "Gather" or region.fused:
-            return
-        table, ids = region.operands
-        weight, spec = graph.weight(table), graph.spec(ids)
-        if weight is None or weight.dtype is not DType.F32 or len(weight.shape) != 2:
-            return
-        if attribute(region, "axis", 0) != 0 or weight.shape[1] < _MIN_COLUMNS:
-            return
-        if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:
-            yield Miss(self.name, region.id, "the ids are not an integer tensor of known rank")
-            return
-        new = fused(self.name, EmbeddingParams(1), (table, ids), region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+    operands = (m.values["table"], m.values["ids"])
+    return fused("embedding", EmbeddingParams(1), operands, m.root.results, [m.root])
 
 
-def _sum_behind(graph: TileGraph, value: str) -> Region | None:
-    region = operand_producer(graph, value, "FusedEmbedding")
-    return region if region is not None and region.params.norm is None else None
+def _sum_of_two(op: Any) -> Any:
+    return op.Add(op.FusedEmbedding(..., label="a"), op.FusedEmbedding(..., label="b"))
 
 
-class MergeEmbeddings:
+def _sum_check(m: Match) -> str | None:
+    a, b = m.labels["a"], m.labels["b"]
+    if a.params.norm is not None or b.params.norm is not None or a.id == b.id:
+        return ""
+    if a.params.tables + b.params.tables > MAX_TABLES:
+        return f"more than {MAX_TABLES} tables"
+    return None
+
+
+def _sum(m: Match) -> Rewrite | str:
     """The sum of two look-ups is one pass over the rows."""
-
-    name = "embedding-sum"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "Add":
-            return
-        parts = [_sum_behind(graph, v) for v in region.operands]
-        a, b = parts
-        if a is None or b is None or a.id == b.id:
-            return
-        if (
-            graph.only_use(region.operands[0]) is None
-            or graph.only_use(region.operands[1]) is None
-        ):
-            yield Miss(self.name, region.id, "a look-up has other readers")
-            return
-        tables = a.params.tables + b.params.tables
-        if tables > MAX_TABLES:
-            yield Miss(self.name, region.id, f"more than {MAX_TABLES} tables")
-            return
-        operands = (*a.operands, *b.operands)
-        ids = {graph.spec(v).dtype for v in operands[1::2]}
-        params = EmbeddingParams(tables)
-        try:
-            spec = params.infer([graph.spec(v) for v in operands])[0]
-        except ValueError as error:
-            yield Miss(self.name, region.id, str(error))
-            return
-        if len(ids) > 1:
-            yield Miss(self.name, region.id, "the ids have different integer types")
-            return
-        new = fused(self.name, params, operands, region.results, (a, b, region))
-        yield Proposal(self.name, (a, b, region), (new,), {region.results[0]: spec})
+    a, b = m.labels["a"], m.labels["b"]
+    operands = (*a.operands, *b.operands)
+    params = EmbeddingParams(a.params.tables + b.params.tables)
+    try:
+        spec = params.infer([m.graph.spec(v) for v in operands])[0]
+    except ValueError as error:
+        return str(error)
+    if len({m.graph.spec(v).dtype for v in operands[1::2]}) > 1:
+        return "the ids have different integer types"
+    new = fused("embedding-sum", params, operands, m.root.results, (a, b, m.root))
+    return Rewrite((new,), specs={m.root.results[0]: spec})
 
 
-class AbsorbEmbeddingNorm:
+def _normalised(op: Any) -> Any:
+    return op.FusedNorm(op.FusedEmbedding(..., label="rows"), ...)
+
+
+def _norm_check(m: Match) -> str | None:
+    free = m.root.params.prologue is None and m.labels["rows"].params.norm is None
+    return None if free else ""
+
+
+def _norm(m: Match) -> Region:
     """The normalisation of an embedding sum runs on each block of rows."""
+    rows, value = m.labels["rows"], m.root.operands[0]
+    keep = not only_read_by(m.graph, value, m.root)
+    params = dataclasses.replace(rows.params, norm=m.root.params.norm, keep_sum=keep)
+    results = (m.root.results[0], *([value] if keep else []))
+    operands = (*rows.operands, *m.root.operands[1:])
+    return fused("embedding-norm", params, operands, results, (rows, m.root))
 
-    name = "embedding-norm"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not isinstance(region.params, NormParams) or region.params.prologue is not None:
-            return
-        value = region.operands[0]
-        if (first := _sum_behind(graph, value)) is None:
-            return
-        keep = graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value))
-        params = dataclasses.replace(first.params, norm=region.params.norm, keep_sum=keep)
-        results = (region.results[0], *([value] if keep else []))
-        operands = (*first.operands, *region.operands[1:])
-        new = fused(self.name, params, operands, results, (first, region))
-        yield Proposal(self.name, (first, region), (new,))
+EMBEDDING = Rule("embedding", (_rows_of,), _embed, _table_check)
+SUM = Rule("embedding-sum", (_sum_of_two,), _sum, _sum_check)
+NORM = Rule("embedding-norm", (_normalised,), _norm, _norm_check, keeps=True)

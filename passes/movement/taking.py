@@ -6,51 +6,52 @@ GatherElements(x, Expand(i, …), axis=-1)        -> the same: what repeats is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, with_feeders
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, Rewrite, Rule
 
-__all__ = ["LiftTake"]
+__all__ = ["TAKE"]
 
 _SINCE = 11
 """The opset GatherElements came with."""
 
 
-class LiftTake:
-    """GatherElements along the last axis."""
+def _picked(op: Any, x: Any, index: Any) -> Any:
+    return op.GatherElements(x, index)
 
-    name = "take"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or region.op != "GatherElements" or graph.opset < _SINCE:
-            return
-        x, index = region.operands
-        rank = graph.spec(x).rank
-        if not rank or not is_f32(graph, x):
-            return
-        if attribute(region, "axis", 0) not in (-1, rank - 1):
-            yield Miss(self.name, region.id, "it does not pick along the last axis")
-            return
-        if graph.spec(index).dtype not in (DType.I32, DType.I64):
-            yield Miss(self.name, region.id, f"{index!r} is {graph.spec(index)}")
-            return
-        params, wanted = TakeParams(rank), graph.spec(region.results[0]).shape
-        repeat = operand_producer(graph, index, "Expand")
-        for value in (*([repeat.operands[0]] if repeat else []), index):
-            try:
-                made = params.infer([graph.spec(x), graph.spec(value)])[0].shape
-            except ValueError as why:
-                reason = str(why)
-                continue
-            if made != wanted:
-                reason = f"the shape of {region.results[0]!r} is not proven"
-                continue
-            covered = with_feeders(graph, [region], (x, value))
-            new = fused(self.name, params, (x, value), region.results, covered)
-            yield Proposal(self.name, tuple(covered), (new,))
-            return
-        yield Miss(self.name, region.id, reason)
+def _take_check(m: Match) -> str | None:
+    rank, index = m.spec("x").rank, m.spec("index")
+    if m.graph.opset < _SINCE or not rank or not is_f32(m.graph, m.values["x"]):
+        return ""
+    if attribute(m.root, "axis", 0) not in (-1, rank - 1):
+        return "it does not pick along the last axis"
+    if index.dtype not in (DType.I32, DType.I64):
+        return f"{m.values['index']!r} is {index}"
+    return None
+
+
+def _take(m: Match) -> Rewrite | str:
+    """GatherElements along the last axis, by what was repeated to its shape where it can be."""
+    graph, region, (x, index) = m.graph, m.root, m.root.operands
+    params, wanted = TakeParams(m.spec("x").rank or 0), graph.spec(region.results[0]).shape
+    repeat, reason = operand_producer(graph, index, "Expand"), ""
+    for value in (*([repeat.operands[0]] if repeat else []), index):
+        try:
+            made = params.infer([graph.spec(x), graph.spec(value)])[0].shape
+        except ValueError as why:
+            reason = str(why)
+            continue
+        if made != wanted:
+            reason = f"the shape of {region.results[0]!r} is not proven"
+            continue
+        covered = with_feeders(graph, [region], (x, value))
+        new = fused("take", params, (x, value), region.results, covered)
+        return Rewrite((new,), tuple(covered))
+    return reason
+
+
+TAKE = Rule("take", (_picked,), _take, _take_check)

@@ -26,17 +26,14 @@ from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.elementary import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
-from tracea_graph.rewrite import Match, Miss, Proposal, Rule
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "LIFTED",
     "RULES",
     "AbsorbAfter",
     "AbsorbBefore",
-    "LiftArg",
-    "LiftReduce",
-    "LiftSoftmax",
-    "LiftTopK",
     "axes_of",
 ]
 
@@ -73,129 +70,115 @@ def _fits(graph: TileGraph, value: str) -> str | None:
     return None
 
 
-class LiftReduce:
-    """One reduction as a region of its own."""
-
-    name = "reduce"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op in _POOLS:
-            kind, after, keepdims = _POOLS[region.op], "", True
-            rank = graph.spec(region.operands[0]).rank or 0
-            axes: tuple[int, ...] | str = tuple(range(2 - rank, 0))
-        elif region.op in _KINDS:
-            (kind, after), axes = _KINDS[region.op], axes_of(graph, region)
-            keepdims = attribute(region, "keepdims", 1) == 1
-        else:
-            return
-        reason = axes if isinstance(axes, str) else _fits(graph, region.operands[0])
-        if reason is None and not axes:
-            reason = "it reduces no axis"
-        if reason is not None:
-            yield Miss(self.name, region.id, reason)
-            return
-        epilogue = Chain((FULL,), (Step(after, (0,)),), (1,)) if after else None
-        assert not isinstance(axes, str)
-        params = ReduceParams(kind, axes, keepdims, None, epilogue)
-        new = fused(self.name, params, region.operands[:1], region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+def _reduced(op: Any, x: Any) -> Any:
+    return op.one_of((*_POOLS, *_KINDS), x, ...)
 
 
-class LiftSoftmax:
-    """Softmax or LogSoftmax as a region of its own."""
-
-    name = "softmax"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op not in ("Softmax", "LogSoftmax"):
-            return
-        value = region.operands[0]
-        if (reason := _fits(graph, value)) is not None:
-            yield Miss(self.name, region.id, reason)
-            return
-        rank = graph.spec(value).rank or 0
-        axis = attribute(region, "axis", -1 if graph.opset >= 13 else 1)
-        assert isinstance(axis, int)
-        axis = axis - rank if axis >= 0 else axis
-        if not -rank <= axis < 0:
-            yield Miss(self.name, region.id, f"{value!r} has no axis {axis}")
-            return
-        if graph.opset < 13 and axis != -1:
-            yield Miss(self.name, region.id, "it normalises over several axes at once")
-            return
-        params = SoftmaxParams(axis, region.op == "LogSoftmax")
-        new = fused(self.name, params, (value,), region.results, [region])
-        yield Proposal(self.name, (region,), (new,), step=True)
+def _reduce(m: Match) -> Region | str:
+    graph, region = m.graph, m.root
+    if region.op in _POOLS:
+        kind, after, keepdims = _POOLS[region.op], "", True
+        rank = m.spec("x").rank or 0
+        axes: tuple[int, ...] | str = tuple(range(2 - rank, 0))
+    else:
+        (kind, after), axes = _KINDS[region.op], axes_of(graph, region)
+        keepdims = attribute(region, "keepdims", 1) == 1
+    if isinstance(axes, str):
+        return axes
+    if (reason := _fits(graph, m.values["x"])) is not None:
+        return reason
+    if not axes:
+        return "it reduces no axis"
+    epilogue = Chain((FULL,), (Step(after, (0,)),), (1,)) if after else None
+    params = ReduceParams(kind, axes, keepdims, None, epilogue)
+    return fused("reduce", params, region.operands[:1], region.results, [region])
 
 
-class LiftArg:
-    """ArgMax or ArgMin as a region of its own."""
-
-    name = "arg"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        kind = next((kind for kind, op in ARGS.items() if op == region.op), None)
-        if kind is None:
-            return
-        value = region.operands[0]
-        if (reason := _fits(graph, value)) is not None:
-            yield Miss(self.name, region.id, reason)
-            return
-        shape = graph.spec(value).shape or ()
-        axis = attribute(region, "axis", 0)
-        assert isinstance(axis, int)
-        axis = axis - len(shape) if axis >= 0 else axis
-        if not -len(shape) <= axis < 0:
-            yield Miss(self.name, region.id, f"{value!r} has no axis {axis}")
-            return
-        length = shape[axis]
-        if isinstance(length, int) and not 0 < length <= MAX_LENGTH:
-            yield Miss(
-                self.name, region.id, f"kernels do not count {length} elements of {value!r}"
-            )
-            return
-        keepdims, latest = (
-            attribute(region, name, default) == 1
-            for name, default in (("keepdims", 1), ("select_last_index", 0))
-        )
-        params = ArgParams(kind, axis, keepdims, latest)
-        new = fused(self.name, params, (value,), region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+def _normalised(op: Any, x: Any) -> Any:
+    return op.one_of(("Softmax", "LogSoftmax"), x)
 
 
-class LiftTopK:
-    """TopK along the last axis as a region of its own."""
+def _lift_softmax(m: Match) -> Rewrite | str:
+    value = m.values["x"]
+    if (reason := _fits(m.graph, value)) is not None:
+        return reason
+    rank = m.spec("x").rank or 0
+    axis = attribute(m.root, "axis", -1 if m.graph.opset >= 13 else 1)
+    assert isinstance(axis, int)
+    axis = axis - rank if axis >= 0 else axis
+    if not -rank <= axis < 0:
+        return f"{value!r} has no axis {axis}"
+    if m.graph.opset < 13 and axis != -1:
+        return "it normalises over several axes at once"
+    params = SoftmaxParams(axis, m.root.op == "LogSoftmax")
+    new = fused("softmax", params, (value,), m.root.results, [m.root])
+    return Rewrite((new,), step=True)
 
-    name = "top-k"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "TopK" or region.fused:
-            return
-        found = self._params(graph, region)
-        if isinstance(found, str):
-            yield Miss(self.name, region.id, found)
-            return
-        new = fused(self.name, found, region.operands[:1], region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+def _chosen(op: Any, x: Any) -> Any:
+    return op.one_of(ARGS.values(), x)
 
-    def _params(self, graph: TileGraph, region: Region) -> TopKParams | str:
-        value = region.operands[0]
-        if (reason := _fits(graph, value)) is not None:
-            return reason
-        shape = graph.spec(value).shape or ()
-        if attribute(region, "axis", -1) not in (-1, len(shape) - 1):
-            return "it is not along the last axis"
-        if attribute(region, "sorted", 1) != 1:
-            return "the order of what it chooses is left open"
-        given = constant_ints(region, graph, "k", 1)
-        if not given:
-            return f"how many it chooses, {region.operands[-1]!r}, is not constant"
-        if len(region.results) != 2:
-            return "one of its results is missing"
-        (k,) = given
-        if k < 1 or (isinstance(shape[-1], int) and k > shape[-1]):
-            return f"kernels do not choose {k} of {shape[-1]} elements"
-        return TopKParams(k, attribute(region, "largest", 1) == 1)
+
+def _arg(m: Match) -> Region | str:
+    value, region = m.values["x"], m.root
+    if (reason := _fits(m.graph, value)) is not None:
+        return reason
+    shape = m.spec("x").shape or ()
+    axis = attribute(region, "axis", 0)
+    assert isinstance(axis, int)
+    axis = axis - len(shape) if axis >= 0 else axis
+    if not -len(shape) <= axis < 0:
+        return f"{value!r} has no axis {axis}"
+    length = shape[axis]
+    if isinstance(length, int) and not 0 < length <= MAX_LENGTH:
+        return f"kernels do not count {length} elements of {value!r}"
+    keepdims, latest = (
+        attribute(region, name, default) == 1
+        for name, default in (("keepdims", 1), ("select_last_index", 0))
+    )
+    (kind,) = (kind for kind, op in ARGS.items() if op == region.op)
+    params = ArgParams(kind, axis, keepdims, latest)
+    return fused("arg", params, (value,), region.results, [region])
+
+
+def _largest(op: Any, x: Any) -> Any:
+    return op.TopK(x, ...)
+
+
+def _top_k(m: Match) -> Region | str:
+    found = _top_k_params(m.graph, m.root)
+    if isinstance(found, str):
+        return found
+    return fused("top-k", found, m.root.operands[:1], m.root.results, [m.root])
+
+
+def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
+    value = region.operands[0]
+    if (reason := _fits(graph, value)) is not None:
+        return reason
+    shape = graph.spec(value).shape or ()
+    if attribute(region, "axis", -1) not in (-1, len(shape) - 1):
+        return "it is not along the last axis"
+    if attribute(region, "sorted", 1) != 1:
+        return "the order of what it chooses is left open"
+    given = constant_ints(region, graph, "k", 1)
+    if not given:
+        return f"how many it chooses, {region.operands[-1]!r}, is not constant"
+    if len(region.results) != 2:
+        return "one of its results is missing"
+    (k,) = given
+    if k < 1 or (isinstance(shape[-1], int) and k > shape[-1]):
+        return f"kernels do not choose {k} of {shape[-1]} elements"
+    return TopKParams(k, attribute(region, "largest", 1) == 1)
+
+
+LIFTED = (
+    Rule("reduce", (_reduced,), _reduce),
+    Rule("arg", (_chosen,), _arg),
+    Rule("top-k", (_largest,), _top_k),
+    Rule("softmax", (_normalised,), _lift_softmax),
+)
+"""One operator each as a region of its own."""
 
 
 class AbsorbBefore:

@@ -18,7 +18,6 @@ import numpy as np
 from tracea_graph.ir import Array, DType, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.products.matrices import (
@@ -35,11 +34,11 @@ from tracea_graph.passes.regions import (
     operand_producer,
     product_behind,
 )
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "AbsorbBias", "AbsorbFlattening", "AbsorbNorm", "LiftGemm", "constant_matrix",
+    "BIAS", "NORM", "AbsorbFlattening", "LiftGemm", "constant_matrix",
     "gemm_epilogue",
 ]  # fmt: skip
 
@@ -170,29 +169,27 @@ def _gemm_behind(graph: TileGraph, value: str) -> Region | None:
     return region if region is not None and region.op == "FusedGemm" else None
 
 
-class AbsorbBias:
+def _plus_vector(op: Any, x: Any, bias: Any) -> Any:
+    return op.Add(op.FusedGemm(x, ..., label="gemm"), bias)
+
+
+def _bias_check(m: Match) -> str | None:
+    gemm, spec = m.labels["gemm"], m.spec("bias")
+    open_ = gemm.params.norm is None and gemm.results[0] in m.root.operands
+    if not open_ or gemm.params.bias or gemm.params.epilogue is not None:
+        return ""
+    return None if spec.shape == (gemm.params.n,) and spec.dtype is DType.F32 else ""
+
+
+def _take_bias(m: Match) -> Region:
     """A vector added right after the product starts the accumulators instead."""
+    gemm = m.labels["gemm"]
+    params = dataclasses.replace(gemm.params, bias=True)
+    operands = (*gemm.operands[:2], m.values["bias"])
+    return fused("gemm-bias", params, operands, m.root.results, (gemm, m.root))
 
-    name = "gemm-bias"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "Add":
-            return
-        for value, bias in (region.operands, region.operands[::-1]):
-            gemm = _gemm_behind(graph, value)
-            if gemm is None or gemm.params.bias or gemm.params.epilogue is not None:
-                continue
-            spec = graph.spec(bias)
-            if spec.shape != (gemm.params.n,) or not is_f32(graph, bias):
-                continue
-            if not only_read_by(graph, value, region):
-                yield Miss(self.name, region.id, f"the product {value!r} has other readers")
-                continue
-            params = dataclasses.replace(gemm.params, bias=True)
-            operands = (*gemm.operands[:2], bias)
-            new = fused(self.name, params, operands, region.results, (gemm, region))
-            yield Proposal(self.name, (gemm, region), (new,))
-            return
+BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
 
 
 class AbsorbFlattening:
@@ -254,23 +251,24 @@ def _heads_in_rows(graph: TileGraph, gemm: Region, flat: Region) -> Region | Non
     return fused(made.rule, params, made.operands, (f"{made.results[0]}_rows",), [made])
 
 
-class AbsorbNorm:
+def _normalised(op: Any, x: Any) -> Any:
+    return op.FusedNorm(op.FusedGemm(x, ..., label="gemm"), ...)
+
+
+def _norm_check(m: Match) -> str | None:
+    gemm = m.labels["gemm"]
+    alone = len(gemm.results) == 1 and gemm.params.norm is None
+    return None if alone and m.root.params.prologue is None else ""
+
+
+def _norm(m: Match) -> Region:
     """A normalisation runs on the product's rows while they are in cache."""
+    gemm, value = m.labels["gemm"], m.root.operands[0]
+    keep = not only_read_by(m.graph, value, m.root)
+    params = dataclasses.replace(gemm.params, norm=m.root.params.norm, keep_sum=keep)
+    operands = (*gemm.operands, *m.root.operands[1:])
+    results = (m.root.results[0], *([value] if keep else []))
+    return fused("gemm-norm", params, operands, results, (gemm, m.root))
 
-    name = "gemm-norm"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not isinstance(region.params, NormParams) or region.params.prologue is not None:
-            return
-        value = region.operands[0]
-        gemm = _gemm_behind(graph, value)
-        if gemm is None:
-            return
-        if len(gemm.results) > 1:
-            return
-        keep = not only_read_by(graph, value, region)
-        params = dataclasses.replace(gemm.params, norm=region.params.norm, keep_sum=keep)
-        operands = (*gemm.operands, *region.operands[1:])
-        results: tuple[Any, ...] = (region.results[0], *([value] if keep else []))
-        new = fused(self.name, params, operands, results, (gemm, region))
-        yield Proposal(self.name, (gemm, region), (new,))
+NORM = Rule("gemm-norm", (_normalised,), _norm, _norm_check, keeps=True)

@@ -9,8 +9,8 @@ FusedMatMul(a · number, b)                    -> the number moves into the epil
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tracea_graph.ir import combine
 from tracea_graph.ops.chain import FULL, Chain, Step
@@ -18,10 +18,10 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline
 from tracea_graph.passes.products.gemm import constant_matrix, gemm_epilogue
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
-from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftMatMul"]
+__all__ = ["MATMUL"]
 
 MAX_RANK = 8
 
@@ -37,59 +37,57 @@ class _Operand:
     covered: list[Region] = field(default_factory=list)
 
 
-class LiftMatMul:
+def _product(op: Any, a: Any, b: Any) -> Any:
+    return op.one_of(("MatMul", "Gemm"), a, b, ...)
+
+
+def _check(m: Match) -> str | None:
+    graph, region, (a, b) = m.graph, m.root, m.root.operands[:2]
+    if constant_matrix(graph, region) is not None:
+        return ""
+    if not is_f32(graph, *filter(None, region.operands)):
+        return "the operands are not float32"
+    ranks = [graph.spec(v).rank for v in (a, b)]
+    if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
+        return f"the ranks of {a!r} and {b!r} are not both known"
+    for value in (a, b):
+        if operand_producer(graph, value, "DequantizeLinear") is not None:
+            return f"{value!r} is quantized: integers serve it better"
+    return None
+
+
+def _build(m: Match) -> Rewrite | str:
     """A product whose right operand is computed, batched, or not the constant one."""
+    graph, region = m.graph, m.root
+    turns = [
+        (1, 0) if region.op == "Gemm" and attribute(region, name, 0) else ()
+        for name in ("transA", "transB")
+    ]
+    left, right = (
+        _seen_through(graph, value, perm)
+        for value, perm in zip(region.operands[:2], turns, strict=True)
+    )
+    chain, extras = gemm_epilogue(graph, region)
+    if (factor := left.factor * right.factor) != 1.0:
+        scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
+        joined = inline((chain or IDENTITY, ("y", *extras)), "y", (scaled, ("acc",)))
+        assert joined is not None  # no more operands than before
+        chain = joined[0]
+    params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
+    operands = (left.value, right.value, *extras)
+    specs = [graph.spec(v) for v in operands]
+    try:
+        inferred = params.infer(specs)[0].shape
+    except ValueError as error:
+        return str(error)
+    if inferred != graph.spec(region.results[0]).shape:
+        return f"the shape of {region.results[0]!r} is not proven"
+    covered = (*left.covered, *right.covered, region)
+    new = fused("matmul", params, operands, region.results, covered)
+    return Rewrite((new,), tuple({r.id: r for r in covered}.values()), step=True)
 
-    name = "matmul"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op not in ("MatMul", "Gemm") or region.fused:
-            return
-        if constant_matrix(graph, region) is not None:
-            return
-        a, b = region.operands[:2]
-        if not is_f32(graph, *filter(None, region.operands)):
-            yield Miss(self.name, region.id, "the operands are not float32")
-            return
-        ranks = [graph.spec(v).rank for v in (a, b)]
-        if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
-            yield Miss(self.name, region.id, f"the ranks of {a!r} and {b!r} are not both known")
-            return
-        for value in (a, b):
-            if operand_producer(graph, value, "DequantizeLinear") is not None:
-                yield Miss(
-                    self.name, region.id, f"{value!r} is quantized: integers serve it better"
-                )
-                return
-        yield self._build(graph, region)
-
-    def _build(self, graph: TileGraph, region: Region) -> Proposal | Miss:
-        turns = [
-            (1, 0) if region.op == "Gemm" and attribute(region, name, 0) else ()
-            for name in ("transA", "transB")
-        ]
-        left, right = (
-            _seen_through(graph, value, perm)
-            for value, perm in zip(region.operands[:2], turns, strict=True)
-        )
-        chain, extras = gemm_epilogue(graph, region)
-        if (factor := left.factor * right.factor) != 1.0:
-            scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
-            joined = inline((chain or IDENTITY, ("y", *extras)), "y", (scaled, ("acc",)))
-            assert joined is not None  # no more operands than before
-            chain = joined[0]
-        params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
-        operands = (left.value, right.value, *extras)
-        specs = [graph.spec(v) for v in operands]
-        try:
-            inferred = params.infer(specs)[0].shape
-        except ValueError as error:
-            return Miss(self.name, region.id, str(error))
-        if inferred != graph.spec(region.results[0]).shape:
-            return Miss(self.name, region.id, f"the shape of {region.results[0]!r} is not proven")
-        covered = (*left.covered, *right.covered, region)
-        new = fused(self.name, params, operands, region.results, covered)
-        return Proposal(self.name, tuple({r.id: r for r in covered}.values()), (new,), step=True)
+MATMUL = Rule("matmul", (_product,), _build, _check)
 
 
 def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:

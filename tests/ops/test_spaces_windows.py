@@ -7,7 +7,8 @@ import pytest
 from graphs import Net, normal, only, schedule_only
 
 from tracea_graph.ops.spaces import space_of
-from tracea_graph.passes.convolution.resize import LiftResize
+from tracea_graph.passes.convolution.resize import RESIZE
+from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import MemoryLevel, Staging
 
 CASES = {
@@ -95,7 +96,7 @@ def test_a_resized_image_is_read_where_its_scale_says() -> None:
     x = net.input("x", 1, 4, 32, 16)
     sizes = net.ints(1, 4, 48, 24)
     graph = net.graph(net("Resize", x, "", "", sizes, mode="linear"))
-    schedule_only(graph, LiftResize())
+    schedule_only(graph, RulePass(RESIZE))
     region = only(graph, "FusedResize")
     model = space_of(region, graph)
     assert model is not None and model.depth == ("t0", "t1") and model.flops({}) == 8 * 4 * 48 * 24

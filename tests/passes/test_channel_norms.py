@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes.convolution.batch_norm import LiftBatchNorm
+from tracea_graph.passes.convolution.batch_norm import BATCH_NORM
 from tracea_graph.passes.pointwise import channel_norms
 from tracea_graph.rewrite import RulePass
 
@@ -129,6 +129,6 @@ def test_a_batch_norm_is_a_product_and_a_sum() -> None:
 def test_a_batch_norm_over_vectors() -> None:
     net = Net(15)
     graph = net.graph(batch_norm(net, net.input("x", "batch", 6)))
-    schedule_only(graph, LiftBatchNorm())
+    schedule_only(graph, RulePass(BATCH_NORM))
     assert ops(graph) == ["FusedElementwise"]
     assert_same(net, graph, {"x": normal(4, 6)}, 2e-6)

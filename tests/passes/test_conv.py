@@ -27,11 +27,11 @@ from tracea_graph.kernels.cpu.phases.filters import PackFilters
 from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
 from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
-from tracea_graph.rewrite import Proposal
+from tracea_graph.rewrite import Proposal, RulePass
 from tracea_graph.target import BACKENDS
 
-LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())
-FUSE = (conv.AbsorbConvEpilogue(), batch_norm.LiftBatchNorm())
+LIFT = (RulePass(conv.CONV), RulePass(conv.PAD), batch_norm.AbsorbBatchNorm())
+FUSE = (conv.AbsorbConvEpilogue(), RulePass(batch_norm.BATCH_NORM))
 FEEDS = {"x": normal(2, 16, 9, 7)}
 
 
@@ -421,7 +421,7 @@ def test_filters_made_from_one_number_are_still_made_at_load() -> None:
 def test_pools(op: str, attrs: dict[str, Any]) -> None:
     net, x = new()
     graph = net.graph(net(op, x, **attrs))
-    schedule_only(graph, pool.LiftPool())
+    schedule_only(graph, RulePass(pool.POOL))
     assert ops(graph) == ["FusedPool"]
     assert_same(net, graph, FEEDS)
 
@@ -433,7 +433,7 @@ def test_a_maximum_of_all_a_convolution_made_is_a_pool(behind: bool) -> None:
     channels = net.inputs[x].type.tensor_type.shape.dim[1].dim_value
     y = net("Relu", net("Conv", x, net.weight(8, channels, 1, 1)) if behind else x)
     graph = net.graph(net("ReduceMax", y, axes=[2, 3], keepdims=0))
-    schedule_only(graph, conv.LiftConv(), pool.LiftPool())
+    schedule_only(graph, RulePass(conv.CONV), RulePass(pool.POOL))
     assert ("FusedPool" in ops(graph)) == behind
     assert_same(net, graph, FEEDS)
 
@@ -442,7 +442,7 @@ def test_a_window_larger_than_everything_is_everything() -> None:
     net, x = new()
     attrs = {"kernel_shape": [64, 64], "strides": [64, 64], "ceil_mode": 1}
     graph = net.graph(net("AveragePool", x, **attrs, count_include_pad=1))
-    schedule_only(graph, pool.LiftPool())
+    schedule_only(graph, RulePass(pool.POOL))
     assert only(graph, "FusedPool").params.window is None
     assert_same(net, graph, FEEDS)
 
@@ -452,7 +452,7 @@ def test_a_window_that_starts_in_the_padding_keeps_a_pool(op: str) -> None:
     net = Net()
     x = net.input("x", 1, 4, 2)
     attrs = {"kernel_shape": [2], "pads": [0, 1], "strides": [3], "ceil_mode": 1}
-    trace = schedule_only(net.graph(net(op, x, **attrs)), pool.LiftPool())
+    trace = schedule_only(net.graph(net(op, x, **attrs)), RulePass(pool.POOL))
     assert reasons(trace, "pool") == {"its last window starts in the padding"}
 
 
@@ -460,7 +460,7 @@ def test_a_window_that_may_step_over_everything_keeps_a_pool() -> None:
     net = Net()
     x = net.input("x", 1, 4, "h", "w")
     attrs = {"kernel_shape": [1, 2], "dilations": [1, 2], "pads": [0, 1, 0, 1]}
-    trace = schedule_only(net.graph(net("MaxPool", x, **attrs)), pool.LiftPool())
+    trace = schedule_only(net.graph(net("MaxPool", x, **attrs)), RulePass(pool.POOL))
     assert reasons(trace, "pool") == {"a window may step over all there is"}
 
 
@@ -470,7 +470,7 @@ def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
     y = net("GlobalAveragePool", x)
     rest = {"Flatten": (), "Reshape": (net.ints(0, -1),), "Squeeze": (net.ints(2, 3),)}[op]
     graph = net.graph(net(op, y, *rest))
-    schedule_only(graph, pool.LiftPool(), pool.AbsorbFlatten())
+    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.FLATTEN))
     assert ops(graph) == ["FusedPool"]
     assert_same(net, graph, FEEDS)
 
@@ -481,7 +481,7 @@ def test_lines_pooled_as_images_of_one_line_stay_lines(axis: int, op: str) -> No
     x = net.input("x", "n", 20, "t")
     pooled = net("ReduceMean", net("Unsqueeze", x, net.ints(axis)), axes=[-1, -2], keepdims=1)
     graph = net.graph(net(op, pooled, net.ints(-2) if op == "Squeeze" else net.ints(0, 20, 1)))
-    schedule_only(graph, pool.LiftPool(), pool.AbsorbUnsqueeze())
+    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.UNSQUEEZE))
     assert ops(graph) == ["FusedPool"]
     assert_same(net, graph, {"x": normal(3, 20, 13)})
 
@@ -495,7 +495,7 @@ def test_an_image_that_is_read_elsewhere_or_batches_of_images_keep_their_unsquee
     image = net("Unsqueeze", x, net.ints(2 if what == "image" else 1))
     y = net("Squeeze", net("GlobalAveragePool", image), net.ints(2))
     graph = net.graph(y, net("Relu", image)) if what == "image" else net.graph(y)
-    schedule_only(graph, pool.LiftPool(), pool.AbsorbUnsqueeze())
+    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.UNSQUEEZE))
     assert "Unsqueeze" in ops(graph)
 
 
@@ -503,6 +503,6 @@ def test_indices_of_a_pool_keep_it() -> None:
     net, x = new()
     y, where = net.many("MaxPool", 2, x, kernel_shape=[2, 2])
     graph = net.graph(y, where)
-    trace = schedule_only(graph, pool.LiftPool())
+    trace = schedule_only(graph, RulePass(pool.POOL))
     assert reasons(trace, "pool") == {"its indices are read too"}
     assert DType.F32 is graph.spec(y).dtype

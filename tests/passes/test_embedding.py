@@ -11,8 +11,9 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.passes.movement import embedding
+from tracea_graph.rewrite import RulePass
 
-LIFT, SUM = embedding.LiftEmbedding(), embedding.MergeEmbeddings()
+LIFT, SUM = RulePass(embedding.EMBEDDING), RulePass(embedding.SUM)
 IDS = {"i": np.array([[3, 5, 1], [0, 8, -1]]), "j": np.array([[0, 1, 1], [1, 0, 0]])}
 
 
@@ -119,7 +120,9 @@ def test_a_lookup_with_other_readers_is_a_reason() -> None:
     a, b = two(net)
     graph = net.graph(net("Add", a, b), net("Exp", a))
     trace = schedule_only(graph, LIFT, SUM)
-    assert reasons(trace, "embedding-sum") == {"a look-up has other readers"}
+    assert reasons(trace, "embedding-sum") == {
+        f"the result {a!r} of FusedEmbedding has other readers"
+    }
 
 
 def test_more_than_four_tables_are_a_reason() -> None:

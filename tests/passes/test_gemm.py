@@ -13,6 +13,7 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.weights import KN
 from tracea_graph.passes.products import gemm
+from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 5, 24)}
 N = 20
@@ -157,7 +158,7 @@ def test_a_bias_on_either_side(first: bool) -> None:
     net, x = new()
     y, bias = linear(net, x, bias=False), net.weight(N)
     graph = net.graph(net("Add", *((bias, y) if first else (y, bias))))
-    trace = schedule_only(graph, gemm.LiftGemm(), gemm.AbsorbBias())
+    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(gemm.BIAS))
     assert trace.applied() == {"gemm": 1, "gemm-bias": 1}
     region = only(graph, "FusedGemm")
     assert region.params.bias and region.operands[2] == bias
@@ -167,7 +168,7 @@ def test_a_bias_on_either_side(first: bool) -> None:
 def test_a_bias_that_is_an_input_is_a_bias() -> None:
     net, x = new()
     graph = net.graph(net("Add", linear(net, x, bias=False), net.input("b", N)))
-    schedule_only(graph, gemm.LiftGemm(), gemm.AbsorbBias())
+    schedule_only(graph, gemm.LiftGemm(), RulePass(gemm.BIAS))
     assert only(graph, "FusedGemm").operands[2] == "b"
     assert_same(net, graph, FEEDS | {"b": normal(N, seed=4)})
 
@@ -185,8 +186,8 @@ def test_a_product_with_other_readers_keeps_its_bias_outside() -> None:
     net, x = new()
     y = linear(net, x, bias=False)
     graph = net.graph(net("Add", y, net.weight(N)), net("Exp", y))
-    trace = schedule_only(graph, gemm.LiftGemm(), gemm.AbsorbBias())
-    assert reasons(trace, "gemm-bias") == {f"the product {y!r} has other readers"}
+    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(gemm.BIAS))
+    assert reasons(trace, "gemm-bias") == {f"the result {y!r} of FusedGemm has other readers"}
     assert_same(net, graph, FEEDS)
 
 

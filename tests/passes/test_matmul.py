@@ -10,6 +10,7 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 
 from tracea_graph.ir import DType, Weight
 from tracea_graph.passes.products import gemm, matmul
+from tracea_graph.rewrite import RulePass
 
 Dims = tuple[int | str, ...]
 SIZES = {"batch": 2, "seq": 5, "past": 7}
@@ -27,7 +28,7 @@ def feed(net: Net) -> dict[str, Any]:
 
 def lift(net: Net, *outputs: str) -> Any:
     graph = net.graph(*outputs)
-    schedule_only(graph, gemm.LiftGemm(), matmul.LiftMatMul())
+    schedule_only(graph, gemm.LiftGemm(), RulePass(matmul.MATMUL))
     return graph
 
 
@@ -141,7 +142,7 @@ def test_reasons() -> None:
     quantized = net("DequantizeLinear", codes, 0.5)
     third = net("MatMul", net.input("e", "p", 3), quantized)
     graph = net.graph(net("MatMul", *wide), open_sizes, third)
-    trace = schedule_only(graph, gemm.LiftGemm(), matmul.LiftMatMul())
+    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(matmul.MATMUL))
     assert reasons(trace, "matmul") == {
         "the operands are not float32",
         f"{quantized!r} is quantized: integers serve it better",
@@ -157,6 +158,6 @@ def test_a_matrix_stored_in_fewer_bytes_stays() -> None:
     graph.weights[wide] = Weight(
         wide, DType.F32, (200, 200), lambda: net.weights[half].astype(np.float32)
     )
-    trace = schedule_only(graph, gemm.LiftGemm(), matmul.LiftMatMul())
+    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(matmul.MATMUL))
     assert reasons(trace, "gemm") == {f"{half!r} holds the matrix in fewer bytes"}
     assert ops(graph) == ["Cast", "MatMul"]

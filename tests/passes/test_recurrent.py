@@ -14,8 +14,8 @@ from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.gates import PackGates
 from tracea_graph.ops.recurrent import PLAIN_GATES
-from tracea_graph.passes.recurrent import LiftRecurrent
-from tracea_graph.rewrite import Limits, schedule
+from tracea_graph.passes.recurrent import RECURRENT
+from tracea_graph.rewrite import Limits, RulePass, schedule
 
 GATES = {"LSTM": 4, "GRU": 3}
 STATES = {"LSTM": 2, "GRU": 1}
@@ -50,7 +50,7 @@ def test_a_cell_is_a_region(op: str, bias: bool, initial: bool, direction: str) 
             feeds[name] = normal(directions, BATCH, HIDDEN, seed=9)
     results = net.many(op, 1 + STATES[op], *operands, direction=direction, **usual(op))
     graph = net.graph(*results)
-    assert schedule_only(graph, LiftRecurrent()).applied() == {"recurrent": 1}
+    assert schedule_only(graph, RulePass(RECURRENT)).applied() == {"recurrent": 1}
     params = only(graph, "FusedRecurrent").params
     assert params.results == ("y", "h", "c")[: 1 + STATES[op]]
     assert (params.directions, params.initial) == (directions, initial)
@@ -72,7 +72,7 @@ def test_a_gru_that_resets_before_its_product(initial: bool, direction: str) -> 
         feeds["h"] = normal(directions, BATCH, HIDDEN, seed=9)
     results = net.many("GRU", 2, *operands, direction=direction, hidden_size=HIDDEN)
     graph = net.graph(*results)
-    assert schedule_only(graph, LiftRecurrent()).applied() == {"recurrent": 1}
+    assert schedule_only(graph, RulePass(RECURRENT)).applied() == {"recurrent": 1}
     assert only(graph, "FusedRecurrent").params.before
     assert_same(net, graph, feeds, 2e-6)
     assert schedule_only(graph, PackGates()).applied() == {"gates": 1}
@@ -97,7 +97,7 @@ def test_results_nobody_wants_are_not_computed() -> None:
     _, h, _ = net.many("LSTM", 3, *operands, **usual("LSTM"))
     net.nodes[-1].output[0] = net.nodes[-1].output[2] = ""
     graph = net.graph(h)
-    schedule_only(graph, LiftRecurrent())
+    schedule_only(graph, RulePass(RECURRENT))
     assert only(graph, "FusedRecurrent").params.results == ("h",)
     assert_same(net, graph, {"x": normal(STEPS, BATCH, INPUTS)}, 2e-6)
 
@@ -113,7 +113,7 @@ def test_results_nobody_wants_are_not_computed() -> None:
 def test_what_the_kernel_does_not_compute_stays(op: str, attrs: Any, reason: str) -> None:
     net, operands = cell(op)
     graph = net.graph(net(op, *operands, **(usual(op) | attrs)))
-    trace = schedule_only(graph, LiftRecurrent())
+    trace = schedule_only(graph, RulePass(RECURRENT))
     assert trace.applied() == {} and reasons(trace, "recurrent") == {reason}
 
 
@@ -121,11 +121,11 @@ def test_lengths_and_fed_matrices_are_named() -> None:
     net, operands = cell("GRU")
     lengths = net.const(np.full(BATCH, STEPS), np.int32)
     graph = net.graph(net("GRU", *operands, lengths, **usual("GRU")))
-    trace = schedule_only(graph, LiftRecurrent())
+    trace = schedule_only(graph, RulePass(RECURRENT))
     assert reasons(trace, "recurrent") == {f"sequences have lengths of their own, {lengths!r}"}
     net, operands = cell("GRU")
     operands[2] = net.input("r", 1, 3 * HIDDEN, HIDDEN)
-    trace = schedule_only(net.graph(net("GRU", *operands, **usual("GRU"))), LiftRecurrent())
+    trace = schedule_only(net.graph(net("GRU", *operands, **usual("GRU"))), RulePass(RECURRENT))
     assert reasons(trace, "recurrent") == {
         f"the matrices {operands[1]!r} and 'r' are not both constant"
     }

@@ -15,9 +15,7 @@ from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise import reductions
 from tracea_graph.rewrite import RulePass
 
-LIFT = (
-    reductions.LiftReduce(), reductions.LiftArg(), reductions.LiftTopK(), reductions.LiftSoftmax()
-)  # fmt: skip
+LIFT = (*map(RulePass, reductions.LIFTED),)
 FEEDS = {"x": np.abs(normal(2, 5, 3, 16)) + 0.1}
 OPERATORS = [op for op, _ in REDUCTIONS.values()] + ["ReduceL2", "ReduceLogSum"]
 
