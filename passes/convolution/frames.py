@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight
+from tracea_graph.ops.elementary import UNARY
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import live_taps, read_window
@@ -17,10 +18,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Turned", "turned_region"]
 
-_ALIKE = (
-    "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "Elu", "HardSigmoid", "HardSwish", "Softplus",
-    "Erf", "Sqrt", "Exp", "Neg", "Abs", "BatchNormalization", "Identity",
-)  # fmt: skip
+_ALIKE = (*UNARY, "Clip", "BatchNormalization", "Identity")
 """Operators that do to images what they do to volumes."""
 _JOINING = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 

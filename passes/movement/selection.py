@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent, TensorSpec
+from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.index_map import HUGE
 from tracea_graph.ops.space_parts import constant_ints, reshape_groups
 from tracea_graph.passes.extents import where_equal
@@ -208,11 +209,8 @@ def _other_axis(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return None if same else (axis,) * len(region.operands)
 
 
-BY_ELEMENT = frozenset(
-    ("Abs", "Add", "And", "Cast", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Gelu", "Greater",
-     "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg", "Not",
-     "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tanh",
-     "Where")
+BY_ELEMENT = frozenset(OPERATORS) | frozenset(
+    ("Cast", "Clip", "Gelu", "Greater", "GreaterOrEqual", "Max", "Min", "Pow", "Sum")
 )  # fmt: skip
 NORMS = frozenset(
     ("LayerNormalization", "LogSoftmax", "RMSNormalization", "SimplifiedLayerNormalization",

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
+from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.passes.pointwise.chains import Spelled, kind_of
 from tracea_graph.passes.regions import attribute, operand_producer
@@ -23,38 +24,11 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["read_chain"]
 
-_PLAIN: Mapping[str, str] = MappingProxyType(
-    {
-        "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Neg": "neg", "Abs": "abs",
-        "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sqrt": "sqrt",
-        "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log", "Erf": "erf", "Sin": "sin",
-        "Cos": "cos", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu", "PRelu": "prelu",
-        "Softplus": "softplus", "Softsign": "softsign", "HardSwish": "hard_swish",
-        "Mish": "mish", "Less": "less", "LessOrEqual": "less_equal", "Equal": "equal",
-        "IsNaN": "is_nan", "And": "and", "Or": "or", "Xor": "xor", "Not": "not",
-        "Where": "where",
-    }
-)  # fmt: skip
-"""Operators that are a step as they stand."""
-
 _SWAPPED: Mapping[str, str] = MappingProxyType({"Greater": "less", "GreaterOrEqual": "less_equal"})
 
 _REPEATED: Mapping[str, str] = MappingProxyType(
     {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}
 )
-
-_SELU = (1.67326319217681884765625, 1.05070102214813232421875)
-_WITH_ATTRIBUTES: Mapping[str, tuple[str, tuple[tuple[str, float], ...]]] = MappingProxyType(
-    {
-        "LeakyRelu": ("leaky_relu", (("alpha", 0.01),)),
-        "Elu": ("elu", (("alpha", 1.0),)),
-        "Selu": ("selu", (("alpha", _SELU[0]), ("gamma", _SELU[1]))),
-        "Celu": ("celu", (("alpha", 1.0),)),
-        "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
-        "ThresholdedRelu": ("thresholded_relu", (("alpha", 1.0),)),
-    }
-)
-"""Operators whose attributes, with these defaults, are the step's literals."""
 
 _LARGEST = 3.4028234663852886e38
 _LETTER = {DType.F32: "f", DType.BOOL: "b"}
@@ -74,14 +48,14 @@ def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
         return (region.params.chain, region.operands) if plain else None
     if region.fused or not region.operands:
         return None
-    if (step := _PLAIN.get(region.op)) is not None:
-        return _one_step(graph, region, step, region.operands)
+    if (step := OPERATORS.get(region.op)) is not None:
+        literals = [
+            float(attribute(region, *given))  # type: ignore[arg-type]
+            for given in ELEMENTARY[step].defaults
+        ]
+        return _one_step(graph, region, step, region.operands, *literals)
     if (step := _SWAPPED.get(region.op)) is not None:
         return _one_step(graph, region, step, region.operands[::-1])
-    if region.op in _WITH_ATTRIBUTES:
-        step, attributes = _WITH_ATTRIBUTES[region.op]
-        literals = [float(attribute(region, *a)) for a in attributes]  # type: ignore[arg-type]
-        return _one_step(graph, region, step, region.operands, *literals)
     if region.op in _REPEATED:
         return _read_repeated(graph, region)
     reader = _READERS.get(region.op)

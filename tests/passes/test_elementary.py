@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 from graphs import Net, assert_same, evaluate, normal, only, ops, optimized, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.pointwise import elementwise
+from tracea_graph.ops.elementary import ELEMENTARY, OPERATORS, UNARY
+from tracea_graph.ops.spaces_onnx import COSTS
+from tracea_graph.passes.movement.selection import BY_ELEMENT
+from tracea_graph.passes.pointwise import elementary, elementwise
 
 LIFT = elementwise.LiftElementwise()
 Write = Callable[[Net, str], str]
@@ -271,3 +275,22 @@ def test_a_value_goes_through_integers_inside_a_chain() -> None:
 
     steps = fused(write, "batch", "seq", 8).split("|")[1]
     assert [s.split("(")[0] for s in steps.split(";")].count("int64") == 1
+
+
+def test_a_step_that_onnx_has_an_operator_for_is_read_from_it() -> None:
+    """By the operator its record names, or by a reader of its own."""
+    known = {s.name.lower(): s.name for s in onnx.defs.get_all_schemas() if not s.domain}
+    del known["nonzero"]  # gives places
+    special = {*elementary._READERS, *elementary._REPEATED, *elementary._SWAPPED}
+    special |= {"Gelu"}  # a rule of ``recognise``: its attribute says which of two steps it is
+    for step, record in ELEMENTARY.items():
+        operator = known.get(step.replace("_", ""))
+        if operator is not None:
+            assert record.operator == operator or operator in special, step
+        assert len(record.defaults) <= record.literals
+
+
+def test_what_is_known_of_an_operator_follows_from_its_step() -> None:
+    assert {"Add", "HardSwish", "LessOrEqual", "Where"} <= OPERATORS.keys()
+    assert {"Exp", "Selu", "Mish"} <= UNARY and not UNARY & {"PRelu", "IsNaN", "Not", "Add"}
+    assert COSTS.keys() >= OPERATORS.keys() and OPERATORS.keys() <= BY_ELEMENT

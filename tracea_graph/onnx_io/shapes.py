@@ -28,6 +28,7 @@ from tracea_graph.onnx_io.facts import (
 from tracea_graph.onnx_io.shape_rules import ALL, RULES
 from tracea_graph.onnx_io.tensors import literal
 from tracea_graph.onnx_io.values import evaluate
+from tracea_graph.ops.elementary import UNARY
 
 __all__ = ["infer"]
 
@@ -37,13 +38,11 @@ _REFUSALS = (
     InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, KeyError,
 )  # fmt: skip
 
-_UNARY = frozenset((
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Ceil",
-    "Celu", "Clip", "Cos", "Cosh", "CumSum", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Log",
-    "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not", "PRelu",
-    "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax",
-    "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
+_UNARY = UNARY | frozenset((
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Clip", "Cosh",
+    "CumSum", "Gelu", "Hardmax", "Identity", "InstanceNormalization", "LRN", "LogSoftmax",
+    "LpNormalization", "MeanVarianceNormalization", "Not", "PRelu", "Sinh", "Softmax", "Tan",
+    "Trilu",
 ))  # fmt: skip
 """Operators whose only used output has the type and sizes of their first operand."""
 

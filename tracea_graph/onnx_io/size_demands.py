@@ -20,20 +20,18 @@ from tracea_graph.ir import Expr, Extent
 from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
 from tracea_graph.onnx_io.symbolic import add, alike, base_of, join_of
 from tracea_graph.onnx_io.values import slice_parameters
+from tracea_graph.ops.elementary import OPERATORS
 
 __all__ = ["Demands", "Sizes"]
 
 Sizes = frozenset[str]
 """Variants of a symbol that broadcast to one size."""
 
-_POINTWISE = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "Cast",
-    "CastLike", "Ceil", "Celu", "Clip", "ConstantOfShape", "Cos", "Cosh", "Div", "Elu", "Equal",
-    "Erf", "Exp", "Expand", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
-    "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max",
-    "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu",
-    "Round", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt",
-    "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Unsqueeze", "Where", "Xor",
+_POINTWISE = frozenset(OPERATORS) | frozenset((
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "Cast", "CastLike", "Clip",
+    "ConstantOfShape", "Cosh", "Expand", "Gelu", "Greater", "GreaterOrEqual", "Identity",
+    "IsInf", "Max", "Mean", "Min", "Mod", "Pow", "Shape", "Sinh", "Sum", "Tan", "Transpose",
+    "Unsqueeze",
 ))  # fmt: skip
 """Operators that give the same, repeated, where an operand is repeated along an axis."""
 _SIZED = ("Expand", "ConstantOfShape", "Reshape")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ELEMENTARY", "Elementary", "Row"]
+__all__ = ["ELEMENTARY", "OPERATORS", "UNARY", "Elementary", "Row"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Row = tuple[str, tuple[str | float, ...]]
@@ -26,7 +26,9 @@ class Elementary:
     ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``, ``"1"`` … (an earlier row), a float literal, or
     an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since`` use the rows
     ``older``.  ``flops`` is the cost in vector instructions per element vector, for the cost
-    model.
+    model.  ``operator`` is the ONNX operator that is this step as it stands, "" if none is;
+    ``defaults`` are attributes of that, with what they are if they are not given: the last
+    arguments.
     """
 
     takes: str
@@ -37,6 +39,8 @@ class Elementary:
     literals: int = 0
     since: int = 1
     older: tuple[Row, ...] = ()
+    operator: str = ""
+    defaults: tuple[tuple[str, float], ...] = ()
 
     @property
     def arity(self) -> int:
@@ -80,11 +84,12 @@ _GELU_TANH = math.sqrt(2 / math.pi)
 
 
 def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> Elementary:
-    return Elementary("f", numpy, ((op, ("a",)),), flops, since=since)
+    return Elementary("f", numpy, ((op, ("a",)),), flops, since=since, operator=op)
 
 
-def _binary(op: str, numpy: Callable[..., Any], flops: int) -> Elementary:
-    return Elementary("ff", numpy, ((op, ("a", "b")),), flops)
+def _binary(op: str, numpy: Callable[..., Any], flops: int, read: bool = True) -> Elementary:
+    """``read``: the operator is no more than the step."""
+    return Elementary("ff", numpy, ((op, ("a", "b")),), flops, operator=op if read else "")
 
 
 def _whole(limit: float) -> Callable[[Any], Any]:
@@ -94,7 +99,8 @@ def _whole(limit: float) -> Callable[[Any], Any]:
 
 
 def _test(op: str, takes: str, numpy: Callable[..., Any], since: int = 1) -> Elementary:
-    return Elementary(takes, numpy, ((op, tuple("abc"[: len(takes)])),), 1, "b", since=since)
+    row = (op, tuple("abc"[: len(takes)]))
+    return Elementary(takes, numpy, (row,), 1, "b", since=since, operator=op)
 
 
 _ARITHMETIC = {
@@ -102,9 +108,9 @@ _ARITHMETIC = {
     "sub": _binary("Sub", np.subtract, 1),
     "mul": _binary("Mul", np.multiply, 1),
     "div": _binary("Div", np.divide, 8),
-    "max": _binary("Max", np.maximum, 1),
-    "min": _binary("Min", np.minimum, 1),
-    "pow": _binary("Pow", np.power, 60),
+    "max": _binary("Max", np.maximum, 1, read=False),
+    "min": _binary("Min", np.minimum, 1, read=False),
+    "pow": _binary("Pow", np.power, 60, read=False),
     "neg": _unary("Neg", np.negative, 1),
     "abs": _unary("Abs", np.abs, 1),
     "sign": _unary("Sign", np.sign, 3, since=9),
@@ -143,36 +149,46 @@ _ACTIVATIONS = {
                          ("Where", ("1", "b", "0"))),
     ),
     "prelu": Elementary(
-        "ff", lambda x, slope: np.where(x < 0, slope * x, x), (("PRelu", ("a", "b")),), 3
+        "ff", lambda x, slope: np.where(x < 0, slope * x, x), (("PRelu", ("a", "b")),), 3,
+        operator="PRelu",
     ),
     "leaky_relu": Elementary(
         "ff", lambda x, alpha: np.where(x < 0, alpha * x, x),
-        (("LeakyRelu", ("a", "alpha=b")),), 3, literals=1,
+        (("LeakyRelu", ("a", "alpha=b")),), 3, literals=1, operator="LeakyRelu",
+        defaults=(("alpha", 0.01),),
     ),
-    "elu": Elementary("ff", _elu, (("Elu", ("a", "alpha=b")),), 14, literals=1),
+    "elu": Elementary(
+        "ff", _elu, (("Elu", ("a", "alpha=b")),), 14, literals=1, operator="Elu",
+        defaults=(("alpha", 1.0),),
+    ),
     "selu": Elementary(
         "fff", lambda x, alpha, gamma: gamma * _elu(x, alpha),
-        (("Selu", ("a", "alpha=b", "gamma=c")),), 15, literals=2,
+        (("Selu", ("a", "alpha=b", "gamma=c")),), 15, literals=2, operator="Selu",
+        defaults=(("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
     ),
     "celu": Elementary(
         "ff", _celu,
         (("Div", ("a", "b")), ("Elu", ("0",)), ("Mul", ("1", "b"))), 16, literals=1,
+        operator="Celu", defaults=(("alpha", 1.0),),
     ),
     "hard_sigmoid": Elementary(
         "fff", lambda x, alpha, beta: _clip(alpha * x + beta, 0, 1),
-        (("HardSigmoid", ("a", "alpha=b", "beta=c")),), 4, literals=2,
+        (("HardSigmoid", ("a", "alpha=b", "beta=c")),), 4, literals=2, operator="HardSigmoid",
+        defaults=(("alpha", 0.2), ("beta", 0.5)),
     ),
     "hard_swish": Elementary(
         "f", lambda x: x * _clip(x / 6 + 0.5, 0, 1),
         (("HardSigmoid", ("a", f"alpha={1 / 6}", "beta=0.5")), ("Mul", ("a", "0"))), 5,
+        operator="HardSwish",
     ),
     "mish": Elementary(
         "f", lambda x: x * np.tanh(_softplus(x)),
-        (("Softplus", ("a",)), ("Tanh", ("0",)), ("Mul", ("a", "1"))), 22,
+        (("Softplus", ("a",)), ("Tanh", ("0",)), ("Mul", ("a", "1"))), 22, operator="Mish",
     ),
     "thresholded_relu": Elementary(
         "ff", lambda x, alpha: np.where(x > alpha, x, 0.0),
         (("ThresholdedRelu", ("a", "alpha=b")),), 2, literals=1, since=10,
+        operator="ThresholdedRelu", defaults=(("alpha", 1.0),),
     ),
     "gelu": Elementary(
         "f", lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
@@ -208,15 +224,18 @@ _LOGIC = {
     "less_equal": Elementary(
         "ff", np.less_equal, (("LessOrEqual", ("a", "b")),), 1, "b", since=12,
         older=(("Less", ("a", "b")), ("Equal", ("a", "b")), ("Or", ("0", "1"))),
+        operator="LessOrEqual",
     ),
     "equal": _test("Equal", "ff", np.equal, since=11),
     "is_nan": _test("IsNaN", "f", np.isnan, since=9),
-    "is_inf": _test("IsInf", "f", np.isinf, since=10),
+    "is_inf": Elementary("f", np.isinf, (("IsInf", ("a",)),), 1, "b", since=10),
     "and": _test("And", "bb", np.logical_and, since=7),
     "or": _test("Or", "bb", np.logical_or, since=7),
     "xor": _test("Xor", "bb", np.logical_xor, since=7),
     "not": _test("Not", "b", np.logical_not),
-    "where": Elementary("bff", np.where, (("Where", ("a", "b", "c")),), 1, since=9),
+    "where": Elementary(
+        "bff", np.where, (("Where", ("a", "b", "c")),), 1, since=9, operator="Where"
+    ),
     "number": Elementary(
         "b", lambda m: np.asarray(m, np.float32), (("Cast", ("a", "to=1")),), 1, since=6
     ),
@@ -226,4 +245,16 @@ _LOGIC = {
 }  # fmt: skip
 
 ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
-"""Every step.  Adding one means a line here and one in ``kernels/chain_source.py``."""
+"""Every step.  Adding one means a record here and its spelling in ``kernels/chain_source.py``."""
+
+OPERATORS: Mapping[str, str] = MappingProxyType(
+    {e.operator: step for step, e in ELEMENTARY.items() if e.operator}
+)
+"""ONNX's operators that are a step as they stand."""
+UNARY = frozenset(
+    operator
+    for operator, step in OPERATORS.items()
+    if ELEMENTARY[step].takes[: -len(ELEMENTARY[step].defaults) or None] == "f"
+    and ELEMENTARY[step].gives == "f"
+)
+"""Those of one number that give a number."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops import spaces_windows
-from tracea_graph.ops.chain import ELEMENTARY
+from tracea_graph.ops.elementary import ELEMENTARY, OPERATORS
 from tracea_graph.ops.space_parts import (
     access,
     aligned,
@@ -30,9 +30,10 @@ Model = Callable[[Region, TileGraph], RegionModel | None]
 
 COSTS: Mapping[str, int] = MappingProxyType(
     {e.onnx[0][0]: e.flops for e in ELEMENTARY.values() if len(e.onnx) == 1}
+    | {operator: ELEMENTARY[step].flops for operator, step in OPERATORS.items()}
     | dict.fromkeys(("Identity", "Cast", "Expand", "Dropout"), 0)
     | dict.fromkeys(("Greater", "GreaterOrEqual"), 1)
-    | {"Sum": 1, "Mean": 2, "Mod": 2, "HardSwish": 5, "Celu": 16, "Gelu": 22, "Mish": 44}
+    | {"Sum": 1, "Mean": 2, "Mod": 2, "Gelu": 22, "Mish": 44}
 )
 """Elementwise operators and the vector instructions one of them costs."""
 REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
