@@ -16,7 +16,7 @@ from tracea_graph.hardware import Diagnostics
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.program import CallWork, Program
+from tracea_graph.kernels.program import Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
@@ -77,7 +77,7 @@ class Backend(Tunable, Protocol):
 
     @property
     def diagnostics(self) -> Diagnostics | None:
-        """What the doctor can ask of it; None if it measures nothing and has nothing to choose."""
+        """What the doctor and the profiler can ask of it; None if it measures nothing."""
         ...
 
     def phases(
@@ -96,10 +96,6 @@ class Backend(Tunable, Protocol):
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
         """A program that compares tensors of these specs with as many references, bytewise."""
-        ...
-
-    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
-        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
         ...
 
     def sources(

@@ -30,8 +30,7 @@ from tracea_graph.kernels.cpu.phases.bands import LENGTHS, RunInBands
 from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
 from tracea_graph.kernels.cpu.schedules import SCHEDULES
-from tracea_graph.kernels.cpu.work import calls_of_plan
-from tracea_graph.kernels.program import Call, CallWork, OpType, Program
+from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
@@ -119,10 +118,6 @@ class CpuBackend:
     def encode(self, program: Program) -> tuple[int, ...]:
         """The program as the library reads it.  Raises GraphError for one that is too large."""
         return plan.encode(program)
-
-    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
-        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
-        return calls_of_plan(words, symbols)
 
     def kernels_of(self, call: Call) -> set[str]:
         """The kernels a call needs beside its chain."""

@@ -12,6 +12,8 @@ from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.levels import ISAS, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
+from tracea_graph.kernels.cpu.work import calls_of_plan
+from tracea_graph.kernels.program import CallWork
 from tracea_graph.policy import Machine
 
 __all__ = ["DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
@@ -50,7 +52,7 @@ def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
 
 
 class CpuDiagnostics:
-    """What the doctor is told of this machine and its kernels."""
+    """What the doctor and the profiler are told of this machine and its kernels."""
 
     problems = MappingProxyType({op: known.sizes for op, known in OPS.items()})
 
@@ -76,6 +78,10 @@ class CpuDiagnostics:
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
         return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
+
+    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
+        return calls_of_plan(words, symbols)
 
 
 DIAGNOSTICS = CpuDiagnostics()

@@ -21,7 +21,7 @@ from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sou
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.lowering.writer import LackingError
 from tracea_graph.kernels.gpu.phases import NARROWING, TYPES, phases
-from tracea_graph.kernels.program import Call, CallWork, OpType, Program
+from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
@@ -119,10 +119,6 @@ class GpuBackend:
     def encode(self, program: Program) -> tuple[int, ...]:
         """The program as the library reads it.  Raises GraphError for one that is too large."""
         return plan.encode(program)
-
-    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
-        """Raises GraphError: a plan of launches does not say what they compute."""
-        raise GraphError("the launches of a GPU plan are not timed one by one")
 
     def kernels_of(self, call: Call) -> set[str]:
         """The kernel of a call; its chain is a part of it."""

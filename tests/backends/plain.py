@@ -25,7 +25,6 @@ from tracea_graph.kernels.program import (
     Attributes,
     Buffer,
     Call,
-    CallWork,
     OpType,
     Program,
     Temp,
@@ -359,9 +358,6 @@ class PlainBackend:
                 for size in (view.offset, *view.dims, *view.strides):
                     words += _words(size, names)
         return tuple(words)
-
-    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
-        raise GraphError("plain does not time its calls")
 
     def kernels_of(self, call: Call) -> set[str]:
         return {call.op}

@@ -18,6 +18,7 @@ from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.commands.bench import BenchOptions, Entrant, Progress, busy_note, entrant
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import GraphError, UsageError
+from tracea_graph.hardware import Diagnostics
 from tracea_graph.kernels.program import CallWork
 from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import Call, calls_of
@@ -200,18 +201,20 @@ Traced = Mapping[str, tuple[CallTime, ...]]
 def time_calls(
     one: Entrant, calls: Sequence[Call], backend: Backend, feed: Feed, threads: int, runs: int
 ) -> Traced:
-    """Median times of every kernel call of a backend's model, in a process of its own."""
-    if one.library is None or not calls:
+    """Median times of every kernel call of a backend's model, in a process of its own; none of a
+    backend without diagnostics."""
+    told = backend.diagnostics
+    if one.library is None or not calls or told is None:
         return {}
     with Scratch("calls") as folder:
         trace = Path(folder) / "trace"
         with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
             worker.open("model", one.path, one.library, threads=threads)
             worker.race("model", "model", feed, pairs=-(-runs // 2), warmup=_WARMUP)
-        return read_trace(trace, calls, backend, skip=2 * _WARMUP) if trace.is_file() else {}
+        return read_trace(trace, calls, told, skip=2 * _WARMUP) if trace.is_file() else {}
 
 
-def read_trace(trace: Path, calls: Sequence[Call], backend: Backend, skip: int = 0) -> Traced:
+def read_trace(trace: Path, calls: Sequence[Call], told: Diagnostics, skip: int = 0) -> Traced:
     """What a trace says about these nodes of a backend, their first ``skip`` runs left out.
 
     Raises UsageError for a node whose plan another version of this tool wrote.
@@ -228,7 +231,7 @@ def read_trace(trace: Path, calls: Sequence[Call], backend: Backend, skip: int =
         if not rows:
             continue
         try:
-            works = backend.calls_of_plan(call.plan, sizes[call.name])
+            works = told.calls_of_plan(call.plan, sizes[call.name])
         except GraphError as error:
             raise UsageError(f"{call.name} cannot be profiled: {error}") from error
         if all(len(row) == len(works) for row in rows):

@@ -1,4 +1,4 @@
-"""What the doctor asks of a backend."""
+"""What the doctor and the profiler ask of a backend."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Protocol
 from tracea_graph.config import Environment
 from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.kernels.program import CallWork
 
 __all__ = ["Diagnostics"]
 
 
 class Diagnostics(Protocol):
-    """What a backend can say of this machine, and of which variant a problem gets on it.
+    """What a backend can say of this machine, of which variant a problem gets on it, and of what
+    its calls do.
 
-    A backend that measures nothing and has nothing to choose has none.
+    A backend that measures nothing has none.
     """
 
     @property
@@ -44,4 +46,8 @@ class Diagnostics(Protocol):
 
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
+        ...
+
+    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
         ...
