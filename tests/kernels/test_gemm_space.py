@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules import SCHEDULES, text
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.gemm_space import divide
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
@@ -18,6 +21,12 @@ CASES = [
     for layout in ("panels", "kn")
     for rows in (1, 16, 128, 1000)
 ]
+
+
+def test_the_text_that_keys_follow_is_there() -> None:
+    folder = Path(emitter.__file__).parent
+    globs = (*text._RUNTIME, *text._PRODUCTS, *text._CONVOLUTIONS)
+    assert [glob for glob in globs if not any(folder.glob(glob))] == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
