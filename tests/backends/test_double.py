@@ -232,7 +232,7 @@ def test_weights_that_may_be_fed_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the defaults kernels run, with another weight the original's nodes."""
-    monkeypatch.setattr("tracea_graph.pipeline.guarding._WORTH", np.inf)
+    monkeypatch.setattr("tracea_graph.pipeline.planning._WORTH", np.inf)
     net = Net()
     x = net("Gemm", net.input("x", "batch", 24), net.weight(24, 48), net.weight(48))
     path = saved(net, net("Relu", x), tmp_path / "m.onnx")
