@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tracea_graph.views.bench import made_with
@@ -17,7 +16,7 @@ from tracea_graph.views.profiling import (
     ProfileRow,
     notable,
 )
-from tracea_graph.views.text import plain
+from tracea_graph.views.text import Column, FittedTable, plain
 
 __all__ = ["abridged", "cells", "headline", "in_bytes", "render_profile", "summary"]
 
@@ -28,14 +27,18 @@ def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
 
 
 def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
-    table = Table(title=Text(plain(headline(profile)), style="bold"), title_justify="left")
-    table.add_column("node" if verbosity else "operator", overflow="fold")
-    table.add_column("size" if verbosity else "size (nodes)", no_wrap=True)
-    for name in ("ms", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bound")
+    spare = {"GFLOP/s": 3, "GB/s": 3, "of limit": 1, "before": 5, "after": 4}
+    figures = ("ms", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after")
+    columns = [
+        Column("node" if verbosity else "operator", folds=True),
+        Column("size" if verbosity else "size (nodes)", spare=2),
+        *(Column(name, "right", spare=spare.get(name, 0)) for name in figures),
+        Column("bound"),
+    ]
     if verbosity:
-        table.add_column("original nodes", overflow="fold")
+        columns.append(Column("original nodes", folds=True))
+    table = FittedTable(headline(profile), columns)
+    if verbosity:
         for row in profile.rows:
             originals = Text(plain(abridged(row.originals)))
             table.add_row(Text(plain(row.name)), row.size, *cells(row, profile), originals)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -189,6 +191,63 @@ def new_table(title: str) -> Table:
         show_edge=False,
         pad_edge=False,
     )
+
+
+_GAP, _FOLDED = 3, 20
+"""Characters between two columns, and those a cell that folds needs."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a :class:`FittedTable`; one that ``folds`` needs no more than 20 characters.
+
+    Of several that are ``spare`` the one with the largest number goes first where there is little
+    room; 0 is never left out.
+    """
+
+    name: str
+    justify: Literal["left", "right"] = "left"
+    folds: bool = False
+    spare: int = 0
+
+
+@dataclass
+class FittedTable:
+    """A table that leaves out columns, rather than characters, where it would be too wide."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: list[tuple[Text | str, ...]] = field(default_factory=list)
+
+    def add_row(self, *cells: Text | str) -> None:
+        """Cells for the first columns; the others stay empty."""
+        self.rows.append((*cells, *[""] * (len(self.columns) - len(cells))))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        kept = self._fitting(options.max_width)
+        table = new_table(self.title)
+        for i in kept:
+            one = self.columns[i]
+            table.add_column(one.name, justify=one.justify, overflow="fold", no_wrap=not one.folds)
+        for row in self.rows:
+            table.add_row(*(row[i] for i in kept))
+        yield table
+
+    def _fitting(self, width: int) -> list[int]:
+        """The columns there is room for."""
+        kept = list(range(len(self.columns)))
+        while sum(map(self._least, kept)) + _GAP * (len(kept) - 1) > width:
+            last = max(kept, key=lambda i: (self.columns[i].spare, i))
+            if not self.columns[last].spare:
+                break
+            kept.remove(last)
+        return kept
+
+    def _least(self, column: int) -> int:
+        """Characters a column takes at least."""
+        one = self.columns[column]
+        width = max((len(str(row[column])) for row in self.rows), default=0)
+        return min(max(width, len(one.name)), _FOLDED) if one.folds else max(width, len(one.name))
 
 
 def three_digits(number: float) -> str:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.check.verify import Verification
-from tracea_graph.views.text import cell, new_table, plain
+from tracea_graph.views.text import Column, FittedTable, cell, plain
 
 __all__ = ["Comparison", "comparison_json", "render_comparison"]
 
@@ -51,12 +51,15 @@ def render_comparison(found: Comparison) -> RenderableType:
 def _parts(found: Comparison) -> Iterator[RenderableType]:
     verification = found.verification
     if verification.outputs:
-        table = new_table(f"{plain(found.candidate)} against {plain(found.original)}")
-        for name in ("output", "inputs"):
-            table.add_column(name, overflow="fold")
-        for name in ("max |error|", "of max|y|", "cosine", "ONNX Runtime's own"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("verdict", overflow="fold")
+        table = FittedTable(
+            f"{plain(found.candidate)} against {plain(found.original)}",
+            (
+                Column("output", folds=True), Column("inputs", folds=True),
+                Column("max |error|", "right", spare=1), Column("of max|y|", "right"),
+                Column("cosine", "right", spare=2), Column("ONNX Runtime's own", "right", spare=3),
+                Column("verdict", folds=True),
+            ),
+        )  # fmt: skip
         for o in verification.outputs:
             verdict = ("equal" if o.passed else "not equal") + (f": {o.note}" if o.note else "")
             figures = (
