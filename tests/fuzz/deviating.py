@@ -2,16 +2,20 @@
 
 MaxPool passes NaN over, GlobalMaxPool and ReduceMax do so or give it for any, ReduceMin gives it,
 and attention drops what a masked key scores where ONNX Runtime's operator adds to it.  A maximum
-of nothing but -inf is -inf.  Operators that a result leaves to ONNX Runtime are as they are.
+of nothing but -inf is -inf.  Groups of a convolution that fill blocks of 16 channels together are
+one group with zeros between them.  Operators that a result leaves to ONNX Runtime are as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from itertools import product
+from math import gcd, lcm
 
+import numpy as np
 import onnx
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 
 __all__ = ["deviating"]
 
@@ -20,6 +24,8 @@ _LEAST, _MOST = 9, 3
 """The first opset with IsNaN and Where, and what is drawn for older ones is the same there; how
 many operators with several ways are looked at."""
 _LOWEST = -3.4028234663852886e38
+_BLOCK, _FEW = 16, 4
+"""Channels of a block; how many groups are taken together at most."""
 
 
 def deviating(model: onnx.ModelProto, left: Collection[str] = ()) -> Iterator[onnx.ModelProto]:
@@ -27,7 +33,11 @@ def deviating(model: onnx.ModelProto, left: Collection[str] = ()) -> Iterator[on
 
     Those that write a value of ``left`` are as they are.
     """
-    ways = [[] if node.output[0] in left else _ways(node) for node in model.graph.node]
+    dims = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            dims[node.output[0]] = tuple(node.attribute[0].t.dims)
+    ways = [[] if node.output[0] in left else _ways(node, dims) for node in model.graph.node]
     if any(ways) and sum(len(found) > 1 for found in ways) <= _MOST:
         for chosen in product(*(found or [_as_it_is] for found in ways)):
             made = onnx.ModelProto()
@@ -40,12 +50,47 @@ def deviating(model: onnx.ModelProto, left: Collection[str] = ()) -> Iterator[on
             yield made
 
 
-def _ways(node: onnx.NodeProto) -> list[Words]:
+def _ways(node: onnx.NodeProto, dims: Mapping[str, tuple[int, ...]]) -> list[Words]:
+    if node.op_type == "Conv" and (count := _together(node, dims)) > 1:
+        return [partial(_dense, count=count, dims=dims[node.input[1]]), _as_it_is]
     ways: dict[str, list[Words]] = {
         "Attention": [_as_it_is, _attention], "GlobalMaxPool": [_pooled, _any_lost],
         "MaxPool": [_pooled], "ReduceMax": [_any_lost, _pooled], "ReduceMin": [_any_lost],
     }  # fmt: skip
     return [] if node.domain else ways.get(node.op_type, [])
+
+
+def _groups(node: onnx.NodeProto) -> int:
+    return next((a.i for a in node.attribute if a.name == "group"), 1)
+
+
+def _together(node: onnx.NodeProto, dims: Mapping[str, tuple[int, ...]]) -> int:
+    """How many groups fill blocks together, if that is four at most; else 1."""
+    groups, (filters, channels, *_) = _groups(node), dims.get(node.input[1], (0, 1))
+    if groups == 1 or channels == 1:
+        return 1
+    each = filters // groups
+    count = lcm(_BLOCK // gcd(_BLOCK, channels), _BLOCK // gcd(_BLOCK, each))
+    return count if count <= _FEW and groups % count == 0 else 1
+
+
+def _dense(
+    node: onnx.NodeProto, own: str, count: int, dims: tuple[int, ...]
+) -> list[onnx.NodeProto]:
+    """As many groups as one."""
+    filters, groups = dims[0], _groups(node)
+    place = np.arange(filters) // (filters // groups) % count
+    made, parts = list[onnx.NodeProto](), [f"{own}part{i}" for i in range(count)]
+    for i, part in enumerate(parts):
+        there = (place == i).astype(np.float32).reshape(-1, *[1] * (len(dims) - 1))
+        held = numpy_helper.from_array(there)
+        made += [helper.make_node("Constant", [], [f"{part}there"], value=held),
+                 helper.make_node("Mul", [node.input[1], f"{part}there"], [part])]  # fmt: skip
+    conv = onnx.NodeProto()
+    conv.CopyFrom(node)
+    conv.input[1] = f"{own}dense"
+    next(a for a in conv.attribute if a.name == "group").i = groups // count
+    return [*made, helper.make_node("Concat", parts, [f"{own}dense"], axis=1), conv]
 
 
 def _as_it_is(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:

@@ -68,8 +68,6 @@ def _feeds(model: onnx.ModelProto) -> Iterator[Feed]:
     for feed in _planted(plain):
         if feed.label == "1e30" and (whole or "absorbs" in traits(model)):
             continue  # scores as large as what masks add; or only an order says what overflows
-        if feed.label in ("NaN", "infinities") and any(map(_grouped, model.graph.node)):
-            continue  # other groups' numbers are multiplied by 0
         yield feed
     symbols = sorted({d for dims in true_dims(model).values() for d in dims if isinstance(d, str)})
     pools = not operators.isdisjoint(_POOLS)
@@ -78,10 +76,6 @@ def _feeds(model: onnx.ModelProto) -> Iterator[Feed]:
             continue  # ONNX Runtime counts a window over no images without pixels
         empty = _made(model, {**SIZES, **dict.fromkeys(names, 0)})
         yield Feed("empty", f"{label} = 0", empty)
-
-
-def _grouped(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Conv" and any(a.name == "group" and a.i > 1 for a in node.attribute)
 
 
 def _made(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Array]:

@@ -44,8 +44,8 @@ class Original:
         if not trouble:
             return ""
         others = [wanted, self._asked(self._path, feed, "all")]
-        near = moved(feed)
-        others += [self._asked(path, near, "off") for path in (self._path, *self._jittered)]
+        paths = (self._path, self._path, *self._jittered)  # numbers may move alike, and cancel
+        others += [self._asked(path, moved(feed, i), "off") for i, path in enumerate(paths)]
         if (
             max(
                 (abs(a).max(initial=0.0) for a in feed.values() if a.dtype == "float32"), default=0

@@ -41,9 +41,9 @@ def steady(model: onnx.ModelProto, feeds: Mapping[str, Mapping[str, Array]]) -> 
     return True in found and False not in found
 
 
-def moved(feed: Mapping[str, Array]) -> dict[str, Array]:
+def moved(feed: Mapping[str, Array], seed: int = 1) -> dict[str, Array]:
     """Every float32 that is no mask's multiplied by a random number within ``1 ± JITTER``."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     found = dict(feed)
     for name, array in feed.items():
         if name.startswith("x") and array.dtype == np.float32:

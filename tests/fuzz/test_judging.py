@@ -167,6 +167,29 @@ def test_nan_may_go_only_where_it_is_documented(tmp_path: Path) -> None:
         assert not left.judge({**found, "best": wanted["best"]}, wanted, feed)
 
 
+def test_groups_of_a_block_may_share_nan_and_others_may_not(tmp_path: Path) -> None:
+    """Of four groups of eight channels two are a block."""
+    w = np.random.default_rng(1).standard_normal((32, 8, 1, 1)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=4)
+    graph = helper.make_graph(
+        [node], "grouped", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32, 1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "grouped.onnx")
+    feed = {"x": np.ones((1, 32, 1, 2), np.float32)}
+    feed["x"][0, 3, 0, 1] = np.nan
+    with Crew() as crew:
+        original = Original(crew, tmp_path / "grouped.onnx")
+        wanted = original.answer(feed)
+        assert wanted is not None and np.isnan(wanted["y"]).sum() == 8
+        for lost, wrong in ((16, False), (24, True)):
+            found = {"y": wanted["y"].copy()}
+            found["y"][0, :lost, 0, 1] = np.nan
+            assert bool(original.judge(found, wanted, feed)) == wrong
+
+
 def test_drawn_models_are_fed_what_is_hard() -> None:
     kinds = {feed.kind for model in drawn(60, 0) for feed in feeds(model)}
     assert kinds == {*KINDS}
