@@ -194,7 +194,8 @@ class CallSchema:
     ``chain`` is the elementwise part it takes: ``none``, ``required``, ``epilogue`` (optional; its
     first operand is what the call computed) or ``prologue`` (optional; it gives the one float32
     operand).  ``schedule`` is the record that says how its work is tiled, None where only the
-    library decides.  ``kernels`` are the micro-kernels it runs on.  ``problem`` counts its matrix
+    library decides.  ``kernels`` are the micro-kernels it runs on: ops on its own element type, or
+    with another one.  ``problem`` counts its matrix
     products, None if it computes none; ``multiplies`` is what they multiply (default: ``dtype``).
     ``row_tiled`` calls can make some rows of their result alone, a multiple of the attribute
     ``granularity``.
@@ -206,7 +207,7 @@ class CallSchema:
     dtype: str = "f32"
     chain: str = "none"
     schedule: type[Driver] | None = None
-    kernels: tuple[str, ...] = ()
+    kernels: tuple[str | tuple[str, str], ...] = ()
     problem: Problem | None = None
     multiplies: str = ""
     row_tiled: bool = False
@@ -216,6 +217,12 @@ class CallSchema:
     def name(self) -> str:
         """The op, with its element type where that is not float32."""
         return Call.name_of(self.op, self.dtype)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the micro-kernels it runs on."""
+        own = ((k, self.dtype) if isinstance(k, str) else k for k in self.kernels)
+        return tuple(Call.name_of(*kernel) for kernel in own)
 
     @property
     def integers(self) -> tuple[Attribute, ...]:

@@ -103,7 +103,7 @@ def _stored_blocks(s: Sizes) -> tuple[int, ...]:
     return 1, s.of("x")[0], BLOCK, prod(s.of("w")) // BLOCK
 
 
-def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...], kernel: str) -> CallSchema:
+def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema:
     """``y = epilogue(x · w + bias)``: one result, or several side by side."""
     scales = (_op("row_scales", "M"), _op("column_scales", "16*Np", rows="all"))
     return CallSchema(
@@ -119,7 +119,7 @@ def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...], kernel: str) 
         dtype,
         chain="epilogue",
         schedule=GemmDriver,
-        kernels=(kernel,),
+        kernels=("gemm",),
         problem=_gemm_bf16x2_problem if dtype == "bf16x2" else _gemm_problem,
         row_tiled=dtype in _EITHER,
     )
@@ -139,15 +139,10 @@ def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -
         (number("parts", 1, LIMITS["kMaxParts"], default=1),),
         dtype,
         chain="epilogue",
-        kernels=("gemm", f"gemm_blocks{_suffix(dtype)}") if op == "gemm_blocks" else
-        (f"gemm_masked{_suffix(dtype)}",),
+        kernels=(("gemm", "f32"), op) if op == "gemm_blocks" else (op,),
         problem=problem,
         row_tiled=op == "gemm_blocks" and dtype == "f32",
     )  # fmt: skip
-
-
-def _suffix(dtype: str) -> str:
-    return "" if dtype == "f32" else f"_{dtype}"
 
 
 _BLOCKS = _sparse("gemm_blocks", "f32", "f32", "T block 16", "T", _stored_blocks)
@@ -160,7 +155,7 @@ def _round(dtype: str, *more: Operand) -> CallSchema:
     """Rows of float32 in a narrower type."""
     y = _out("y", "M K'", _NARROW[dtype])
     return CallSchema(
-        "round", (_op("x", "M K"), y, *more), dtype=dtype, kernels=(f"gemm_{dtype}",),
+        "round", (_op("x", "M K"), y, *more), dtype=dtype, kernels=("gemm",),
         row_tiled=dtype == "bf16",
     )  # fmt: skip
 
@@ -270,7 +265,7 @@ def _attention_problem(s: Sizes) -> tuple[int, ...]:
     return batch * heads, rows, s.of("k")[2], depth + s.of("v")[3]
 
 
-def _attention(dtype: str, multiplies: str, *kernels: str) -> CallSchema:
+def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> CallSchema:
     low = "bf16" if dtype == "bf16" else "f32"
     window = LIMITS["kMaxWindow"]
     return CallSchema(
@@ -425,7 +420,7 @@ _PAIRS = "Ob Ib kh kw 8 16 2"
 _PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
 
 
-def _either_way(dtype: str, direct: str, planes: str, *kernels: str) -> CallSchema:
+def _either_way(dtype: str, direct: str, planes: str) -> CallSchema:
     """A convolution of 3×3 that the library runs directly or by Winograd's transforms, whichever
     is faster at the sizes it meets."""
     low = _NARROW.get(dtype, "f32")
@@ -434,7 +429,7 @@ def _either_way(dtype: str, direct: str, planes: str, *kernels: str) -> CallSche
     integers = dtype == "int16"
     return _convolution(
         "conv_or_winograd", dtype, _X, planes, _WINOGRAD_2 if integers else _WINOGRAD,
-        _winograd_problem, *kernels, first=first, x_type="f32" if integers else "",
+        _winograd_problem, "conv", "winograd", first=first, x_type="f32" if integers else "",
     )  # fmt: skip
 
 
@@ -445,7 +440,7 @@ def _pool(dtype: str) -> CallSchema:
         (_op("x", _X, dtype), _out("y", "N Cb H' W' 16", dtype)),
         (kinds, numbers("kernel", 2, 1, _STEP), _STRIDES, _DILATIONS, _PADS, _HALO),
         dtype,
-        kernels=(f"pool{_suffix(dtype)}",),
+        kernels=("pool",),
     )
 
 
@@ -498,13 +493,13 @@ def _images(dtype: str, y: Operand, *more: Operand) -> CallSchema:
     """Images of float32 in a narrower type."""
     return CallSchema(
         "round_images", (_op("x", "N Cb H W 16"), y, *more), (_LAST, _HALO), dtype,
-        kernels=(f"conv_{dtype}",),
+        kernels=("conv",),
     )  # fmt: skip
 
 
 CALLS = Calls(
     (
-        _gemm("f32", {"panels": 0, "kn": 1, "nk": 2}, ("f32",), "gemm"),
+        _gemm("f32", {"panels": 0, "kn": 1, "nk": 2}, ("f32",)),
         _NORM,
         _ELEMENTWISE,
         _EMBEDDING,
@@ -530,7 +525,7 @@ CALLS = Calls(
         _UNBLOCK,
         _CLEAR,
         _CONV_PLAIN,
-        _gemm("bf16", {"pairs": 3, "mixed": 4}, _EITHER, "gemm_bf16"),
+        _gemm("bf16", {"pairs": 3, "mixed": 4}, _EITHER),
         _round("bf16"),
         _REDUCE,
         _SOFTMAX,
@@ -538,51 +533,53 @@ CALLS = Calls(
         _COPY,
         _RECURRENT,
         _BLOCKS,
-        _attention("bf16", "", "attention_bf16"),
+        _attention("bf16", "", "attention"),
         _convolution(
             "conv", "bf16", "N Ib Hi Wi 16|32", "Ob Ib kh kw 8|16 16 2", _CONV,
-            _conv_bf16_problem, "conv_bf16", row_tiled=True, tiled=True,
+            _conv_bf16_problem, "conv", row_tiled=True, tiled=True,
         ),
         _convolution(
-            "conv_stem", "bf16", "N C H W", "Ob C kh kw 16", _STEM, _stem_problem, "conv_bf16",
+            "conv_stem", "bf16", "N C H W", "Ob C kh kw 16", _STEM, _stem_problem, "conv",
             x_type="f32", w_type="f32", multiplies="bf16x2",
         ),
         _convolution(
             "depthwise", "bf16", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem,
-            "depthwise_bf16", w_type="f32", row_tiled=True, more=(flag("rounded_filters"),),
+            "depthwise", w_type="f32", row_tiled=True, more=(flag("rounded_filters"),),
         ),
         _convolution(
-            "winograd", "bf16", _X, _PLANES16, _WINOGRAD, _winograd_problem, "conv_bf16",
-            "winograd_bf16", row_tiled=True, tiled=True,
+            "winograd", "bf16", _X, _PLANES16, _WINOGRAD, _winograd_problem, "conv",
+            "winograd", row_tiled=True, tiled=True,
         ),
         _RESIZE,
         _DEAL,
         _BLOCKS_BF16,
         _MASKED,
         _MASKED_BF16,
-        _gemm("int16", {"int16": 7}, ("i16",), "gemm_int16"),
+        _gemm("int16", {"int16": 7}, ("i16",)),
         _round("int16", _out("scales", "M")),
         _APPEND,
-        _gemm("bf16x2", {"split": 10}, ("bf16",), "gemm_bf16x2"),
+        _gemm("bf16x2", {"split": 10}, ("bf16",)),
         _round("bf16x2"),
-        _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv_int16"),
+        _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv"),
         _images("int16", _out("y", "N Cb H' W' 16", "i16", optional=True), _out("scales", "N")),
         _convolution(
-            "winograd", "int16", _X, _PLANES16, _WINOGRAD_2, _winograd_problem, "conv_int16",
-            "winograd_int16", x_type="f32",
+            "winograd", "int16", _X, _PLANES16, _WINOGRAD_2, _winograd_problem, "conv",
+            "winograd", x_type="f32",
         ),
         _ARG,
         _TAKE,
-        _either_way("f32", "Ob Ib 3 3 16 16", _PLANES, "conv", "winograd"),
+        _either_way("f32", "Ob Ib 3 3 16 16", _PLANES),
         _TOP_K,
-        _attention("f32_as_bf16", "bf16", "attention", "attention_bf16", "gemm_bf16"),
-        _either_way("bf16", _PAIRS, _PLANES16, "conv_bf16", "winograd_bf16"),
-        _either_way("int16", _PAIRS, _PLANES16, "conv_int16", "winograd_int16"),
+        _attention(
+            "f32_as_bf16", "bf16", ("attention", "f32"), ("attention", "bf16"), ("gemm", "bf16")
+        ),
+        _either_way("bf16", _PAIRS, _PLANES16),
+        _either_way("int16", _PAIRS, _PLANES16),
         _pool("bf16"),
         _images("bf16x2", _out("y", "N Cb H' W' 32", "bf16")),
         _convolution(
             "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem,
-            "conv_bf16x2",
+            "conv",
         ),
         _GRID,
         _SAME_BYTES,

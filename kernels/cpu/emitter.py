@@ -6,156 +6,24 @@ nothing else: vector type and functions are part of its text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source, source
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.functions import KERNELS, Function
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
 from tracea_graph.kernels.cpu.variants import NO_TILES, PANEL, Tiles, Variant, find, gemm_tile
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import Chain
 
-__all__ = [
-    "CHAIN", "KERNELS", "Function", "Source", "emit", "functions", "kernels_of",
-    "render", "symbols", "units",
-]  # fmt: skip
+__all__ = ["CHAIN", "Source", "emit", "functions", "kernels_of", "render", "symbols", "units"]
 
-
-@dataclass(frozen=True)
-class Function:
-    """One function a unit exports: the name in its symbol, and its C signature."""
-
-    name: str
-    takes: str
-    gives: str = "void"
-
-
-_RANGES = "const tracea_attention_tile*, tracea_attention_range*"
-
-KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
-    {
-        "gemm": (
-            Function("gemm", "const tracea_gemm_tile*"),
-            Function("gemm_dot", "const tracea_gemm_dot_tile*"),
-            Function("gemm_pack", "const tracea_gemm_pack_tile*"),
-        ),
-        "gemm_bf16": (
-            Function("gemm_bf16", "const tracea_gemm_tile*"),
-            Function("gemm_bf16_end", "void"),
-            Function("gemm_mixed", "const tracea_gemm_tile*"),
-            Function("round_bf16", "const tracea_round_tile*"),
-        ),
-        "norm": (
-            Function("norm_layer", "const tracea_norm_tile*"),
-            Function("norm_rms", "const tracea_norm_tile*"),
-            Function("norm_group", "const tracea_norm_tile*"),
-            Function("norm_columns", "const tracea_norm_tile*"),
-        ),
-        "gather": (Function("gather", "const tracea_gather_tile*"),),
-        "attention": (
-            Function("attention", "const tracea_attention_tile*"),
-            Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
-            Function("attention_ranges", _RANGES),
-        ),
-        "conv": (
-            Function("conv", "const tracea_conv_tile*"),
-            Function("conv_narrow", "const tracea_conv_tile*"),
-        ),
-        "depthwise": (Function("depthwise", "const tracea_depthwise_tile*"),),
-        "pool": (Function("pool", "const tracea_pool_tile*"),),
-        "block": (
-            Function("block", "const tracea_block_tile*"),
-            Function("unblock", "const tracea_block_tile*"),
-        ),
-        "conv_plain": (Function("conv_plain", "const tracea_conv_plain_tile*"),),
-        "winograd": (
-            Function("winograd_in", "const tracea_winograd_in_tile*"),
-            Function("winograd_out", "const tracea_winograd_out_tile*"),
-        ),
-        "reduce": (
-            Function("reduce_rows", "const tracea_reduce_tile*"),
-            Function("reduce_columns", "const tracea_reduce_tile*"),
-        ),
-        "softmax": (
-            Function("softmax_rows", "const tracea_softmax_tile*"),
-            Function("softmax_columns", "const tracea_softmax_tile*"),
-        ),
-        "copy": (Function("copy", "const tracea_copy_tile*"),),
-        "recurrent": (
-            Function("lstm", "const tracea_recurrent_tile*"),
-            Function("gru", "const tracea_recurrent_tile*"),
-            Function("gru_before", "const tracea_recurrent_tile*"),
-        ),
-        "gemm_blocks": (
-            Function("gemm_blocks", "const tracea_blocks_tile*"),
-            Function("all_finite", "const float*, int64_t", "int32_t"),
-        ),
-        "attention_bf16": (
-            Function("attention_bf16", "const tracea_attention_tile*"),
-            Function("attention_bf16_scratch", "int64_t, int64_t, int64_t", "int64_t"),
-            Function("attention_bf16_ranges", _RANGES),
-        ),
-        "conv_bf16": (
-            Function("conv_bf16", "const tracea_conv_tile*"),
-            Function("conv_bf16_end", "void"),
-            Function("conv_stem_bf16", "const tracea_conv_tile*"),
-            Function("stem_split", "const tracea_stem_line*", "int32_t"),
-        ),
-        "depthwise_bf16": (Function("depthwise_bf16", "const tracea_depthwise_tile*"),),
-        "winograd_bf16": (
-            Function("winograd_bf16_in", "const tracea_winograd_in_tile*"),
-            Function("winograd_bf16_out", "const tracea_winograd_out_tile*"),
-        ),
-        "resize": (Function("resize", "const tracea_resize_tile*"),),
-        "deal": (Function("deal", "const tracea_deal_tile*"),),
-        "gemm_blocks_bf16": (
-            Function("gemm_blocks_bf16", "const tracea_blocks_tile*"),
-            Function("all_finite_bf16", "const float*, int64_t", "int32_t"),
-        ),
-        "gemm_masked": (Function("gemm_masked", "const tracea_masked_tile*", "const void*"),),
-        "gemm_masked_bf16": (
-            Function("gemm_masked_bf16", "const tracea_masked_tile*", "const void*"),
-        ),
-        "gemm_int16": (
-            Function("gemm_int16", "const tracea_gemm_tile*"),
-            Function("round_int16", "const tracea_round_int16_tile*"),
-        ),
-        "gemm_bf16x2": (
-            Function("gemm_bf16x2", "const tracea_gemm_tile*"),
-            Function("gemm_bf16x2_end", "void"),
-            Function("round_bf16x2", "const tracea_round_tile*"),
-        ),
-        "conv_int16": (
-            Function("conv_int16", "const tracea_conv_tile*"),
-            Function("image_range", "tracea_image_tile*"),
-            Function("image_round", "tracea_image_tile*"),
-        ),
-        "winograd_int16": (
-            Function("winograd_int16_in", "const tracea_winograd_in_tile*"),
-            Function("winograd_int16_out", "const tracea_winograd_out_tile*"),
-        ),
-        "arg": (
-            Function("arg_rows", "const tracea_arg_tile*"),
-            Function("arg_columns", "const tracea_arg_tile*"),
-        ),
-        "top_k": (Function("top_k", "const tracea_top_k_tile*"),),
-        "pool_bf16": (Function("pool_bf16", "const tracea_pool_tile*"),),
-        "conv_bf16x2": (
-            Function("conv_bf16x2", "const tracea_conv_tile*"),
-            Function("conv_bf16x2_end", "void"),
-            Function("split_pixels", "const tracea_split_tile*"),
-        ),
-    }
-)
-"""The kernels a library may hold beside its chains, with their functions, in the order of
-``tracea_isa_table``."""
 
 CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
@@ -173,8 +41,8 @@ def symbols(
 ) -> tuple[str, ...]:
     """The functions one unit exports, in order.
 
-    Which ones they are, :data:`KERNELS` says.  Raises KeyError for a kernel, level or tile that
-    does not exist.
+    Which ones they are, ``functions.KERNELS`` says.  Raises KeyError for a kernel, level or tile
+    that does not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
     return tuple(_variant(kernel, isa, chain, tiles).symbol(name) for name in names)
@@ -191,13 +59,13 @@ def kernels_of(call: Call) -> set[str]:
     An elementwise call copies operands that do not lie along its columns.
     """
     if call.op != "elementwise":
-        return set(CALLS.of(call).kernels)
+        return set(CALLS.of(call).needs)
     inner = [v.strides[-1] for v in call.views if v is not None and v.dims and v.dims[-1] != 1]
     return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
 
 def emit(kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES) -> Source:
-    """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
+    """Render one unit: of a kernel of ``functions.KERNELS``, or of ``"chain"`` with a chain."""
     variant = _variant(kernel, isa, chain, tiles)
     exported = symbols(kernel, isa, chain, tiles)
     body = render(

@@ -87,8 +87,8 @@ def build_library(
 ) -> Library:
     """Compile what the cache lacks, link, and rename the library to ``out``.
 
-    It holds the named kernels (see ``emitter.KERNELS``) and chains, nothing else, and of a kernel
-    with several tiles the one in ``tiles``, else the first of ``variants``.
+    It holds the named kernels (see ``functions.KERNELS``) and chains, nothing else, and of a
+    kernel with several tiles the one in ``tiles``, else the first of ``variants``.
 
     ``seconds`` limits each compiler run; ``quick`` compiles in less time what then runs slower.
     Raises BuildError without leaving anything at ``out``.

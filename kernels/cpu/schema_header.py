@@ -1,4 +1,5 @@
-"""Generate ``runtime/schema.h``: what the C++ runtime must know of each call.
+"""Generate ``runtime/schema.h``, what the C++ runtime must know of each call, and
+``runtime/kernels.h``, the functions that an instruction-set level offers.
 
 From the records of calls come the opcodes, the places of attributes and operands in a call, the
 numbers of an enumeration's words, and the tables by which the runtime checks what it decodes.
@@ -14,10 +15,11 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
 from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
+from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.program import Driver
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
 
-__all__ = ["schema_header"]
+__all__ = ["kernels_header", "schema_header"]
 
 _SCHEDULES: Mapping[type[Driver] | None, str] = {
     None: "kNoSchedule",
@@ -99,6 +101,7 @@ def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> s
         _enum("Opcode", [(_constant(name), i) for i, name in enumerate(calls, 1)]),
         f"constexpr int32_t kLastOpcode = {len(calls)};\n",
         _enum("Op", [(_constant(op) + "Op", i) for i, op in enumerate(ops)]),
+        f"constexpr int32_t kOps = {len(ops)};\n",
         "\n// Places among a call's whole numbers, floats and views, and words' numbers.\n",
         *(_places(op, schemas) for op, schemas in ops.items()),
         "\n",
@@ -107,6 +110,54 @@ def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> s
         "\n}  // namespace tracea\n",
     ]
     return "".join(parts)
+
+
+_KERNELS_HEAD = """\
+// The functions of kernels, written by schema_header.py: edit functions.py and variants.py.
+#pragma once
+#include "tracea_kernels.h"
+
+// Everything one instruction-set level offers; the generated table fills one per level, with null
+// for kernels the library does not hold.
+struct tracea_isa_table {
+  const char* isa;             // its name in variants.py
+  int32_t gemm_mr, gemm_nv;    // largest register tile
+  int32_t pairs_mr, pairs_nv;  // the same of gemm_bf16
+  int32_t conv_pixels, conv_nv;
+  int32_t pairs_pixels;        // conv_pixels of conv_bf16
+"""
+_KERNELS_TAIL = """\
+  int32_t chains;              // entries in chain_key / chain
+  const int64_t* chain_key;    // ascending
+  const tracea_chain_fn* chain;
+};
+
+namespace tracea {
+
+// Whether a level has the kernels of a call, by opcode - 1; null: it needs none.
+constexpr bool (*kHeld[])(const tracea_isa_table&) = {
+"""
+
+
+def kernels_header(calls: Calls = CALLS) -> str:
+    """The text of ``runtime/kernels.h``."""
+    fields = (
+        f"  {f.gives} (*{f.name})({f.takes});{f'  // {f.note}' if f.note else ''}\n"
+        for functions in KERNELS.values()
+        for f in functions
+    )
+    held = (f"    {_held(schema)},  // {schema.name}\n" for schema in calls.values())
+    return "".join(
+        (_KERNELS_HEAD, *fields, _KERNELS_TAIL, *held, "};\n\n}  // namespace tracea\n")
+    )
+
+
+def _held(schema: CallSchema) -> str:
+    """A predicate of a level."""
+    if not schema.needs:
+        return "nullptr"
+    has = " && ".join(f"t.{KERNELS[kernel][0].name} != nullptr" for kernel in schema.needs)
+    return f"[](const tracea_isa_table& t) {{ return {has}; }}"
 
 
 def _constant(name: str) -> str:

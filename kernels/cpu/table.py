@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
+from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import LEVELS
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
@@ -79,7 +80,7 @@ def _digest(
         parts += [*(d.onnx for d in chain.result_types), *[0] * room]
     for level in levels:
         parts += [level, *_sides(level, tiles)]
-        parts += [int(k in held) for k in emitter.KERNELS for _ in emitter.symbols(k, level)]
+        parts += [int(k in held) for k in KERNELS for _ in emitter.symbols(k, level)]
     for t in types:
         parts += [t.name, len(t.inputs), len(t.outputs), *(d.onnx for d in t.inputs + t.outputs)]
     value = 0xCBF29CE484222325
@@ -108,7 +109,7 @@ def _declarations(
     for level in levels:
         lines += [
             f"{function.gives} {symbol}({function.takes});"
-            for kernel in emitter.KERNELS
+            for kernel in KERNELS
             if kernel in held
             for symbol, function in emitter.functions(kernel, level, tiles)
         ]
@@ -157,7 +158,7 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int, tiles: Til
         sides = ", ".join(map(str, _sides(level, tiles)))
         functions = [
             symbol if kernel in held else "nullptr"
-            for kernel in emitter.KERNELS
+            for kernel in KERNELS
             for symbol in emitter.symbols(kernel, level, tiles=tiles)
         ]
         rows.append(

@@ -11,7 +11,8 @@ import tracea_graph.kernels.cpu
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.call_table import call_table
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.schema_header import schema_header
+from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.schema_header import kernels_header, schema_header
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, choice, number, numbers
 
 HEADER = Path(tracea_graph.kernels.cpu.__file__).parent / "runtime" / "schema.h"
@@ -21,6 +22,22 @@ def test_the_header_is_that_of_the_records(request: pytest.FixtureRequest) -> No
     if request.config.getoption("--update-golden"):
         HEADER.write_text(schema_header())
     assert HEADER.read_text() == schema_header(), "run pytest --update-golden"
+
+
+def test_the_header_of_kernels_is_that_of_the_records(request: pytest.FixtureRequest) -> None:
+    header = HEADER.with_name("kernels.h")
+    if request.config.getoption("--update-golden"):
+        header.write_text(kernels_header())
+    assert header.read_text() == kernels_header(), "run pytest --update-golden"
+
+
+def test_a_level_has_a_field_for_every_function_and_a_row_for_every_call() -> None:
+    header = kernels_header()
+    fields = re.findall(r"^  (?:const )?\w+\*? \(\*(\w+)\)\(", header, re.M)
+    assert fields == [f.name for functions in KERNELS.values() for f in functions]
+    assert len(set(fields)) == len(fields)
+    assert re.findall(r"// (\w+)$", header.split("kHeld[]")[1], re.M)[: len(CALLS)] == list(CALLS)
+    assert "t.attention != nullptr && t.attention_bf16 != nullptr && t.gemm_bf16 !=" in header
 
 
 def test_the_readme_has_the_table_of_calls(request: pytest.FixtureRequest) -> None:

@@ -50,7 +50,7 @@ class Answers:
     def library(self) -> Library:
         """All that the calls need, for all levels."""
         types = sorted({case.type for case in self.cases.values()}, key=lambda t: t.name)
-        kernels = sorted({kernel for call in self._calls for kernel in CALLS[call].kernels})
+        kernels = sorted({kernel for call in self._calls for kernel in CALLS[call].needs})
         out = self._folders.mktemp("library") / "answers.so"
         return build_library(types, kernels, self._chains, self.levels, out, quick=True)
 

@@ -18,7 +18,7 @@ from runtime.support import Case, mutate
 from sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 
 from tracea_graph.config import TOLERANCE
-from tracea_graph.kernels.cpu.emitter import KERNELS
+from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.plan import encode
 

@@ -18,6 +18,7 @@ class Signature {
   bool fail(const char* what) {
     return fault_.fail("The plan calls %s with %s.", spec_.name, what);
   }
+  int32_t opcode() const { return call_.opcode; }
   int64_t integer(int32_t i) const { return call_.ints[i]; }
   int32_t integers() const { return call_.int_count; }
   int32_t floats() const { return call_.float_count; }

@@ -184,6 +184,11 @@ inline bool check_conv_bf16x2(Signature& call) {
          call.fail("a block of which channels are missing");
 }
 
+inline bool check_conv(Signature& call) {
+  if (call.opcode() == kConvBf16) return check_conv_bf16(call);
+  return call.opcode() != kConvBf16x2 || check_conv_bf16x2(call);
+}
+
 // Leaves out taps that meet nothing but zeros around the input: most of a kernel that is wider than
 // a map.
 inline void leave_out(ConvJob& job, const Call& call, const float** x) {

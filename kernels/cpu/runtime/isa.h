@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/core.h"
-#include "tracea_kernels.h"
+#include "runtime/table.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

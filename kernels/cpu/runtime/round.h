@@ -40,7 +40,7 @@ inline bool round_rows(Run& run, void (*round)(const Tile*), const Tile& whole) 
   return run.parallel(ceil_div(whole.rows, job.chunk), round_task<Tile>, &job);
 }
 
-inline bool run_round(Run& run, const Call&, const Box* views) {
+inline bool run_round_bf16(Run& run, const Call&, const Box* views) {
   const Box &x = views[0], &y = views[1];
   if (!round_fits(x, y)) return run.fault.fail("The views of a rounding do not fit together.");
   return round_rows<tracea_round_tile>(
@@ -71,6 +71,12 @@ inline bool run_round_int16(Run& run, const Call&, const Box* views) {
       run, run.host.isa->round_int16,
       {rows, x.dims[1], x.f32(), x.strides[0], reinterpret_cast<int16_t*>(y.data), y.strides[0],
        scale.f32()});
+}
+
+inline bool run_round(Run& run, const Call& call, const Box* views) {
+  if (call.opcode == kRoundInt16) return run_round_int16(run, call, views);
+  return call.opcode == kRoundBf16 ? run_round_bf16(run, call, views)
+                                   : run_round_bf16x2(run, call, views);
 }
 
 }  // namespace tracea

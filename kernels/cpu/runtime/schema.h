@@ -30,6 +30,7 @@ enum Op : int32_t {
   kResizeOp, kDealOp, kGemmMaskedOp, kAppendOp, kRoundImagesOp, kArgOp, kTakeOp,
   kConvOrWinogradOp, kTopKOp, kGridOp, kSameBytesOp
 };
+constexpr int32_t kOps = 33;
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
 namespace gemm_call {

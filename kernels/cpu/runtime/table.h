@@ -1,9 +1,27 @@
-// What the generated table.cpp holds beside `tracea_library_table`: the shape of each chain, so
-// that a plan cannot hand a compiled chain fewer operands than it reads.
+// What the generated table.cpp holds: the library's levels and op types, and the shape of each
+// chain, so that a plan cannot hand a compiled chain fewer operands than it reads.
 #pragma once
 #include <stdint.h>
 
-#include "tracea_kernels.h"
+#include "runtime/kernels.h"
+
+// One custom-op type of this library.
+typedef struct {
+  const char* name;            // "FusedGemm_3f2a91"
+  int32_t inputs, outputs;
+  const int32_t* input_type;   // ONNX element codes
+  const int32_t* output_type;
+} tracea_op_type;
+
+// The generated table (table.cpp): defined once per library, read by the runtime.
+typedef struct {
+  const char* domain;          // "tracea.<10 hex>"
+  int32_t isas;                // levels present, lowest first
+  const tracea_isa_table* isa;
+  int32_t types;
+  const tracea_op_type* type;
+} tracea_library;
+extern "C" const tracea_library tracea_library_table;
 
 enum { TRACEA_FULL, TRACEA_ROW, TRACEA_COL, TRACEA_SCALAR };
 

@@ -205,8 +205,9 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
 }
 
 // Calls to either way are alike.
-inline bool check_winograd_bf16(Signature& call) {
-  return call.integer(winograd_call::kLastIn) % 2 == 0 ||
+inline bool check_winograd(Signature& call) {
+  const bool pairs = call.opcode() == kWinogradBf16 || call.opcode() == kConvOrWinogradBf16;
+  return !pairs || call.integer(winograd_call::kLastIn) % 2 == 0 ||
          call.fail("a pair of which one channel is missing");
 }
 
@@ -333,7 +334,7 @@ inline bool run_rounded(Run& run, Call call, Box* views) {
   View types[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i) types[i] = call.views[i];
   types[0].type = ORT_I16, call.views = types;
-  return run_round_images(run, rounding, between) && run_conv(run, call, views);
+  return run_whole_images(run, rounding, between) && run_conv(run, call, views);
 }
 
 inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {

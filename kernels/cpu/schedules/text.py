@@ -44,6 +44,6 @@ def _sources(kernel: str, level: str) -> str:
     folder = Path(emitter.__file__).resolve().parent
     globs = (*_RUNTIME, *(_CONVOLUTIONS if CALLS[kernel].schedule is ConvDriver else _PRODUCTS))
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
-    sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].kernels)]
+    sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].needs)]
     words = (word for source in sources for word in (source.text, *source.flags))
     return digest(*words, *(path.read_bytes() for path in paths))

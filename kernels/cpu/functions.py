@@ -1,0 +1,149 @@
+"""The functions that each kernel exports: from its op and what it multiplies.
+
+Names hold ``{}`` where the type of the kernel stands, nothing for float32: ``winograd{}_in`` is
+``winograd_in`` and ``winograd_bf16_in``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tracea_graph.kernels.cpu.variants import VARIANTS
+from tracea_graph.kernels.program import Call
+
+__all__ = ["KERNELS", "Function"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function a unit exports: the name in its symbol, its C signature, and a remark."""
+
+    name: str
+    takes: str
+    gives: str = "void"
+    note: str = ""
+
+
+_RANGES = "const tracea_attention_tile*, tracea_attention_range*"
+_GEMM, _CONV = "const tracea_gemm_tile*", "const tracea_conv_tile*"
+_RECURRENT = "const tracea_recurrent_tile*"
+
+_OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
+    {
+        "gemm": (Function("gemm{}", _GEMM),),
+        "norm": tuple(
+            Function(f"norm_{kind}", "const tracea_norm_tile*")
+            for kind in ("layer", "rms", "group", "columns")
+        ),
+        "gather": (Function("gather", "const tracea_gather_tile*"),),
+        "attention": (
+            Function("attention{}", "const tracea_attention_tile*"),
+            Function("attention{}_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+            Function("attention{}_ranges", _RANGES),
+        ),
+        "conv": (Function("conv{}", _CONV),),
+        "depthwise": (Function("depthwise{}", "const tracea_depthwise_tile*"),),
+        "pool": (Function("pool{}", "const tracea_pool_tile*"),),
+        "block": (
+            Function("block", "const tracea_block_tile*"),
+            Function("unblock", "const tracea_block_tile*"),
+        ),
+        "conv_plain": (Function("conv_plain", "const tracea_conv_plain_tile*"),),
+        "winograd": (
+            Function("winograd{}_in", "const tracea_winograd_in_tile*"),
+            Function("winograd{}_out", "const tracea_winograd_out_tile*"),
+        ),
+        "reduce": (
+            Function("reduce_rows", "const tracea_reduce_tile*"),
+            Function("reduce_columns", "const tracea_reduce_tile*"),
+        ),
+        "softmax": (
+            Function("softmax_rows", "const tracea_softmax_tile*"),
+            Function("softmax_columns", "const tracea_softmax_tile*"),
+        ),
+        "copy": (Function("copy", "const tracea_copy_tile*"),),
+        "recurrent": tuple(Function(cell, _RECURRENT) for cell in ("lstm", "gru", "gru_before")),
+        "gemm_blocks": (
+            Function("gemm_blocks{}", "const tracea_blocks_tile*"),
+            Function("all_finite{}", "const float*, int64_t", "int32_t"),
+        ),
+        "resize": (Function("resize", "const tracea_resize_tile*"),),
+        "deal": (Function("deal", "const tracea_deal_tile*"),),
+        "gemm_masked": (Function("gemm_masked{}", "const tracea_masked_tile*", "const void*"),),
+        "arg": (
+            Function("arg_rows", "const tracea_arg_tile*"),
+            Function("arg_columns", "const tracea_arg_tile*"),
+        ),
+        "top_k": (Function("top_k", "const tracea_top_k_tile*"),),
+    }
+)
+"""What kernels of an op export, whatever they multiply."""
+_OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
+    {
+        ("gemm", "f32"): (
+            Function("gemm_dot", "const tracea_gemm_dot_tile*"),
+            Function("gemm_pack", "const tracea_gemm_pack_tile*"),
+        ),
+        ("gemm", "bf16"): (
+            Function("gemm{}_end", "void"),
+            Function("gemm_mixed", _GEMM, note="with float32 on the left"),
+            Function("round{}", "const tracea_round_tile*"),
+        ),
+        ("gemm", "int16"): (Function("round{}", "const tracea_round_int16_tile*"),),
+        ("gemm", "bf16x2"): (
+            Function("gemm{}_end", "void"),
+            Function(
+                "round{}", "const tracea_round_tile*",
+                note="rows of y are twice as long, filled up to whole turns",
+            ),
+        ),
+        ("conv", "f32"): (Function("conv_narrow", _CONV),),
+        ("conv", "bf16"): (
+            Function("conv{}_end", "void"),
+            Function("conv_stem{}", _CONV, note="inputs are float32, results may be bf16"),
+            Function("stem_split", "const tracea_stem_line*", "int32_t"),
+        ),
+        ("conv", "int16"): (
+            Function("image_range", "tracea_image_tile*"),
+            Function("image_round", "tracea_image_tile*"),
+        ),
+        ("conv", "bf16x2"): (
+            Function("conv{}_end", "void"),
+            Function("split_pixels", "const tracea_split_tile*"),
+        ),
+    }
+)  # fmt: skip
+"""What some export beside that."""
+_NOTES = MappingProxyType(
+    {
+        "gemm_bf16": "lanes of a tile are pairs of bf16, k counts pairs",
+        "gemm_int16": "lanes are pairs of integers, k counts pairs",
+        "gemm_bf16x2": "as gemm_bf16; upper and lower halves take turns along k",
+        "conv_bf16": "inputs are pairs of bf16, depth and strides count pairs",
+        "conv_int16": "lanes are pairs of integers, depth and strides count pairs",
+        "conv_bf16x2": "lanes are pairs: of x upper halves first, of w lower ones",
+        "depthwise_bf16": "strides of x count pairs",
+        "pool_bf16": "strides of x count pairs; maxima alone",
+        "winograd_bf16_in": "x and v are bf16, their strides count pairs",
+        "winograd_bf16_out": "v is float32",
+        "winograd_int16_in": "x is float32; v integers, its plane counts pairs",
+        "gemm_blocks_bf16": "lanes are pairs of bf16, steps of k count pairs",
+        "gemm_masked_bf16": "stored numbers are bf16, A is float32",
+    }
+)
+"""Remarks on functions of one type."""
+
+
+def _functions(op: str, dtype: str) -> Iterator[Function]:
+    for function in (*_OPS[op], *_OWN.get((op, dtype), ())):
+        name = function.name.format(Call.name_of("", dtype))
+        yield replace(function, name=name, note=function.note or _NOTES.get(name, ""))
+
+
+KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
+    {v.kernel: tuple(_functions(v.op, v.dtype)) for v in VARIANTS if v.op != "chain"}
+)
+"""The kernels a library may hold beside its chains, with their functions, in the order of
+``tracea_isa_table``: that in which variants are listed."""

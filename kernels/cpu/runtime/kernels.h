@@ -1,0 +1,144 @@
+// The functions of kernels, written by schema_header.py: edit functions.py and variants.py.
+#pragma once
+#include "tracea_kernels.h"
+
+// Everything one instruction-set level offers; the generated table fills one per level, with null
+// for kernels the library does not hold.
+struct tracea_isa_table {
+  const char* isa;             // its name in variants.py
+  int32_t gemm_mr, gemm_nv;    // largest register tile
+  int32_t pairs_mr, pairs_nv;  // the same of gemm_bf16
+  int32_t conv_pixels, conv_nv;
+  int32_t pairs_pixels;        // conv_pixels of conv_bf16
+  void (*gemm)(const tracea_gemm_tile*);
+  void (*gemm_dot)(const tracea_gemm_dot_tile*);
+  void (*gemm_pack)(const tracea_gemm_pack_tile*);
+  void (*gemm_bf16)(const tracea_gemm_tile*);  // lanes of a tile are pairs of bf16, k counts pairs
+  void (*gemm_bf16_end)(void);
+  void (*gemm_mixed)(const tracea_gemm_tile*);  // with float32 on the left
+  void (*round_bf16)(const tracea_round_tile*);
+  void (*gemm_int16)(const tracea_gemm_tile*);  // lanes are pairs of integers, k counts pairs
+  void (*round_int16)(const tracea_round_int16_tile*);
+  void (*gemm_bf16x2)(const tracea_gemm_tile*);  // as gemm_bf16; upper and lower halves take turns along k
+  void (*gemm_bf16x2_end)(void);
+  void (*round_bf16x2)(const tracea_round_tile*);  // rows of y are twice as long, filled up to whole turns
+  void (*norm_layer)(const tracea_norm_tile*);
+  void (*norm_rms)(const tracea_norm_tile*);
+  void (*norm_group)(const tracea_norm_tile*);
+  void (*norm_columns)(const tracea_norm_tile*);
+  void (*gather)(const tracea_gather_tile*);
+  void (*copy)(const tracea_copy_tile*);
+  void (*attention)(const tracea_attention_tile*);
+  int64_t (*attention_scratch)(int64_t, int64_t, int64_t);
+  void (*attention_ranges)(const tracea_attention_tile*, tracea_attention_range*);
+  void (*attention_bf16)(const tracea_attention_tile*);
+  int64_t (*attention_bf16_scratch)(int64_t, int64_t, int64_t);
+  void (*attention_bf16_ranges)(const tracea_attention_tile*, tracea_attention_range*);
+  void (*conv)(const tracea_conv_tile*);
+  void (*conv_narrow)(const tracea_conv_tile*);
+  void (*depthwise)(const tracea_depthwise_tile*);
+  void (*conv_bf16)(const tracea_conv_tile*);  // inputs are pairs of bf16, depth and strides count pairs
+  void (*conv_bf16_end)(void);
+  void (*conv_stem_bf16)(const tracea_conv_tile*);  // inputs are float32, results may be bf16
+  int32_t (*stem_split)(const tracea_stem_line*);
+  void (*conv_bf16x2)(const tracea_conv_tile*);  // lanes are pairs: of x upper halves first, of w lower ones
+  void (*conv_bf16x2_end)(void);
+  void (*split_pixels)(const tracea_split_tile*);
+  void (*depthwise_bf16)(const tracea_depthwise_tile*);  // strides of x count pairs
+  void (*winograd_bf16_in)(const tracea_winograd_in_tile*);  // x and v are bf16, their strides count pairs
+  void (*winograd_bf16_out)(const tracea_winograd_out_tile*);  // v is float32
+  void (*conv_int16)(const tracea_conv_tile*);  // lanes are pairs of integers, depth and strides count pairs
+  void (*image_range)(tracea_image_tile*);
+  void (*image_round)(tracea_image_tile*);
+  void (*winograd_int16_in)(const tracea_winograd_in_tile*);  // x is float32; v integers, its plane counts pairs
+  void (*winograd_int16_out)(const tracea_winograd_out_tile*);
+  void (*pool)(const tracea_pool_tile*);
+  void (*pool_bf16)(const tracea_pool_tile*);  // strides of x count pairs; maxima alone
+  void (*resize)(const tracea_resize_tile*);
+  void (*deal)(const tracea_deal_tile*);
+  void (*block)(const tracea_block_tile*);
+  void (*unblock)(const tracea_block_tile*);
+  void (*conv_plain)(const tracea_conv_plain_tile*);
+  void (*winograd_in)(const tracea_winograd_in_tile*);
+  void (*winograd_out)(const tracea_winograd_out_tile*);
+  void (*reduce_rows)(const tracea_reduce_tile*);
+  void (*reduce_columns)(const tracea_reduce_tile*);
+  void (*arg_rows)(const tracea_arg_tile*);
+  void (*arg_columns)(const tracea_arg_tile*);
+  void (*top_k)(const tracea_top_k_tile*);
+  void (*softmax_rows)(const tracea_softmax_tile*);
+  void (*softmax_columns)(const tracea_softmax_tile*);
+  void (*lstm)(const tracea_recurrent_tile*);
+  void (*gru)(const tracea_recurrent_tile*);
+  void (*gru_before)(const tracea_recurrent_tile*);
+  void (*gemm_blocks)(const tracea_blocks_tile*);
+  int32_t (*all_finite)(const float*, int64_t);
+  void (*gemm_blocks_bf16)(const tracea_blocks_tile*);  // lanes are pairs of bf16, steps of k count pairs
+  int32_t (*all_finite_bf16)(const float*, int64_t);
+  const void* (*gemm_masked)(const tracea_masked_tile*);
+  const void* (*gemm_masked_bf16)(const tracea_masked_tile*);  // stored numbers are bf16, A is float32
+  int32_t chains;              // entries in chain_key / chain
+  const int64_t* chain_key;    // ascending
+  const tracea_chain_fn* chain;
+};
+
+namespace tracea {
+
+// Whether a level has the kernels of a call, by opcode - 1; null: it needs none.
+constexpr bool (*kHeld[])(const tracea_isa_table&) = {
+    [](const tracea_isa_table& t) { return t.gemm != nullptr; },  // gemm
+    [](const tracea_isa_table& t) { return t.norm_layer != nullptr; },  // norm
+    nullptr,  // elementwise
+    [](const tracea_isa_table& t) { return t.gather != nullptr; },  // embedding
+    [](const tracea_isa_table& t) { return t.attention != nullptr; },  // attention
+    [](const tracea_isa_table& t) { return t.conv != nullptr; },  // conv
+    [](const tracea_isa_table& t) { return t.conv != nullptr; },  // conv_stem
+    [](const tracea_isa_table& t) { return t.depthwise != nullptr; },  // depthwise
+    [](const tracea_isa_table& t) { return t.conv != nullptr && t.winograd_in != nullptr; },  // winograd
+    [](const tracea_isa_table& t) { return t.pool != nullptr; },  // pool
+    [](const tracea_isa_table& t) { return t.pool != nullptr; },  // pool_all
+    [](const tracea_isa_table& t) { return t.block != nullptr; },  // block
+    [](const tracea_isa_table& t) { return t.block != nullptr; },  // unblock
+    nullptr,  // halo
+    [](const tracea_isa_table& t) { return t.conv_plain != nullptr; },  // conv_plain
+    [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; },  // gemm_bf16
+    [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; },  // round_bf16
+    [](const tracea_isa_table& t) { return t.reduce_rows != nullptr; },  // reduce
+    [](const tracea_isa_table& t) { return t.softmax_rows != nullptr; },  // softmax
+    [](const tracea_isa_table& t) { return t.norm_layer != nullptr; },  // channel_norm
+    [](const tracea_isa_table& t) { return t.copy != nullptr; },  // copy
+    [](const tracea_isa_table& t) { return t.lstm != nullptr; },  // recurrent
+    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_blocks != nullptr; },  // gemm_blocks
+    [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; },  // attention_bf16
+    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; },  // conv_bf16
+    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; },  // conv_stem_bf16
+    [](const tracea_isa_table& t) { return t.depthwise_bf16 != nullptr; },  // depthwise_bf16
+    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr && t.winograd_bf16_in != nullptr; },  // winograd_bf16
+    [](const tracea_isa_table& t) { return t.resize != nullptr; },  // resize
+    [](const tracea_isa_table& t) { return t.deal != nullptr; },  // deal
+    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_blocks_bf16 != nullptr; },  // gemm_blocks_bf16
+    [](const tracea_isa_table& t) { return t.gemm_masked != nullptr; },  // gemm_masked
+    [](const tracea_isa_table& t) { return t.gemm_masked_bf16 != nullptr; },  // gemm_masked_bf16
+    [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; },  // gemm_int16
+    [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; },  // round_int16
+    nullptr,  // append
+    [](const tracea_isa_table& t) { return t.gemm_bf16x2 != nullptr; },  // gemm_bf16x2
+    [](const tracea_isa_table& t) { return t.gemm_bf16x2 != nullptr; },  // round_bf16x2
+    [](const tracea_isa_table& t) { return t.conv_int16 != nullptr; },  // conv_int16
+    [](const tracea_isa_table& t) { return t.conv_int16 != nullptr; },  // round_images_int16
+    [](const tracea_isa_table& t) { return t.conv_int16 != nullptr && t.winograd_int16_in != nullptr; },  // winograd_int16
+    [](const tracea_isa_table& t) { return t.arg_rows != nullptr; },  // arg
+    nullptr,  // take
+    [](const tracea_isa_table& t) { return t.conv != nullptr && t.winograd_in != nullptr; },  // conv_or_winograd
+    [](const tracea_isa_table& t) { return t.top_k != nullptr; },  // top_k
+    [](const tracea_isa_table& t) { return t.attention != nullptr && t.attention_bf16 != nullptr && t.gemm_bf16 != nullptr; },  // attention_f32_as_bf16
+    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr && t.winograd_bf16_in != nullptr; },  // conv_or_winograd_bf16
+    [](const tracea_isa_table& t) { return t.conv_int16 != nullptr && t.winograd_int16_in != nullptr; },  // conv_or_winograd_int16
+    [](const tracea_isa_table& t) { return t.pool_bf16 != nullptr; },  // pool_bf16
+    [](const tracea_isa_table& t) { return t.conv_bf16x2 != nullptr; },  // round_images_bf16x2
+    [](const tracea_isa_table& t) { return t.conv_bf16x2 != nullptr; },  // conv_bf16x2
+    nullptr,  // grid
+    nullptr,  // same_bytes
+};
+
+}  // namespace tracea
