@@ -34,10 +34,10 @@ _OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
     {
         "gemm": (Function("gemm{}", _GEMM),),
         "norm": tuple(
-            Function(f"norm_{kind}", "const tracea_norm_tile*")
+            Function(f"norm{{}}_{kind}", "const tracea_norm_tile*")
             for kind in ("layer", "rms", "group", "columns")
         ),
-        "gather": (Function("gather", "const tracea_gather_tile*"),),
+        "gather": (Function("gather{}", "const tracea_gather_tile*"),),
         "attention": (
             Function("attention{}", "const tracea_attention_tile*"),
             Function("attention{}_scratch", "int64_t, int64_t, int64_t", "int64_t"),
@@ -47,36 +47,38 @@ _OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "depthwise": (Function("depthwise{}", "const tracea_depthwise_tile*"),),
         "pool": (Function("pool{}", "const tracea_pool_tile*"),),
         "block": (
-            Function("block", "const tracea_block_tile*"),
-            Function("unblock", "const tracea_block_tile*"),
+            Function("block{}", "const tracea_block_tile*"),
+            Function("unblock{}", "const tracea_block_tile*"),
         ),
-        "conv_plain": (Function("conv_plain", "const tracea_conv_plain_tile*"),),
+        "conv_plain": (Function("conv_plain{}", "const tracea_conv_plain_tile*"),),
         "winograd": (
             Function("winograd{}_in", "const tracea_winograd_in_tile*"),
             Function("winograd{}_out", "const tracea_winograd_out_tile*"),
         ),
         "reduce": (
-            Function("reduce_rows", "const tracea_reduce_tile*"),
-            Function("reduce_columns", "const tracea_reduce_tile*"),
+            Function("reduce{}_rows", "const tracea_reduce_tile*"),
+            Function("reduce{}_columns", "const tracea_reduce_tile*"),
         ),
         "softmax": (
-            Function("softmax_rows", "const tracea_softmax_tile*"),
-            Function("softmax_columns", "const tracea_softmax_tile*"),
+            Function("softmax{}_rows", "const tracea_softmax_tile*"),
+            Function("softmax{}_columns", "const tracea_softmax_tile*"),
         ),
-        "copy": (Function("copy", "const tracea_copy_tile*"),),
-        "recurrent": tuple(Function(cell, _RECURRENT) for cell in ("lstm", "gru", "gru_before")),
+        "copy": (Function("copy{}", "const tracea_copy_tile*"),),
+        "recurrent": tuple(
+            Function(f"{cell}{{}}", _RECURRENT) for cell in ("lstm", "gru", "gru_before")
+        ),
         "gemm_blocks": (
             Function("gemm_blocks{}", "const tracea_blocks_tile*"),
             Function("all_finite{}", "const float*, int64_t", "int32_t"),
         ),
-        "resize": (Function("resize", "const tracea_resize_tile*"),),
-        "deal": (Function("deal", "const tracea_deal_tile*"),),
+        "resize": (Function("resize{}", "const tracea_resize_tile*"),),
+        "deal": (Function("deal{}", "const tracea_deal_tile*"),),
         "gemm_masked": (Function("gemm_masked{}", "const tracea_masked_tile*", "const void*"),),
         "arg": (
-            Function("arg_rows", "const tracea_arg_tile*"),
-            Function("arg_columns", "const tracea_arg_tile*"),
+            Function("arg{}_rows", "const tracea_arg_tile*"),
+            Function("arg{}_columns", "const tracea_arg_tile*"),
         ),
-        "top_k": (Function("top_k", "const tracea_top_k_tile*"),),
+        "top_k": (Function("top_k{}", "const tracea_top_k_tile*"),),
     }
 )
 """What kernels of an op export, whatever they multiply."""
