@@ -48,8 +48,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Library:
     chains = [c.chain for case in CASES.values() for c in case.program.calls if c.chain]
     unique = list({chain.key: chain for chain in chains}.values())
     with pytest.MonkeyPatch.context() as patch:
-        flags = tuple(flag for flag in library._LINK_FLAGS if flag != "-s")
-        patch.setattr(library, "_LINK_FLAGS", flags)
+        flags = tuple(flag for flag in library.LINK_FLAGS if flag != "-s")
+        patch.setattr(library, "LINK_FLAGS", flags)
         isas = host_levels()[-1:]
         return build_library(types, ("gemm", "norm"), unique, ("scalar", *isas), out)
 
