@@ -71,6 +71,13 @@ class Backend(Tunable, Protocol):
         """The precision that is computed in, and a sentence where it is another one."""
         ...
 
+    def unmeasured(self) -> str:
+        """Why its kernels cannot run on this machine, as a sentence; "" where they can.
+
+        What it makes is then kept as it was planned: nothing of it is timed.
+        """
+        ...
+
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         """The machine gains are predicted for: this one, or a fixed one without environment."""
         ...
@@ -175,7 +182,8 @@ def target_of(name: str, precision: str) -> Target:
 
 
 def settle_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
-    """A precision the target of a name computes in, and a note where it is another one."""
+    """A precision the target of a name computes in, and notes: where it is another one, and where
+    nothing can be measured here."""
     target = target_of(name, precision)
     settled, note = target.backend.settled(precision, target.levels)
-    return settled, (note,) if note else ()
+    return settled, tuple(filter(None, (note, target.backend.unmeasured())))

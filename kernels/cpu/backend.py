@@ -92,6 +92,10 @@ class CpuBackend:
             return Machine(tiles=TILES in levels)
         return measured_machine(environment, levels[-1])
 
+    def unmeasured(self) -> str:
+        """Nothing: levels this machine lacks are no target."""
+        return ""
+
     def fingerprint(self) -> dict[str, Any]:
         """What results depend on of this machine, as JSON-ready values."""
         return fingerprint(profile_cpu())

@@ -69,18 +69,17 @@ class GpuBackend:
         return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
 
     def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """The precision that is computed in, and a sentence where it is another one, or where
-        nothing can be tried here."""
+        """The precision that is computed in, and a sentence where it is another one."""
         if precision not in ("fp32", *TYPES):
             return "fp32", f"GPU kernels compute in fp32, fp16 and bf16, not in {precision}"
         old = [n for n in levels if precision == "bf16" and not ARCHITECTURES[n].has("bf16")]
         if old:
             return "fp32", f"nothing is computed in bf16: {old[0]} has no instructions for it"
-        return precision, "" if self._found() else _UNMEASURED
+        return precision, ""
 
-    def _found(self) -> bool:
-        """Whether programs can be run here."""
-        return self._dialect is not CUDA or bool(nvidia()[0])
+    def unmeasured(self) -> str:
+        """Why its kernels cannot run on this machine; "" where they can."""
+        return "" if self._dialect is not CUDA or nvidia()[0] else _UNMEASURED
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         """One fixed machine: nothing is measured of GPUs."""

@@ -295,6 +295,9 @@ class PlainBackend:
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         return Machine(gflops=8.0)
 
+    def unmeasured(self) -> str:
+        return ""
+
     def fingerprint(self) -> dict[str, Any]:
         return {"model": platform.processor()}
 

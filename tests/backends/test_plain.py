@@ -79,6 +79,16 @@ def test_it_is_timed_and_judged(tmp_path: Path) -> None:
     assert report.groups and all(row.gains for row in report.groups)
 
 
+def test_what_cannot_run_here_is_kept_untimed_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PLAIN, "unmeasured", lambda: "this machine runs no plain C", raising=True)
+    report = api.optimize(perceptron(tmp_path / "m.onnx"), Options(target="plain:c", budget=20))
+    assert (report.outcome, report.status) == ("improved", "passed")
+    assert not report.timings and "this machine runs no plain C" in report.warnings
+    assert {row.reason for row in report.groups} == {"kept, not timed"}
+
+
 def test_views_and_middle_axes(tmp_path: Path) -> None:
     """Heads side by side, a matrix that lies transposed, axes between others, masks, guards."""
     net = Net()

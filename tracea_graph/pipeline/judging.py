@@ -42,7 +42,11 @@ _METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
 
 @dataclass
 class Judge:
-    """Holds what was found out about one model's candidates."""
+    """Holds what was found out about one model's candidates.
+
+    Kernels that are ``unmeasured`` cannot run here: what ONNX Runtime makes of the bodies is
+    verified, and nothing is timed.
+    """
 
     model: Model
     workshop: Workshop
@@ -51,6 +55,7 @@ class Judge:
     levels: tuple[str, ...]
     crew: Crew | None = None
     lock: Lock | None = None
+    unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
     verification: Verification | None = None
     decision: Decision | None = None
@@ -371,7 +376,7 @@ class Judge:
         add up to what was verified: what they come to is looked at again, and what is left is
         raced as one.
         """
-        if candidate is None or self.options.keep == "legal" or self.lock:
+        if candidate is None or self.options.keep == "legal" or self.lock or self.unmeasured:
             return candidate
         try:
             return self._timed_and_right(candidate)

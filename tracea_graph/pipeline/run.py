@@ -122,8 +122,9 @@ def choose(run: Run) -> None:
         deadline, lock, run.memory,
     )  # fmt: skip
     run.judge = Judge(
-        model, run.workshop, run.inputs, options, target.levels, run.crew, lock, deadline
-    )
+        model, run.workshop, run.inputs, options, target.levels, run.crew, lock,
+        bool(target.backend.unmeasured()), deadline,
+    )  # fmt: skip
 
 
 def plan(run: Run) -> None:
@@ -158,7 +159,8 @@ def build(run: Run) -> None:
     if not run.reporter.worth_building() or (lock is not None and not lock.improved):
         return
     earlier = lock.stored(run.paths) if lock else None
-    out = staged.model if run.options.keep == "legal" or lock else None
+    timed = run.options.keep == "faster" and not (lock or run.judge.unmeasured)
+    out = None if timed else staged.model
     with run.deadline.suspended():  # compilers take their time once: what they made is kept
         run.candidate = run.workshop.build(out=staged.beside if earlier else out, earlier=earlier)
 
