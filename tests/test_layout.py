@@ -8,6 +8,7 @@ import importlib
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -173,6 +174,12 @@ def test_files_do_not_import_each_other_in_a_circle() -> None:
         (a, b) for a, b in edges(asking=True) if b in MODULES and not a.startswith(f"{b}.")
     )
     assert list(nx.simple_cycles(known)) == []
+
+
+def test_only_types_and_errors_are_imported_everywhere() -> None:
+    users = Counter(b for _, b in {*edges(asking=True)})
+    many = {name for name, count in users.items() if count > len(MODULES) / 3}
+    assert many <= {"tracea_graph.ir", "tracea_graph.errors"}
 
 
 def test_nothing_inside_imports_the_package_itself() -> None:
