@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import Options
-from tracea_graph.build.cache import digest
 from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
@@ -34,6 +33,7 @@ from tracea_graph.options import OPTIONS, values
 from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.target import HOST, target_of
+from tracea_graph.toolchain.cache import digest
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.jobs import jobs_of
 from tracea_graph.tuning.problem import Case, default_of

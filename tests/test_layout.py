@@ -29,7 +29,7 @@ RANKS = (
     ("ops", "rewrite"),
     ("kernels",),
     ("passes",),
-    ("onnx_io", "hardware", "policy", "tuning", "build", "check", "compress"),
+    ("onnx_io", "hardware", "policy", "tuning", "toolchain", "check", "compress"),
     ("cpu", "gpu"),
     ("views",),
     ("api",),

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tracea_graph.build.cache import ObjectCache, digest
-from tracea_graph.build.compilers import Compiler
 from tracea_graph.errors import BuildError
+from tracea_graph.toolchain.cache import ObjectCache, digest
+from tracea_graph.toolchain.compilers import Compiler
 
 __all__ = ["USES", "precompiled", "takes_intrinsics"]
 

@@ -17,10 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.build.artifact import Library
-from tracea_graph.build.cache import ObjectCache, digest, write_whole
-from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
-from tracea_graph.build.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter, table
@@ -33,6 +29,10 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
+from tracea_graph.toolchain.artifact import Library
+from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
+from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
 from tracea_graph.version import VERSION
 
 __all__ = ["build_library", "domain_of", "manifest"]

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.build.compilers import Compiler, find_compiler
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import memo
@@ -31,6 +30,7 @@ from tracea_graph.kernels.cpu import probe
 from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.scratch import Scratch
+from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
 __all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
 

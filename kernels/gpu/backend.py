@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.hardware import Diagnostics
@@ -28,6 +27,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
+from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedules import Schedules
 

@@ -13,10 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracea_graph.build.artifact import Library
-from tracea_graph.build.cache import ObjectCache, digest, write_whole
-from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler
-from tracea_graph.build.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -30,6 +26,10 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
+from tracea_graph.toolchain.artifact import Library
+from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
+from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
 from tracea_graph.version import VERSION
 
 __all__ = ["Compile", "Image", "build_library", "cubins", "sources_of"]

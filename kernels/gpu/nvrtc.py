@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.build.cache import ObjectCache, digest
-from tracea_graph.build.compilers import COMPILE_SECONDS, run_command
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu import nvrtc_main
@@ -24,6 +22,8 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.scratch import Scratch
+from tracea_graph.toolchain.cache import ObjectCache, digest
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
 
 __all__ = ["Built", "Nvrtc", "compile_sources", "find_nvrtc"]
 

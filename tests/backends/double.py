@@ -16,12 +16,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from tests.kernels.gpu.machine import compiled
-from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.config import Environment
 from tracea_graph.kernels.gpu.backend import GpuBackend
 from tracea_graph.kernels.gpu.dialect import HOST
 from tracea_graph.kernels.gpu.library import Image
 from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
 __all__ = ["DOUBLE", "driver"]
 

@@ -16,8 +16,6 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.build import Library, find_compiler
-from tracea_graph.build.cache import write_whole
 from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
@@ -45,6 +43,8 @@ from tracea_graph.passes import MOVEMENT, Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.scratch import Scratch
+from tracea_graph.toolchain import Library, find_compiler
+from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PLAIN", "PlainBackend"]

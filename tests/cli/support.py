@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.build import find_compiler
-from tracea_graph.build.cache import ObjectCache
 from tracea_graph.cli import optimize_main
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
@@ -18,6 +16,8 @@ from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
+from tracea_graph.toolchain import find_compiler
+from tracea_graph.toolchain.cache import ObjectCache
 
 __all__ = ["COMMAND", "LEGAL", "cache_with_runtime", "content", "refused"]
 

@@ -16,11 +16,11 @@ from cli.support import COMMAND, LEGAL, cache_with_runtime, content
 from tiny import ROOT, answers, error_between, product
 
 from tracea_graph import Options, api, optimize
-from tracea_graph.build.cache import ObjectCache
 from tracea_graph.check import reference
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
 from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.toolchain.cache import ObjectCache
 
 pytestmark = pytest.mark.compiler
 X = {"x": np.random.default_rng(5).standard_normal((4, 32), np.float32)}

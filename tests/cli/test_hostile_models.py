@@ -21,9 +21,9 @@ from tiny import ROOT, product
 
 from tracea_graph import Options, optimize
 from tracea_graph.api import stages
-from tracea_graph.build import compilers
 from tracea_graph.cli import main, optimize_main
 from tracea_graph.onnx_io.wire import tag
+from tracea_graph.toolchain import compilers
 
 MARK = "QzX"
 """Part of every hostile name, so that it can be searched for."""

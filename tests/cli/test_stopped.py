@@ -17,9 +17,9 @@ from cli.support import COMMAND, LEGAL, content, refused
 from tiny import ROOT, product
 
 from tracea_graph import api
-from tracea_graph.build.compilers import COMPILE_SECONDS
 from tracea_graph.cli import optimize_main
 from tracea_graph.cli.stopping import code_of, stoppable
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS
 
 
 @pytest.mark.compiler

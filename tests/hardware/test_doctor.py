@@ -14,8 +14,6 @@ from processors import flags_of
 from rich.console import Console
 
 from tracea_graph import doctor as doctor_module
-from tracea_graph.build import find_compiler
-from tracea_graph.build.cache import write_whole
 from tracea_graph.config import Environment
 from tracea_graph.doctor import Doctor
 from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
@@ -26,6 +24,8 @@ from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.cpu.levels import levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
+from tracea_graph.toolchain import find_compiler
+from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.views.doctor import render_health
 
 HERE = profile_cpu()

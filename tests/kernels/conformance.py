@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 import tracea_graph.kernels.cpu
-from tracea_graph.build.cache import ObjectCache
-from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.cpu.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
+from tracea_graph.toolchain.cache import ObjectCache
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
 Array = npt.NDArray[Any]
 

@@ -13,11 +13,11 @@ import onnx
 import pytest
 from runtime.support import Case, model, mutate, run_cases, run_worker
 
-from tracea_graph.build import Library
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.ops.chain import Chain
+from tracea_graph.toolchain import Library
 
 __all__ = ["Answers", "assert_never_crashes", "assert_threads_agree"]
 

@@ -9,10 +9,10 @@ import pytest
 from runtime.cases import CHAINS, all_cases
 from runtime.support import Case, run_cases
 
-from tracea_graph.build import Library
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.toolchain import Library
 
 ISAS = host_levels()
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from runtime.support import Case, model, run_worker
 
-from tracea_graph.build import Library
+from tracea_graph.toolchain import Library
 
 EMPTY = 'extern "C" void* RegisterCustomOps(void*, const void*) { return nullptr; }'
 FEW, MANY = 2_000, 10_000

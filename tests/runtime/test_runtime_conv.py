@@ -24,12 +24,12 @@ from runtime.conv_cases import (
 )
 from runtime.support import Case, model, run_cases, run_worker
 
-from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.plan import decode, encode
 from tracea_graph.kernels.program import View
+from tracea_graph.toolchain import Library
 
 CASES = {case.name: case for case in all_conv_cases()}
 CALLS = (

@@ -13,12 +13,12 @@ import pytest
 from runtime.cases import ADD, GELU_RESIDUAL
 from runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 
-from tracea_graph.build import Library
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.toolchain import Library
 
 MUTATED = (
     "gemm_7x47x31_layout0_bias_0",

@@ -15,10 +15,10 @@ import pytest
 from runtime.cases import all_cases
 from runtime.support import model, run_worker
 
-from tracea_graph.build import Library
 from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.toolchain import Library
 
 pytestmark = pytest.mark.compiler
 CASES = {case.name: case for case in all_cases()}

@@ -14,7 +14,6 @@ from runtime.conv_calls import conv, depthwise, stem
 from runtime.sparse_cases import sparse_cases
 from runtime.support import Case, model, run_worker, single, spec
 
-from tracea_graph.build import Library
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
@@ -22,6 +21,7 @@ from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.toolchain import Library
 
 CASE = "gemm_then_norm"
 

@@ -19,10 +19,10 @@ import numpy as np
 from onnx import helper
 from runtime.support import Case
 
-from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.emitter import kernels_of
 from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.toolchain import Library
 
 __all__ = ["Answer", "Job", "Sanitizer", "conforms", "kernels_in"]
 

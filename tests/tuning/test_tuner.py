@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.build import find_compiler
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
@@ -18,6 +17,7 @@ from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
+from tracea_graph.toolchain import find_compiler
 from tracea_graph.tuning import (
     Event,
     Measured,

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from tracea_graph.build.cache import write_whole
 from tracea_graph.check.peers import PEERS
 from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.commands.bench import BenchOptions, bench
@@ -18,6 +17,7 @@ from tracea_graph.commands.settle import settle
 from tracea_graph.errors import UsageError
 from tracea_graph.options import values
 from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.views.bench import render_bench
 from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.profiling import Profile

@@ -20,11 +20,11 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.build.trust import make_private, trusted
 from tracea_graph.check.worker import Worker
 from tracea_graph.compress.samples import Samples
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ir import Weight
+from tracea_graph.toolchain.trust import make_private, trusted
 
 __all__ = ["Calibration", "Seen", "add_all", "calibrate", "names_of"]
 

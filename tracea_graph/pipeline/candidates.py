@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, OutOfTime, UsageError
 from tracea_graph.kernels.program import OpType
@@ -26,6 +25,7 @@ from tracea_graph.pipeline.planning import Plan, Planner, Ruling, condition_of, 
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import Backend, Target, tile_words
+from tracea_graph.toolchain import Library
 from tracea_graph.tuning import Drivers, Task, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import version
-from tracea_graph.build.cache import digest, write_whole
-from tracea_graph.build.trust import make_private, read_private, trusted
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.lock import Lock, parse_lock
 from tracea_graph.target import Target
+from tracea_graph.toolchain.cache import digest, write_whole
+from tracea_graph.toolchain.trust import make_private, read_private, trusted
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.views import FindingRow, Report
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.build.cache import write_whole
 from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.errors import ModelError, UsageError, WorkerError
 from tracea_graph.files import open_regular
@@ -23,6 +22,7 @@ from tracea_graph.onnx_io import files_of, node_count, write_original
 from tracea_graph.options import Options
 from tracea_graph.scratch import STAGED, Scratch, sweep
 from tracea_graph.target import host_fingerprint
+from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.version import versions
 from tracea_graph.views import Report
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tracea_graph.build.trust import distrust, make_private
+from tracea_graph.toolchain.trust import distrust, make_private
 
 __all__ = ["Entry", "TuningCache"]
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from tracea_graph.build import find_compiler
-from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import fingerprint_hash
+from tracea_graph.toolchain import find_compiler
+from tracea_graph.toolchain.cache import digest
 from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.tuning.schedules import Schedules
 from tracea_graph.version import VERSION

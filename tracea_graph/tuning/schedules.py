@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.kernels.program import Call, Driver, OpType, Program
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.toolchain import Library
 from tracea_graph.tuning.problem import Case, Problem
 
 __all__ = ["Builder", "Schedules", "Tunable"]

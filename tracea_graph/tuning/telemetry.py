@@ -20,7 +20,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, TextIO
 
-from tracea_graph.build.trust import make_private
+from tracea_graph.toolchain.trust import make_private
 from tracea_graph.tuning.events import Event, Measured, Settled, Started
 from tracea_graph.tuning.problem import Case
 

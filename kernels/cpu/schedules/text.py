@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from tracea_graph.build.cache import digest
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.drivers import ConvDriver
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.toolchain.cache import digest
 
 __all__ = ["text_of"]
 

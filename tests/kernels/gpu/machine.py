@@ -19,13 +19,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.build.cache import ObjectCache, digest
-from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.toolchain.cache import ObjectCache, digest
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
 Array = npt.NDArray[Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
-from tracea_graph.build.compilers import Compiler
 from tracea_graph.errors import BuildError
+from tracea_graph.toolchain.compilers import Compiler
 
 __all__ = ["LINK_FLAGS", "OWN_LINK_FLAGS", "made_by"]
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from steps import one_step
 
-from tracea_graph.build import find_compiler
-from tracea_graph.build.cache import ObjectCache, digest, write_whole
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
@@ -23,6 +21,8 @@ from tracea_graph.kernels.cpu.library import build_library, domain_of, manifest
 from tracea_graph.kernels.cpu.quick import quickly
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.toolchain import find_compiler
+from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
 ADD = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))

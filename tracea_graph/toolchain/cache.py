@@ -2,7 +2,7 @@
 
 An entry is one file, named by its key: the SHA-256 of the object, then the object.  An entry that
 does not match its own digest counts as absent, so a torn file is rebuilt; so does one that others
-can have written (:mod:`~tracea_graph.build.trust`).
+can have written (:mod:`~tracea_graph.toolchain.trust`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.build.trust import make_private, read_private, trusted
 from tracea_graph.errors import BuildError
+from tracea_graph.toolchain.trust import make_private, read_private, trusted
 
 __all__ = ["ObjectCache", "digest", "write_whole"]
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from steps import one_step
 
-from tracea_graph.build import Compiler, find_compiler
-from tracea_graph.build.cache import ObjectCache
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
@@ -24,6 +22,8 @@ from tracea_graph.kernels.cpu.intrinsics import USES, precompiled
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
+from tracea_graph.toolchain import Compiler, find_compiler
+from tracea_graph.toolchain.cache import ObjectCache
 
 CHAINS = [one_step(op) for op in ("relu", "neg", "abs")]
 TYPES = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]
