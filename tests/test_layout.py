@@ -210,7 +210,7 @@ def test_no_module_hides_one_of_the_standard_library() -> None:
 
 
 def test_pytest_enters_every_folder_of_tests(request: pytest.FixtureRequest) -> None:
-    """By default it passes by folders of some names, ``build`` among them."""
+    """By default it passes by folders of some names."""
     patterns = request.config.getini("norecursedirs")
     folders = {file.parent.name for file in (ROOT / "tests").rglob("test_*.py")}
     assert [name for name in folders if any(fnmatch.fnmatch(name, p) for p in patterns)] == []
