@@ -11,7 +11,7 @@ from graphs import Net, assert_same, evaluate, normal, only, ops, optimized, sch
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementary import ELEMENTARY, OPERATORS, UNARY
-from tracea_graph.ops.spaces_onnx import COSTS
+from tracea_graph.ops.spaces import COSTS
 from tracea_graph.passes.movement.selection import BY_ELEMENT
 from tracea_graph.passes.pointwise import elementary, elementwise
 

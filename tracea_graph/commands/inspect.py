@@ -18,7 +18,7 @@ from tracea_graph.ops.bands import plan_inside
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.spaces_onnx import COSTS
+from tracea_graph.ops.spaces import COSTS
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CostModel

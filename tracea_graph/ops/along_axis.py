@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.elementwise import Shape, broadcast
+from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.space_parts import Shape
 
 __all__ = ["AlongAxis"]
 

@@ -19,6 +19,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.space_parts import access, aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Dim, along, whole
 
 __all__ = ["AppendParams"]
 
@@ -102,3 +106,29 @@ class AppendParams:
         lead = b("Gather", held, b.ints(0, 1))
         free = b("ConstantOfShape", b("Concat", lead, more, b.ints(self.size), axis=0))
         return b.done(b("Where", before, b("Concat", past[0], free, axis=2), y))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Each row comes from the cache or is new, which its place decides: both may be read."""
+        new, *past, places, slots = region.operands
+        shape, room = graph.spec(region.results[0]).shape, graph.spec(slots).shape
+        try:
+            rows = self.extents(graph.spec(new))[1]
+        except ValueError:
+            return None
+        if shape is None or room is None:
+            return None
+        names, space = axes_named("d", shape)
+        b, h, t, d = names
+        columns = Dim(((h, self.size), (d, 1)), self.offset)
+        held = [(graph.spec(v).shape or shape)[2] for v in past]
+        reads = [
+            access(graph, new, (along(b), whole(rows, (t,)), columns)),
+            *(
+                access(graph, v, (along(b), along(h), whole(rows, (t,)), along(d)))
+                for v, rows in zip(past, held, strict=True)
+            ),
+            aligned(graph, places, names[:1]),
+            aligned(graph, slots, (names[2],)),
+        ]  # fmt: skip
+        writes = [aligned(graph, region.results[0], names)]
+        return model_of(region, space, reads, writes, (Work(names, 1),), names[:3], names[3:])

@@ -20,6 +20,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.space_parts import aligned, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace
 
 __all__ = ["ARGS", "MAX_LENGTH", "ArgParams"]
 
@@ -78,3 +82,18 @@ class ArgParams(AlongAxis):
                 raise ValueError("the last of equal elements is selected since opset 12")
             attrs["select_last_index"] = 1
         return b.done(b(ARGS[self.kind], x, **attrs))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Kept axes are parallel; of the axis that is searched nothing but an index is left."""
+        full = self.full([graph.spec(v).shape for v in region.operands])
+        place = len(full) + self.axis
+        names = tuple(f"d{i}" for i in range(len(full)))
+        axes = tuple(
+            Axis(n, e, i == place) for i, (n, e) in enumerate(zip(names, full, strict=True))
+        )
+        kept = tuple(n for i, n in enumerate(names) if self.keepdims or i != place)
+        parallel = tuple(n for i, n in enumerate(names) if i != place)
+        reads = [aligned(graph, v, names) for v in region.operands]
+        writes = [aligned(graph, region.results[0], kept)]
+        work = (Work(names, self.flops),)
+        return model_of(region, IterationSpace(axes), reads, writes, work, parallel)

@@ -26,6 +26,10 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.space_parts import SOFTMAX_COST, access, aligned, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 
 __all__ = [
     "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "ZERO_ROWS", "AttentionParams",
@@ -351,6 +355,45 @@ class AttentionParams:
         first = b.ints(self.everywhere)
         return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))
 
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Heads are independent problems, queries their rows, keys the reduction.
+
+        Where heads share keys, head h is the pair (g, r) with h = g · (heads per key head) + r.
+        """
+        q, k, v, *mask = region.operands
+        try:
+            batch, queries = self.extents(0, graph.spec(q))
+            keys = self.extents(1, graph.spec(k))[1]
+        except ValueError:
+            return None
+        shared = self.heads // self.shared_heads
+        heads = (("g", shared), ("r", 1)) if shared > 1 else (("h", 1),)
+        of_keys = heads[:1] if shared == 1 else (("g", 1),)
+        extents = {"g": self.shared_heads, "r": shared, "h": self.heads}
+        names = tuple(name for name, _ in heads)
+        space = IterationSpace(
+            (
+                Axis("b", batch), *(Axis(n, extents[n]) for n in names), Axis("s", queries),
+                Axis("e", self.head_v), Axis("t", keys, True),
+            )
+        )  # fmt: skip
+        whole_head, value = whole(self.head), along("e")
+        reads = [
+            _head_access(graph, q, self, 0, heads, "s", whole_head),
+            _head_access(graph, k, self, 1, of_keys, "t", whole_head),
+            _head_access(graph, v, self, 2, of_keys, "t", value),
+            *(
+                aligned(graph, m, ("b",))
+                if self.causal == "placed"
+                else _mask_access(graph, m, heads)
+                for m in mask
+            ),
+        ]
+        writes = [_head_access(graph, region.results[0], self, 3, heads, "s", value)]
+        scores = ("b", *names, "s", "t")
+        work = (Work(scores, 2 * self.head + SOFTMAX_COST), Work((*scores, "e"), 2))
+        return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", *names))
+
 
 def _above(b: BodyBuilder, x: str, limit: float = LOWEST) -> str:
     """True where x is above the limit, or NaN."""
@@ -375,3 +418,36 @@ def without_empty_rows(
     if zero_rows == "lowest":
         seen = ~(scores.astype(np.float32) <= LOWEST) | (scores.shape[-1] == 1)
     return np.asarray(np.where(seen.any(-1, keepdims=True), shares, 0.0))
+
+
+HeadTerms = tuple[tuple[str, int], ...]
+
+
+def _head_access(
+    graph: TileGraph, name: str, p: AttentionParams, which: int, heads: HeadTerms, row: str,
+    columns: Dim,
+) -> AccessMap | None:  # fmt: skip
+    """q, k, v or y (0 to 3); ``columns`` is how a head's own columns are walked."""
+    layout, rows = p.layouts[which], along(row)
+    if layout == "rows":
+        size, offset = (p.head if which < 2 else p.head_v), (*p.offsets, 0)[which]
+        terms = tuple((n, c * size) for n, c in heads)
+        merged = Dim((*terms, *columns.terms), offset, columns.window)
+        return access(graph, name, (along("b"), rows, merged))
+    own = Dim(heads)
+    dims = {
+        "split": (along("b"), rows, own, columns),
+        "heads": (along("b"), own, rows, columns),
+        "turned": (along("b"), own, columns, rows),
+    }
+    return access(graph, name, dims[layout])
+
+
+def _mask_access(graph: TileGraph, name: str, heads: HeadTerms) -> AccessMap | None:
+    """A mask that broadcasts to [B, H, S, T]."""
+    shape = graph.spec(name).shape
+    if shape is None or len(shape) > 4:
+        return None
+    full = (along("b"), Dim(heads), along("s"), along("t"))[4 - len(shape) :]
+    dims = [Dim() if e == 1 else d for d, e in zip(full, shape, strict=True)]
+    return access(graph, name, dims)

@@ -18,6 +18,10 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.space_parts import access, aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["ChannelNormParams"]
 
@@ -74,3 +78,21 @@ class ChannelNormParams:
         if self.norm.gamma:
             y = b("Mul", y, by_channel[0])
         return b.done(b("Add", y, by_channel[-1]) if self.norm.beta else y)
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """A result needs its whole group, or every channel at its position."""
+        shape = graph.spec(region.results[0]).shape
+        if shape is None:
+            return None
+        names, space = axes_named("d", shape)
+        over = range(1, len(shape)) if self.groups else (1,)
+        data = tuple(f"r{i}" if i in over else n for i, n in enumerate(names))
+        axes = (*space.axes, *(Axis(f"r{i}", shape[i], True) for i in over))
+        vectors = [
+            access(graph, v, (along(names[1]),), (shape[1],)) for v in region.operands[1:]
+        ]  # fmt: skip
+        reads = [aligned(graph, region.operands[0], data), *vectors]
+        writes = [aligned(graph, region.results[0], names)]
+        work = (Work(names, self.norm.cost),)
+        rows = tuple(n for i, n in enumerate(names) if i not in over)
+        return model_of(region, IterationSpace(axes), reads, writes, work, rows)

@@ -19,13 +19,16 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Layout, Move, resolve_target
+from tracea_graph.ops.mapped_space import Index, mapped_space
+from tracea_graph.ops.space_parts import Shape
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel
 
 __all__ = ["MAX_PARTS", "ConcatParams", "Part", "seen_layouts"]
 
 MAX_PARTS = 16
 
 Floats = npt.NDArray[np.floating[Any]]
-Shape = tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,26 @@ class ConcatParams:
         parts = [p.params.spell(b, [operands[i] for i in p.operands])[0] for p in self.parts]
         y = b("Concat", *parts, axis=self.axis)
         return [b("Reshape", y, b.ints(*self.target)) if self.target else y]
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """A point per element; every part reads as if it reached over the whole axis.
+
+        What a part is said to read beyond its own stretch is too much, never too little.
+        """
+        return mapped_space(self, region, graph)
+
+    def reads(
+        self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
+    ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
+        """Each part's operands, as far before as the part begins."""
+        start: Extent = 0
+        shapes = self.shapes([graph.spec(v).shape or () for v in names])
+        for part, shape in zip(self.parts, shapes, strict=True):
+            shifted = list(here)
+            back = Index((), combine("sub", 0, start) if start != 0 else 0)
+            shifted[self.axis] = here[self.axis].plus(back)
+            yield from part.params.reads(graph, [names[i] for i in part.operands], shifted)
+            start = combine("add", start, shape[self.axis])
 
 
 def seen_layouts(

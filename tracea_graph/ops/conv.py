@@ -26,7 +26,12 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.finish import finish_of
+from tracea_graph.ops.space_parts import access, model_of
+from tracea_graph.ops.window_space import grouped, over, sizes_of, sliding
 from tracea_graph.ops.windows import Window, windows_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["ConvParams"]
 
@@ -137,3 +142,37 @@ class ConvParams:
             dilations=self.window.dilations, pads=self.window.pads, group=self.groups,
         )  # fmt: skip
         return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """The window of a result, and what its epilogue reads there."""
+        sizes = sizes_of(graph, region, self.window)
+        if sizes is None:
+            return None
+        batch, (places, taps, seen) = sizes[0], sliding(self.window)
+        extents = (self.groups, self.filters // self.groups, self.channels // self.groups)
+        several = self.groups > 1
+        outer = (Axis("n", batch), *((Axis("g", extents[0]),) if several else ()))
+        space = IterationSpace(
+            (
+                *outer, Axis("o", extents[1]),
+                *(Axis(p, e) for p, e in zip(places, sizes[2:], strict=True)),
+                Axis("c", extents[2], True),
+                *(Axis(t, e, True) for t, e in zip(taps, self.window.kernel, strict=True)),
+            )
+        )  # fmt: skip
+        made = grouped("o", extents[:2]) if several else along("o")
+        read = grouped("c", (extents[0], extents[2])) if several else along("c")
+        x, weight, bias, extras = self.split(region.operands)
+        result = (along("n"), made, *map(along, places))
+        reads = [
+            access(graph, x, (along("n"), read, *seen)),
+            access(graph, weight, (made, along("c"), *map(along, taps)), self.shape),
+            *([access(graph, bias, (made,), (self.filters,))] if bias else []),
+            *(over(graph, v, result) for v in extras),
+        ]
+        writes = [access(graph, region.results[0], result)]
+        points = (*(a.name for a in outer), "o", *places)
+        chain = self.epilogue.flops if self.epilogue else 0
+        work = (Work(space.names, 2), Work(points, chain + self.bias))
+        depth, groups = ("c", *taps), tuple(a.name for a in outer)
+        return model_of(region, space, reads, writes, work, places, ("o",), depth, groups)

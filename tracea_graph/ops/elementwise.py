@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,10 @@ from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.index_map import IndexMap, Move, resolve_target
+from tracea_graph.ops.mapped_space import Index, mapped_space
+from tracea_graph.ops.space_parts import Shape
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel
 
 __all__ = [
     "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped", "reshapes",
@@ -25,7 +29,6 @@ IDENTITY = Chain((FULL,), (), (0,))
 """Computes nothing: with a map, data movement alone."""
 
 Floats = npt.NDArray[np.floating[Any]]
-Shape = tuple[Extent, ...]
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
@@ -137,6 +140,17 @@ class ElementwiseParams:
         seen = [m.spell(b, v) for m, v in zip(self.views, operands, strict=True)]
         results = self.chain.spell(b, seen)
         return [b("Reshape", y, b.ints(*self.target)) for y in results] if self.target else results
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """A point per element of the result; operands through their maps."""
+        return mapped_space(self, region, graph)
+
+    def reads(
+        self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
+    ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
+        """Each operand through its map."""
+        for name, index_map in zip(names, self.views, strict=True):
+            yield name, index_map, here
 
 
 def reshapes(params: object) -> bool:

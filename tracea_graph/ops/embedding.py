@@ -13,6 +13,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import Floats, broadcast
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import IterationSpace, along, whole
 
 __all__ = ["MAX_TABLES", "EmbeddingParams"]
 
@@ -66,3 +70,24 @@ class EmbeddingParams:
             return b.done(total)
         y = self.norm.spell(b, total, b.inputs[2 * self.tables :])
         return b.done(*((y, total) if self.keep_sum else (y,)))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Rows of each table, chosen by its ids."""
+        shape = graph.spec(region.results[0]).shape
+        if not shape:
+            return None
+        rows, column, axes = rows_and_columns(shape, self.norm)
+        data, out = (*rows, "n"), (*rows, column)
+        reads = []
+        for t in range(self.tables):
+            table, ids = region.operands[2 * t : 2 * t + 2]
+            index, size = aligned(graph, ids, rows), graph.spec(table).shape
+            if index is None or not size:
+                return None
+            chosen = tuple(name for dim in index.dims for name, _ in dim.terms)
+            reads += [access(graph, table, (whole(size[0], chosen), along("n"))), index]
+        reads += [aligned(graph, v, out) for v in region.operands[2 * self.tables :]]
+        writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
+        work = (Work(data, self.tables - 1), Work(out, (self.norm.cost if self.norm else 0)))
+        columns = () if self.norm else ("n",)
+        return model_of(region, IterationSpace(axes), reads, writes, work, rows, columns)

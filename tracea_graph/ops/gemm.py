@@ -20,7 +20,11 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.weights import KN, Floats, WeightLayout
+from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
+from tracea_graph.ops.weights import KN, NK, Floats, WeightLayout
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["GemmParams"]
 
@@ -125,3 +129,30 @@ class GemmParams:
         total = done[0]
         y = self.norm.spell(b, total, affine)
         return b.done(*((y, total) if self.keep_sum else (y,)))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Rows of x times columns of W; with a norm every result needs the whole row of sums.
+
+        The weight is described by its logical matrix, however it is stored.
+        """
+        x, w, bias, extras, affine = self.split(region.operands)
+        shape = graph.spec(x).shape
+        if not shape:
+            return None
+        rows, column, axes = rows_and_columns((*shape[:-1], self.n), self.norm)
+        space = IterationSpace((*axes, Axis("k", self.k, True)))
+        nk = self.layout == NK
+        dims, view = (along("k"), along("n")), (self.k, self.n)
+        weight = access(graph, w, dims[::-1] if nk else dims, view[::-1] if nk else view)
+        sums, outs = (*rows, "n"), (*rows, column)
+        reads = [aligned(graph, x, (*rows, "k")), weight]
+        reads += [aligned(graph, v, sums) for v in ((bias,) if bias else ()) + tuple(extras)]
+        reads += [aligned(graph, v, outs) for v in affine]
+        writes = [aligned(graph, v, n) for v, n in zip(region.results, (outs, sums), strict=False)]
+        work = (
+            Work((*sums, "k"), 2),
+            Work(sums, (self.epilogue.flops if self.epilogue else 0) + bool(bias)),
+            Work(outs, (self.norm.cost if self.norm else 0)),
+        )
+        columns = () if self.norm else ("n",)
+        return model_of(region, space, reads, writes, work, rows, columns, ("k",))

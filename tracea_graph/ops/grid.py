@@ -18,6 +18,9 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.sizes import resolve, spell_size
+from tracea_graph.ops.space_parts import aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
 
 __all__ = ["GridParams"]
 
@@ -73,3 +76,12 @@ class GridParams:
     def _spell_count(b: BodyBuilder, size: str) -> str:
         zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
         return b("Range", zero, b("Reshape", size, b.ints()), one)
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """A point per element of the result; of operands nothing but their sizes is read."""
+        shape = graph.spec(region.results[0]).shape
+        if shape is None:
+            return None
+        names, space = axes_named("d", shape)
+        writes = [aligned(graph, region.results[0], names)]
+        return model_of(region, space, [], writes, (Work(names, 1),), names[:-1], names[-1:])

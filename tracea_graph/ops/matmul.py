@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 
 __all__ = ["MatMulParams", "matrix_kind", "permuted"]
 
 Floats = npt.NDArray[np.floating[Any]]
-Shape = tuple[Extent, ...]
 
 
 def permuted(shape: Sequence[Extent], perm: Sequence[int]) -> Shape:
@@ -132,3 +135,42 @@ class MatMulParams:
             seen.append(b("Transpose", value, perm=perm) if perm else value)
         acc = b("MatMul", *seen)
         return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Batches of rows of a times columns of b, both as they lie in memory."""
+        operands = [graph.spec(v) for v in region.operands]
+        try:
+            a, b, full = self.shapes(operands[:2])
+        except ValueError:
+            return None
+        if min(len(s.shape or ()) for s in operands[:2]) < 2:
+            return None
+        batch, space = axes_named("b", full[:-2])
+        sums = (*batch, "m", "n")
+        axes = (*space.axes, Axis("m", full[-2]), Axis("n", full[-1]), Axis("k", a[-1], True))
+        reads = [
+            _turned(graph, region.operands[0], (*batch, "m", "k"), a, self, 0),
+            _turned(graph, region.operands[1], (*batch, "k", "n"), b, self, 1),
+            *(aligned(graph, v, sums) for v in region.operands[2:]),
+        ]
+        writes = [aligned(graph, v, sums) for v in region.results]
+        work = (Work((*sums, "k"), 2), Work(sums, (self.epilogue.flops if self.epilogue else 0)))
+        space = IterationSpace(axes)
+        return model_of(region, space, reads, writes, work, ("m",), ("n",), ("k",), batch)
+
+
+def _turned(
+    graph: TileGraph, value: str, names: tuple[str, ...], seen: Shape, p: MatMulParams, which: int
+) -> AccessMap | None:
+    """The map of an operand whose axes are read in another order, heads apart."""
+    perm = (p.a_perm, p.b_perm)[which]
+    own = names[len(names) - len(seen) :]
+    dims = [Dim() if e == 1 else along(n) for n, e in zip(own, seen, strict=True)]
+    stored = [dims[perm.index(i)] for i in range(len(perm))] if perm else dims
+    if p.heads[which]:
+        *rest, head, column = stored
+        size = seen[perm.index(len(perm) - 1)]
+        assert isinstance(size, int)  # as the parameters have found
+        terms = tuple((name, combine("mul", step, size)) for name, step in head.terms)
+        stored = [*rest, Dim(terms + column.terms)]
+    return access(graph, value, stored)

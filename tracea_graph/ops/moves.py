@@ -29,6 +29,8 @@ from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.sizes import resolve, spell_size
 from tracea_graph.ops.windows import slid
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel
 
 __all__ = ["BORDERS", "MoveParams"]
 
@@ -214,6 +216,10 @@ class MoveParams:
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """None: it is opaque."""
+        return None
 
 
 def _sum(*terms: Extent) -> Extent:

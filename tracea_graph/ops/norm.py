@@ -20,6 +20,10 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.space_parts import aligned, model_of, rows_and_columns
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import IterationSpace
 
 __all__ = ["KINDS", "Norm", "NormParams"]
 
@@ -69,6 +73,11 @@ class Norm:
             y = b("Mul", y, affine[0])
         return b("Add", y, affine[-1]) if self.beta else y
 
+    @property
+    def cost(self) -> int:
+        """Vector instructions per element: centre, square, sum, scale."""
+        return 6 if self.kind == "layer" else 4
+
 
 @dataclass(frozen=True)
 class NormParams:
@@ -110,3 +119,19 @@ class NormParams:
         total = self.prologue.spell(b, data)[0] if self.prologue else data[0]
         y = self.norm.spell(b, total, affine)
         return b.done(*((y, total) if self.keep_sum else (y,)))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Whole rows in, rows out; the prologue's other operands broadcast."""
+        shape = graph.spec(region.results[0]).shape
+        if not shape:
+            return None
+        rows, column, axes = rows_and_columns(shape, self.norm)
+        data, out = (*rows, "n"), (*rows, column)
+        reads = [aligned(graph, v, data) for v in region.operands[: self.data_operands]]
+        reads += [aligned(graph, v, out) for v in region.operands[self.data_operands :]]
+        writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
+        work = (
+            Work(data, (self.prologue.flops if self.prologue else 0)),
+            Work(out, self.norm.cost),
+        )
+        return model_of(region, IterationSpace(axes), reads, writes, work, rows)

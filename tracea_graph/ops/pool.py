@@ -11,7 +11,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, combine, symbols_of
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.window_space import pool_all, pooling
 from tracea_graph.ops.windows import Window, plus, slid, windows_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel
 
 __all__ = ["PoolParams"]
 
@@ -87,6 +90,10 @@ class PoolParams:
         if self.kind != "max":
             attrs["count_include_pad"] = int(self.kind == "average")
         return b.done(b(word, x, **attrs))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """The window of a result; all of a channel without one."""
+        return pooling(region, graph, self.window) if self.window else pool_all(region, graph)
 
 
 def _most(x: Floats, axis: tuple[int, ...], keepdims: bool = False, inside: Any = True) -> Floats:

@@ -26,6 +26,8 @@ import numpy as np
 from tracea_graph.ir import Attr, DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.weights import Floats
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel
 
 __all__ = ["GATES", "PLAIN_GATES", "GateLayout", "PlainGates", "RecurrentParams"]
 
@@ -243,6 +245,10 @@ class RecurrentParams:
             attributes,
         )  # fmt: skip
         return b.done(*filter(None, names))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """None: it is opaque."""
+        return None
 
 
 def _sigmoid(x: Floats) -> Floats:

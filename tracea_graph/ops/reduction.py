@@ -20,7 +20,11 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.elementwise import Shape, broadcast
+from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.space_parts import Shape, aligned, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace
 
 __all__ = ["REDUCTIONS", "ReduceParams"]
 
@@ -121,3 +125,21 @@ class ReduceParams:
         x = self.prologue.spell(b, data)[0] if self.prologue else data[0]
         y = b.reduce(REDUCTIONS[self.kind][0], x, self.axes, self.keepdims)
         return b.done(self.epilogue.spell(b, [y, *extras])[0] if self.epilogue else y)
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Kept axes are parallel; the epilogue's operands lie over them."""
+        full = self.full([graph.spec(v).shape for v in region.operands])
+        gone = {len(full) + a for a in self.axes}
+        names = tuple(f"d{i}" for i in range(len(full)))
+        axes = tuple(
+            Axis(n, e, i in gone) for i, (n, e) in enumerate(zip(names, full, strict=True))
+        )
+        kept = tuple(n for i, n in enumerate(names) if self.keepdims or i not in gone)
+        parallel = tuple(n for i, n in enumerate(names) if i not in gone)
+        reads = [aligned(graph, v, names) for v in region.operands[: self.data_operands]]
+        reads += [aligned(graph, v, kept) for v in region.operands[self.data_operands :]]
+        writes = [aligned(graph, region.results[0], kept)]
+        before = self.prologue.flops if self.prologue else 0
+        after = self.epilogue.flops if self.epilogue else 0
+        work = (Work(names, 1 + before), Work(parallel, after))
+        return model_of(region, IterationSpace(axes), reads, writes, work, parallel)

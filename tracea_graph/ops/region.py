@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Node, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel
 
 if TYPE_CHECKING:
     from tracea_graph.ops import OpParams
@@ -99,6 +101,10 @@ class RegionParams:
         for step in self.steps:
             values += _splice(b, step.params.body(opset), [values[i] for i in step.operands])
         return b.done(*(values[i] for i in self.results))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """None: it is opaque."""
+        return None
 
 
 def _splice(b: BodyBuilder, body: Body, operands: Sequence[str]) -> list[str]:

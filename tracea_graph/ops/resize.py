@@ -13,6 +13,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.space_parts import access, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace, along, whole
 
 __all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams"]
 
@@ -122,6 +126,22 @@ class ResizeParams:
             last = b.slice_last(b("Shape", b.inputs[1]), 2, 4, 0)
         sizes = b("Concat", kept, last, axis=0)
         return b.done(b("Resize", x, none, none, sizes, **how))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Every result lies between two positions of each axis, which its scale decides."""
+        shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+        if shape is None or result is None or len(shape) != len(result):
+            return None
+        places, taps = (tuple(f"{a}{i}" for i in range(len(shape) - 2)) for a in "pt")
+        axes = [Axis(p, e) for p, e in zip(("n", "c", *places), result, strict=True)]
+        space = IterationSpace((*axes, *(Axis(t, 2, True) for t in taps)))
+        spread = (whole(d, (p, t)) for d, p, t in zip(shape[2:], places, taps, strict=True))
+        seen = (along("n"), along("c"), *spread)
+        reads = [access(graph, region.operands[0], seen)]
+        writes = [access(graph, region.results[0], tuple(map(along, ("n", "c", *places))))]
+        return model_of(
+            region, space, reads, writes, (Work(space.names, 2),), places, ("c",), taps, ("n",)
+        )
 
 
 def _scaled(size: Extent, scale: float) -> Extent:

@@ -17,6 +17,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.space_parts import SOFTMAX_COST, aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace
 
 __all__ = ["SoftmaxParams"]
 
@@ -53,3 +57,19 @@ class SoftmaxParams(AlongAxis):
         e = b("Exp", d)
         total = b.reduce("ReduceSum", e, (self.axis,))
         return b.done(b("Sub", d, b("Log", total)) if self.log else b("Div", e, total))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """A result needs everything along its axis: that axis is read whole."""
+        full = self.full([graph.spec(v).shape for v in region.operands])
+        names, space = axes_named("d", full)
+        place = len(full) + self.axis
+        data = tuple("t" if i == place else n for i, n in enumerate(names))
+        axes = (*space.axes, Axis("t", full[place], True))
+        reads = [aligned(graph, v, data) for v in region.operands]
+        writes = [aligned(graph, region.results[0], names)]
+        work = (
+            Work(names, SOFTMAX_COST),
+            Work(data, (self.prologue.flops if self.prologue else 0)),
+        )
+        rows = tuple(n for i, n in enumerate(names) if i != place)
+        return model_of(region, IterationSpace(axes), reads, writes, work, rows)

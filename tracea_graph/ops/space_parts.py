@@ -11,6 +11,7 @@ from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 
 __all__ = [
+    "SOFTMAX_COST",
     "Shape",
     "access",
     "aligned",
@@ -18,9 +19,12 @@ __all__ = [
     "constant_ints",
     "model_of",
     "reshape_groups",
+    "rows_and_columns",
 ]
 
 Shape = tuple[Extent, ...]
+SOFTMAX_COST = 14
+"""Vector instructions per score: scale, maximum, exponential, sum."""
 
 
 def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpace]:
@@ -49,6 +53,19 @@ def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | N
     last = names[len(names) - len(shape) :]
     dims = [Dim() if e == 1 else along(n) for n, e in zip(last, shape, strict=True)]
     return access(graph, value, dims)
+
+
+def rows_and_columns(
+    shape: Shape, normed: object
+) -> tuple[tuple[str, ...], str, tuple[Axis, ...]]:
+    """The row axes, the result's column axis, and all axes.
+
+    A norm's results run along ``j``, its input along ``n``: a result needs its whole row.
+    """
+    rows, space = axes_named("m", shape[:-1])
+    if not normed:
+        return rows, "n", (*space.axes, Axis("n", shape[-1]))
+    return rows, "j", (*space.axes, Axis("j", shape[-1]), Axis("n", shape[-1], True))
 
 
 def constant_ints(

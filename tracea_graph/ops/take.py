@@ -18,6 +18,10 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.space_parts import access, aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import along, whole
 
 __all__ = ["TakeParams"]
 
@@ -65,3 +69,15 @@ class TakeParams:
             lead = b("Gather", b("Shape", x), b.ints(*range(self.rank - 1)), axis=0)
             index = b("Expand", index, b("Concat", lead, b.ints(1), axis=0))
         return b.done(b("GatherElements", x, index, axis=self.rank - 1))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Each result is an element of its row, which an index decides: all of it is read."""
+        x, index = region.operands
+        shape, places = graph.spec(x).shape, graph.spec(index).shape
+        if shape is None or places is None:
+            return None
+        names, space = axes_named("d", (*shape[:-1], places[-1]))
+        row = (*map(along, names[:-1]), whole(shape[-1]))
+        reads = [access(graph, x, row), aligned(graph, index, names)]
+        writes = [aligned(graph, region.results[0], names)]
+        return model_of(region, space, reads, writes, (Work(names, 1),), names[:-1])

@@ -17,6 +17,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.space_parts import aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace
 
 __all__ = ["TopKParams"]
 
@@ -76,3 +80,17 @@ class TopKParams:
         if opset >= 11:
             attrs["largest"] = int(self.largest)
         return b.done(*b.node("TopK", (b.inputs[0], *k), ("values", "places"), attrs))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Every result of a row may be any of its elements: that axis is read whole."""
+        shape, chosen = graph.spec(region.operands[0]).shape, graph.spec(region.results[0]).shape
+        if shape is None or chosen is None:
+            return None
+        names, space = axes_named("d", chosen)
+        data = (*names[:-1], "t")
+        axes = (*space.axes, Axis("t", shape[-1], True))
+        reads = [aligned(graph, region.operands[0], data)]
+        writes = [aligned(graph, y, names) for y in region.results]
+        return model_of(
+            region, IterationSpace(axes), reads, writes, (Work(data, self.flops),), names[:-1]
+        )

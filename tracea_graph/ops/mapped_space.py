@@ -1,0 +1,146 @@
+"""Iteration spaces of what reads through index maps: a point per element of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tracea_graph.ir import Extent, TensorSpec, combine
+from tracea_graph.ops.index_map import IndexMap, Layout, Move
+from tracea_graph.ops.space_parts import (
+    Shape,
+    access,
+    aligned,
+    axes_named,
+    model_of,
+    reshape_groups,
+)
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import AccessMap, Dim
+
+__all__ = ["Index", "Mapped", "mapped_space"]
+
+
+@dataclass(frozen=True)
+class Index:
+    """A position along an axis: offset + Σ coefficient · axis."""
+
+    terms: tuple[tuple[str, Extent], ...] = ()
+    offset: Extent = 0
+
+    def scaled(self, factor: Extent) -> Index:
+        terms = tuple((n, combine("mul", c, factor)) for n, c in self.terms)
+        return Index(terms, combine("mul", self.offset, factor))
+
+    def plus(self, other: Index) -> Index:
+        return Index(self.terms + other.terms, combine("add", self.offset, other.offset))
+
+
+class Mapped(Protocol):
+    """Parameters whose operands are read through index maps."""
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """What the common shape is reshaped to; empty for nothing."""
+        ...
+
+    @property
+    def flops(self) -> float:
+        """Instructions per element."""
+        ...
+
+    def infer(self, operands: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+        """What results are."""
+        ...
+
+    def common(self, shapes: Sequence[Shape]) -> Shape:
+        """The shape that operands broadcast to."""
+        ...
+
+    def reads(
+        self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
+    ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
+        """Each operand, its map, and where the element at ``here`` lies behind the map."""
+        ...
+
+
+class _NotAffine(Exception):
+    """An index is no affine form of the axes."""
+
+
+def mapped_space(params: Mapped, region: Region, graph: TileGraph) -> RegionModel | None:
+    """A point per element of the result; operands through their maps."""
+    try:
+        (shape,) = {s.shape for s in params.infer([graph.spec(v) for v in region.operands])}
+        names, space = axes_named("d", shape or ())
+        here = [Index(((n, 1),)) for n in names]
+        if params.target:
+            common = params.common([graph.spec(v).shape or () for v in region.operands])
+            here = _unshaped(common, shape or (), here)
+        reads = [
+            _seen(graph, value, index_map, at)
+            for value, index_map, at in params.reads(graph, region.operands, here)
+        ]
+        writes = [aligned(graph, v, names) for v in region.writes]
+    except (ValueError, _NotAffine):
+        return None
+    work = (Work(names, params.flops),)
+    return model_of(region, space, reads, writes, work, names[:-1], names[-1:])
+
+
+def _seen(
+    graph: TileGraph, value: str, index_map: IndexMap, here: Sequence[Index]
+) -> AccessMap | None:
+    """Where in a stored tensor the element of its view at ``here`` lies."""
+    stages = [graph.spec(value).shape or ()]
+    for move in index_map.moves:
+        stages.append(IndexMap((move,)).shape(stages[-1]))
+    seen = stages.pop()
+    at = [
+        Index() if e == 1 else i for i, e in zip(here[len(here) - len(seen) :], seen, strict=True)
+    ]
+    for move, before in zip(reversed(index_map.moves), reversed(stages), strict=True):
+        at = _before(move, before, at)
+    return access(graph, value, [Dim(i.terms, i.offset) for i in at])
+
+
+def _before(move: Move, shape: Shape, at: Sequence[Index]) -> list[Index]:
+    """The index into a tensor of this shape, from the index into what a move makes of it."""
+    ints = move.ints
+    if move.op == "transpose":
+        return [at[ints.index(axis)] for axis in range(len(ints))]
+    if move.op == "unsqueeze":
+        return [i for axis, i in enumerate(at) if axis not in ints]
+    if move.op == "reshape":
+        return _unshaped(shape, IndexMap((move,)).shape(shape), at)
+    if move.op == "expand":
+        return [Index() if d == 1 else i for d, i in zip(shape, at, strict=True)]
+    left = list(at)
+    if move.op == "squeeze":
+        for axis in sorted(ints):
+            left.insert(axis, Index())
+        return left
+    axis = ints[0]
+    ones = Layout(tuple(shape), tuple(int(i == axis) for i in range(len(shape))))
+    first = IndexMap((move,)).layout(ones).offset
+    if move.op == "select":
+        left.insert(axis, Index((), first))
+    else:
+        left[axis] = left[axis].scaled(ints[3]).plus(Index((), first))
+    return left
+
+
+def _unshaped(before: Shape, after: Shape, at: Sequence[Index]) -> list[Index]:
+    """Split axes are digits of the axis they come from; a merged axis is no affine form."""
+    groups = reshape_groups(before, after)
+    if groups is None or any(len(old) > 1 for old, _ in groups):
+        raise _NotAffine
+    left = [Index()] * len(before)
+    for (axis,), new in groups:
+        step: Extent = 1
+        for j in reversed(new):
+            left[axis] = left[axis].plus(at[j].scaled(step))
+            step = combine("mul", step, after[j])
+    return left
