@@ -369,9 +369,8 @@ inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, i
 }
 
 // An input as the plan has it: repeated along axes of size 1 that are longer there.
-inline void stage(const Tensor& tensor, const int64_t* from, const int64_t* sizes, bool repeats,
-                  const char* data, int64_t bytes, char* to) {
-  if (!repeats) return (void)memcpy(to, data, static_cast<size_t>(bytes));
+inline void repeat(const Tensor& tensor, const int64_t* from, const int64_t* sizes,
+                   const char* data, int64_t bytes, char* to) {
   int64_t chunk = element_size(tensor.type), place[kMaxRank] = {};
   int32_t outer = tensor.rank;  // what lies behind these axes is as it was
   while (outer > 0 && from[outer - 1] == sizes[tensor.dims[outer - 1]]) chunk *= from[--outer];
@@ -406,6 +405,33 @@ inline bool bind_outputs(Run& run, const Node& node, OrtKernelContext* context,
   return true;
 }
 
+constexpr int64_t kPiece = 512 << 10;  // bytes one thread copies at a time
+
+// A copy in the host's memory, by all threads of the session where it is long: what is written
+// then is often touched for the first time.
+struct Move {
+  const char* from;
+  char* to;
+  int64_t bytes;
+};
+
+inline void move_piece(void* job, size_t index) {
+  const Move& move = *static_cast<Move*>(job);
+  const int64_t at = static_cast<int64_t>(index) * kPiece;
+  const int64_t left = move.bytes - at;
+  memcpy(move.to + at, move.from + at, static_cast<size_t>(left < kPiece ? left : kPiece));
+}
+
+inline bool move_all(Run& run, OrtKernelContext* context, Move move) {
+  const size_t pieces = static_cast<size_t>(ceil_div(move.bytes, kPiece));
+  if (pieces > 2)
+    return run.good(ort::KernelContext_ParallelFor(
+        run.api, static_cast<const OrtKernelContext*>(context), move_piece, pieces, size_t{0},
+        static_cast<void*>(&move)));
+  for (size_t i = 0; i < pieces; ++i) move_piece(&move, i);
+  return true;
+}
+
 inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
   int64_t symbols[kMaxSymbols];
@@ -420,20 +446,23 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
        bind_outputs(run, node, context, sizes, data + p.input_count) && enter(run.fault);
   Context* c = ok ? take_context(run.fault, node) : nullptr;
   Layout* layout = c ? layout_for(run.fault, node.shared, *c, symbols, sizes) : nullptr;
-  auto bytes = [&](int32_t i) {
-    return static_cast<size_t>(layout->counts[i]);
-  };
+  auto bytes = [&](int32_t i) { return layout->counts[i]; };
   if (layout) {
-    for (int32_t i = 0; i < p.input_count; ++i)
-      if (layout->offsets[i] >= 0 && bytes(i))
-        stage(p.tensors[i], given.dims + i * kMaxRank, sizes, given.repeats[i],
-              static_cast<const char*>(data[i]), static_cast<int64_t>(bytes(i)),
-              c->in + layout->offsets[i]);
-    ok = execute(run.fault, node.shared, *c, *layout);
+    for (int32_t i = 0; ok && i < p.input_count; ++i) {
+      if (layout->offsets[i] < 0 || !bytes(i)) continue;
+      char* const to = c->in + layout->offsets[i];
+      if (given.repeats[i])
+        repeat(p.tensors[i], given.dims + i * kMaxRank, sizes, static_cast<const char*>(data[i]),
+               bytes(i), to);
+      else
+        ok = move_all(run, context, {static_cast<const char*>(data[i]), to, bytes(i)});
+    }
+    ok = ok && execute(run.fault, node.shared, *c, *layout);
+    for (int32_t i = p.input_count; ok && i < p.tensor_count(); ++i) {
+      const char* const from = c->out + (layout->offsets[i] - layout->out_first);
+      ok = move_all(run, context, {from, static_cast<char*>(data[i]), bytes(i)});
+    }
   }
-  if (layout && ok)
-    for (int32_t i = p.input_count; i < p.tensor_count(); ++i)
-      if (bytes(i)) memcpy(data[i], c->out + (layout->offsets[i] - layout->out_first), bytes(i));
   if (c && layout && ok) give_context(node, c);
   else if (c) release(c);
   pool.release();
