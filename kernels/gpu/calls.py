@@ -76,6 +76,13 @@ def _product_size(s: Sizes) -> tuple[int, ...]:
     return prod(outer), rows, cols, s.of("x")[-1]
 
 
+_PARTS = (
+    _out("partial", "T parts E", optional=True), _out("arrivals", "A", "i32", optional=True),
+)  # fmt: skip
+"""What a product whose depth is cut needs: sums of each tile and part, and how many of a tile have
+come, which are 0 before the call."""
+
+
 def _gemm(dtype: str) -> CallSchema:
     """``y = epilogue(x · w + bias)``, w stored as ``[N, K]`` or ``[K, N]``; leading axes alike, or
     missing where all products share an operand."""
@@ -85,7 +92,7 @@ def _gemm(dtype: str) -> CallSchema:
         (
             _op("x", "... M K", own), _op("w", "*", own), _op("bias", "N", optional=True),
             _op("inputs", "... M N", "chain", many="inputs"),
-            _out("y", "... M N", "chain", many="results"),
+            _out("y", "... M N", "chain", many="results"), *_PARTS,
         ),
         (choice("layout", ("nk", "kn")),),
         dtype,
@@ -181,7 +188,7 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
         (
             _op("x", "N H W C", dtype), _op("w", w, dtype), _op("bias", "O", optional=True),
             _op("inputs", "N P Q O", "chain", many="inputs"),
-            _out("y", "N P Q O", "chain", many="results"),
+            _out("y", "N P Q O", "chain", many="results"), *(_PARTS if op == "conv" else ()),
         ),
         _WINDOW,
         dtype,

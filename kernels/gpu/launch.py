@@ -13,7 +13,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, evaluate
 from tracea_graph.kernels.program import Buffer, View
 
-__all__ = ["Argument", "Launch", "divisor", "divisor_words", "f32", "i32", "pointer"]
+__all__ = ["Argument", "Launch", "divisor", "divisor_words", "f32", "fixed", "i32", "pointer"]
 
 MOST = 2**31 - 1
 """Elements of a view and threads of an axis that kernels can count."""
@@ -24,8 +24,9 @@ class Argument:
     """One parameter of a kernel.
 
     ``kind`` says what becomes of ``value``: the address of a view's first element (``pointer``,
-    None is a null pointer), a number of 32 bits (``i32``, ``f32``), or what dividing by an extent
-    takes (``divisor``).  ``dtype`` is a view's element type.
+    None is a null pointer), a number of 32 bits (``i32``, ``f32``), what dividing by an extent
+    takes (``divisor``), or whether a view's buffer stays as it is while a model runs (``fixed``).
+    ``dtype`` is a view's element type.
     """
 
     kind: str
@@ -47,6 +48,8 @@ class Argument:
         if self.kind == "f32":
             assert isinstance(value, float)
             return struct.pack("<f", value)
+        if self.kind == "fixed":
+            return struct.pack("<i", 1)
         assert not isinstance(value, View | float | None)
         number = evaluate(value, sizes)
         if abs(number) > MOST:
@@ -69,6 +72,11 @@ def i32(extent: Extent) -> Argument:
 def f32(value: float) -> Argument:
     """A floating-point number."""
     return Argument("f32", value)
+
+
+def fixed(view: View) -> Argument:
+    """1 where the view's buffer is a constant, which no kernel of a run writes; else 0."""
+    return Argument("fixed", view)
 
 
 def divisor(extent: Extent) -> Argument:

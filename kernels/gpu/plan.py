@@ -16,7 +16,8 @@ launch     the kernel's key, three sizes of the grid, threads, bytes of shared m
            arguments, and these
 argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null), 1 if written,
            bytes of an element, sizes: offset, the last element behind it, 0 where there is none;
-           1 whole number: a size; 2 floating-point number: its 32 bits; 3 divisor: a size
+           1 whole number: a size; 2 floating-point number: its 32 bits; 3 divisor: a size;
+           4 whether it is constant: buffer
 =========  =====================================================================================
 """
 
@@ -37,7 +38,7 @@ __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
 
 MAGIC = 0x7570_6761_6563_6172
 """``raceagpu`` in ASCII, little end first."""
-VERSION = 1
+VERSION = 2
 LIMITS = {
     "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
     "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256,
@@ -46,7 +47,7 @@ LIMITS = {
 _OPERATORS = ("", "", "add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
 _LOOSE = 16
 """The bit of an input's first axis above its rank."""
-_KINDS = ("pointer", "i32", "f32", "divisor")
+_KINDS = ("pointer", "i32", "f32", "divisor", "fixed")
 
 
 @dataclass
@@ -124,12 +125,14 @@ def _argument(
     program: Program, argument: Argument, sizes: _Sizes, written: set[Buffer]
 ) -> list[int]:
     value = argument.value
-    if argument.kind == "pointer":
-        if not isinstance(value, View):
-            return [0, -1, 0, 1, sizes.of(0), sizes.of(0)]
+    if argument.kind == "pointer" and not isinstance(value, View):
+        return [0, -1, 0, 1, sizes.of(0), sizes.of(0)]
+    if isinstance(value, View):
         first = {"input": 0, "output": len(program.inputs),
                  "temp": len(program.inputs) + len(program.outputs)}  # fmt: skip
         number = first[value.buffer.kind] + value.buffer.index
+        if argument.kind == "fixed":
+            return [4, number]
         size = int(argument.dtype.size)
         ends = sizes.of(value.offset), sizes.of(_span(value))
         return [0, number, int(value.buffer in written), size, *ends]

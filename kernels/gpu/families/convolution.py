@@ -5,13 +5,14 @@ Images and filters have channels last: rows are pixels of the result, the depth 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import products
-from tracea_graph.kernels.gpu.launch import Launch, divisor, i32
+from tracea_graph.kernels.gpu.launch import Launch, divisor, fixed, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -43,6 +44,7 @@ def product_of(call: Call) -> Call:
         w=View(w.buffer, (filters, depth), (depth, 1), w.offset),
         inputs=[flat(view) for view in named["inputs"]],
         y=[flat(view) for view in named["y"]],
+        partial=named["partial"], arrivals=named["arrivals"],
     )  # fmt: skip
 
 
@@ -62,7 +64,9 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    return launch_over(call, variant, symbol, shared(call, variant))
+    made = launch_over(call, variant, symbol, shared(call, variant))
+    weight = fixed(CALLS.of(call).named(call)["w"])  # type: ignore[arg-type]
+    return replace(made, arguments=(*made.arguments, weight))
 
 
 def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch:

@@ -13,7 +13,7 @@ from typing import Any
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu import chains
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, pointer
+from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, fixed, i32, pointer
 from tracea_graph.kernels.gpu.semantic.banks import Access, matrix_load, prove_free
 from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
@@ -183,6 +183,7 @@ def name(call: Call) -> str:
     words += ["bias"] * (_named(call)["bias"] is not None)
     words += [f"{call.chain.key:016x}"] if call.chain else []
     words += [f"batch{len(batch_of(call))}"] if batch_of(call) else []
+    words += ["cut"] * (_named(call)["partial"] is not None)
     return "_".join(words)
 
 
@@ -196,6 +197,7 @@ def epilogue(call: Call) -> dict[str, Any]:
         "start_x": start_of("x", len(batch_of(call))),
         "start_w": start_of("w", len(batch_of(call))),
         "run": run_of(call),
+        "cut": _named(call)["partial"] is not None,
         "layout": call.attributes["layout"],
         "element": chains.ELEMENTS[TYPES[call.dtype]],
     }
@@ -246,10 +248,17 @@ def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
     made += [divisor(dim) for dim in batch[1:]]
     tiles = combine("ceildiv", rows, m), combine("ceildiv", cols, n)
     made += [i32(rows), i32(cols), i32(depth), *map(divisor, tiles)]
-    return product((*batch, *tiles)), made
+    blocks = product((*batch, *tiles))
+    if named["partial"] is not None:
+        parts = named["partial"].dims[1]
+        made += [pointer(named["partial"], DType.F32), pointer(named["arrivals"], DType.I32)]
+        made.append(divisor(parts))
+        blocks = combine("mul", blocks, parts)
+    return blocks, made
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     blocks, made = arguments(call, variant.params["m"], variant.params["n"])
+    made.append(fixed(_named(call)["w"]))
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

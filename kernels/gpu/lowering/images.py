@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
 from tracea_graph.kernels.gpu.lowering.writer import LackingError, Shape, Value, Writer
@@ -113,10 +115,11 @@ def _conv_call(
     if chain is not None:
         made = w.typed(chain, [Value(out.view, DType.F32), *extras], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
-    w.call(
+    call = CALLS.make(
         op, dtype.short, x=x.turned(LAST).view, w=weight.view, bias=bias.view if bias else None,
         inputs=[v.view for v in extras], y=[out.view], chain=chain, **_window(p.window),
     )  # fmt: skip
+    w.calls.append(cut(w, call) if op == "conv" else call)
 
 
 def lower_pool(

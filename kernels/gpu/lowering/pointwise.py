@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
-from tracea_graph.kernels.gpu.lowering.writer import LackingError, Shape, Value, Writer
+from tracea_graph.kernels.gpu.lowering.writer import ZERO, LackingError, Shape, Value, Writer
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.grid import GridParams
@@ -20,8 +19,6 @@ __all__ = ["Targets", "lower_concat", "lower_elementwise", "lower_grid", "lower_
 
 Targets = Sequence[Value | None]
 """Where results have to lie, None where that is no matter."""
-
-ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 
 
 def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:

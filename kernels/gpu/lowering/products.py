@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import matrix, norm_call
 from tracea_graph.kernels.gpu.lowering.writer import (
@@ -42,11 +44,12 @@ def product_call(
         chain = chain or Chain(("full",), (), (0,))
         made = w.typed(chain, [Value(results[0].view, DType.F32), *extras], results)
         chain = replace(made, operands=("full", *made.operands[1:]))
-    w.call(
+    call = CALLS.make(
         "gemm", dtype.short, x=x.view, w=weight.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None,
         inputs=[v.view for v in extras], y=[v.view for v in results], layout=layout, chain=chain,
     )  # fmt: skip
+    w.calls.append(cut(w, call))
 
 
 def lower_gemm(

@@ -13,14 +13,15 @@ from itertools import pairwise
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, evaluate, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Call, Program, Temp, View
-from tracea_graph.ops.chain import COL, FULL, Chain
+from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.index_map import IndexMap, Layout, Move, dense_strides, factors
 from tracea_graph.ttg.arena import Life, placement
 
-__all__ = ["IDENTITY", "LackingError", "Shape", "Value", "Writer", "kinds_of"]
+__all__ = ["IDENTITY", "ZERO", "LackingError", "Shape", "Value", "Writer", "kinds_of"]
 
 Shape = tuple[Extent, ...]
 IDENTITY = Chain((FULL,), (), (0,))
+ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 HALVES = (DType.F16, DType.BF16)
 
 
@@ -107,6 +108,8 @@ class Writer:
     temps: list[tuple[DType, Extent]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     made: dict[tuple[object, ...], Value] = field(default_factory=dict)
+    counts: int = 0
+    counted: tuple[int, Buffer] | None = None
 
     def about(self, extent: Extent) -> int | None:
         """What a size is likely to be; None where nobody knows."""
@@ -134,6 +137,25 @@ class Writer:
     def number(self, shape: Shape, order: Sequence[int] = ()) -> Value:
         """Scratch for numbers, in the type they are stored in here."""
         return self.temp(self.narrow, shape, order)
+
+    def arrivals(self, count: int) -> View:
+        """Whole numbers that are 0 until a call counts in them; all of a program are cleared by
+        one launch, before the first of these calls."""
+        if self.counted is None:
+            self.counted = len(self.calls), self.temp(DType.I32, (0,)).view.buffer
+        at, self.counts = self.counts, self.counts + count
+        return View(self.counted[1], (count,), (1,), at)
+
+    def _cleared(self) -> None:
+        """Write the launch that clears what calls count in."""
+        if self.counted is None:
+            return
+        first, buffer = self.counted
+        self.temps[buffer.index] = DType.I32, self.counts
+        chain = replace(ZERO, stores=(DType.I32,))
+        whole = View(buffer, (self.counts,), (1,))
+        self.calls.insert(first, CALLS.listed("elementwise", [whole], chain=chain))
+        self.counted = None
 
     def call(self, op: str, dtype: str = "f32", **named: object) -> None:
         """Append a call, its operands and attributes by name; no operand has rank 0."""
@@ -214,6 +236,7 @@ class Writer:
 
     def done(self, symbols: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> Program:
         """The program; its scratch is placed for these values of its symbols."""
+        self._cleared()
         used: dict[Buffer, list[int]] = {}
         for i, call in enumerate(self.calls):
             for view in call.views:

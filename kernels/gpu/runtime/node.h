@@ -105,7 +105,9 @@ inline void find_once(const Program& p, const Constant* constants, const bool* n
       for (int32_t extent : launch.grid) own = own && number[extent];
       for (int32_t k = 0; k < launch.count; ++k) {
         const Argument& a = launch.arguments[k];
-        if (a.kind == Argument::kReal || (a.kind == Argument::kPointer && a.buffer < 0)) continue;
+        if (a.kind == Argument::kReal || a.kind == Argument::kFixed ||
+            (a.kind == Argument::kPointer && a.buffer < 0))
+          continue;
         own = own && number[a.value];
         if (a.kind == Argument::kPointer) own = own && fixed[a.buffer] && number[a.span];
       }
@@ -205,7 +207,7 @@ inline bool make(Run& run, Node& node, const Opening& o, Pool& pool, Prepared& m
     Ready ready;
     if (node.shared.once[i])
       ok = make_ready(run.fault, p.launches[i], node.shared.functions[i], o.sizes, o.bytes,
-                      address, pool, &ready) &&
+                      nullptr, address, pool, &ready) &&
            start(run.fault, ready, stream);
   }
   ok = good(run.fault, gpu.driver.wait_for_stream(stream), "prepare weights") && ok;

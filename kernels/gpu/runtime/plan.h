@@ -5,7 +5,7 @@
 
 namespace tracea {
 
-constexpr int64_t kMagic = 0x7570676165636172, kVersion = 1;
+constexpr int64_t kMagic = 0x7570676165636172, kVersion = 2;
 constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
 constexpr int32_t kLoose = 16;  // the bit of an input's first axis above its rank
@@ -27,7 +27,7 @@ struct Temp {
   int32_t type, count, first, last;  // count is a size
 };
 struct Argument {
-  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor } kind;
+  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed } kind;
   int32_t buffer;  // of a pointer; -1 is null
   bool written;
   int32_t bytes;  // of an element
@@ -188,9 +188,11 @@ class Reader {
   }
 
   void argument(Argument* out, int32_t launch) {
-    out->kind = static_cast<Argument::Kind>(small(0, 3, "argument"));
+    out->kind = static_cast<Argument::Kind>(small(0, 4, "argument"));
     if (out->kind == Argument::kReal) {
       out->value = word(0, UINT32_MAX, "number");
+    } else if (out->kind == Argument::kFixed) {
+      out->buffer = small(0, p_.buffer_count() - 1, "buffer");
     } else if (out->kind != Argument::kPointer) {
       out->value = size_number();
     } else {

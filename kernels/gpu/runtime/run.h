@@ -84,9 +84,14 @@ inline void divisor(int64_t d, uint32_t* out) {
 }
 
 // The bytes of an argument at `to`; false with a fault for numbers that kernels cannot count.
+// `constants` are not 0 for buffers that are constant; null while they are made.
 template <class Address>
 bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const int64_t* counts,
-                    Address address, char* to) {
+                    const cu::Address* constants, Address address, char* to) {
+  if (a.kind == Argument::kFixed) {
+    const int32_t fixed = constants && constants[a.buffer];
+    return memcpy(to, &fixed, sizeof fixed), true;
+  }
   if (a.kind == Argument::kReal) {
     const uint32_t bits = static_cast<uint32_t>(a.value);
     return memcpy(to, &bits, sizeof bits), true;
@@ -117,7 +122,8 @@ bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const
 
 template <class Address>
 bool make_ready(Fault& fault, const Launch& launch, cu::Function function, const int64_t* sizes,
-                const int64_t* counts, Address address, Pool& pool, Ready* out) {
+                const int64_t* counts, const cu::Address* constants, Address address, Pool& pool,
+                Ready* out) {
   *out = {function, {0, 0, 0}, launch.threads, launch.shared, nullptr};
   for (int i = 0; i < 3; ++i) {
     const int64_t extent = sizes[launch.grid[i]];
@@ -132,7 +138,8 @@ bool make_ready(Fault& fault, const Launch& launch, cu::Function function, const
   if (!bytes || !parameters) return fault.fail("There is no memory for a launch.");
   for (int32_t i = 0; i < launch.count; ++i) {
     parameters[i] = bytes + 16 * i;
-    if (!write_argument(fault, launch.arguments[i], sizes, counts, address, bytes + 16 * i))
+    if (!write_argument(fault, launch.arguments[i], sizes, counts, constants, address,
+                        bytes + 16 * i))
       return false;
   }
   out->parameters = parameters;
@@ -265,8 +272,8 @@ inline Layout* layout_for(Fault& fault, const Shared& s, Context& c, const int64
   };
   for (int32_t i = 0; ok && i < p.launch_count; ++i)
     if (!s.once[i])
-      ok = make_ready(fault, p.launches[i], s.functions[i], sizes, made->counts, address,
-                      made->pool, &made->launches[i]);
+      ok = make_ready(fault, p.launches[i], s.functions[i], sizes, made->counts, s.constants,
+                      address, made->pool, &made->launches[i]);
   if (!ok) return release(made), nullptr;
   release(c.layouts[oldest]);
   return c.layouts[oldest] = made;

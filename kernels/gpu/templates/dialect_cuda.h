@@ -32,6 +32,16 @@ DEV void sync_warp() { __syncwarp(); }
 DEV float shuffle_xor(float v, i32 mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
+// ---- numbers that another block of the same grid wrote, once it has arrived
+DEV void make_seen() { __threadfence(); }
+DEV i32 arrive(i32* p) { return atomicAdd(p, 1); }
+DEV void load_made(float (&to)[4], const float* p) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "l"(p)
+               : "memory");
+}
+
 // What came before in the stream is done and seen; what comes behind may start.
 DEV void wait_for_grid() {
 #if __CUDA_ARCH__ >= 900

@@ -1,6 +1,75 @@
 //% from "epilogue.h" import epilogue with context
+//% macro begin()
+  // Which tile this block computes, and which part of its depth.
+  //% if cut
+  const i32 whole = quotient(block_x(), parts), part_of = block_x() - whole * (i32)parts.value;
+  //% else
+  const i32 whole = block_x();
+  //% endif
+//% endmacro
+//% macro share()
+  //% if cut
+  const i32 all = (depth + ${k - 1}) / ${k}, each = quotient(all + (i32)parts.value - 1, parts);
+  const i32 first = part_of * each, tiles = least(each, all - first);
+  //% else
+  const i32 tiles = (depth + ${k - 1}) / ${k};
+  //% endif
+//% endmacro
+//% macro gathered()
+  // Sums of the parts of a depth meet in memory; the block that comes last adds them up, always in
+  // the same order, and goes on.
+  if (parts.value > 1) {
+    constexpr i32 TILE = ${m * n}, STEP = ${threads * 4};
+    float* const own = partial + (i64)block_x() * TILE + thread() * 4;
+    UNROLL
+    for (i32 i = 0; i < ${wm // 16}; i++)
+      UNROLL
+      for (i32 j = 0; j < ${wn // 8}; j++) {
+        run<float, 4> four;
+        UNROLL
+        for (i32 e = 0; e < 4; e++) four.at[e] = sums[i][j][e];
+        *(run<float, 4>*)(own + (i * ${wn // 8} + j) * STEP) = four;
+      }
+    make_seen();
+    sync_block();
+    i32* const before = (i32*)ring;
+    if (thread() == 0) *before = arrive(arrivals + whole);
+    sync_block();
+    if (*before != (i32)parts.value - 1) return;
+    if (thread() == 0) arrivals[whole] = 0;  // as it was: the launch can be repeated
+    make_seen();
+    sync_block();
+    UNROLL
+    for (i32 i = 0; i < ${wm // 16}; i++)
+      UNROLL
+      for (i32 j = 0; j < ${wn // 8}; j++)
+        UNROLL
+        for (i32 e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
+    ROLLED
+    for (i32 part = 0; part < (i32)parts.value; part++) {
+      const float* const other =
+          partial + ((i64)whole * parts.value + part) * TILE + thread() * 4;
+      UNROLL
+      for (i32 i = 0; i < ${wm // 16}; i++)
+        UNROLL
+        for (i32 j = 0; j < ${wn // 8}; j++) {
+          float four[4];
+          load_made(four, other + (i * ${wn // 8} + j) * STEP);
+          UNROLL
+          for (i32 e = 0; e < 4; e++) sums[i][j][e] += four[e];
+        }
+    }
+  }
+//% endmacro
 //% macro product()
-  // From here on: tiles that `issue` brings into the ring are multiplied, and finished.
+  // From here on: tiles that `issue_x` and `issue_w` bring into the ring are multiplied, and
+  // finished.  Constants come while the kernel before this one may still run.
+  if (w_fixed) {
+    ROLLED
+    for (i32 tile = 0; tile < least(tiles, ${ring.prefetched}); tile++) issue_w(tile);
+  }
+  wait_for_grid();
+  release_grid();
   const i32 lane = thread() % 32, warp = thread() / 32;
   const i32 warp_m = warp / ${warps_n} * ${wm}, warp_n = warp % ${warps_n} * ${wn};
   float sums[${wm // 16}][${wn // 8}][4];
@@ -45,7 +114,10 @@
   };
   ROLLED
   for (i32 tile = 0; tile < ${ring.prefetched}; tile++) {
-    if (tile < tiles) issue(tile);
+    if (tile < tiles) {
+      issue_x(tile);
+      if (!w_fixed) issue_w(tile);
+    }
     commit_copies();
   }
   wait_copies<${ring.left}>();
@@ -62,7 +134,10 @@
       }
       load(a[next], b[next], step == ${steps - 1} ? tile + 1 : tile, (step + 1) % ${steps});
       if (step == 0) {
-        if (tile + ${ring.prefetched} < tiles) issue(tile + ${ring.prefetched});
+        if (tile + ${ring.prefetched} < tiles) {
+          issue_x(tile + ${ring.prefetched});
+          issue_w(tile + ${ring.prefetched});
+        }
         commit_copies();
       }
       //% if split
@@ -89,6 +164,9 @@
   }
   wait_copies<0>();
   sync_block();
+  //% if cut
+${gathered()}
+  //% endif
 
 ${epilogue()}
   // Sums turn from fragments into runs in shared memory, 16 rows of a warp at a time.

@@ -290,12 +290,19 @@ def layer(dtype: DType) -> Chain:
     return Chain(("full", "full", "col"), GELU, (5,), (DType.F32, dtype, DType.F32), stores)
 
 
+def cut(memory: Memory, tiles: int, parts: int, size: int) -> dict[str, View]:
+    """Room for the sums of so many parts of each tile, and the counts of those that came."""
+    partial = memory.room((tiles, parts, size), np.float32)
+    return {"partial": partial, "arrivals": memory.put(np.zeros(tiles, np.int32))}
+
+
 def gemm(
     dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
     shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
-    turned: bool = False,
+    turned: bool = False, parts: int = 0,
 ) -> Maker:  # fmt: skip
-    """``outer`` products, which perhaps share w; x perhaps stored by columns."""
+    """``outer`` products, which perhaps share w; x perhaps by columns; the depth perhaps cut
+    into parts, in tiles of 32 × 64."""
     own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -318,6 +325,8 @@ def gemm(
             named["inputs"] = [repeated(memory.put(one), whole) for one in more]
             kinds = chain.result_types
         ys = [memory.room(whole, NUMPY[kind], late, late) for kind in kinds]
+        if parts:
+            named |= cut(memory, int(np.prod(outer)) * -(-m // 32) * -(-n // 64), parts, 32 * 64)
         call = CALLS.make("gemm", dtype, **named, y=ys, layout=layout, chain=chain)
 
         def expected() -> list[Expected]:
@@ -344,6 +353,11 @@ def _products() -> Iterator[Case]:
                 yield Case(f"{dtype} {layout} {m} {n} {k}", made, ones[: 1 + 2 * (m == 70)], needs)
         made = gemm(dtype, 67, 72, 96, "nk", chain=layer(own))
         yield Case(f"{dtype} layer", made, ones, needs)
+    for parts in (1, 3, 5):
+        made = gemm("f16", 70, 136, 200, "kn", parts=parts)
+        yield Case(f"f16 cut in {parts}", made, tiles["f16"][2:])
+    made = gemm("f16", 33, 24, 260, "nk", outer=(2,), chain=layer(DType.F16), parts=3)
+    yield Case("f16 batch cut", made, tiles["f16"][2:])
     for shared in (False, True):
         made = gemm("f16", 33, 24, 16, "kn", outer=(2, 3), shared=shared, bias=False)
         yield Case(f"f16 batch {shared}", made, tiles["f16"][:1])
@@ -487,9 +501,10 @@ def convolved(x: Array, w: Array, strides: Sequence[int], dilations: Sequence[in
 def conv(
     dtype: DType, image: tuple[int, int, int, int], filters: tuple[int, int, int], *,
     strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1),
-    pads: tuple[int, int] = (0, 0), chain: Chain | None = None, late: int = 0,
+    pads: tuple[int, int] = (0, 0), chain: Chain | None = None, late: int = 0, parts: int = 0,
 ) -> Maker:  # fmt: skip
-    """``image``: N, H, W, C; ``filters``: how many, and their taps; as much below as above."""
+    """``image``: N, H, W, C; ``filters``: how many, and their taps; as much below as above; the
+    depth of tiles of 64 × 64 perhaps cut into parts."""
     n, *sides, c = image
     count, *taps = filters
     out = tuple((side + 2 * pad - d * (k - 1) - 1) // s + 1 for side, pad, d, k, s in
@@ -505,6 +520,8 @@ def conv(
             "conv", dtype.short, x=memory.put(x, late), w=memory.put(w), bias=memory.put(bias),
             inputs=[memory.put(one) for one in more], y=[y], chain=chain, strides=strides,
             dilations=dilations, pads=pads,
+            **(cut(memory, -(-n * out[0] * out[1] // 64) * -(-count // 64), parts, 64 * 64)
+               if parts else {}),
         )  # fmt: skip
 
         def expected() -> list[Expected]:
@@ -583,6 +600,8 @@ def _convolutions() -> Iterator[Case]:
     small = ("64x64x64x3",)
     made = conv(DType.F16, (2, 9, 7, 16), (24, 3, 3), pads=(1, 1), chain=RESNET)
     yield Case("conv 3x3", made, (*small, "128x128x32x4"))
+    made = conv(DType.F16, (2, 9, 7, 40), (70, 3, 3), pads=(1, 1), chain=RESNET, parts=4)
+    yield Case("conv cut", made, small)
     made = conv(DType.F16, (1, 11, 8, 3), (10, 7, 7), pads=(3, 3), strides=(2, 2))
     yield Case("conv stem", made, small)
     made = conv(DType.F16, (1, 9, 9, 8), (8, 3, 2), dilations=(2, 3), strides=(1, 2))

@@ -68,11 +68,13 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
     f16* y0,
     i32 y0_row, i32 y0_col,
 
-    i32 rows, i32 cols, i32 depth, divisor tiles_m, divisor tiles_n) {
-  wait_for_grid();
-  release_grid();
-  i32 rest = quotient(block_x(), tiles_n);
-  const i32 col0 = (block_x() - rest * (i32)tiles_n.value) * 64;
+    i32 rows, i32 cols, i32 depth, divisor tiles_m, divisor tiles_n,
+    i32 w_fixed) {
+  // Which tile this block computes, and which part of its depth.
+  const i32 whole = block_x();
+
+  i32 rest = quotient(whole, tiles_n);
+  const i32 col0 = (whole - rest * (i32)tiles_n.value) * 64;
   const i32 i_m = rest;
   rest = quotient(rest, tiles_m);
   const i32 row0 = (i_m - rest * (i32)tiles_m.value) * 64;
@@ -85,14 +87,27 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
   auto place_b = [](i32 row, i32 run) { return (row) * 128 + (((run) ^ ((row) & 7)) * 16); };
   const bool fast_x = in_runs(x, x_row, x_k), fast_w = in_runs(w, w_row, w_col);
   const i32 tiles = (depth + 63) / 64;
-  auto issue = [&](i32 tile) {
+
+  auto issue_x = [&](i32 tile) {
     u8* const stage = ring + tile % 3 * 16384;
+    const i32 from = tile * 64;
     copy_tile<f16, 64, 8, 128>(stage, place_a, x, x_row, x_k, row0, rows,
-                                                  tile * 64, depth, fast_x);
-    copy_tile<f16, 64, 8, 128>(stage + 8192, place_b, w, w_row, w_col,
-                                                  col0, cols, tile * 64, depth, fast_w);
+                                                  from, depth, fast_x);
   };
-  // From here on: tiles that `issue` brings into the ring are multiplied, and finished.
+  auto issue_w = [&](i32 tile) {
+    u8* const stage = ring + tile % 3 * 16384;
+    const i32 from = tile * 64;
+    copy_tile<f16, 64, 8, 128>(stage + 8192, place_b, w, w_row, w_col,
+                                                  col0, cols, from, depth, fast_w);
+  };
+  // From here on: tiles that `issue_x` and `issue_w` bring into the ring are multiplied, and
+  // finished.  Constants come while the kernel before this one may still run.
+  if (w_fixed) {
+    ROLLED
+    for (i32 tile = 0; tile < least(tiles, 2); tile++) issue_w(tile);
+  }
+  wait_for_grid();
+  release_grid();
   const i32 lane = thread() % 32, warp = thread() / 32;
   const i32 warp_m = warp / 2 * 32, warp_n = warp % 2 * 32;
   float sums[2][4][4];
@@ -121,7 +136,10 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
   };
   ROLLED
   for (i32 tile = 0; tile < 2; tile++) {
-    if (tile < tiles) issue(tile);
+    if (tile < tiles) {
+      issue_x(tile);
+      if (!w_fixed) issue_w(tile);
+    }
     commit_copies();
   }
   wait_copies<1>();
@@ -138,7 +156,10 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
       }
       load(a[next], b[next], step == 3 ? tile + 1 : tile, (step + 1) % 4);
       if (step == 0) {
-        if (tile + 2 < tiles) issue(tile + 2);
+        if (tile + 2 < tiles) {
+          issue_x(tile + 2);
+          issue_w(tile + 2);
+        }
         commit_copies();
       }
       UNROLL
@@ -151,7 +172,6 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
   }
   wait_copies<0>();
   sync_block();
-
   // What becomes of a run of sums: bias, the chain, and its results.
   auto finish = [&](i32 row, i32 col, const vf (&sums)[8]) {
     const i32 n = least(8, cols - col);
