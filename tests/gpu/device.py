@@ -88,8 +88,11 @@ class Device:
             for buffer, place in zip(memory.buffers, places, strict=True):
                 checked(driver.cuMemcpyDtoH(buffer.ctypes.data, place, buffer.nbytes))
         finally:
-            for place in places:
-                checked(driver.cuMemFree(place))
+            self.free(places)
+
+    def free(self, places: Sequence[Any]) -> None:
+        for place in places:
+            checked(driver.cuMemFree(place))
 
     def put(self, array: Any) -> Any:
         """A copy in the device's memory."""

@@ -1,14 +1,18 @@
 """The launches of a run of a model, and their grids, at the sizes it is timed at; without a GPU.
 
 What depends on weights alone is done once, when a session opens, and is not a launch of a run.
+Where there is a GPU each launch can be timed alone: what a run takes beyond their sum is copies,
+ONNX Runtime and the host; what it takes less is launches that overlap.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from models.make import make
 from tracea_graph import Options
@@ -16,13 +20,17 @@ from tracea_graph.check.bindings import bindings
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernels import launch_for
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.kernels import launch_for, variant_of
+from tracea_graph.kernels.gpu.launch import Argument, Launch
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 
-__all__ = ["Run", "launches", "listed"]
+__all__ = ["Run", "launches", "listed", "timed"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Run:
     blocks: int
     threads: int
     what: str
+    call: Call
+    launch: Launch
 
 
 def launches(name: str, precision: str, folder: Path) -> tuple[list[Run], list[str]]:
@@ -63,7 +73,28 @@ def _runs(program: Program, sizes: dict[str, int], fixed: set[int]) -> Iterator[
         x, y, z = launch.blocks(sizes)
         if not done and x * y * z:
             seen = [_shape(v, sizes) for v in call.views if v is not None]
-            yield Run(symbol, x * y * z, launch.threads, " ".join(seen))
+            own = _bound(launch, program, sizes)
+            yield Run(symbol, x * y * z, launch.threads, " ".join(seen), call, own)
+
+
+def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
+    """The launch at sizes, its buffers by number: inputs, outputs, temps."""
+    first = {"input": 0, "output": len(program.inputs),
+             "temp": len(program.inputs) + len(program.outputs)}  # fmt: skip
+
+    def settled(argument: Argument) -> Argument:
+        value = argument.value
+        if isinstance(value, View):
+            at = Buffer("temp", first[value.buffer.kind] + value.buffer.index)
+            dims, steps = (tuple(evaluate(e, sizes) for e in some)
+                           for some in (value.dims, value.strides))  # fmt: skip
+            return replace(argument, value=View(at, dims, steps, evaluate(value.offset, sizes)))
+        if argument.kind == "f32" or value is None or isinstance(value, float):
+            return argument
+        return replace(argument, value=evaluate(value, sizes))
+
+    x, y, z = launch.blocks(sizes)
+    return replace(launch, grid=(x, y, z), arguments=tuple(map(settled, launch.arguments)))
 
 
 def _shape(view: View, sizes: dict[str, int]) -> str:
@@ -93,11 +124,66 @@ def _once(calls: tuple[Call, ...], fixed: set[int]) -> list[bool]:
 
 def listed(name: str, precision: str, folder: Path) -> str:
     """The launches as lines, their number first; equal ones that follow each other in one."""
+    return _lines(name, precision, *launches(name, precision, folder), {})
+
+
+def timed(name: str, precision: str, folder: Path) -> str:
+    """The same with the µs of each launch, alone: the median over graphs of 20 of it.
+
+    Raises RuntimeError where there is no GPU.
+    """
+    from tests.gpu.device import Device, Loaded  # needs a driver
+
     found, left = launches(name, precision, folder)
+    device = Device()
+    architecture = device.architecture
+    calls = {run.symbol: run.call for run in found}
+    target = Target(CUDA, architecture)
+    texts = [emit(call, variant_of(call), target) for call in calls.values()]
+    built = compile_sources(texts, [architecture.name])
+    kernels = {symbol: Loaded(one) for symbol, one in zip(calls, built, strict=True)}
+    times = dict[tuple[str, str], float]()
+    for run in found:
+        if (run.symbol, run.what) in times:
+            continue
+        views = [a for a in run.launch.arguments if isinstance(a.value, View)]
+        room = dict[int, int]()
+        for argument in views:
+            assert isinstance(argument.value, View)
+            own = argument.value.buffer.index
+            room[own] = max(room.get(own, 0), _bytes(argument))
+        places = [device.put(np.zeros(room.get(i, 0), np.uint8)) for i in range(max(room) + 1)]
+        key = run.symbol, run.what
+        times[key] = device.microseconds(kernels[run.symbol], run.launch, [places])
+        device.free(places)
+    return _lines(name, precision, found, left, times)
+
+
+def _bytes(argument: Argument) -> int:
+    """Of a buffer that a view at known sizes lies in."""
+    view = argument.value
+    assert isinstance(view, View)
+    ends = sum(
+        max(0, evaluate(d, {}) - 1) * max(0, evaluate(s, {}))
+        for d, s in zip(view.dims, view.strides, strict=True)
+    )
+    return int((evaluate(view.offset, {}) + ends + 1) * argument.dtype.size)
+
+
+def _lines(
+    name: str, precision: str, found: list[Run], left: list[str],
+    times: dict[tuple[str, str], float],
+) -> str:  # fmt: skip
     few = sum(run.blocks < 132 for run in found)
     kinds = Counter(run.symbol.split("_")[2] for run in found)
     lines = [f"{name} {precision}: {len(found)} launches, {few} of them below 132 blocks; "
              + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()),
              f"  left to the CPU: {', '.join(left) or 'nothing'}"]  # fmt: skip
-    lines += [f"  {run.blocks:6} × {run.threads:3}  {run.symbol:60} {run.what}" for run in found]
+    if times:
+        total = sum(times[run.symbol, run.what] for run in found)
+        lines.append(f"  {total:.0f} µs, were each launch alone")
+    for run in found:
+        own = times.get((run.symbol, run.what))
+        took = "" if own is None else f"{own:7.1f} µs"
+        lines.append(f"  {took} {run.blocks:6} × {run.threads:3}  {run.symbol:60} {run.what}")
     return "\n".join(lines)

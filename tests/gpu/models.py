@@ -1,11 +1,11 @@
 """Models on this machine's GPU, in the plain onnxruntime wheel: built, checked, timed.
 
-    python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N] [--launches]
+    python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N] [--launches|--alone]
 
 Prints a line for each model and precision: nodes left and those that are kernels, the error
 against the original, µs of ``session.run`` (median, and the tenth part that was fastest), and of
 the original on the CPU.  With ``--launches``, which needs no GPU, prints instead what a run
-launches at the sizes it is timed at.
+launches at the sizes it is timed at; with ``--alone`` how long each of them takes, on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime
 
 from models.make import available, make
-from tests.gpu.launches import listed
+from tests.gpu.launches import listed, timed
 from tracea_graph import Options, api
 
 NAMES = ("tiny-bert", "minilm", "mobilenetv2", "resnet50", "bert-base", "vit-base", "gpt2")
@@ -119,6 +119,7 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32,fp16")
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--launches", action="store_true", help="list them; needs no GPU")
+    parser.add_argument("--alone", action="store_true", help="list them with the time of each")
     asked, failed = parser.parse_args(), 0
     with tempfile.TemporaryDirectory() as folder:
         for name in asked.names or NAMES:
@@ -126,8 +127,8 @@ def main() -> int:
                 own = Path(folder, precision)  # a process takes two libraries of one name for one
                 own.mkdir(exist_ok=True)
                 try:
-                    if asked.launches:
-                        line = listed(name, precision, own)
+                    if asked.launches or asked.alone:
+                        line = (timed if asked.alone else listed)(name, precision, own)
                     else:
                         line = measured(name, precision, asked.runs, own)
                 except Exception as error:  # the next one may be well
