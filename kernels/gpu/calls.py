@@ -142,12 +142,12 @@ def _attention_rows(dtype: str) -> CallSchema:
 
 
 def _embedding(dtype: str) -> CallSchema:
-    """The sum of rows of tables, each by its own indices."""
+    """The sum of rows of tables, each by its own indices, which have two axes."""
     return CallSchema(
         "embedding",
         (
             _op("tables", "V N", *DTYPES, many="count", touched="picks"),
-            _op("ids", "M", "i32", "i64", many="count"), _out("y", "M N", dtype),
+            _op("ids", "A B", "i32", "i64", many="count"), _out("y", "M N", dtype),
         ),
         (number("count", 1, 4), choice("table_type", DTYPES), choice("index_type", INDICES)),
         dtype,

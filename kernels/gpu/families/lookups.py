@@ -61,10 +61,11 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     kind, index = TYPES[str(a["table_type"])], _INDICES[str(a["index_type"])]
     for table, ids in zip(named["tables"], named["ids"], strict=True):
         made += [pointer(table, kind), *map(i32, (*table.strides, table.dims[0]))]
-        made += [pointer(ids, index), i32(ids.strides[0])]
+        made += [pointer(ids, index), *map(i32, ids.strides)]
     y = named["y"]
     rows, cols = y.dims
     runs = combine("ceildiv", cols, _RUN)
     made += [pointer(y, TYPES[call.dtype]), *map(i32, (*y.strides, rows, cols)), divisor(runs)]
+    made.append(divisor(named["ids"][0].dims[1]))
     blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

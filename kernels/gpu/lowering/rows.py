@@ -12,6 +12,7 @@ from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.index_map import Move
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
@@ -76,7 +77,9 @@ def lower_embedding(
     dtype = w.narrow
     total = targets[-1] if p.keep_sum or not p.norm else None
     total = total or w.temp(dtype, full)
-    ids = [w.flat(v.stretched(rows), rank) for v in numbers]
+    own = numbers if rank > 1 else [v.moved(Move("unsqueeze", (0,))) for v in numbers]
+    rank, rows = max(rank, 2), rows if rank > 1 else (1, *rows)
+    ids = [w.flat(v.stretched(rows), rank - 1, 1) for v in own]
     w.call(
         "embedding", total.dtype.short, tables=[t.view for t in tables],
         ids=[v.view for v in ids], y=matrix(w, total).view, count=p.tables,

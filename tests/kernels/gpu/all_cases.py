@@ -91,22 +91,24 @@ def _attention() -> Iterator[Case]:
 
 
 def embedding(dtype: DType, table: DType, shape: tuple[int, int], index: DType, count: int,
-              late: int = 0) -> Maker:  # fmt: skip
-    """Some indices count from the end."""
+              late: int = 0, repeats: int = 1) -> Maker:  # fmt: skip
+    """Some indices count from the end; those of the first table so many times."""
     rows, columns = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         tables = [some(rng, (11 + i, columns), table) for i in range(count)]
-        ids = [rng.integers(-len(t), len(t), rows).astype(NUMPY[index]) for t in tables]
-        y = memory.room((rows, columns), NUMPY[dtype], late)
+        ids = [rng.integers(-len(t), len(t), (repeats if i else 1, rows)).astype(NUMPY[index])
+               for i, t in enumerate(tables)]  # fmt: skip
+        y = memory.room((repeats * rows, columns), NUMPY[dtype], late)
         call = CALLS.make(
             "embedding", dtype.short, tables=[memory.put(t, late) for t in tables],
-            ids=[memory.put(i) for i in ids], y=y, count=count, table_type=table.short,
-            index_type=index.short,
+            ids=[repeated(memory.put(i), (repeats, rows)) for i in ids], y=y, count=count,
+            table_type=table.short, index_type=index.short,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
-            value = sum(wide(t)[i] for t, i in zip(tables, ids, strict=True))
+            every = [np.broadcast_to(i, (repeats, rows)).reshape(-1) for i in ids]
+            value = sum(wide(t)[i] for t, i in zip(tables, every, strict=True))
             return [Expected(y, np.asarray(value), TOLERANCE[dtype])]
 
         return call, expected
@@ -133,6 +135,8 @@ def same(size: int, differs: Sequence[int]) -> Maker:
 def _lookups() -> Iterator[Case]:
     f32, f16 = DType.F32, DType.F16
     yield Case("embedding", embedding(f32, f32, (5, 30), DType.I64, 3), ("256",))
+    again = embedding(f16, f32, (7, 24), DType.I64, 2, repeats=3)
+    yield Case("embedding again", again, ("256",))
     yield Case("embedding f16", embedding(f16, f32, (7, 64), DType.I32, 1, late=1), ("256",))
     yield Case("embedding nothing", embedding(f32, f32, (0, 8), DType.I64, 1), ("256",))
     for size, differs in ((1000, ()), (1000, (999,)), (4097, (0, 4096)), (0, ())):
