@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.elementwise import MAX_RANK
+from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.movement.merging import Operation, read_operation
 from tracea_graph.passes.movement.moves import read_moves
-from tracea_graph.passes.movement.views import FREE
+from tracea_graph.passes.movement.views import FREE, read_move
 from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_from
@@ -33,6 +34,8 @@ __all__ = ["ConnectAll", "ConnectBlocks", "ConnectTrunk"]
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
 """Of one program: what the library accepts, with room for scratch."""
 
+_NUMBERS = (DType.BOOL, DType.I32, DType.I64)
+"""Types beside float32 that programs hold."""
 _LATER = "an earlier product or convolution begins its program"
 _UNFIT = "its shapes do not provably fit inside a program"
 
@@ -249,13 +252,38 @@ class _All(_Family):
     """Every region that kernels run, and moves between them."""
 
     def is_core(self, region: Region) -> bool:
-        return region.fused and not isinstance(region.params, RegionParams)
+        if region.fused:
+            return not isinstance(region.params, RegionParams)
+        return bool(self._of_any_type(region)) and self._prepares(region)
+
+    def _prepares(self, region: Region) -> bool:
+        """True if all that reads it, by way of other shapes, is run by kernels: then it is a node
+        in front of a program, for nothing."""
+        graph = self.graph
+        readers = graph.readers(region)
+        return (
+            bool(readers)
+            and not any(map(graph.is_output, region.results))
+            and all(r.fused or (bool(self._of_any_type(r)) and self._prepares(r)) for r in readers)
+        )
 
     def steps_of(self, region: Region) -> Steps | None:
         moves = None if region.fused else read_moves(self.graph, region)
         if moves is None:
-            return super().steps_of(region)
+            return super().steps_of(region) or self._of_any_type(region)
         return [(p, names, (v,)) for p, names, v in moves]
+
+    def _of_any_type(self, region: Region) -> Steps | None:
+        """Another shape of indices and masks."""
+        if region.fused or region.op not in FREE:
+            return None
+        (value,), source = region.results, region.operands[0]
+        dtype, view = self.graph.spec(source).dtype, read_move(self.graph, region, value)
+        if view is None or dtype not in _NUMBERS or self.graph.weight(source):
+            return None
+        chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
+        seen = Operation(ElementwiseParams(chain, (view,)), (source,))
+        return ((seen.params, seen.names, (value,)),) if _gives(self.graph, seen, value) else None
 
 
 def _of_images(model: RegionModel) -> bool:

@@ -51,7 +51,8 @@ def lower_elementwise(
     full = p.common([v.shape for v in operands])
     seen = [w.through(v, m) for v, m in zip(operands, p.views, strict=True)]
     reshape = (Move("reshape", p.target),) if p.target else ()
-    if p.moves_only and targets[0] is None:
+    same = not p.chain.steps and p.chain.operand_types == p.result_types
+    if same and len(operands) == 1 and targets[0] is None:
         return [w.through(seen[0].stretched(full), IndexMap(reshape))]
     whole = [v for v in seen if v.shape == full]
     made, results = list[Value](), list[Value]()
