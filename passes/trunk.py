@@ -20,7 +20,9 @@ from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes.convolution.sizes import Sizes
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.movement.merging import Operation, read_operation
 from tracea_graph.passes.movement.moves import read_moves
@@ -254,23 +256,31 @@ class _All(_Family):
     def is_core(self, region: Region) -> bool:
         if region.fused:
             return not isinstance(region.params, RegionParams)
-        return bool(self._of_any_type(region)) and self._prepares(region)
+        return bool(self._prepared(region)) and self._prepares(region)
+
+    def _prepared(self, region: Region) -> Steps | None:
+        return self._of_any_type(region) or _first_positions(self.graph, region)
 
     def _prepares(self, region: Region) -> bool:
-        """True if all that reads it, by way of other shapes, is run by kernels: then it is a node
-        in front of a program, for nothing."""
+        """True if all that reads it, by way of other shapes and parts, is run by kernels: then it
+        is a node in front of a program, for nothing."""
         graph = self.graph
         readers = graph.readers(region)
         return (
             bool(readers)
             and not any(map(graph.is_output, region.results))
-            and all(r.fused or (bool(self._of_any_type(r)) and self._prepares(r)) for r in readers)
+            and all(r.fused or self._passes_on(region, r) for r in readers)
         )
+
+    def _passes_on(self, region: Region, reader: Region) -> bool:
+        """True if a reader is such a node itself, of the region's result and not of its size."""
+        own = reader.operands[0] in region.results and self._prepared(reader)
+        return bool(own) and self._prepares(reader)
 
     def steps_of(self, region: Region) -> Steps | None:
         moves = None if region.fused else read_moves(self.graph, region)
         if moves is None:
-            return super().steps_of(region) or self._of_any_type(region)
+            return super().steps_of(region) or self._prepared(region)
         return [(p, names, (v,)) for p, names, v in moves]
 
     def _of_any_type(self, region: Region) -> Steps | None:
@@ -284,6 +294,24 @@ class _All(_Family):
         chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
         seen = Operation(ElementwiseParams(chain, (view,)), (source,))
         return ((seen.params, seen.names, (value,)),) if _gives(self.graph, seen, value) else None
+
+
+def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
+    """The first positions of a table of numbers: as many as a value has along one of its axes."""
+    if region.fused or region.op != "Slice" or len(region.operands) != 5:
+        return None
+    x, source, sizes = region.operands[0], graph.producer(region.operands[0]), Sizes(graph)
+    shape, dtype = graph.spec(x).shape, graph.spec(x).dtype
+    table = graph.weight(x) is not None or (source and _first_positions(graph, source))
+    numbers = [sizes.read(v) for v in region.operands[1:]]
+    if not table or shape is None or any(n is None or n.shape != (1,) for n in numbers):
+        return None
+    start, end, axis, step = (n[0] for n in numbers if n is not None)
+    if (start, step) != (0, 1) or not isinstance(end, str) or dtype not in _NUMBERS:
+        return None
+    like, place = sizes.dims[end]
+    params = MoveParams("first", (int(str(axis)) % len(shape),), 2, (f"1.{place}",))
+    return ((params, (x, like), region.results),)
 
 
 def _of_images(model: RegionModel) -> bool:

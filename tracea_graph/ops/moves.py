@@ -10,6 +10,7 @@
     pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
     reflect     what lies as far on the other side of the edge, around the last two axes
     edge        what lies at the edge, around the last two axes
+    first       as many positions of an axis as a size of an operand tells, which has no more
     frames      images that a window along the first axis meets, their channels side by side
 
 They are steps of a ``FusedRegion`` only: a layout there often makes them free.
@@ -38,7 +39,8 @@ Floats = npt.NDArray[np.floating[Any]]
 BORDERS = ("reflect", "edge")
 """Pads that repeat what is inside, as Pad's modes are called."""
 KINDS = (
-    "concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "frames", *BORDERS,
+    "concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "first", "frames",
+    *BORDERS,
 )  # fmt: skip
 
 
@@ -46,9 +48,9 @@ KINDS = (
 class MoveParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
     spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right;
-    frames taps, stride, dilation, zeros before, behind.
-    ``sizes`` of pad are these in terms of the operands (:mod:`tracea_graph.ops.sizes`), all but
-    the first of which give their sizes only.
+    frames taps, stride, dilation, zeros before, behind; first (axis,).
+    ``sizes`` of pad and first are in terms of the operands (:mod:`tracea_graph.ops.sizes`), all
+    but the first of which give their sizes only.
     """
 
     kind: str
@@ -57,7 +59,7 @@ class MoveParams:
     sizes: tuple[Extent, ...] = ()
 
     def __post_init__(self) -> None:
-        many = self.kind in ("concat", "pad")
+        many = self.kind in ("concat", "pad", "first")
         if self.kind == "spread":
             many = self.operands == prod(self.ints)
         if self.kind not in KINDS or (self.operands != 1 and not many):
@@ -95,6 +97,9 @@ class MoveParams:
             top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
             n, c, h, w = first
             return (n, c, _sum(h, top, bottom), _sum(w, left, right))
+        if self.kind == "first":
+            (axis,), (size,) = self.ints, self.sizes
+            return (*first[:axis], resolve(size, shapes), *first[axis + 1 :])
         if self.kind in BORDERS:
             n, c, h, w = first
             top, left, bottom, right = self.ints
@@ -132,6 +137,9 @@ class MoveParams:
             return [x[:, self.ints[0] : self.ints[1]]]
         if self.kind == "pad":
             return [self._padded(arrays)]
+        if self.kind == "first":
+            count = evaluate(resolve(self.sizes[0], [a.shape for a in arrays]), {})
+            return [x[(slice(None),) * self.ints[0] + (slice(count),)]]
         if self.kind in BORDERS:
             top, left, bottom, right = self.ints
             around = ((0, 0), (0, 0), (top, bottom), (left, right))
@@ -202,6 +210,9 @@ class MoveParams:
             top, left, bottom, right = (spell_size(b, s) for s in self.sizes)
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
+        if self.kind == "first":
+            ends = spell_size(b, self.sizes[0])
+            return b.done(b("Slice", x, b.ints(0), ends, b.ints(self.ints[0]), b.ints(1)))
         if self.kind in BORDERS:
             pads = b.ints(0, 0, *self.ints[:2], 0, 0, *self.ints[2:])
             return b.done(b("Pad", x, pads, mode=self.kind))

@@ -115,6 +115,8 @@ def lower_move(
         return [x.turned(p.ints)]
     if p.kind == "channels":
         return [x.part(1, p.ints[0], p.ints[1] - p.ints[0])]
+    if p.kind == "first":
+        return [x.part(p.ints[0], 0, resolve(p.sizes[0], shapes))]
     if p.kind == "shuffle":
         return [_shuffled(w, x, p.ints[0], targets[0])]
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
