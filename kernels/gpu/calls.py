@@ -154,6 +154,26 @@ def _embedding(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _arg(dtype: str) -> CallSchema:
+    """Where the largest or smallest number of each row is: the first one, or the last."""
+    operands = _op("x", "M N", dtype), _out("y", "M", "i64")
+    kinds = choice("kind", ("max", "min"))
+    return CallSchema("arg", operands, (kinds, flag("last", False)), dtype)
+
+
+def _take(dtype: str) -> CallSchema:
+    """``y[…, j] = x[…, ids[…, j]]``; an index below zero counts from the end."""
+    return CallSchema(
+        "take",
+        (
+            _op("x", "A B C P", dtype, touched="picks"), _op("ids", "A B C T", "i32", "i64"),
+            _out("y", "A B C T", dtype),
+        ),
+        (choice("index_type", INDICES),),
+        dtype,
+    )  # fmt: skip
+
+
 _SAME = CallSchema(
     "same", (_op("x", "N", "any"), _op("reference", "N", "any"), _out("y", "*", "bool")),
     dtype="b1",
@@ -224,6 +244,8 @@ CALLS = Calls(
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
         *map(_embedding, DTYPES),
+        *map(_take, DTYPES),
+        *map(_arg, DTYPES),
         *(_conv("conv", d, "O kh kw C", _conv_size) for d in DTYPES),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_pool, DTYPES),

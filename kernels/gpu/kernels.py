@@ -142,6 +142,7 @@ def launch_for(call: Call) -> tuple[Launch, str]:
 _NUMBERS = {
     "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout",),
     "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
+    "take": ("index_type",), "arg": ("kind", "last"),
 }  # fmt: skip
 """Attributes that texts depend on; of attention all, by what they say of them."""
 

@@ -120,7 +120,12 @@ VARIANTS = (
     ),
     *(
         Variant(op, d, f"{op}.cu.in", "128" if op == "attention_rows" else "256", threads)
-        for op, threads in (("attention_rows", 128), ("embedding", 256))
+        for op, threads in (
+            ("attention_rows", 128),
+            ("embedding", 256),
+            ("take", 256),
+            ("arg", 256),
+        )
         for d in ("f32", "f16", "bf16")
     ),
     Variant("same", "b1", "same.cu.in", "256", 256),

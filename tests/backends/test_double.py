@@ -198,9 +198,17 @@ def pasted(net: Net) -> str:
     return net("Relu", net("Conv", both, net.weight(5, 16, 1, 1), net.weight(5)))
 
 
+def taken(net: Net) -> str:
+    """Elements of a product's rows by indices."""
+    y = net("MatMul", net.input("x", 2, 6, 8), net.weight(8, 12))
+    places = np.random.default_rng(0).integers(-12, 12, (2, 6, 5))
+    return net("MatMul", net("GatherElements", y, places, axis=-1), net.weight(5, 3))
+
+
 NETS = {
     "heads": heads, "images": images, "depthwise": lambda net: images(net, 8, 8),
     "groups": lambda net: images(net, 2, 16), "moved": moved, "lines": lines, "pasted": pasted,
+    "taken": taken,
 }  # fmt: skip
 
 
@@ -225,6 +233,16 @@ def test_programs_compute_what_models_mean(tmp_path: Path, name: str, precision:
     if name != "pasted":  # whose sizes are computed on the way
         assert report.nodes_after == report.kernels == 1
     assert (report.error or 0) > CLOSE or precision == "fp32" or name == "moved"
+
+
+@pytest.mark.parametrize(("axis", "kept"), [(-1, 0), (1, 1)])
+def test_places_of_the_largest(tmp_path: Path, axis: int, kept: int) -> None:
+    net = Net()
+    y = net("MatMul", net.input("x", "batch", 6, 8), net.weight(8, 40))
+    y = net("ArgMax", net("Tanh", y), axis=axis, keepdims=kept)
+    report = api.optimize(saved(net, y, tmp_path / "m.onnx"), HERE)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1
 
 
 def test_what_it_lacks_is_told(tmp_path: Path) -> None:

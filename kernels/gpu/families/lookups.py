@@ -1,10 +1,10 @@
-"""Sums of rows of tables by indices, and comparisons of bytes."""
+"""Sums of rows of tables and elements of rows by indices, and comparisons of bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tracea_graph.ir import DType, combine
+from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chains
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.products import TYPES
@@ -28,6 +28,8 @@ def name(call: Call) -> str:
     if call.op == "same":
         return "same"
     a = call.attributes
+    if call.op == "take":
+        return f"take_{a['index_type']}"
     return f"embedding_{a['count']}_{a['table_type']}_{a['index_type']}"
 
 
@@ -35,6 +37,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     if call.op == "same":
         return {}
     a = call.attributes
+    if call.op == "take":
+        own = chains.ELEMENTS[TYPES[call.dtype]]
+        return {"element": own, "index_element": a["index_type"]}
     return {
         "count": a["count"],
         "element": chains.ELEMENTS[TYPES[call.dtype]],
@@ -57,6 +62,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made.append(i32(count))
         blocks = combine("ceildiv", count, _BYTES * variant.threads)
         return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))
+    if call.op == "take":
+        return _taken(call, variant, symbol)
     made = []
     kind, index = TYPES[str(a["table_type"])], _INDICES[str(a["index_type"])]
     for table, ids in zip(named["tables"], named["ids"], strict=True):
@@ -68,4 +75,17 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += [pointer(y, TYPES[call.dtype]), *map(i32, (*y.strides, rows, cols)), divisor(runs)]
     made.append(divisor(named["ids"][0].dims[1]))
     blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))
+
+
+def _taken(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, own = _named(call), TYPES[call.dtype]
+    types = {"x": own, "ids": _INDICES[str(call.attributes["index_type"])], "y": own}
+    made = list[Argument]()
+    for one, dtype in types.items():
+        made += [pointer(named[one], dtype), *map(i32, named[one].strides)]
+    _, second, third, cols = named["y"].dims
+    count = product(named["y"].dims)
+    made += [*map(divisor, (second, third, cols)), i32(count), i32(named["x"].dims[-1])]
+    blocks = combine("ceildiv", count, variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

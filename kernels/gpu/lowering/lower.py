@@ -22,6 +22,7 @@ from tracea_graph.kernels.gpu.lowering.pointwise import (
 )
 from tracea_graph.kernels.gpu.lowering.products import lower_attention, lower_gemm, lower_matmul
 from tracea_graph.kernels.gpu.lowering.rows import (
+    lower_arg,
     lower_channel_norm,
     lower_embedding,
     lower_norm,
@@ -33,6 +34,7 @@ from tracea_graph.kernels.gpu.lowering.writer import LackingError, Value, Writer
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -167,6 +169,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         NormParams: lower_norm,
         EmbeddingParams: lower_embedding,
         TakeParams: lower_take,
+        ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
         ReduceParams: lower_reduce,
         ChannelNormParams: lower_channel_norm,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracea_graph.ir import DType, combine, product
+from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
 from tracea_graph.kernels.gpu.lowering.writer import IDENTITY, LackingError, Shape, Value, Writer
 from tracea_graph.kernels.program import View
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -19,10 +20,12 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 
 __all__ = [
-    "lower_channel_norm", "lower_embedding", "lower_norm", "lower_reduce", "lower_softmax",
-    "lower_take", "norm_call",
+    "lower_arg", "lower_channel_norm", "lower_embedding", "lower_norm", "lower_reduce",
+    "lower_softmax", "lower_take", "norm_call",
 ]  # fmt: skip
 
+_MOST_AXES = 4
+"""Of values that elements are taken from."""
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
@@ -107,7 +110,17 @@ def _same(tables: Sequence[Value]) -> DType:
 def lower_take(
     w: Writer, p: TakeParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    raise LackingError("there is no GPU kernel that takes elements along an axis")
+    x, ids = operands
+    if p.rank > _MOST_AXES or ids.dtype not in (DType.I32, DType.I64) or x.dtype not in FLOATS:
+        raise LackingError("GPU kernels take elements of floats of up to four axes")
+    shape = (*x.shape[:-1], ids.shape[-1])
+    target = targets[0]
+    y = target if target and target.dtype is x.dtype else w.temp(x.dtype, shape)
+    ids = ids.stretched(shape)
+    wide = Move("unsqueeze", tuple(range(_MOST_AXES - p.rank)))
+    seen = [v.moved(wide).view if wide.ints else v.view for v in (x, ids, y)]
+    w.call("take", x.dtype.short, x=seen[0], ids=seen[1], y=seen[2], index_type=ids.dtype.short)
+    return [y]
 
 
 # ---- along axes ------------------------------------------------------------------------------
@@ -197,6 +210,27 @@ def lower_reduce(
     made = targets[0] or w.temp(stored(w, DType.F32, operands), shape)
     w.chain(p.epilogue, [v.stretched(shape) for v in (result, *extras)], [made])
     return [made]
+
+
+def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Value], targets: Targets) -> list[Value]:
+    full = p.full([v.shape for v in operands])
+    place = len(full) + p.axis
+    kept = (*full[:place], *full[place + 1 :])
+    own = targets[0] or w.temp(DType.I64, kept)
+    y = Value(View.dense(own.view.buffer, kept), DType.I64)
+    seen, chain, _ = _in_rows(w, p.prologue, operands, full, [place])
+    if chain is not None:
+        x = w.temp(DType.F32, seen[0].shape)
+        w.chain(chain, seen, [x])
+        seen = [x]
+    if seen[0].dtype not in FLOATS:
+        raise LackingError("GPU kernels look for extremes among floats")
+    w.call(
+        "arg", seen[0].dtype.short, x=seen[0].view, y=y.flat(len(kept)).view, kind=p.kind,
+        last=p.select_last,
+    )  # fmt: skip
+    (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    return [Value(View.dense(y.view.buffer, spec.shape or ()), DType.I64)]
 
 
 def _broadcast(values: Sequence[Value]) -> Shape:

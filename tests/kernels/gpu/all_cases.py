@@ -24,6 +24,7 @@ from tests.kernels.gpu.cases import (
 from tests.kernels.gpu.machine import NUMPY, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import LOWEST, AttentionParams
 
 __all__ = ["CASES"]
@@ -116,6 +117,44 @@ def embedding(dtype: DType, table: DType, shape: tuple[int, int], index: DType, 
     return make
 
 
+def take(dtype: DType, index: DType, lead: tuple[int, int, int], places: int, count: int) -> Maker:
+    """Indices that are alike in all but the last of the leading axes; some count from the end."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, (*lead, places), dtype)
+        ids = rng.integers(-places, places, (1, 1, lead[2], count)).astype(NUMPY[index])
+        y, given = memory.room((*lead, count), NUMPY[dtype], 1), memory.put(ids)
+        given = repeated(given, (*lead, count))
+        call = CALLS.make("take", dtype.short, x=memory.put(x, 1, 3), ids=given, y=y,
+                          index_type=index.short)  # fmt: skip
+        inside = np.broadcast_to(ids, (*lead, count)) % max(places, 1)
+
+        def expected() -> list[Expected]:
+            return [Expected(y, np.take_along_axis(wide(x), inside, -1), TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+def arg(dtype: DType, rows: int, cols: int, kind: str, last: bool = False) -> Maker:
+    """Rows of few different numbers, so that many are alike; two have a NaN, one in front."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = rng.integers(-5, 5, (rows, cols)).astype(NUMPY[dtype])
+        x[0, 0] = x[rows // 2, cols // 2] = np.nan
+        y = memory.room((rows,), np.int64)
+        call = CALLS.make("arg", dtype.short, x=memory.put(x, 1, 3), y=y, kind=kind, last=last)
+
+        def expected() -> list[Expected]:
+            params = ArgParams(kind, -1, False, last)
+            return [Expected(y, params.reference([wide(x)])[0], 0)]
+
+        return call, expected
+
+    return make
+
+
 def same(size: int, differs: Sequence[int]) -> Maker:
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = rng.integers(0, 256, size).astype(np.uint8)
@@ -139,6 +178,11 @@ def _lookups() -> Iterator[Case]:
     yield Case("embedding again", again, ("256",))
     yield Case("embedding f16", embedding(f16, f32, (7, 64), DType.I32, 1, late=1), ("256",))
     yield Case("embedding nothing", embedding(f32, f32, (0, 8), DType.I64, 1), ("256",))
+    yield Case("take", take(f32, DType.I64, (2, 3, 5), 9, 20), ("256",))
+    yield Case("take f16", take(f16, DType.I32, (1, 1, 70), 12, 7), ("256",))
+    for cols in (1, 300, 1000):
+        yield Case(f"arg {cols}", arg(f32, 7, cols, "max"), ("256",))
+        yield Case(f"arg last {cols}", arg(f16, 7, cols, "min", True), ("256",))
     for size, differs in ((1000, ()), (1000, (999,)), (4097, (0, 4096)), (0, ())):
         yield Case(f"same {size} {len(differs)}", same(size, differs), ("256",))
 
