@@ -18,9 +18,8 @@ from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.config import TOLERANCE
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.levels import TILES
+from tracea_graph.kernels.cpu.levels import TILES, host_levels
 
 pytestmark = pytest.mark.compiler
 PRECISIONS = {"fp32": TOLERANCE.exact, "bf16": 5e-2, "bf16x2": 1e-3, "int16": 1e-2}
@@ -222,7 +221,7 @@ def test_nothing_in_gives_what_onnx_runtime_gives(
 def test_every_call_over_images_is_among_them(tmp_path: Path) -> None:
     """All that this machine's instruction sets have."""
     tiled = {"conv_bf16x2", "round_images_bf16x2"}
-    called = set() if TILES in profile_cpu().isas else tiled
+    called = set() if TILES in host_levels() else tiled
     for make, precision in itertools.product(NETS, PRECISIONS):
         path = tmp_path / f"{make.__name__}.onnx"
         onnx.save(make().model, path)

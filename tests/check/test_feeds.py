@@ -233,7 +233,9 @@ def test_given_shapes_are_timed_and_verified():
 
 
 def test_an_unknown_symbol_is_a_usage_error_naming_the_known():
-    with pytest.raises(UsageError, match=r"no dim 'sequence'.*batch, heads, past_len"):
+    with pytest.raises(UsageError, match=r"no dim 'width'.*batch, heads, past_len"):
+        bindings(graph(TEXT), [{"width": 7}])
+    with pytest.raises(UsageError, match=r"no dim 'sequence'; did you mean seq_len\?"):
         bindings(graph(TEXT), [{"sequence": 7}])
 
 

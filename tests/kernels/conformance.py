@@ -183,7 +183,14 @@ def compile_unit(source: Source) -> Path:
     """The shared object of one unit, with its symbols visible; compiled once per text."""
     flags = (
         *source.flags,
-        *("-Wall", "-Wextra", "-Werror", '-DTRACEA_VISIBILITY="default"', f"-I{HEADERS}"),
+        *(
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            '-DTRACEA_VISIBILITY="default"',
+            f"-I{HEADERS}",
+            f"-I{HEADERS.parent}",
+        ),
     )
     command = [*find_compiler().command, *flags]
     contract = (path.read_text() for path in sorted(HEADERS.glob("tracea_*.h")))

@@ -320,7 +320,16 @@ def test_a_column_asks_for_all_of_the_next_ones(tmp_path: Path, rows: int, block
     source.write_text(COLUMN)
     sizes = {"ROWS": rows, "DEPTH": depth, "BLOCK": block, "COLUMNS": columns}
     define = [f"-D{name}={size}" for name, size in sizes.items()]
-    command = ["g++", *COMMON_FLAGS, *define, f"-I{HEADERS}", str(source), "-o", str(program)]
+    command = [
+        "g++",
+        *COMMON_FLAGS,
+        *define,
+        f"-I{HEADERS}",
+        f"-I{HEADERS.parent}",
+        str(source),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True)
     text = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     asked = [line.split() for line in text.splitlines()]

@@ -29,7 +29,16 @@ def lives(seed: int) -> list[Life]:
 
 def test_offsets_are_those_of_the_plan(tmp_path: Path) -> None:
     program = tmp_path / "lay_out"
-    command = ["g++", "-std=c++17", "-O1", f"-I{HEADERS}", str(SOURCE), "-o", str(program)]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        f"-I{HEADERS}",
+        f"-I{HEADERS.parent}",
+        str(SOURCE),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True, timeout=1200)
     cases = [lives(seed) for seed in range(40)]
     words = ((len(c), *(n for v in c for n in (v.first, v.last, v.bytes))) for c in cases)

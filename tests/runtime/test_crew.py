@@ -16,7 +16,16 @@ HEADERS = Path(str(cpu.__file__)).parent
 
 def test_each_thread_counts_once(tmp_path: Path) -> None:
     program = tmp_path / "crew"
-    command = ["g++", "-std=c++17", "-O1", "-pthread", f"-I{HEADERS}", str(SOURCE), "-o"]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-pthread",
+        f"-I{HEADERS}",
+        f"-I{HEADERS.parent}",
+        str(SOURCE),
+        "-o",
+    ]
     subprocess.run([*command, str(program)], check=True, timeout=1200)
     visits = "0 1\n1 1\n3 1\n3 40\n64 3\n90 2\n"
     done = subprocess.run([program], input=visits, text=True, capture_output=True, check=True)

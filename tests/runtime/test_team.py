@@ -17,7 +17,16 @@ HEADERS = Path(str(cpu.__file__)).parent
 def run(folder: Path, lines: list[str], *options: str) -> list[tuple[int, int]]:
     """Tasks that went wrong, and whether a follower had gone, for every line."""
     program = folder / "team"
-    command = ["g++", "-std=c++17", "-O1", "-pthread", *options, f"-I{HEADERS}", str(SOURCE)]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-pthread",
+        *options,
+        f"-I{HEADERS}",
+        f"-I{HEADERS.parent}",
+        str(SOURCE),
+    ]
     subprocess.run([*command, "-o", str(program)], check=True, timeout=1200)
     done = subprocess.run(
         [program], input="\n".join(lines), text=True, capture_output=True, check=True, timeout=600

@@ -66,7 +66,8 @@ class Sanitizer:
             environment=environment, seconds=600, quick=True,
         )  # fmt: skip
         self.host = folder / "host"
-        command = ["g++", "-std=c++17", "-g1", "-O1", *flags, f"-I{KERNEL_SOURCES}", str(HOST)]
+        command = ["g++", "-std=c++17", "-g1", "-O1", *flags, f"-I{KERNEL_SOURCES}",
+            f"-I{KERNEL_SOURCES.parent}", str(HOST)]  # fmt: skip
         subprocess.run([*command, "-o", str(self.host), "-pthread", "-ldl"], check=True)
 
     def run(

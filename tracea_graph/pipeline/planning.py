@@ -23,7 +23,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.options import Options
-from tracea_graph.passes import CONNECT, UNCHANGED, Request, phases
+from tracea_graph.passes import CONNECT, JOINING, UNCHANGED, Request, phases
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -113,7 +113,7 @@ class Planner:
         named = every
         if request.plain_weights:  # does without some rules, which may be named all the same
             named = self._every(replace(request, plain_weights=False))
-        known = {p.name for phase in named if not phase.always for p in phase.passes}
+        known = {p.name for phase in named if not phase.always for p in phase.passes} | {*JOINING}
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 every_name = f"; the rules are {', '.join(sorted(known))}"
