@@ -15,6 +15,7 @@ import ctypes
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,30 +26,11 @@ import onnxruntime
 from models.make import available, make
 from tests.gpu.launches import listed, timed
 from tracea_graph import Options, api
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.inputs import gather_inputs
 
 NAMES = ("tiny-bert", "minilm", "mobilenetv2", "resnet50", "bert-base", "vit-base", "gpt2")
-Feed = dict[str, Any]
-_TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
-_SIZES = {"height": 224, "width": 224, "num_channels": 3}
-
-
-def feed_of(session: Any, length: int) -> Feed:
-    """One input of each kind: tokens of a sequence, images."""
-    rng, made = np.random.default_rng(0), {}
-    for one in session.get_inputs():
-        shape = [d if isinstance(d, int) else _size(str(d), length) for d in one.shape]
-        dtype = _TYPES[one.type]
-        if dtype is np.int64:
-            mask = "mask" in one.name
-            made[one.name] = np.ones(shape, dtype) if mask else rng.integers(0, 2, shape)
-        else:
-            made[one.name] = rng.standard_normal(shape).astype(dtype)
-    return made
-
-
-def _size(name: str, length: int) -> int:
-    known = {"batch": 1, "past": 0, **_SIZES}
-    return next((n for word, n in known.items() if word in name), length)
+Feed = Mapping[str, Any]
 
 
 def microseconds(session: Any, feed: Feed, runs: int) -> tuple[float, float]:
@@ -87,7 +69,7 @@ def measured(name: str, precision: str, runs: int, folder: Path) -> str:
     opened = time.perf_counter() - start
     if said := refusal(Path(report.library)):
         return f"{head} no GPU: {said}"
-    feed = feed_of(plain, 128)
+    feed = next(iter(gather_inputs(load(path), options).timing.values()))
     start = time.perf_counter()
     found = session.run(None, feed)
     first = time.perf_counter() - start
