@@ -215,14 +215,17 @@ NETS = {
 }  # fmt: skip
 
 
-OFTEN = {("heads", "fp32"), ("images", "bf16"), ("pasted", "fp32")}
-"""Beside fp16: what all others take is kernels of the same families."""
+OFTEN = {
+    ("heads", "fp32"), ("images", "bf16"), ("pasted", "fp32"),
+    *((name, "fp16") for name in NETS if name != "pasted"),
+}  # fmt: skip
+"""What all others take is kernels of the same families."""
 
 
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        pytest.param(n, p, marks=[] if p == "fp16" or (n, p) in OFTEN else [pytest.mark.slow])
+        pytest.param(n, p, marks=[] if (n, p) in OFTEN else [pytest.mark.slow])
         for n in NETS for p in ("fp32", "fp16", "bf16")
     ],
 )  # fmt: skip
