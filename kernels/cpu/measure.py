@@ -144,10 +144,13 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measu
         peaks, more = _peaks([p for p in probes if p not in notes], Path(name), end)
         notes |= more
         top = next(p for p in reversed(probes) if not p.feature)
-        memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
+        memory = dict[str, float]()
+        why = notes.get(top, "")  # its program measures memory, too
+        if not why:
+            memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
-    if why or top in notes:
-        texts += (f"memory was not measured: {why}",) if why else ()
+    if why:
+        texts += (f"memory was not measured: {why}",)
         return replace(assumed(cpu), compiler=_first_line(compiler), notes=texts)
     known = {f.name for f in fields(Bandwidth)}
     return Measurements(
