@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.space_parts import Shape, aligned, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import Axis, IterationSpace
 
-__all__ = ["REDUCTIONS", "ReduceParams"]
+__all__ = ["FOLDS", "LOG_OF_SUM", "REDUCTIONS", "SHIFTED_EXP", "ReduceParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -61,6 +61,25 @@ REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = MappingProxyType(
     }
 )  # fmt: skip
 """ONNX operator and NumPy meaning of every kind."""
+FOLDS: Mapping[str, str] = MappingProxyType(
+    {
+        "sum": "sum", "mean": "sum", "l1": "absolutes", "sum_square": "squares", "max": "max",
+        "min": "min", "prod": "product",
+    }
+)  # fmt: skip
+"""What a kernel folds for each kind that is one fold."""
+SHIFTED_EXP = Chain(
+    (FULL, COL),
+    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
+    (5,),
+)
+"""exp(x − m), where m is finite; else exp(x)."""
+LOG_OF_SUM = Chain(
+    (FULL, FULL),
+    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("log", (0,)), Step("add", (4, 3))),
+    (5,),
+)
+"""log(sum) + m, with m as above: of log(sum(exp)) what follows the sum."""
 
 
 @dataclass(frozen=True)

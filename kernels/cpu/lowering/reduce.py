@@ -10,10 +10,10 @@ from tracea_graph.kernels.cpu.lowering.elementwise import chain_call, columns_of
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg import ArgParams
-from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.reduction import FOLDS, LOG_OF_SUM, SHIFTED_EXP, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 
@@ -36,24 +36,6 @@ def lower_channel_norm(
     )  # fmt: skip
 
 
-_REDUCTIONS = {
-    "sum": "sum", "mean": "sum", "l1": "absolutes", "sum_square": "squares", "max": "max",
-    "min": "min", "prod": "product",
-}  # fmt: skip
-_SHIFTED = Chain(
-    (FULL, COL),
-    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
-    (5,),
-)
-"""exp(x − m), where m is finite; else exp(x)."""
-_LOG_SUM = Chain(
-    (FULL, FULL),
-    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("log", (0,)), Step("add", (4, 3))),
-    (5,),
-)
-"""log(sum) + m, with m as above."""
-
-
 def lower_reduce(
     w: Writer, p: ReduceParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
@@ -72,8 +54,8 @@ def lower_reduce(
         most, total = w.temp(spec), w.temp(spec)
         _reduce_call(w, p, "max", None, data, full, most)
         kept = replace(most, spec=TensorSpec(DType.F32, replace(p, keepdims=True).reduced(full)))
-        _reduce_call(w, p, "sum", _SHIFTED, (*data, kept), full, total)
-        chain_call(w, _LOG_SUM, (total, most), (y,))
+        _reduce_call(w, p, "sum", SHIFTED_EXP, (*data, kept), full, total)
+        chain_call(w, LOG_OF_SUM, (total, most), (y,))
     if p.epilogue:
         chain_call(w, p.epilogue, (y, *extras), results)
 
@@ -92,7 +74,7 @@ def _reduce_call(
     views = [broadcast(slot, full) for slot in data]
     chain = chain and columns_of(chain, views, full)
     w.call(
-        "reduce", x=views, y=view, kind=_REDUCTIONS[kind], mean=kind == "mean",
+        "reduce", x=views, y=view, kind=FOLDS[kind], mean=kind == "mean",
         axes=tuple(sorted(gone)), chain=chain,
     )  # fmt: skip
 

@@ -10,12 +10,12 @@ from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
 from tracea_graph.kernels.gpu.lowering.writer import IDENTITY, LackingError, Shape, Value, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg import ArgParams
-from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.index_map import Move
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.reduction import FOLDS, LOG_OF_SUM, SHIFTED_EXP, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 
@@ -165,24 +165,6 @@ def _rows_call(
     w.call(op, y.dtype.short, x=[v.view for v in data], y=y.view, **more)
 
 
-_REDUCTIONS = {
-    "sum": "sum", "mean": "sum", "l1": "absolutes", "sum_square": "squares", "max": "max",
-    "min": "min", "prod": "product",
-}  # fmt: skip
-_SHIFTED = Chain(
-    (FULL, COL),
-    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
-    (5,),
-)
-"""exp(x − m), where m is finite; else exp(x)."""
-_LOG_SUM = Chain(
-    (FULL, FULL),
-    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("log", (0,)), Step("add", (4, 3))),
-    (5,),
-)
-"""log(sum) + m, with m as above."""
-
-
 def lower_reduce(
     w: Writer, p: ReduceParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
@@ -199,7 +181,7 @@ def lower_reduce(
     else:
         seen, chain, _ = _in_rows(w, p.prologue, data, full, gone)
         _rows_call(
-            w, "reduce", seen, chain, y.flat(len(kept)), kind=_REDUCTIONS[p.kind],
+            w, "reduce", seen, chain, y.flat(len(kept)), kind=FOLDS[p.kind],
             mean=p.kind == "mean",
         )  # fmt: skip
     shape = p.reduced(full)
@@ -251,8 +233,8 @@ def _log_sum_exp(
         seen = [x]
     _rows_call(w, "reduce", seen, None, most, kind="max", mean=False)
     column = Value(View(most.view.buffer, seen[0].shape, (1, 0)), DType.F32)
-    _rows_call(w, "reduce", [*seen, column], _SHIFTED, total, kind="sum", mean=False)
-    w.chain(_LOG_SUM, [total, most], [y.flat(len(y.shape))])
+    _rows_call(w, "reduce", [*seen, column], SHIFTED_EXP, total, kind="sum", mean=False)
+    w.chain(LOG_OF_SUM, [total, most], [y.flat(len(y.shape))])
 
 
 def lower_channel_norm(
