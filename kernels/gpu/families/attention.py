@@ -24,10 +24,19 @@ from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "shared"]
+__all__ = [
+    "MASKS",
+    "heads_of",
+    "launch",
+    "name",
+    "named_of",
+    "operands_of",
+    "parameters",
+    "shared",
+]
 
 LARGEST_HEAD = 128
-_MASKS = {"add": DType.F32, "bool": DType.BOOL}
+MASKS = {"add": DType.F32, "bool": DType.BOOL}
 _RUN = 16
 
 
@@ -96,31 +105,31 @@ def _proved(tile: Tile) -> Tile:
     return tile
 
 
-def _named(call: Call) -> dict[str, Any]:
+def named_of(call: Call) -> dict[str, Any]:
     return CALLS.of(call).named(call)
 
 
-def _heads(call: Call) -> tuple[int, int]:
+def heads_of(call: Call, most: int = LARGEST_HEAD) -> tuple[int, int]:
     """The columns of a head of queries and keys, and of values.
 
-    Raises GraphError where they are not known, or more than registers hold.
+    Raises GraphError where they are not known, or more than a kernel holds.
     """
-    named = _named(call)
+    named = named_of(call)
     sizes = named["q"].dims[-1], named["v"].dims[-1]
-    if not all(isinstance(n, int) and 1 <= n <= LARGEST_HEAD for n in sizes):
-        raise GraphError(f"Attention takes heads of 1 to {LARGEST_HEAD} columns, not {sizes}.")
+    if not all(isinstance(n, int) and 1 <= n <= most for n in sizes):
+        raise GraphError(f"Attention takes heads of 1 to {most} columns, not {sizes}.")
     return sizes
 
 
 def tile_of(call: Call, variant: Variant) -> Tile:
     """Where a call's operands lie in shared memory."""
-    p, (depth, depth_v) = variant.params, _heads(call)
+    p, (depth, depth_v) = variant.params, heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
     return Tile(p["queries"], p["keys"], *up, p["stages"])
 
 
 def name(call: Call) -> str:
-    depth, depth_v = _heads(call)
+    depth, depth_v = heads_of(call)
     a = call.attributes
     words = [f"attention_d{depth}" if depth == depth_v else f"attention_d{depth}v{depth_v}"]
     words += [str(a["mask_kind"])] * (a["mask_kind"] != "none")
@@ -135,13 +144,13 @@ def _skips(call: Call) -> bool:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile, (depth, depth_v) = _proved(tile_of(call, variant)), _heads(call)
+    tile, (depth, depth_v) = _proved(tile_of(call, variant)), heads_of(call)
     a = call.attributes
     return {
         "element": chains.ELEMENTS[TYPES[call.dtype]],
         "kind": call.dtype,
         "mask": a["mask_kind"],
-        "mask_element": chains.ELEMENTS[_MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "mask_element": chains.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         "order": a["order"],
         "skips": _skips(call),
         "capped": a["softcap"] > 0,
@@ -164,17 +173,22 @@ def shared(call: Call, variant: Variant) -> int:
     return tile_of(call, variant).shared
 
 
+def operands_of(call: Call) -> list[Argument]:
+    """Where q, k, v and the mask lie, and their strides: what kernels of attention begin with."""
+    named, kind, made = named_of(call), str(call.attributes["mask_kind"]), list[Argument]()
+    for view in (named["q"], named["k"], named["v"]):
+        made += [pointer(view, TYPES[call.dtype]), *map(i32, view.strides)]
+    if kind != "none":
+        made += [pointer(named["mask"], MASKS[kind]), *map(i32, named["mask"].strides)]
+    return made
+
+
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a, own = _named(call), call.attributes, TYPES[call.dtype]
+    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
     q: View = named["q"]
     batch, heads, queries, _ = q.dims
     heads_k, keys = named["k"].dims[1:3]
-    made: list[Argument] = []
-    for view in (q, named["k"], named["v"]):
-        made += [pointer(view, own), *map(i32, view.strides)]
-    if a["mask_kind"] != "none":
-        mask: View = named["mask"]
-        made += [pointer(mask, _MASKS[str(a["mask_kind"])]), *map(i32, mask.strides)]
+    made = operands_of(call)
     made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
     tiles = combine("ceildiv", queries, variant.params["queries"])
     group = combine("floordiv", heads, heads_k)
