@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.hardware import Diagnostics
-from tracea_graph.hardware.gpu import nvidia
+from tracea_graph.hardware.gpu import Gpu, nvidia
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.gpu import plan
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -46,6 +47,12 @@ _MACHINE = Machine(
 """One H100 with its caches; a node costs both copies, and the wait for the last kernel."""
 
 
+@cache
+def _gpus() -> tuple[Gpu, ...]:
+    """This machine's devices; a driver is asked once in a process, by one of its own."""
+    return nvidia()[0]
+
+
 class GpuBackend:
     """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
 
@@ -65,7 +72,7 @@ class GpuBackend:
         """The one architecture named; for "" this machine's, or two where it has none."""
         if level:
             return (level if level in ARCHITECTURES else f"{level}a",)
-        found = {_level_of(gpu.capability) for gpu in nvidia()[0]} - {""}
+        found = {_level_of(gpu.capability) for gpu in _gpus()} - {""}
         return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
 
     def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
@@ -79,7 +86,7 @@ class GpuBackend:
 
     def unmeasured(self) -> str:
         """Why its kernels cannot run on this machine; "" where they can."""
-        return "" if self._dialect is not CUDA or nvidia()[0] else _UNMEASURED
+        return "" if self._dialect is not CUDA or _gpus() else _UNMEASURED
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         """One fixed machine: nothing is measured of GPUs."""
@@ -87,7 +94,7 @@ class GpuBackend:
 
     def fingerprint(self) -> dict[str, Any]:
         """What results depend on of this machine, as JSON-ready values; its first GPU's name."""
-        found = nvidia()[0]
+        found = _gpus()
         model = found[0].name if found else "no GPU"
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 

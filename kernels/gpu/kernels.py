@@ -72,8 +72,8 @@ def _tile(call: Call) -> str:
         small = "32x64x64x4" if call.op == "gemm" else "64x64x64x3"
         return "128x128x32x4" if wide else small
     if call.op == "attention":
-        deep = max(d for d in (call.views[0].dims[-1], call.views[2].dims[-1]))  # type: ignore
-        return "64x64" if isinstance(deep, int) and deep <= 64 else "64x32"
+        depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
+        return "64x64" if all(isinstance(d, int) and d <= 64 for d in depths) else "64x32"
     if call.op == "copy":
         return "32x32" if _turns(call) else "256x16"
     return "256x16" if call.op == "elementwise" else ""

@@ -66,6 +66,7 @@ class TileGraph:
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
         self._sinks = frozenset(self.outputs)
         self._nx = MultiDiGraph(name=name)
+        self._shown = nx.graphviews.generic_graph_view(self._nx)
         self._writers: dict[str, Region] = {}
         self._states, self._topology = States(), Topology(self._nx)
         self._models: dict[tuple[Describe, Region], RegionModel | None] = {}
@@ -120,7 +121,7 @@ class TileGraph:
         value.
         """
         self._states.ask_all()
-        return nx.graphviews.generic_graph_view(self._nx)
+        return self._shown
 
     # ---- questions ---------------------------------------------------------------------
 
