@@ -93,3 +93,14 @@ def child(code: str, *args: str | Path, cwd: Path | None = None) -> str:
     done = subprocess.run(command, cwd=cwd or ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def fed_too(path: Path, *names: str) -> Path:
+    """Let initializers (all by default) be inputs as well."""
+    model = onnx.load(path, load_external_data=False)
+    for held in model.graph.initializer:
+        if not names or held.name in names:
+            info = helper.make_tensor_value_info(held.name, held.data_type, list(held.dims))
+            model.graph.input.append(info)
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from backends.double import DOUBLE, driver
 from backends.test_plain import kernels_run, perceptron, saved
 from graphs import Net, normal
-from tiny import error_between
+from tiny import error_between, fed_too
 
 from models.make import make
 from tracea_graph import Options, Report, api, target
@@ -268,12 +267,7 @@ def test_weights_that_may_be_fed_are_compared(
     monkeypatch.setattr("tracea_graph.pipeline.planning._WORTH", np.inf)
     net = Net()
     x = net("Gemm", net.input("x", "batch", 24), net.weight(24, 48), net.weight(48))
-    path = saved(net, net("Relu", x), tmp_path / "m.onnx")
-    model = onnx.load(path)
-    for held in model.graph.initializer:
-        info = onnx.helper.make_tensor_value_info(held.name, held.data_type, list(held.dims))
-        model.graph.input.append(info)
-    onnx.save(model, path)
+    path = fed_too(saved(net, net("Relu", x), tmp_path / "m.onnx"))
     report = api.optimize(path, HERE)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     name, weight = next(iter(net.weights.items()))

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from backends.plain import PLAIN
 from graphs import Net, normal
-from tiny import answers, error_between
+from tiny import answers, error_between, fed_too
 
 from models.make import make
 from tracea_graph import Options, Report, api, target
@@ -113,12 +113,7 @@ def test_weights_that_may_be_fed_are_compared(
     monkeypatch.setattr(planning, "_WORTH", math.inf)  # a product as it lies gains nothing
     net = Net()
     x = net("Gemm", net.input("x", "batch", 64), net.weight(64, 48), net.weight(48))
-    path = saved(net, net("Relu", x), tmp_path / "m.onnx")
-    model = onnx.load(path)
-    for held in model.graph.initializer:
-        info = onnx.helper.make_tensor_value_info(held.name, held.data_type, list(held.dims))
-        model.graph.input.append(info)
-    onnx.save(model, path)
+    path = fed_too(saved(net, net("Relu", x), tmp_path / "m.onnx"))
     report = api.optimize(path, HERE)
     assert (report.outcome, report.status) == ("improved", "passed")
     feed = {"x": normal(3, 64)}

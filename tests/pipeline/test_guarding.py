@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tiny import answers, error_between, product
+from tiny import answers, error_between, fed_too, product
 
 from tracea_graph import Options, Report, optimize
 from tracea_graph.commands.bench import BenchOptions, entrant
@@ -60,17 +60,6 @@ def convolutions(path: Path, channels: int = CHANNELS, external: str = "") -> Pa
     else:
         onnx.save(model, path)
     return fed_too(path)
-
-
-def fed_too(path: Path, *names: str) -> Path:
-    """Let initializers (all by default) be inputs as well."""
-    model = onnx.load(path, load_external_data=False)
-    for held in model.graph.initializer:
-        if not names or held.name in names:
-            info = helper.make_tensor_value_info(held.name, held.data_type, list(held.dims))
-            model.graph.input.append(info)
-    path.write_bytes(model.SerializeToString())
-    return path
 
 
 @pytest.fixture(scope="module")
