@@ -8,7 +8,7 @@ kept as it is and counts as 1.  Some are raced at further sizes (``models.sizes`
 Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
 interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
 packages and the options are those it was made with; ``--fresh`` runs all again.  The table goes
-between the marker lines of its precision in README.md, or in the file ``--write`` names.
+between the marker lines of its precision in models/RESULTS.md, or in the file ``--write`` names.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tracea_graph.errors import UsageError
 __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "models" / "RESULTS.md"
 _SOURCES = ("tracea_graph", "passes", "kernels", "models")
 _PACKAGES = ("onnxruntime", "openvino")
 _KINDS = (".py", ".h", ".in", ".cpp", ".gz")
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--folder", type=Path, default=Environment().cache / "zoo", help="for models and rows")
     add("--fresh", action="store_true", help="run models again whose rows are there")
     add("--keep-models", action="store_true", help="leave models and results in the folder")
-    add("--write", default=str(ROOT / "README.md"), metavar="FILE.md", help="or - for none")
+    add("--write", default=str(RESULTS), metavar="FILE.md", help="or - for none")
     return parser
 
 

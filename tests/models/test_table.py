@@ -74,7 +74,7 @@ def test_scores_survive_storage() -> None:
 
 
 def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
+    page = tmp_path / "RESULTS.md"
     other, (begin, end) = "\n".join(table.marks("fp32")), table.marks("bf16")
     page.write_text(f"{other}\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
     for _ in range(2):
@@ -84,14 +84,15 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
         table.replace_table(page, "int16", "new\n")
 
 
-def test_the_page_itself_has_markers() -> None:
-    page = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    begin, end = table.marks("fp32")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_results_page_has_markers(precision: str) -> None:
+    page = Path(zoo._parser().get_default("write")).read_text("utf-8")
+    begin, end = table.marks(precision)
     assert page.index(begin) < page.index(end)
 
 
 def test_a_file_without_markers_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
+    page = tmp_path / "RESULTS.md"
     page.write_text("nothing", encoding="utf-8")
     assert zoo.main(["--only", "tiny-bert", "--write", str(page)]) == 2
     assert zoo.main(["--only", "no-such-model", "--write", "-"]) == 2
