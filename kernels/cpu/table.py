@@ -68,7 +68,7 @@ def _digest(
     types: Sequence[OpType],
     tiles: Tiles,
 ) -> int:
-    """FNV-1a over all names and numbers, in the order ``runtime/sound.h`` reads them."""
+    """FNV-1a over all names and numbers, in the order ``runtime/validate.h`` reads them."""
     parts: list[str | int] = [domain, len(levels), len(types), len(chains)]
     for chain in chains:
         parts += [chain.key, len(chain.operands), len(chain.results)]

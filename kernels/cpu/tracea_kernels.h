@@ -1,4 +1,4 @@
-// The binary contract between the library's runtime (plans, drivers, threads) and its
+// The binary contract between the library's runtime (plans, host loops, threads) and its
 // micro-kernels (arithmetic).  Kernels see pointers, sizes and strides; never ONNX Runtime.
 //
 // Conventions: strides count elements, not bytes.  Pointers need only element alignment.

@@ -1,4 +1,4 @@
-"""What the runtimes of all backends share, in C++: ONNX Runtime's ABI, faults, size expressions.
+"""What the runtimes of all backends share, in C++: ONNX Runtime's ABI, errors, size expressions.
 
 Their sources include these headers as ``runtime/<name>.h``, as they do their own.
 """

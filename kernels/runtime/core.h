@@ -1,4 +1,4 @@
-// Ground floor of the runtime: faults, memory that lives as long as a plan, size expressions.
+// Ground floor of the runtime: errors, memory that lives as long as a plan, size expressions.
 // Nothing here throws, and nothing needs a C++ standard library.
 #pragma once
 #include <stdarg.h>
@@ -12,12 +12,12 @@ namespace tracea {
 constexpr int kMaxRank = 8;
 constexpr int kMaxExpression = 2048;  // words
 
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }  // a >= 0, b > 0
 
 // The first thing that went wrong, as one sentence.
-struct Fault {
+struct Error {
   bool set = false;
   char text[400];
 
@@ -85,8 +85,8 @@ inline bool apply(int64_t op, int64_t a, int64_t b, int64_t* out) {
     case kMul: return !__builtin_mul_overflow(a, b, out);
     case kFloorDiv: return divide(a, b, false, out);
     case kCeilDiv: return divide(a, b, true, out);
-    case kMax: *out = most(a, b); return true;
-    case kMin: *out = least(a, b); return true;
+    case kMax: *out = max(a, b); return true;
+    case kMin: *out = min(a, b); return true;
     default: return false;
   }
 }

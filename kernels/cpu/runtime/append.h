@@ -1,4 +1,4 @@
-// The append driver: new rows behind those of a cache, for each item at a place of its own.
+// The host loop of append: new rows behind those of a cache, for each item at a place of its own.
 #pragma once
 #include "runtime/check.h"
 #include "runtime/rows.h"
@@ -7,21 +7,21 @@
 namespace tracea {
 
 struct AppendJob {
-  const Box *x, *past, *places, *y;
+  const TensorView *x, *past, *places, *y;
   bool in_place;  // the cache is its own result: what it holds stays
   int64_t chunk, chunks;
 };
 
-inline int64_t place_of_item(const Box& places, int64_t item) {
+inline int64_t place_of_item(const TensorView& places, int64_t item) {
   return reinterpret_cast<const int64_t*>(places.data)[item * places.strides[0]];
 }
 
-// Places say where each item's first new row goes: `rows` of them end within `keys`.
-inline bool check_places(Run& run, const Box& places, int64_t rows, int64_t held, int64_t keys) {
+// ViewCache say where each item's first new row goes: `rows` of them end within `keys`.
+inline bool check_places(Run& run, const TensorView& places, int64_t rows, int64_t held, int64_t keys) {
   for (int64_t b = 0; b < places.dims[0]; ++b) {
     const int64_t place = place_of_item(places, b);
     if (place < 0 || place > held || rows > keys - place)
-      return run.fault.fail("A sequence of %lld rows begins at row %lld of a cache of %lld.",
+      return run.error.fail("A sequence of %lld rows begins at row %lld of a cache of %lld.",
                             static_cast<long long>(rows), static_cast<long long>(place),
                             static_cast<long long>(keys));
   }
@@ -41,19 +41,19 @@ inline void put_rows(const float* from, int64_t from_row, float* to, int64_t to_
 
 inline void append_task(void* usr, size_t index) {
   const AppendJob& job = *static_cast<const AppendJob*>(usr);
-  const Box &x = *job.x, &past = *job.past, &y = *job.y;
+  const TensorView &x = *job.x, &past = *job.past, &y = *job.y;
   int64_t task = static_cast<int64_t>(index);
   const int64_t first = task % job.chunks * job.chunk;
-  const int64_t last = least(y.dims[2], first + job.chunk);
+  const int64_t last = min(y.dims[2], first + job.chunk);
   task /= job.chunks;
   const int64_t h = task % y.dims[1], b = task / y.dims[1];
   const int64_t place = place_of_item(*job.places, b), end = place + x.dims[2];
-  const auto head = [&](const Box& box) {
+  const auto head = [&](const TensorView& box) {
     return box.f32() + b * box.strides[0] + h * box.strides[1];
   };
   // Rows [low, high) of the result are those of `box` from its first one on.
-  const auto put = [&](const Box* box, int64_t low, int64_t high) {
-    const int64_t begin = most(first, low), rows = least(last, high) - begin;
+  const auto put = [&](const TensorView* box, int64_t low, int64_t high) {
+    const int64_t begin = max(first, low), rows = min(last, high) - begin;
     if (rows <= 0) return;
     const int64_t row = box ? box->strides[2] : 0;
     const float* from = box ? head(*box) + (begin - low) * row : nullptr;
@@ -65,23 +65,23 @@ inline void append_task(void* usr, size_t index) {
   put(nullptr, end, y.dims[2]);
 }
 
-inline bool run_append(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &past = views[1], &places = views[2], &y = views[3];
+inline bool run_append(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &past = views[1], &places = views[2], &y = views[3];
   const bool cached = call.views[1].kind != kNone;
-  const auto like = [&](const Box& box) {
+  const auto like = [&](const TensorView& box) {
     return box.is(y.dims[0], y.dims[1]) && box.dims[3] == y.dims[3] &&
            (box.dims[3] <= 1 || box.strides[3] == 1);
   };
   if (!like(x) || !like(y) || (cached && !like(past)) || !places.is(y.dims[0]))
-    return run.fault.fail("The views of an append do not fit together.");
-  const int64_t held = cached ? least(past.dims[2], y.dims[2]) : 0;
+    return run.error.fail("The views of an append do not fit together.");
+  const int64_t held = cached ? min(past.dims[2], y.dims[2]) : 0;
   if (!check_places(run, places, x.dims[2], held, y.dims[2])) return false;
   const int64_t heads = y.dims[0] * y.dims[1];
   if (heads == 0 || y.dims[2] == 0 || y.dims[3] == 0) return true;
   AppendJob job = {};
   job.x = &x, job.past = &past, job.places = &places, job.y = &y;
   job.in_place = cached && past.data == y.data && past.dims[2] == y.dims[2];
-  job.chunk = most(1, kGrain / y.dims[3]);
+  job.chunk = max(1, kGrain / y.dims[3]);
   job.chunks = ceil_div(y.dims[2], job.chunk);
   return run.parallel(heads * job.chunks, append_task, &job);
 }

@@ -1,4 +1,4 @@
-// The driver of ArgMax and ArgMin: along any axis, with an elementwise chain in front that fills
+// The host loop of ArgMax and ArgMin: along any axis, with an elementwise chain in front that fills
 // tiles.
 //
 // Each task finds a block of results.  What lies along the axis is never cut between tasks.
@@ -34,7 +34,7 @@ inline void arg_block(const ArgJob& job, int64_t outer, int64_t at, int64_t coun
   tile.least = job.least, tile.latest = job.latest;
   tile.y = job.y + base[result], tile.y_stride = job.row_stride[result];
   for (int64_t begin = 0; begin < along; begin += job.step) {
-    const int64_t size = least(job.step, along - begin);
+    const int64_t size = min(job.step, along - begin);
     for (int32_t v = 0; v < result; ++v)
       from[v] = base[v] + begin * (job.down ? job.row_stride : job.col_stride)[v];
     tile.rows = job.down ? size : count;
@@ -54,10 +54,10 @@ inline void arg_task(void* usr, size_t index) {
   const ArgJob& job = *static_cast<const ArgJob*>(usr);
   const int64_t kept = job.down ? job.cols : job.rows;
   const int64_t first = static_cast<int64_t>(index) * job.chunk;
-  const int64_t end = least(job.outer * job.blocks, first + job.chunk);
+  const int64_t end = min(job.outer * job.blocks, first + job.chunk);
   for (int64_t block = first; block < end; ++block) {
     const int64_t at = block % job.blocks * job.block;
-    arg_block(job, block / job.blocks, at, least(job.block, kept - at));
+    arg_block(job, block / job.blocks, at, min(job.block, kept - at));
   }
 }
 
@@ -66,16 +66,16 @@ inline void divide_search(ArgJob& job) {
   const bool fills = job.prologue.type != nullptr;
   job.step = along;
   if (job.down) {
-    job.block = least(kept, fills ? 128 : kFound);
-    job.step = least(along, fills ? kTile / job.block : kSearched);
+    job.block = min(kept, fills ? 128 : kFound);
+    job.step = min(along, fills ? kTile / job.block : kSearched);
   } else {
-    if (fills) job.step = least(along, kTile);
-    const int64_t wanted = most(fills ? kTile / job.step : kGrain / along, 1);
-    job.block = least(kept, least(kFound, wanted));
+    if (fills) job.step = min(along, kTile);
+    const int64_t wanted = max(fills ? kTile / job.step : kGrain / along, 1);
+    job.block = min(kept, min(kFound, wanted));
   }
   job.blocks = ceil_div(kept, job.block);
   job.outer = job.axes.size(false);
-  job.chunk = most(kGrain / (along * job.block), 1);
+  job.chunk = max(kGrain / (along * job.block), 1);
 }
 
 inline bool check_arg(Signature& call) {
@@ -83,22 +83,22 @@ inline bool check_arg(Signature& call) {
          call.fail("an axis it does not have");
 }
 
-inline bool run_arg(Run& run, const Call& call, const Box* views) {
+inline bool run_arg(Run& run, const Call& call, const TensorView* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
   const int64_t special = int64_t{1} << call.ints[arg_call::kAxis];
   bool no_result = false, no_element = false;
   if (!sizes_agree(call, views, special, &no_result, &no_element))
-    return run.fault.fail("The views of an ArgMax do not fit together.");
+    return run.error.fail("The views of an ArgMax do not fit together.");
   if (no_result) return true;
   const int64_t along = views[0].dims[call.ints[arg_call::kAxis]];
   if (along < 1 || along > INT32_MAX)
-    return run.fault.fail("An ArgMax chooses from 1 .. 2^31 - 1 elements, here there are %lld.",
+    return run.error.fail("An ArgMax chooses from 1 .. 2^31 - 1 elements, here there are %lld.",
                           static_cast<long long>(along));
   ArgJob job = {};
   Scratch dense(run);
   job.begin(run, call, views);
   if (!job.fold(views, rank, special, true)) {
-    if (!job.prologue.type) return run.fault.fail("An ArgMax's operand does not lie densely.");
+    if (!job.prologue.type) return run.error.fail("An ArgMax's operand does not lie densely.");
     if (!fold_apart(job, run, dense, call, views, rank, special, true)) return false;
   }
   job.find = job.down ? run.host.isa->arg_columns : run.host.isa->arg_rows;
@@ -106,7 +106,7 @@ inline bool run_arg(Run& run, const Call& call, const Box* views) {
   job.least = static_cast<int32_t>(call.ints[arg_call::kSmallest]);
   job.latest = static_cast<int32_t>(call.ints[arg_call::kLast]);
   if (job.down && !job.writes_densely())
-    return run.fault.fail("An ArgMax's result does not lie densely.");
+    return run.error.fail("An ArgMax's result does not lie densely.");
   divide_search(job);
   return run.parallel(ceil_div(job.outer * job.blocks, job.chunk), arg_task, &job);
 }

@@ -1,4 +1,4 @@
-// The attention driver: a task is some query rows of the heads that share keys, or of some of them.
+// The host loop of attention: a task is some query rows of the heads that share keys, or of some of them.
 #pragma once
 #include "runtime/append.h"
 #include "runtime/check.h"
@@ -14,8 +14,8 @@ constexpr int64_t kRangesPerTask = 16;
 
 struct AttentionJob {
   tracea_attention_fn attention;
-  const Box *q, *k, *v, *mask, *y;
-  const Box* places;              // of each item's first query among its keys, or null
+  const TensorView *q, *k, *v, *mask, *y;
+  const TensorView* places;              // of each item's first query among its keys, or null
   tracea_attention_tile common;   // what all tasks share
   int64_t mask_size;              // bytes per element
   int64_t lane;                   // elements of q, k and v in four bytes
@@ -34,10 +34,10 @@ inline void attention_task(void* usr, size_t index) {
   const int64_t queries = job.q->dims[2], shared = job.q->dims[1] / job.groups;
   const int64_t first = queries * chunk / job.chunks, last = queries * (chunk + 1) / job.chunks;
   const int64_t head = g * shared + shared * part / job.parts;
-  const auto at = [&](const Box& box, int64_t h, int64_t row) {
+  const auto at = [&](const TensorView& box, int64_t h, int64_t row) {
     return b * box.strides[0] + h * box.strides[1] + row * box.strides[2];
   };
-  const auto lanes = [&](const Box& box, int64_t h, int64_t row) {
+  const auto lanes = [&](const TensorView& box, int64_t h, int64_t row) {
     return box.f32() + at(box, h, row) / job.lane;
   };
   const int slot = claim_slot(job.slots);
@@ -71,7 +71,7 @@ inline void ranges_task(void* usr, size_t index) {
   const int64_t chunk = task / job.pieces % job.chunks, b = task / job.pieces / job.chunks;
   const int64_t queries = job.q->dims[2], rows = kRangesPerTask * TRACEA_QUERIES;
   const int64_t first = queries * chunk / job.chunks + piece * rows;
-  const int64_t last = least(queries * (chunk + 1) / job.chunks, first + rows);
+  const int64_t last = min(queries * (chunk + 1) / job.chunks, first + rows);
   tracea_attention_tile tile = job.common;
   tile.queries = last - first;
   const int64_t at = b * job.mask->strides[0] + first * job.mask->strides[2];
@@ -110,20 +110,20 @@ inline bool check_attention(Signature& call) {
 }
 
 // Pairs of columns lie together, and whole pairs between rows and heads.
-inline bool in_pairs(const Box& box) {
+inline bool in_pairs(const TensorView& box) {
   return box.strides[3] == 1 && box.dims[3] % 2 == 0 && box.strides[0] % 2 == 0 &&
          box.strides[1] % 2 == 0 && box.strides[2] % 2 == 0;
 }
 
-inline bool attention_shapes(const Box* views, bool masked) {
-  const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
+inline bool attention_shapes(const TensorView* views, bool masked) {
+  const TensorView &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
   const int64_t batch = q.dims[0], heads = q.dims[1], queries = q.dims[2], head = q.dims[3];
   const int64_t shared = k.dims[1], keys = k.dims[2], head_v = v.dims[3];
-  const auto is = [](const Box& box, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+  const auto is = [](const TensorView& box, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
     return box.is(d0, d1) && box.dims[2] == d2 && box.dims[3] == d3;
   };
-  const auto unit = [](const Box& box) { return box.dims[3] <= 1 || box.strides[3] == 1; };
-  const auto real = [](const Box& box) { return box.dims[2] <= 1 || box.strides[2] != 0; };
+  const auto unit = [](const TensorView& box) { return box.dims[3] <= 1 || box.strides[3] == 1; };
+  const auto real = [](const TensorView& box) { return box.dims[2] <= 1 || box.strides[2] != 0; };
   return is(k, batch, shared, keys, head) && is(v, batch, shared, keys, head_v) &&
          is(y, batch, heads, queries, head_v) && unit(q) && unit(v) && unit(y) &&
          (unit(k) || k.strides[2] == 1) && real(v) && (real(k) || !unit(k)) && head >= 1 && head <= 256 && head_v >= 1 && head_v <= 256 &&
@@ -135,9 +135,9 @@ inline bool attention_shapes(const Box* views, bool masked) {
 // q, k and v in float32 for a kernel that takes them in bf16: what its tasks read is rounded once.
 struct RoundHeadsJob {
   tracea_round_fn round;
-  const Box* from;
-  Box* to;
-  const Box* places;  // as an attention's
+  const TensorView* from;
+  TensorView* to;
+  const TensorView* places;  // as an attention's
 };
 
 inline void round_heads_task(void* usr, size_t index) {
@@ -146,7 +146,7 @@ inline void round_heads_task(void* usr, size_t index) {
   int which = 0;
   for (; task >= job.from[which].dims[0] * job.from[which].dims[1]; which++)
     task -= job.from[which].dims[0] * job.from[which].dims[1];
-  const Box &x = job.from[which], &y = job.to[which];
+  const TensorView &x = job.from[which], &y = job.to[which];
   const int64_t b = task / x.dims[1], h = task % x.dims[1];
   const bool cached = job.places && which > 0;  // what lies behind the queries is anything
   const int64_t rows = cached ? place_of_item(*job.places, b) + job.from[0].dims[2] : x.dims[2];
@@ -157,11 +157,11 @@ inline void round_heads_task(void* usr, size_t index) {
 }
 
 // Makes `views`, q, k and v in float32, dense ones in bf16.
-inline bool round_heads(Run& run, const Box* places, Box* views, Scratch& scratch) {
-  Box made[3];
+inline bool round_heads(Run& run, const TensorView* places, TensorView* views, Scratch& scratch) {
+  TensorView made[3];
   int64_t tasks = 0, numbers = 0;
   for (int i = 0; i < 3; i++) {
-    Box& box = made[i] = views[i];
+    TensorView& box = made[i] = views[i];
     if (box.dims[3] > 1 && box.strides[3] != 1)
       return misfit(run, "fused attention");
     box.strides[3] = 1;
@@ -171,7 +171,7 @@ inline bool round_heads(Run& run, const Box* places, Box* views, Scratch& scratc
   }
   char* memory = scratch.take(numbers * 2);
   if (!memory) return false;
-  for (Box& box : made) box.data = memory, memory += box.dims[0] * box.strides[0] * 2;
+  for (TensorView& box : made) box.data = memory, memory += box.dims[0] * box.strides[0] * 2;
   RoundHeadsJob job = {run.host.isa->round_bf16, views, made, places};
   if (!run.parallel(tasks, round_heads_task, &job)) return false;
   for (int i = 0; i < 3; i++) views[i] = made[i];
@@ -179,9 +179,9 @@ inline bool round_heads(Run& run, const Box* places, Box* views, Scratch& scratc
 }
 
 // What a call says about all its tasks.
-inline tracea_attention_tile attention_tile(const Call& call, const Box* views, int64_t lane) {
+inline tracea_attention_tile attention_tile(const Call& call, const TensorView* views, int64_t lane) {
   using namespace attention_call;
-  const Box &q = views[kQ], &k = views[kK], &v = views[kV], &mask = views[kMask], &y = views[kY];
+  const TensorView &q = views[kQ], &k = views[kK], &v = views[kV], &mask = views[kMask], &y = views[kY];
   tracea_attention_tile tile = {};
   tile.keys = k.dims[2], tile.head = q.dims[3] / lane, tile.head_v = v.dims[3];
   tile.q_stride = q.strides[2] / lane, tile.q_head = q.strides[1] / lane;
@@ -206,7 +206,7 @@ inline tracea_attention_tile attention_tile(const Call& call, const Box* views, 
 }
 
 // Where there is no key, what is summed over keys is nothing.
-inline bool attend_to_nothing(Run& run, const Call& call, const Box& q, const Box& y) {
+inline bool attend_to_nothing(Run& run, const Call& call, const TensorView& q, const TensorView& y) {
   if (!y.is(q.dims[0], q.dims[1], q.dims[2]) || (y.dims[3] > 1 && y.strides[3] != 1))
     return misfit(run, "fused attention");
   const int64_t size = element_size(call.views[4].type);
@@ -218,10 +218,10 @@ inline bool attend_to_nothing(Run& run, const Call& call, const Box& q, const Bo
   return true;
 }
 
-inline bool run_attention(Run& run, const Call& call, const Box* given) {
+inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   using namespace attention_call;
   const Host& host = run.host;
-  const Box &q = given[kQ], &y = given[kY];
+  const TensorView &q = given[kQ], &y = given[kY];
   const bool placed = call.ints[kOrder] == kOrderPlaced;
   const bool masked = call.ints[kMaskKind] != kMaskKindNone;
   if (q.dims[0] == 0 || q.dims[1] == 0 || q.dims[2] == 0 || y.dims[3] == 0) {
@@ -233,9 +233,9 @@ inline bool run_attention(Run& run, const Call& call, const Box* given) {
   // Rounding keys that a few queries read once would cost more than it saves.
   const bool rounds = call.opcode == kAttentionF32AsBf16 && q.dims[2] > kFewQueries;
   const bool narrow = rounds || call.opcode == kAttentionBf16;
-  const Box* places = placed ? &given[3] : nullptr;
+  const TensorView* places = placed ? &given[3] : nullptr;
   const int64_t queries = q.dims[2], keys = given[1].dims[2];
-  Box views[5] = {q, given[1], given[2], given[3], y};
+  TensorView views[5] = {q, given[1], given[2], given[3], y};
   Scratch heads(run), scratch(run), ranges(run);
   if (!attention_shapes(views, masked) ||
       (places && !(places->is(q.dims[0]) && check_places(run, *places, queries, keys, keys))))
@@ -253,10 +253,10 @@ inline bool run_attention(Run& run, const Call& call, const Box* given) {
   job.places = places;
   job.groups = views[1].dims[1];
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
-  const int64_t wanted = most(8, host.processors);
-  job.chunks = most(1, least(ceil_div(queries, kQueryChunk), wanted / all));
+  const int64_t wanted = max(8, host.processors);
+  job.chunks = max(1, min(ceil_div(queries, kQueryChunk), wanted / all));
   // Heads that share keys part only where there would be too little to do for the threads.
-  job.parts = most(1, least(shared, host.processors / (all * job.chunks)));
+  job.parts = max(1, min(shared, host.processors / (all * job.chunks)));
   job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;
   const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;

@@ -16,7 +16,7 @@ struct Axes {
   int64_t dims[kMaxRank];
   int64_t strides[kMaxRank][kMaxChainViews];  // by axis, then view
 
-  void add(const Box* boxes, int64_t dim, int32_t axis, bool role) {
+  void add(const TensorView* boxes, int64_t dim, int32_t axis, bool role) {
     bool joins = count > 0 && special[count - 1] == role;
     for (int32_t v = 0; joins && v < views; ++v) {
       int64_t through;
@@ -71,7 +71,7 @@ struct Prologue {
   const char* data[TRACEA_MAX_OPERANDS];
   int64_t size[TRACEA_MAX_OPERANDS];
 
-  void begin(Run& run, const Call& call, const Box* views) {
+  void begin(Run& run, const Call& call, const TensorView* views) {
     type = call.chain_type();
     if (!type) return;
     chain = run.host.isa->chain[call.chain];
@@ -112,7 +112,7 @@ struct Planes {
   Axes axes;  // all but rows and columns
   int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
 
-  void begin(Run& run, const Call& call, const Box* boxes) {
+  void begin(Run& run, const Call& call, const TensorView* boxes) {
     prologue.begin(run, call, boxes);
     views = call.view_count;
     x = boxes[0].f32();
@@ -121,7 +121,7 @@ struct Planes {
   // Takes columns and rows out of the folded axes; `special` are axes as bits.  Axes of size 1 are
   // left out, but for special ones that are to be `kept`.  False where the operands do not lie
   // along rows and columns.
-  bool fold(const Box* boxes, int32_t rank, int64_t special, bool kept) {
+  bool fold(const TensorView* boxes, int32_t rank, int64_t special, bool kept) {
     axes = {};
     axes.views = views;
     for (int32_t axis = 0; axis < rank; ++axis) {
@@ -144,7 +144,7 @@ struct Planes {
 
 // Whether the views' sizes agree, where the `special` axes of the last one are 1; notes whether
 // there is nothing to write, or nothing to read.
-inline bool sizes_agree(const Call& call, const Box* views, int64_t special, bool* no_result,
+inline bool sizes_agree(const Call& call, const TensorView* views, int64_t special, bool* no_result,
                         bool* no_element) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
   for (int32_t axis = 0; axis < rank; ++axis) {
@@ -159,8 +159,8 @@ inline bool sizes_agree(const Call& call, const Box* views, int64_t special, boo
 }
 
 // A box of these sizes that lies densely at `data`.
-inline Box dense_box(const Box& like, int32_t rank, char* data) {
-  Box box;
+inline TensorView dense_box(const TensorView& like, int32_t rank, char* data) {
+  TensorView box;
   box.data = data;
   int64_t step = 1;
   for (int32_t axis = rank; axis-- > 0; step *= box.dims[axis])
@@ -171,17 +171,17 @@ inline Box dense_box(const Box& like, int32_t rank, char* data) {
 // Runs the chain of `planes` on its own, which was compiled for other strides, and folds what it
 // gave in its place.  `dense` holds that.
 inline bool fold_apart(Planes& planes, Run& run, Scratch& dense, const Call& call,
-                       const Box* views, int32_t rank, int64_t special, bool kept) {
+                       const TensorView* views, int32_t rank, int64_t special, bool kept) {
   const int32_t last = call.view_count - 1;
   int64_t count = 1;
   for (int32_t axis = 0; axis < rank; ++axis) count *= views[0].dims[axis];
   char* data = dense.take(count * 4);
   if (!data) return false;
-  Box all[kMaxChainViews];
+  TensorView all[kMaxChainViews];
   memcpy(all, views, static_cast<size_t>(last) * sizeof *all);
   all[last] = dense_box(views[0], rank, data);
   if (!apply_chain(run, call.chain, all, rank)) return false;
-  const Box both[] = {all[last], views[last]};
+  const TensorView both[] = {all[last], views[last]};
   planes.prologue = {};
   planes.views = 2;
   planes.x = both[0].f32();

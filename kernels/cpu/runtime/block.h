@@ -1,26 +1,26 @@
 // Between plain and blocked values, and the halo of a value that another call wrote.
 #pragma once
 #include "runtime/blocked.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 #include "runtime/rows.h"
 
 namespace tracea {
 
 struct BlockJob {
   tracea_block_fn turn;
-  const Box *plain, *blocks;  // the blocked side without its halo
+  const TensorView *plain, *blocks;  // the blocked side without its halo
   const Canvas* canvas;       // of `block` only
-  Pieces pieces;
+  LinePartition partition;
 };
 
 inline void block_task(void* usr, size_t index) {
   const BlockJob& job = *static_cast<const BlockJob*>(usr);
   const int64_t *s = job.blocks->strides, *p = job.plain->strides;
   const int64_t* dims = job.plain->dims;
-  const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
+  const auto [n, block, first, last] = job.partition.at(static_cast<int64_t>(index));
   tracea_block_tile tile = {};
   tile.pixels = dims[3];
-  tile.channels = least(kLanes, dims[1] - block * kLanes);
+  tile.channels = min(kLanes, dims[1] - block * kLanes);
   tile.channel = p[1], tile.pixel = p[3];
   for (int64_t row = first; row < last; ++row) {
     tile.blocked = job.canvas ? job.canvas->row(n, block, row)
@@ -34,20 +34,20 @@ inline void block_task(void* usr, size_t index) {
 inline bool run_turn(Run& run, BlockJob& job) {
   const int64_t* dims = job.plain->dims;
   const int64_t blocks = job.blocks->dims[1], rows = kGrain / kLanes / dims[3];
-  job.pieces = Pieces(run, dims[0], blocks, dims[2], dims[3], rows);
-  const int64_t together = kGrain / kLanes / (job.pieces.rows * dims[3]);
-  return run.parallel_by(together, dims[0] * blocks * job.pieces.each, block_task, &job);
+  job.partition = LinePartition(run, dims[0], blocks, dims[2], dims[3], rows);
+  const int64_t together = kGrain / kLanes / (job.partition.rows * dims[3]);
+  return run.parallel_by(together, dims[0] * blocks * job.partition.each, block_task, &job);
 }
 
 // Whether a plain value has the sizes of a blocked one with `last` channels in its last block.
-inline bool agrees(const Box& plain, const Box& blocks, int64_t height, int64_t width,
+inline bool agrees(const TensorView& plain, const TensorView& blocks, int64_t height, int64_t width,
                    int64_t last) {
   return plain.is(blocks.dims[0], (blocks.dims[1] - 1) * kLanes + last) &&
          plain.dims[2] == height && plain.dims[3] == width;
 }
 
-inline bool run_block(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_block(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   Canvas canvas;
   if (!open_canvas(y, call.ints + block_call::kHalo, &canvas) ||
       !agrees(x, y, canvas.height, canvas.width, call.ints[block_call::kLast]))
@@ -57,8 +57,8 @@ inline bool run_block(Run& run, const Call& call, const Box* views) {
   return run_turn(run, job);
 }
 
-inline bool run_unblock(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_unblock(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[unblock_call::kLast]))
     return misfit(run, "unblock");
   if (empty(y, 4)) return true;
@@ -68,7 +68,7 @@ inline bool run_unblock(Run& run, const Call& call, const Box* views) {
 
 // ---- halo --------------------------------------------------------------------------------------
 
-inline bool run_halo(Run& run, const Call& call, const Box* views) {
+inline bool run_halo(Run& run, const Call& call, const TensorView* views) {
   Canvas y;
   if (empty(views[0], 5)) return true;
   if (!open_canvas(views[0], call.ints + halo_call::kHalo, &y, call.views[0].type, true))

@@ -12,7 +12,7 @@ namespace tracea {
 
 constexpr int64_t kLanes = TRACEA_PANEL, kHalf = kLanes / 2;
 
-inline bool blocked(const Box& box) {
+inline bool blocked(const TensorView& box) {
   return (box.dims[4] == kLanes) & (box.strides[4] == 1) &&
          (box.dims[3] <= 1 || box.strides[3] == kLanes);
 }
@@ -22,13 +22,13 @@ inline int64_t lanes_of(int32_t type) {
 }
 
 // Two blocks side by side, [N, blocks / 2, H, W, 32], of bf16 only.
-inline bool broad(const Box& box) {
+inline bool broad(const TensorView& box) {
   return (box.dims[4] == 2 * kLanes) & (box.strides[4] == 1) &&
          (box.dims[3] <= 1 || box.strides[3] == 2 * kLanes);
 }
 
 // Strides of a blocked value, in steps of 32 bits; false where one falls between two.
-inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
+inline bool steps_of(const TensorView& box, int64_t lanes, int64_t (&out)[4]) {
   bool ok = true;
   for (int32_t i = 0; i < 4; ++i) {
     out[i] = box.strides[i] / (kLanes / lanes);
@@ -39,7 +39,7 @@ inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
 
 // 32 numbers of 16 bits in a pixel, [N, blocks, H, W, 32], seen as blocked steps of 32 bits; false
 // where they are not.
-inline bool both_halves(const Box& box, Box* out) {
+inline bool both_halves(const TensorView& box, TensorView* out) {
   int64_t steps[4];
   if (box.dims[4] != 2 * kLanes || box.strides[4] != 1 || !steps_of(box, kHalf, steps))
     return false;
@@ -49,14 +49,14 @@ inline bool both_halves(const Box& box, Box* out) {
 }
 
 // Whether axes from `axis` on lie one after another.
-inline bool dense_from(const Box& box, int32_t axis, int32_t rank) {
+inline bool dense_from(const TensorView& box, int32_t axis, int32_t rank) {
   int64_t stride = 1;
   for (int32_t i = rank; i-- > axis; stride *= box.dims[i])
     if (box.dims[i] > 1 && box.strides[i] != stride) return false;
   return true;
 }
 
-inline bool empty(const Box& box, int32_t rank) {
+inline bool empty(const TensorView& box, int32_t rank) {
   bool none = false;
   for (int32_t i = 0; i < rank; ++i) none = none || box.dims[i] == 0;
   return none;
@@ -85,7 +85,7 @@ inline int64_t block_at(int64_t block, int64_t stride, bool twos) {
 // A blocked result with its halo; `height` and `width` are those of the interior.  Its lines may be
 // seen as one.
 struct Canvas {
-  const Box* box;
+  const TensorView* box;
   Halo halo;
   int64_t height, width, lanes, strides[4];  // lanes: steps of a pixel
   int64_t rows, line;  // lines as they lie, and pixels of each with its halo
@@ -139,7 +139,7 @@ struct Canvas {
 };
 
 // False if the box is no blocked value, or smaller than its halo; with `by_twos` it may be broad.
-inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out,
+inline bool open_canvas(const TensorView& box, const int64_t* halo, Canvas* out,
                         int32_t type = ORT_F32, bool by_twos = false) {
   const int64_t lanes = lanes_of(type), twos = by_twos && type == ORT_BF16 && broad(box);
   *out = {&box, halo_of(halo), 0, 0, twos ? kLanes : lanes, {}, 0, box.dims[3],
@@ -155,7 +155,7 @@ inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out,
 // y = chain(clamp(sum + add), extras...), on a canvas.
 struct Finish {
   Canvas canvas;
-  const Box *add, *extra;  // add may be null
+  const TensorView *add, *extra;  // add may be null
   int64_t add_lanes, add_strides[4];
   bool add_broad;
   const tracea_chain_type* type;
@@ -192,7 +192,7 @@ struct Finish {
     tile.in[0] = sums ? sums : line, tile.out[0] = line;
     tile.in_stride[0] = kLanes, tile.out_stride[0] = canvas.broad ? 2 * kLanes : kLanes;
     for (int32_t i = 1; i < type->operands; ++i) {
-      const Box& box = extra[i - 1];
+      const TensorView& box = extra[i - 1];
       const int64_t* s = box.strides;
       const int64_t first = n * s[0] + block * s[1] + y * s[2] + x * s[3];
       tile.in[i] = box.data + first * element_size(type->type[i]);
@@ -203,8 +203,8 @@ struct Finish {
 };
 
 // Whether an operand lies as its kind says.
-inline bool lies_blocked(const Box& box, uint8_t kind, const Canvas& y) {
-  const Box& whole = *y.box;
+inline bool lies_blocked(const TensorView& box, uint8_t kind, const Canvas& y) {
+  const TensorView& whole = *y.box;
   const bool lanes = kind == TRACEA_FULL || kind == TRACEA_ROW;
   const bool pixels = kind == TRACEA_FULL || kind == TRACEA_COL;
   return box.is(whole.dims[0], y.blocks) && box.dims[2] == y.height &&
@@ -218,21 +218,21 @@ inline bool in_integers(const Call& call) {
 }
 
 // Whether the scales of integers are one for each image, and `per_filter` for each filter.
-inline bool scales_fit(const Box& images, const Box& filters, const Box& y, int64_t per_filter) {
+inline bool scales_fit(const TensorView& images, const TensorView& filters, const TensorView& y, int64_t per_filter) {
   return images.is(y.dims[0]) && (y.dims[0] <= 1 || images.strides[0] == 1) &&
          filters.dims[0] % (kLanes * per_filter) == 0 &&
          filters.dims[0] / (kLanes * per_filter) == y.dims[1] && filters.strides[0] == 1;
 }
 
 // The same of an operand in bf16 that may be broad.
-inline bool lies_by_twos(const Box& box, const Canvas& y) {
+inline bool lies_by_twos(const TensorView& box, const Canvas& y) {
   return broad(box) && y.blocks % 2 == 0 && box.is(y.box->dims[0], y.blocks / 2) &&
          box.dims[2] == y.height && box.dims[3] == y.width;
 }
 
 // Fills `out` from the views; false if they do not fit each other, or the bias its blocks.  With
 // `by_twos` y and what is added may be broad.  `halo`: where the call's lies among its numbers.
-inline bool open_finish(Run& run, const Call& call, const Box* views, int32_t halo, Finish* out,
+inline bool open_finish(Run& run, const Call& call, const TensorView* views, int32_t halo, Finish* out,
                         bool by_twos = false) {
   out->type = call.chain_type();
   out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
@@ -243,7 +243,7 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, int32_t ha
   out->lo = static_cast<float>(call.floats[conv_call::kLow]);
   out->hi = static_cast<float>(call.floats[conv_call::kHigh]);
   const int32_t extra = out->type ? out->type->operands - 1 : 0;
-  const Box &y = views[fixed + extra], &bias = views[2];
+  const TensorView &y = views[fixed + extra], &bias = views[2];
   bool ok = open_canvas(y, call.ints + halo, &out->canvas,
                         call.views[fixed + extra].type, by_twos);
   ok = ok && (!bias.data || (bias.dims[0] / kLanes == out->canvas.blocks && bias.dims[0] % kLanes == 0 &&

@@ -7,8 +7,8 @@ namespace tracea {
 
 class Signature {
  public:
-  Signature(Call& call, Fault& fault)
-      : call_(call), fault_(fault), spec_(kCalls[call.opcode - 1]) {}
+  Signature(Call& call, Error& error)
+      : call_(call), error_(error), spec_(kCalls[call.opcode - 1]) {}
 
   // Whether the call is as its record says; marks the views it writes.
   bool matches() {
@@ -16,7 +16,7 @@ class Signature {
   }
 
   bool fail(const char* what) {
-    return fault_.fail("The plan calls %s with %s.", spec_.name, what);
+    return error_.fail("The plan calls %s with %s.", spec_.name, what);
   }
   int32_t opcode() const { return call_.opcode; }
   int64_t integer(int32_t i) const { return call_.ints[i]; }
@@ -53,7 +53,7 @@ class Signature {
     }
     const int32_t left = call_.int_count - fixed, floats = call_.float_count - spec_.floats;
     if (left < 0 || (lists ? left % lists : left) || floats < 0 || (floats && !spec_.float_list))
-      return fault_.fail("The plan calls %s with %d whole numbers and %d others.", spec_.name,
+      return error_.fail("The plan calls %s with %d whole numbers and %d others.", spec_.name,
                          call_.int_count, call_.float_count);
     listed_ = lists ? left / lists : 0;
     for (int32_t i = 0, at = 0; i < spec_.attributes; ++i) {
@@ -61,7 +61,7 @@ class Signature {
       const int32_t end = at + (attribute.count ? attribute.count : listed_);
       for (; at < end; ++at)
         if (!holds(attribute, call_.ints[at]))
-          return fault_.fail("The plan calls %s with %lld as its %s, out of range.", spec_.name,
+          return error_.fail("The plan calls %s with %lld as its %s, out of range.", spec_.name,
                              static_cast<long long>(call_.ints[at]), attribute.name);
     }
     return true;
@@ -92,7 +92,7 @@ class Signature {
     int64_t wanted = 0;
     for (int32_t i = 0; i < spec_.operands; ++i) wanted += count(spec_.operand[i]);
     if (wanted != call_.view_count)
-      return fault_.fail("The plan calls %s with %d views instead of %lld.", spec_.name,
+      return error_.fail("The plan calls %s with %d views instead of %lld.", spec_.name,
                          call_.view_count, static_cast<long long>(wanted));
     int32_t at = 0, outer = -1;
     for (int32_t i = 0; i < spec_.operands; ++i) {
@@ -129,11 +129,11 @@ class Signature {
   }
 
   bool wrong(const OperandSpec& operand, const char* what) {
-    return fault_.fail("The plan calls %s where %s %s.", spec_.name, operand.name, what);
+    return error_.fail("The plan calls %s where %s %s.", spec_.name, operand.name, what);
   }
 
   Call& call_;
-  Fault& fault_;
+  Error& error_;
   const CallSpec& spec_;
   int32_t listed_ = 0;  // numbers of each list
 };

@@ -13,16 +13,16 @@ namespace tracea {
 
 // The lines of what comes after the convolution that tiles [begin, end) of a column ask for, or
 // none: all tiles of the first image together ask for all of it.
-inline void ask_ahead(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end,
+inline void prefetch_weights(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end,
                       tracea_conv_tile& tile) {
   const int64_t tiles = job.units * job.across, all = job.columns * tiles;
-  const int64_t wanted = job.ahead.panels * job.ahead.lines, first = index * tiles;
-  const int64_t lines = n || wanted > kAheadMost ? 0 : wanted;
-  const char* from = reinterpret_cast<const char*>(job.ahead.from);
+  const int64_t wanted = job.next_weights.panels * job.next_weights.lines, first = index * tiles;
+  const int64_t lines = n || wanted > kMaxPrefetchLines ? 0 : wanted;
+  const char* from = reinterpret_cast<const char*>(job.next_weights.from);
   const int64_t a = lines * (first + begin) / all, b = lines * (first + end) / all;
   const int64_t steps = job.tap.blocks * job.tap.rows * job.tap.cols * (end - begin);
   tile.far = from + a * kAlign, tile.far_end = from + b * kAlign;
-  tile.far_lines = static_cast<int32_t>(ceil_div(b - a, most(steps, 1)));
+  tile.far_lines = static_cast<int32_t>(ceil_div(b - a, max(steps, 1)));
 }
 
 // Blocks of output channels [first, first + count) of column `i`; columns never cross a group.
@@ -41,13 +41,13 @@ struct ConvPlace {
 
   ConvPlace(const ConvJob& job, int64_t index)
       : row(index / job.across * job.lines), i(index % job.across) {
-    col = i * job.narrow + least(i, job.wider);
+    col = i * job.narrow + min(i, job.wider);
   }
   // Tiles from here on, at most `count`, that are alike: side by side, or one below the other.
   int64_t alike(const ConvJob& job, int64_t count) const {
-    const int64_t below = most(1, (job.height - row) / job.lines);
+    const int64_t below = max(1, (job.height - row) / job.lines);
     const int64_t beside = (i < job.wider ? job.wider : job.across) - i;
-    return least(count, job.across == 1 ? below : beside);
+    return min(count, job.across == 1 ? below : beside);
   }
   void next(const ConvJob& job, int64_t pixels, int64_t count) {
     col += pixels * count, i += count;
@@ -116,14 +116,14 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
   tracea_conv_tile tile = job.tap;
   tile.state = state;
   const float* weights = job.tap.w + n * job.w_image;
-  ask_ahead(job, n, index, begin, end, tile);
+  prefetch_weights(job, n, index, begin, end, tile);
   tile.nv = static_cast<int32_t>(c.count);
   tile.eight = job.eight && c.first + c.count == job.blocks;
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
   tile.lo = job.finish.lo, tile.hi = job.finish.hi;
   if (job.x_scales) tile.x_scale = job.x_scales + n, tile.w_scale = job.w_scales + c.first * kLanes;
   for (int64_t block = 0; block < blocks; block += job.part) {
-    const int64_t count = least(job.part, blocks - block);
+    const int64_t count = min(job.part, blocks - block);
     const bool last = block + count == blocks;
     tile.blocks = count;
     tile.last = last ? job.tap.last : job.tap.depth;
@@ -143,17 +143,17 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     const float* const w = tile.w;
     for (int64_t t = begin; t < end; t += tile.tiles) {
       tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
-      tile.lines = static_cast<int32_t>(least(job.lines, job.height - at.row));
+      tile.lines = static_cast<int32_t>(min(job.lines, job.height - at.row));
       const ConvTaps on(job, tile, at.row, at.col);
-      const int64_t alike = at.alike(job, job.finish.chain ? least(end - t, kChainTiles) : end - t);
+      const int64_t alike = at.alike(job, job.finish.chain ? min(end - t, kChainTiles) : end - t);
       tile.tiles = same_taps(job, tile, at, on, alike);
       tile.rows = on.rows.end - on.rows.first, tile.cols = on.cols.end - on.cols.first;
       tile.w = w + on.rows.first * tile.w_row + on.cols.first * tile.depth * kLanes;
       const int64_t steps = count * tile.rows * tile.cols;
-      tile.prefetch = next + least(asked, wanted) * kAlign;
+      tile.prefetch = next + min(asked, wanted) * kAlign;
       asked += tile.tiles * tile.prefetch_lines * steps;
       conv_run(job, tile, x + on.rows.first * tile.x_row + on.cols.first * tile.x_col, n, c, at);
-      tile.far += least(tile.tiles * tile.far_lines * steps * kAlign, tile.far_end - tile.far);
+      tile.far += min(tile.tiles * tile.far_lines * steps * kAlign, tile.far_end - tile.far);
       at.next(job, tile.pixels, tile.tiles);
     }
   }
@@ -165,7 +165,7 @@ inline void conv_task(void* usr, size_t index) {
   const int64_t band = task / job.chunks % job.bands, n = task / job.chunks / job.bands;
   const int64_t tiles = job.units * job.across;
   const int64_t begin = tiles * band / job.bands, end = tiles * (band + 1) / job.bands;
-  const int64_t last = least(job.columns, (chunk + 1) * job.per_task);
+  const int64_t last = min(job.columns, (chunk + 1) * job.per_task);
   int32_t state = 0;
   for (int64_t i = chunk * job.per_task; i < last; ++i)
     conv_column(job, n, i, begin, end, &state);
@@ -209,12 +209,12 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   job.along.before -= cols.first * dilations[1], job.along.size -= cols.first * dilations[1];
 }
 
-inline bool run_conv(Run& run, const Call& call, const Box* views) {
+inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const bool split = call.opcode == kConvBf16x2;
   const bool twos = call.opcode == kConvBf16 && broad(views[0]);
-  Box both;
+  TensorView both;
   if ((split || twos) && !both_halves(views[0], &both)) return misfit(run, "conv");
-  const Box &x = split || twos ? both : views[0], &w = views[1];
+  const TensorView &x = split || twos ? both : views[0], &w = views[1];
   const int64_t* strides = call.ints + conv_call::kStrides;
   const int64_t* dilations = call.ints + conv_call::kDilations;
   const int64_t stride_h = strides[0], stride_w = strides[1];
@@ -282,7 +282,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   }
   job.first = x.f32();
   leave_out(job, call, &job.first);
-  job.ahead = run.ahead;
+  job.next_weights = run.next_weights;
   divide_conv(run, job, stride_h, choose_cut(call, job.images));
   return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
 }

@@ -7,7 +7,7 @@ namespace tracea {
 constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an L2 cache
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
-constexpr int64_t kAheadMost = 8 * 1024;     // asked for ahead of a product: half an L2 cache
+constexpr int64_t kMaxPrefetchLines = 8 * 1024;     // asked for ahead of a product: half an L2 cache
 constexpr int64_t kBriefSum = 32;            // numbers; of bf16 and float32 alike
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
 constexpr double kShared = kConvTask / 8;     // worth being divided, between threads of a team
@@ -22,7 +22,7 @@ inline ConvCut choose_cut(const Call& call, int64_t images) {
 
 // Input blocks whose sums of integers fit 32 bits, as in ops/int16.py.
 constexpr int64_t kWholeRun = 256;
-inline int64_t whole_blocks(int64_t taps) { return most(1, kWholeRun / kLanes / most(taps, 1)); }
+inline int64_t whole_blocks(int64_t taps) { return max(1, kWholeRun / kLanes / max(taps, 1)); }
 
 // One axis of what is read: `size` lines or columns, the first and last of which hold zeros.
 struct Axis {
@@ -47,7 +47,7 @@ inline Taps taps_of(const Axis& a, int64_t taps, int64_t from, int64_t count) {
 // The same from and to where turns of `turn` taps begin: how sums are put together must not depend on
 // how outputs are cut.
 inline Taps in_turns(const Taps& t, int64_t turn, int64_t taps) {
-  return {t.first / turn * turn, least(ceil_div(t.end, turn) * turn, taps)};
+  return {t.first / turn * turn, min(ceil_div(t.end, turn) * turn, taps)};
 }
 
 struct ConvJob {
@@ -58,7 +58,7 @@ struct ConvJob {
   const float *x_scales, *w_scales;  // of integers; else null
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
-  const Box* x;
+  const TensorView* x;
   const float* first;                // of x that a tap meets
   Axis down, along;                  // of x from there on
   bool scattered;                    // taps are left out, and so some of the filters
@@ -75,11 +75,11 @@ struct ConvJob {
   int64_t part;                        // input blocks summed at once
   int64_t columns, per_task, chunks;   // channel groups of nv blocks; of a task; tasks over them
   int64_t bands;                       // tasks over the tiles of one image
-  Ahead ahead;                         // what the next product reads
+  WeightPrefetch next_weights;                         // what the next product reads
 };
 
 // Whether lines of x, y and every operand follow each other without a gap.
-inline bool joins_lines(const Box& x, const Finish& finish) {
+inline bool joins_lines(const TensorView& x, const Finish& finish) {
   const Canvas& y = finish.canvas;
   const int64_t row = y.width * kLanes;
   const Halo& halo = y.halo;
@@ -87,7 +87,7 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   bool ok = x.dims[3] == y.width && x.strides[2] == row && y.strides[2] == y.width * y.lanes &&
             (!finish.add || finish.add_strides[2] == y.width * finish.add_lanes);
   for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
-    const Box& box = finish.extra[i - 1];
+    const TensorView& box = finish.extra[i - 1];
     ok = box.strides[2] == box.strides[3] * y.width;
   }
   return ok;
@@ -115,12 +115,12 @@ inline bool by_lines(const ConvJob& job, int64_t threads, int64_t input, int64_t
 // another one may take.
 inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
   if (job.units == 1) {
-    job.across = least(job.width, ceil_div(job.across, threads) * threads);
+    job.across = min(job.width, ceil_div(job.across, threads) * threads);
     job.narrow = job.width / job.across, job.wider = job.width % job.across;
   }
-  job.bands = least(job.units * job.across, ceil_div(job.bands, threads) * threads);
+  job.bands = min(job.units * job.across, ceil_div(job.bands, threads) * threads);
   const int64_t chunks = ceil_div(wanted, job.images * job.bands);
-  job.per_task = ceil_div(job.columns, most(1, least(chunks, job.columns)));
+  job.per_task = ceil_div(job.columns, max(1, min(chunks, job.columns)));
   job.chunks = ceil_div(job.columns, job.per_task);
 }
 
@@ -129,9 +129,9 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   const tracea_isa_table& isa = *run.host.isa;
   const tracea_conv_tile& tap = job.tap;
   const bool small = brief(job, isa);
-  const int64_t widest = cut.pixels ? least(cut.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
+  const int64_t widest = cut.pixels ? min(cut.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
   const bool twos = job.finish.canvas.broad || job.finish.add_broad;
-  const int64_t most_nv = twos ? least(isa.conv_nv, 2) : isa.conv_nv;
+  const int64_t most_nv = twos ? min(isa.conv_nv, 2) : isa.conv_nv;
   const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
   job.lines = pairs && cut.lines != 1 ? 2 : 1;
@@ -140,7 +140,7 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   job.units = ceil_div(job.height, job.lines);
   job.columns = job.groups * ceil_div(job.per_group, nv);
   const int64_t panel = tap.w_block * nv * 4, weights = job.blocks * tap.w_panel * 4;
-  const int64_t part = cut.part ? least(cut.part, tap.blocks) : most(1, kPanelBytes / panel);
+  const int64_t part = cut.part ? min(cut.part, tap.blocks) : max(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
   if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
   if (job.x_scales) job.part = whole_blocks(tap.rows * tap.cols);
@@ -151,26 +151,26 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   job.bands = 1;
   if (job.columns > 1 && (input > kSmallInput || weights < input))
     job.bands = ceil_div(input, kBandBytes);
-  job.bands = most(1, least(job.bands, tiles / 4));
+  job.bands = max(1, min(job.bands, tiles / 4));
   const int64_t threads = run.host.processors;
-  if (job.bands >= threads) job.bands = least(tiles, ceil_div(job.bands, threads) * threads);
-  if (cut.bands) job.bands = least(cut.bands, tiles);
+  if (job.bands >= threads) job.bands = min(tiles, ceil_div(job.bands, threads) * threads);
+  if (cut.bands) job.bands = min(cut.bands, tiles);
   const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
                       static_cast<double>(job.blocks * tap.w_panel);
-  int64_t wanted = least(4 * threads, static_cast<int64_t>(work / kConvTask));
+  int64_t wanted = min(4 * threads, static_cast<int64_t>(work / kConvTask));
   const bool busy = wanted >= threads;  // as many tasks for each, then
   if (busy) wanted = ceil_div(wanted, threads) * threads;
   if (!cut.bands && !cut.columns && by_lines(job, run.threads(), input, weights, work))
     return share_lines(job, run.threads(), wanted);
-  const int64_t shared = most(job.images * job.bands, 1);
+  const int64_t shared = max(job.images * job.bands, 1);
   int64_t columns = ceil_div(wanted, shared);
   while (busy && columns < job.columns && shared * columns % threads) ++columns;
-  job.per_task = ceil_div(job.columns, most(least(columns, job.columns), 1));
-  if (cut.columns) job.per_task = least(cut.columns, job.columns);
+  job.per_task = ceil_div(job.columns, max(min(columns, job.columns), 1));
+  if (cut.columns) job.per_task = min(cut.columns, job.columns);
   job.chunks = ceil_div(job.columns, job.per_task);
   const int64_t tasks = job.images * job.bands * job.chunks;
-  if (!cut.bands && tasks < least(wanted, 2 * threads))
-    job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
+  if (!cut.bands && tasks < min(wanted, 2 * threads))
+    job.bands = max(job.bands, min(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 
 }  // namespace tracea

@@ -12,7 +12,7 @@ struct NarrowJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;
   const Finish* finish;
-  const Box* x;
+  const TensorView* x;
   int64_t x_image, x_step_row;
   int64_t rows, tasks;  // lines per task; tasks per image
 };
@@ -34,7 +34,7 @@ inline void narrow_task(void* usr, size_t index) {
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks;
   const Finish& finish = *job.finish;
   const Canvas& y = finish.canvas;
-  const int64_t begin = task % job.tasks * job.rows, end = least(y.height, begin + job.rows);
+  const int64_t begin = task % job.tasks * job.rows, end = min(y.height, begin + job.rows);
   tracea_conv_tile tile = job.tap;
   const float* x = job.x->f32() + n * job.x_image;
   for (int64_t row = begin; row < end; ++row) {
@@ -59,7 +59,7 @@ inline bool run_narrow(Run& run, NarrowJob& job, int64_t filters, int64_t images
   tap.w = turned, tap.nv = static_cast<int32_t>(filters);
   tap.pixels = static_cast<int32_t>(y.width);
   tap.lo = job.finish->lo, tap.hi = job.finish->hi;
-  job.rows = least(y.height, most(1, kNarrowTask / (y.width * steps * filters)));
+  job.rows = min(y.height, max(1, kNarrowTask / (y.width * steps * filters)));
   job.tasks = ceil_div(y.height, job.rows);
   return run.parallel(images * job.tasks, narrow_task, &job);
 }

@@ -18,7 +18,7 @@ struct PlainJob {
   tracea_conv_plain_fn conv;
   const tracea_chain_type* type;
   tracea_chain_fn chain;
-  const Box *x, *w, *bias, *extra, *y;  // bias may be null
+  const TensorView *x, *w, *bias, *extra, *y;  // bias may be null
   int32_t axes;                         // spatial ones
   // By spatial axis, of three; those a value lacks have size 1.
   int64_t in[3], out[3], kernel[3], stride[3], dilation[3], before[3];
@@ -52,14 +52,14 @@ inline void plain_copy_task(void* usr, size_t index) {
 inline void plain_chain(const PlainJob& job, int64_t channel, const int64_t* at, int64_t rows) {
   tracea_chain_tile tile = {};
   tile.rows = rows, tile.cols = job.out[2];
-  const auto place = [&](const Box& box) {
+  const auto place = [&](const TensorView& box) {
     const int64_t* s = box.strides;
     int64_t first = job.image * s[0] + channel * s[1];
     for (int32_t i = 0; i + 1 < job.axes; ++i) first += at[3 - job.axes + i] * s[2 + i];
     return first;
   };
   for (int32_t i = 0; i < job.type->operands; ++i) {
-    const Box& box = i ? job.extra[i - 1] : *job.y;
+    const TensorView& box = i ? job.extra[i - 1] : *job.y;
     tile.in[i] = box.data + place(box) * element_size(job.type->type[i]);
     tile.in_stride[i] = box.strides[1];
   }
@@ -87,7 +87,7 @@ inline void plain_lines(const PlainJob& job, tracea_conv_plain_tile& tile, int64
 inline void plain_task(void* usr, size_t index) {
   const PlainJob& job = *static_cast<const PlainJob*>(usr);
   const int64_t begin = static_cast<int64_t>(index) * job.per_task;
-  const int64_t end = least(job.items, begin + job.per_task);
+  const int64_t end = min(job.items, begin + job.per_task);
   const int64_t line = job.stride[2] * job.line, plane = job.rows[1] * line;
   for (int64_t item = begin; item < end; ++item) {
     int64_t rest = item;
@@ -98,7 +98,7 @@ inline void plain_task(void* usr, size_t index) {
     const int64_t group = rest / job.tiles_per_group, row = rest % job.tiles_per_group * kPlainRows;
     const int64_t channel = group * job.outputs + row;
     tracea_conv_plain_tile tile = {};
-    tile.rows = least(kPlainRows, job.outputs - row), tile.cols = job.out[2];
+    tile.rows = min(kPlainRows, job.outputs - row), tile.cols = job.out[2];
     tile.channels = job.inputs, tile.taps = job.taps;
     tile.x_channel = job.rows[0] * plane;
     tile.x = job.copy + group * job.inputs * tile.x_channel + at[0] * job.stride[0] * plane +
@@ -112,7 +112,7 @@ inline void plain_task(void* usr, size_t index) {
     tile.y_row = job.y->strides[1];
     tile.y = job.y->f32() + job.image * job.y->strides[0] + channel * tile.y_row +
              at[0] * job.y_stride[0] + at[1] * job.y_stride[1];
-    const int64_t lines = least(job.joined, job.out[1] - at[1]);
+    const int64_t lines = min(job.joined, job.out[1] - at[1]);
     if (lines > 1) plain_lines(job, tile, lines, line);
     else job.conv(&tile);
     for (const int64_t end = at[1] + lines; job.chain && at[1] < end; ++at[1])
@@ -128,7 +128,7 @@ inline bool check_conv_plain(Signature& call) {
 }
 
 // Whether an operand lies as its kind says: rows are channels, columns the last axis.
-inline bool lies_plain(const Box& box, uint8_t kind, const Box& y, int32_t axes) {
+inline bool lies_plain(const TensorView& box, uint8_t kind, const TensorView& y, int32_t axes) {
   bool ok = true;
   for (int32_t i = 0; i < 2 + axes; ++i) ok = ok && box.dims[i] == y.dims[i];
   const bool rows = kind == TRACEA_FULL || kind == TRACEA_COL;
@@ -137,8 +137,8 @@ inline bool lies_plain(const Box& box, uint8_t kind, const Box& y, int32_t axes)
          (y.dims[1 + axes] <= 1 || box.strides[1 + axes] == cols);
 }
 
-inline bool plain_shapes(const Call& call, const Box* views, PlainJob& job) {
-  const Box &x = *job.x, &w = *job.w, &y = *job.y;
+inline bool plain_shapes(const Call& call, const TensorView* views, PlainJob& job) {
+  const TensorView &x = *job.x, &w = *job.w, &y = *job.y;
   const int64_t groups = call.ints[conv_plain_call::kGroups];
   const int64_t* strides = call.ints + conv_plain_call::kStrides;  // then dilations, and starts
   for (int32_t i = 0; i < 3; ++i) {
@@ -188,7 +188,7 @@ inline void place_taps(PlainJob& job) {
       }
 }
 
-inline bool run_conv_plain(Run& run, const Call& call, const Box* views) {
+inline bool run_conv_plain(Run& run, const Call& call, const TensorView* views) {
   PlainJob job = {};
   job.type = call.chain_type();
   job.chain = job.type ? run.host.isa->chain[call.chain] : nullptr;
@@ -211,11 +211,11 @@ inline bool run_conv_plain(Run& run, const Call& call, const Box* views) {
   job.tiles_per_group = ceil_div(job.outputs, kPlainRows);
   job.joined = 1;
   if (job.stride[1] == 1 && job.stride[2] == 1 && job.out[2] < kShortLine && job.line < kJoined)
-    job.joined = most(1, least(job.out[1], (kJoined - job.out[2]) / job.line + 1));
+    job.joined = max(1, min(job.out[1], (kJoined - job.out[2]) / job.line + 1));
   job.items = call.ints[conv_plain_call::kGroups] * job.tiles_per_group * job.out[0] *
               ceil_div(job.out[1], job.joined);
   const int64_t work = kPlainRows * job.inputs * job.taps * job.out[2] * job.joined;
-  job.per_task = most(1, kPlainTask / work);
+  job.per_task = max(1, kPlainTask / work);
   for (job.image = 0; job.image < job.y->dims[0]; ++job.image)
     if (!run.parallel(job.x->dims[1], plain_copy_task, &job) ||
         !run.parallel(ceil_div(job.items, job.per_task), plain_task, &job))

@@ -18,7 +18,7 @@ constexpr int64_t kStemCopy = 8 * 1024;  // floats of images that are copied
 inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
   const int64_t first = at < 0 ? ceil_div(-at, dilation) : 0;
   const int64_t end = at >= size ? 0 : ceil_div(size - at, dilation);
-  return {least(first, taps), most(least(first, taps), least(end, taps))};
+  return {min(first, taps), max(min(first, taps), min(end, taps))};
 }
 
 // `tiles` tiles of `pixels` outputs from `col` on for one group of blocks, kernel columns `cols`.
@@ -47,8 +47,8 @@ inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) 
     return inside(col * job.stride_w - job.left, job.kernel_w, job.dilation_w, size);
   };
   const int64_t past = size + job.left - (job.kernel_w - 1) * job.dilation_w;
-  const int64_t begin = least(width, ceil_div(job.left, job.stride_w));
-  const int64_t end = most(begin, least(width, past <= 0 ? 0 : ceil_div(past, job.stride_w)));
+  const int64_t begin = min(width, ceil_div(job.left, job.stride_w));
+  const int64_t end = max(begin, min(width, past <= 0 ? 0 : ceil_div(past, job.stride_w)));
   for (int64_t col = 0; col < begin; ++col)
     stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
   stem_across(job, job.widest, begin, end, [&](int64_t col, int64_t pixels, int64_t tiles) {
@@ -86,7 +86,7 @@ inline void stem_task(void* usr, size_t index) {
   StemJob& job = *static_cast<StemJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
   const int64_t first = task % job.tasks_per_image * job.rows;
-  const int64_t last = least(job.finish.canvas.height, first + job.rows);
+  const int64_t last = min(job.finish.canvas.height, first + job.rows);
   if (job.split.conv && stem_split_task(job, n, first, last)) return;
   for (int64_t block = 0; block < job.blocks; block += job.nv) {
     int64_t row = job.pairs && last - first > 1 ? stem_pairs(job, n, block, first, last) : first;
@@ -95,13 +95,13 @@ inline void stem_task(void* usr, size_t index) {
 }
 
 // The images within zeros, as far as windows reach; false where they are too large for `room`.
-inline bool stem_copy(StemJob& job, Box* copy, float* room) {
+inline bool stem_copy(StemJob& job, TensorView* copy, float* room) {
   const Canvas& y = job.finish.canvas;
-  const Box& x = *job.x;
+  const TensorView& x = *job.x;
   const int64_t *dims = x.dims, *s = x.strides;
-  const int64_t height = most(job.top + dims[2],
+  const int64_t height = max(job.top + dims[2],
                               reach(y.height, job.stride_h, job.kernel_h, job.dilation_h));
-  const int64_t width = most(job.left + dims[3],
+  const int64_t width = max(job.left + dims[3],
                              reach(y.width, job.stride_w, job.kernel_w, job.dilation_w));
   const int64_t planes = dims[0] * dims[1];
   if (planes > kStemCopy || height > kStemCopy || width > kStemCopy ||
@@ -130,9 +130,9 @@ inline bool stem_leaves(const StemJob& job) {
 }
 
 // What all tiles share.
-inline void lay_stem(StemJob& job, const Box& w) {
+inline void lay_stem(StemJob& job, const TensorView& w) {
   tracea_conv_tile& tap = job.tap;
-  const Box& x = *job.x;
+  const TensorView& x = *job.x;
   tap.blocks = x.dims[1], tap.cols = 1, tap.lines = 1;
   tap.x_block = x.strides[1], tap.x_row = job.dilation_h * x.strides[2];
   tap.x_depth = job.dilation_w * x.strides[3], tap.x_step = job.stride_w * x.strides[3];
@@ -143,8 +143,8 @@ inline void lay_stem(StemJob& job, const Box& w) {
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
 }
 
-inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &w = views[1];
+inline bool run_conv_stem(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &w = views[1];
   StemJob job = {};
   if (!open_finish(run, call, views, conv_stem_call::kHalo, &job.finish))
     return misfit(run, "conv_stem");
@@ -168,7 +168,7 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   job.dilation_h = dilations[0], job.dilation_w = dilations[1];
   job.top = pads[0], job.left = pads[1];
   alignas(64) float room[kStemCopy];
-  Box copy;
+  TensorView copy;
   const bool whole = !stem_leaves(job) || stem_copy(job, &copy, room);
   job.eight = job.conv == isa.conv && call.ints[conv_stem_call::kLastOut] <= kLanes / 2;
   job.pairs = whole && y.width <= job.widest / 2 && !job.finish.apart();
@@ -178,7 +178,7 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
       !open_split(run, job, w, filters, lines))
     return false;
   const int64_t line = y.width * job.blocks * job.tap.w_panel;
-  job.rows = job.split.conv ? kSplitRows : most(kStemRows, ceil_div(kStemTask, line));
+  job.rows = job.split.conv ? kSplitRows : max(kStemRows, ceil_div(kStemTask, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
   return run.parallel(images * job.tasks_per_image, stem_task, &job);
 }

@@ -1,4 +1,4 @@
-// The copy driver: a box from one layout into another, whatever its element type.
+// The host loop of copy: a box from one layout into another, whatever its element type.
 //
 // Neighbouring axes that both sides cross at one stride become one.  The innermost axis left is
 // the columns; the rows are the axis along which the source is contiguous, if that is another one,
@@ -29,7 +29,7 @@ inline void copy_task(void* usr, size_t index) {
   task /= job.col_tasks;
   const int64_t row = task % job.row_tasks * job.row_chunk;
   const int64_t first = task / job.row_tasks * job.outer_chunk;
-  const int64_t last = least(job.outer, first + job.outer_chunk);
+  const int64_t last = min(job.outer, first + job.outer_chunk);
   for (int64_t outer = first; outer < last; ++outer) {
     tracea_copy_tile tile = job.whole;
     int64_t x = row * tile.x_row + col * tile.x_col, y = row * tile.y_row + col * tile.y_col;
@@ -38,8 +38,8 @@ inline void copy_task(void* usr, size_t index) {
       x += rest % job.dims[axis] * job.x_stride[axis];
       y += rest % job.dims[axis] * job.y_stride[axis];
     }
-    tile.rows = least(job.row_chunk, tile.rows - row);
-    tile.cols = least(job.col_chunk, tile.cols - col);
+    tile.rows = min(job.row_chunk, tile.rows - row);
+    tile.cols = min(job.col_chunk, tile.cols - col);
     tile.x = at_element(tile.x, x, tile.size);
     tile.y = const_cast<char*>(at_element(tile.y, y, tile.size));
     job.copy(&tile);
@@ -47,7 +47,7 @@ inline void copy_task(void* usr, size_t index) {
 }
 
 // Axes of more than one element, neighbours merged where both sides allow.
-inline void fold_copy(CopyJob& job, const Box& x, const Box& y, int32_t rank) {
+inline void fold_copy(CopyJob& job, const TensorView& x, const TensorView& y, int32_t rank) {
   for (int32_t axis = 0; axis < rank; ++axis) {
     const int64_t dim = y.dims[axis];
     if (dim == 1) continue;
@@ -88,9 +88,9 @@ inline int64_t divide_copy(const Run& run, CopyJob& job) {
   const bool along = tile.x_col == 1 && tile.y_col == 1, turned = !along && tile.x_row == 1;
   const int64_t most_cols = along ? kGrain : turned ? 128 : kGrain / 16;
   job.col_chunk = tile.cols > 2 * most_cols ? most_cols : tile.cols;
-  job.row_chunk = least(tile.rows, ceil_div(most(grain / job.col_chunk, 1), 16) * 16);
+  job.row_chunk = min(tile.rows, ceil_div(max(grain / job.col_chunk, 1), 16) * 16);
   const bool whole = job.row_chunk == tile.rows && job.col_chunk == tile.cols;
-  job.outer_chunk = whole ? most(grain / (tile.rows * tile.cols), 1) : 1;
+  job.outer_chunk = whole ? max(grain / (tile.rows * tile.cols), 1) : 1;
   job.outer_chunk = ceil_div(job.outer, run.even(ceil_div(job.outer, job.outer_chunk), job.outer));
   job.row_tasks = ceil_div(tile.rows, job.row_chunk);
   job.col_tasks = ceil_div(tile.cols, job.col_chunk);
@@ -101,14 +101,14 @@ inline bool check_copy(Signature& call) {
   return call.type(copy_call::kX) == call.type(copy_call::kY) || call.fail("two element types");
 }
 
-inline bool run_copy(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_copy(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   const int32_t rank = call.views[1].rank;
   for (int32_t axis = 0; axis < rank; ++axis)
     if (y.dims[axis] == 0) return true;
   for (int32_t axis = 0; axis < rank; ++axis)
     if (x.dims[axis] != y.dims[axis])
-      return run.fault.fail("The views of a copy differ in size at axis %d.", axis);
+      return run.error.fail("The views of a copy differ in size at axis %d.", axis);
   CopyJob job = {};
   job.copy = run.host.isa->copy;
   job.whole.x = x.data, job.whole.y = y.data;

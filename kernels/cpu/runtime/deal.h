@@ -4,7 +4,7 @@
 // shuffled: of `groups` piles, one from each in turn.
 #pragma once
 #include "runtime/blocked.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 #include "runtime/rows.h"
 
 namespace tracea {
@@ -13,10 +13,10 @@ namespace tracea {
 struct DealJob {
   tracea_deal_fn deal;
   Canvas y;
-  const Box* x;
+  const TensorView* x;
   const int64_t* channels;  // of each part
   int64_t groups, first, count, total;
-  Pieces pieces;
+  LinePartition partition;
 };
 
 // The part that holds a channel of the result, and the channel there.
@@ -32,14 +32,14 @@ inline Card card_at(const DealJob& job, int64_t index) {
 
 inline void deal_task(void* usr, size_t index) {
   const DealJob& job = *static_cast<const DealJob*>(usr);
-  const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
+  const auto [n, block, first, last] = job.partition.at(static_cast<int64_t>(index));
   tracea_deal_tile tile = {};
   tile.pixels = job.y.width;
   int64_t parts[kLanes];
   const float* start[kLanes];
   for (int64_t lane = 0; lane < kLanes; ++lane) {  // lanes past the last channel hold anything
-    const Card card = card_at(job, least(block * kLanes + lane, job.count - 1));
-    const Box& x = job.x[card.part];
+    const Card card = card_at(job, min(block * kLanes + lane, job.count - 1));
+    const TensorView& x = job.x[card.part];
     parts[lane] = card.part;
     start[lane] = x.f32() + n * x.strides[0] + card.channel / kLanes * x.strides[1];
     tile.lane[lane] = card.channel % kLanes;
@@ -58,9 +58,9 @@ inline bool check_deal(Signature& call) {
   return (parts >= 1 && parts <= kMaxDealt) || call.fail("no parts, or too many");
 }
 
-inline bool run_deal(Run& run, const Call& call, const Box* views) {
+inline bool run_deal(Run& run, const Call& call, const TensorView* views) {
   const int32_t parts = call.view_count - 1;
-  const Box& y = views[parts];
+  const TensorView& y = views[parts];
   DealJob job = {};
   job.deal = run.host.isa->deal;
   job.x = views, job.channels = call.ints + deal_call::kPartChannels;
@@ -68,7 +68,7 @@ inline bool run_deal(Run& run, const Call& call, const Box* views) {
   job.count = call.ints[deal_call::kChannels];
   bool ok = open_canvas(y, call.ints + deal_call::kHalo, &job.y);
   for (int32_t v = 0; ok && v < parts; ++v) {
-    const Box& x = views[v];
+    const TensorView& x = views[v];
     job.total += job.channels[v];
     ok = blocked(x) && x.is(y.dims[0], ceil_div(job.channels[v], kLanes)) &&
          x.dims[2] == job.y.height && x.dims[3] == job.y.width;
@@ -78,9 +78,9 @@ inline bool run_deal(Run& run, const Call& call, const Box* views) {
     return misfit(run, "deal");
   if (job.y.bare()) return true;
   const int64_t width = job.y.width, blocks = y.dims[1];
-  job.pieces = Pieces(run, y.dims[0], blocks, job.y.height, width, kGrain / kLanes / width);
-  const int64_t together = kGrain / kLanes / (job.pieces.rows * width);
-  return run.parallel_by(together, y.dims[0] * blocks * job.pieces.each, deal_task, &job);
+  job.partition = LinePartition(run, y.dims[0], blocks, job.y.height, width, kGrain / kLanes / width);
+  const int64_t together = kGrain / kLanes / (job.partition.rows * width);
+  return run.parallel_by(together, y.dims[0] * blocks * job.partition.each, deal_task, &job);
 }
 
 }  // namespace tracea

@@ -2,7 +2,7 @@
 // lines of several.
 #pragma once
 #include "runtime/blocked.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 
 namespace tracea {
 
@@ -14,11 +14,11 @@ struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
   tracea_depthwise_tile tap;
   Finish finish;
-  const Box* x;
+  const TensorView* x;
   int64_t x_strides[4];
   const float *w, *bias;
   int64_t w_block, x_step_row, stride_w;
-  Pieces pieces;
+  LinePartition pieces;
   bool pairs;  // the kernel may multiply pairs of columns
 };
 
@@ -46,7 +46,7 @@ inline void depthwise_task(void* usr, size_t index) {
   const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
   const Canvas& y = job.finish.canvas;
   const bool apart = job.finish.apart();
-  const int64_t most_lines = most(1, (apart ? kLinePiece : kDepthwiseOutputs) / y.width);
+  const int64_t most_lines = max(1, (apart ? kLinePiece : kDepthwiseOutputs) / y.width);
   alignas(64) float pairs[TRACEA_DEPTHWISE_PAIRS * kLanes];
   int32_t made = 0;
   tracea_depthwise_tile tile = job.tap;
@@ -55,7 +55,7 @@ inline void depthwise_task(void* usr, size_t index) {
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
   const float* x = job.x->f32() + n * job.x_strides[0] + block * job.x_strides[1];
   for (int64_t row = first; row < last; row += tile.lines) {
-    tile.lines = least(most_lines, last - row);
+    tile.lines = min(most_lines, last - row);
     tile.x = x + row * job.x_step_row;
     if (apart) {
       depthwise_apart(job, tile, n, block, row);
@@ -69,8 +69,8 @@ inline void depthwise_task(void* usr, size_t index) {
   }
 }
 
-inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &w = views[1];
+inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &w = views[1];
   const int64_t* strides = call.ints + depthwise_call::kStrides;
   const int64_t* dilations = call.ints + depthwise_call::kDilations;
   const int64_t* sides = call.ints + depthwise_call::kColumns;
@@ -112,7 +112,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
   const int64_t line = y.width * rows * cols;
-  job.pieces = Pieces(run, images, blocks, y.height, y.width, kDepthwiseTask / line);
+  job.pieces = LinePartition(run, images, blocks, y.height, y.width, kDepthwiseTask / line);
   const int64_t together = kDepthwiseUnits / (job.pieces.rows * line);
   return run.parallel_by(together, images * blocks * job.pieces.each, depthwise_task, &job);
 }

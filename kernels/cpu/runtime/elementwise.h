@@ -1,4 +1,4 @@
-// The elementwise driver: any number of axes, any strides, folded into rows and columns.
+// The host loop of elementwise: any number of axes, any strides, folded into rows and columns.
 //
 // Neighbouring axes that every view crosses at one stride become one.  The innermost axis becomes
 // the columns if it lies as the chain was compiled (full and row operands at stride 1, col and
@@ -9,7 +9,7 @@
 // are staged: small tiles of them are copied together, or apart, on the stack.
 #pragma once
 #include "runtime/check.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 #include "runtime/rows.h"
 #include "runtime/run.h"
 
@@ -43,7 +43,7 @@ inline uint8_t kind_of(const ElementwiseJob& job, int32_t v) {
   return v < job.type->operands ? job.type->kind[v] : static_cast<uint8_t>(TRACEA_FULL);
 }
 
-inline void fold_axes(ElementwiseJob& job, const Box* views, int32_t rank) {
+inline void fold_axes(ElementwiseJob& job, const TensorView* views, int32_t rank) {
   for (int32_t axis = 0; axis < rank; ++axis) {
     const int64_t dim = views[0].dims[axis];
     if (dim == 1) continue;
@@ -105,14 +105,14 @@ inline int64_t divide_work(const Run& run, ElementwiseJob& job) {
   const bool inside = job.by_lines || job.outer == 1;
   job.col_chunk = job.cols > 2 * kGrain ? kGrain : job.cols;
   if (inside && job.rows == 1) {
-    const int64_t parts = run.even(ceil_div(job.cols, least(job.col_chunk, grain)), job.cols);
-    job.col_chunk = least(job.cols, ceil_div(ceil_div(job.cols, parts), 16) * 16);
+    const int64_t parts = run.even(ceil_div(job.cols, min(job.col_chunk, grain)), job.cols);
+    job.col_chunk = min(job.cols, ceil_div(ceil_div(job.cols, parts), 16) * 16);
   }
-  job.row_chunk = least(job.rows, most(grain / job.col_chunk, 1));
+  job.row_chunk = min(job.rows, max(grain / job.col_chunk, 1));
   if (inside)
     job.row_chunk = ceil_div(job.rows, run.even(ceil_div(job.rows, job.row_chunk), job.rows));
   const bool whole = job.row_chunk == job.rows && job.col_chunk == job.cols;
-  job.outer_chunk = whole ? most(grain / (job.rows * job.cols), 1) : 1;
+  job.outer_chunk = whole ? max(grain / (job.rows * job.cols), 1) : 1;
   job.outer_chunk = ceil_div(job.outer, run.even(ceil_div(job.outer, job.outer_chunk), job.outer));
   job.row_tasks = ceil_div(job.rows, job.row_chunk);
   job.col_tasks = ceil_div(job.cols, job.col_chunk);
@@ -140,12 +140,12 @@ inline void point(const ElementwiseJob& job, tracea_chain_tile& tile, int32_t v,
 __attribute__((noinline)) inline void run_staged(const ElementwiseJob& job, char* const* data,
                                                  int64_t rows, int64_t cols) {
   alignas(64) char stage[kMaxChainViews][kStage * 8];
-  const int64_t height = least(rows, kStageRows), width = kStage / height / 16 * 16;
+  const int64_t height = min(rows, kStageRows), width = kStage / height / 16 * 16;
   tracea_chain_tile tile;
   tracea_copy_tile copy[kMaxChainViews];
   for (int64_t row = 0; row < rows; row += height)
     for (int64_t col = 0; col < cols; col += width) {
-      tile.rows = least(height, rows - row), tile.cols = least(width, cols - col);
+      tile.rows = min(height, rows - row), tile.cols = min(width, cols - col);
       for (int32_t v = 0; v < job.views; ++v) {
         const int64_t at = row * job.row_stride[v] + col * job.col_stride[v];
         char* place = data[v] + at * job.size[v];
@@ -173,10 +173,10 @@ inline void elementwise_task(void* usr, size_t index) {
   const int64_t first = (job.by_lines ? task % job.outer_tasks : task / inner) * job.outer_chunk;
   const int64_t col = place % job.col_tasks * job.col_chunk;
   const int64_t row = place / job.col_tasks * job.row_chunk;
-  const int64_t last = least(job.outer, first + job.outer_chunk);
+  const int64_t last = min(job.outer, first + job.outer_chunk);
   tracea_chain_tile tile;
-  tile.rows = least(job.row_chunk, job.rows - row);
-  tile.cols = least(job.col_chunk, job.cols - col);
+  tile.rows = min(job.row_chunk, job.rows - row);
+  tile.cols = min(job.col_chunk, job.cols - col);
   char* data[kMaxChainViews];
   for (int64_t outer = first; outer < last; ++outer) {
     for (int32_t v = 0; v < job.views; ++v) {
@@ -190,7 +190,7 @@ inline void elementwise_task(void* usr, size_t index) {
 }
 
 // The chain over boxes of `rank` axes and equal sizes, operands first.
-inline bool apply_chain(Run& run, int32_t chain, const Box* boxes, int32_t rank) {
+inline bool apply_chain(Run& run, int32_t chain, const TensorView* boxes, int32_t rank) {
   ElementwiseJob job = {};
   job.type = &tracea_chain_types[chain];
   job.chain = run.host.isa->chain[chain];
@@ -207,13 +207,13 @@ inline bool apply_chain(Run& run, int32_t chain, const Box* boxes, int32_t rank)
   return run.parallel(divide_work(run, job), elementwise_task, &job);
 }
 
-inline bool run_elementwise(Run& run, const Call& call, const Box* views) {
+inline bool run_elementwise(Run& run, const Call& call, const TensorView* views) {
   const int32_t rank = call.views[0].rank;
   bool empty = false;
   for (int32_t v = 0; v < call.view_count; ++v)
     for (int32_t axis = 0; axis < rank; ++axis) {
       if (views[v].dims[axis] != views[0].dims[axis])
-        return run.fault.fail("The views of an elementwise call differ in size at axis %d.", axis);
+        return run.error.fail("The views of an elementwise call differ in size at axis %d.", axis);
       empty = empty || views[v].dims[axis] == 0;
     }
   return empty || apply_chain(run, call.chain, views, rank);

@@ -1,4 +1,4 @@
-// The GEMM driver: checks the views, picks the tasks for the operands' layout and divides the work.
+// The host loop of GEMM: checks the views, picks the tasks for the operands' layout and divides the work.
 #pragma once
 #include "runtime/check.h"
 #include "runtime/gemm_rows.h"
@@ -27,17 +27,17 @@ inline Driver choose_driver(const Call& call, int64_t m) {
 
 // Blocks of k, each a multiple of 16 but the last; whole turns of split panels.
 inline void divide_k(GemmJob& job, int64_t wanted) {
-  job.k_blocks = most(1, ceil_div(job.k, most(wanted, 64)));
+  job.k_blocks = max(1, ceil_div(job.k, max(wanted, 64)));
   const int64_t unit = job.split ? TRACEA_SPLIT : TRACEA_PANEL;
   job.k_block = ceil_div(ceil_div(job.k, job.k_blocks), unit) * unit;
-  job.k_blocks = most(1, ceil_div(job.k, most(job.k_block, 1)));
+  job.k_blocks = max(1, ceil_div(job.k, max(job.k_block, 1)));
 }
 
 // Columns, groups of them and chunks of rows: enough tasks for every processor, of rows first
 // enough to make use of a packed panel.
 inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) {
   const int64_t widest = job.nv, panels = ceil_div(job.n, TRACEA_PANEL);
-  int64_t width = driver.tile_panels ? least(driver.tile_panels, widest) : widest;
+  int64_t width = driver.tile_panels ? min(driver.tile_panels, widest) : widest;
   constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
   const double work = static_cast<double>(job.m) * static_cast<double>(job.n) *
                       static_cast<double>(job.k);
@@ -48,22 +48,22 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
   };
   if (!driver.panel_group) {
     while (tasks(1) < wanted && job.m / (2 * job.chunks) >= 64) job.chunks *= 2;
-    while (!driver.tile_panels && tasks(1) < least(wanted, processors) && width > 1) --width;
+    while (!driver.tile_panels && tasks(1) < min(wanted, processors) && width > 1) --width;
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
   divide_k(job, (large && !job.row_scale) || job.packs ? kDepthBlock : job.k);
-  if (job.packs && job.w_column == 1) divide_k(job, least(job.k_block, kThinPack));
-  int64_t together = job.m >= 64 ? 1 : least(most(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
-  if (job.packs) together = most(1, kPackFloats / (width * TRACEA_PANEL * most(job.k_block, 1)));
+  if (job.packs && job.w_column == 1) divide_k(job, min(job.k_block, kThinPack));
+  int64_t together = job.m >= 64 ? 1 : min(max(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
+  if (job.packs) together = max(1, kPackFloats / (width * TRACEA_PANEL * max(job.k_block, 1)));
   else if (job.w_exact) divide_k(job, kThinBlock), together = 16;
   else if (job.k_blocks > 1) together = 8;
   while (together > 1 && tasks(together) < wanted) together /= 2;
-  job.per_group = least(job.columns, driver.panel_group ? driver.panel_group : together);
+  job.per_group = min(job.columns, driver.panel_group ? driver.panel_group : together);
   job.per_task = 1;
   if (work < kSmall) {
     job.per_group = job.columns;
-    job.per_task = most(1, static_cast<int64_t>(kSmall / most(static_cast<int64_t>(work), 1)));
+    job.per_task = max(1, static_cast<int64_t>(kSmall / max(static_cast<int64_t>(work), 1)));
   }
   job.groups = ceil_div(job.columns, job.per_group);
   job.prefetch = driver.prefetch && !job.w_exact;
@@ -71,7 +71,7 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
 
 inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
   divide_work(job, driver, run.host.processors);
-  job.ahead = run.ahead;
+  job.next_weights = run.next_weights;
   job.caller = pthread_self();
   job.streams = streams(job);
   const int64_t tasks = ceil_div(job.items, job.per_task) * job.groups * job.chunks;
@@ -101,7 +101,7 @@ inline bool check_gemm(Signature& call) {
 }
 
 // Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
-inline bool lies_as(const GemmJob& job, const Box& box, uint8_t kind) {
+inline bool lies_as(const GemmJob& job, const TensorView& box, uint8_t kind) {
   const bool by_row = kind == TRACEA_FULL || kind == TRACEA_COL;
   const bool by_column = kind == TRACEA_FULL || kind == TRACEA_ROW;
   const int64_t *dims = box.dims + job.outer, *strides = box.strides + job.outer;
@@ -109,8 +109,8 @@ inline bool lies_as(const GemmJob& job, const Box& box, uint8_t kind) {
          (job.n == 1 || strides[1] == by_column);
 }
 
-inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& job) {
-  const Box &x = *job.x, &w = *job.w, &y = job.results[0];
+inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, GemmJob& job) {
+  const TensorView &x = *job.x, &w = *job.w, &y = job.results[0];
   const int32_t o = job.outer;
   const int64_t layout = call.ints[gemm_call::kLayout], *wide = w.dims + o;
   const bool by_row = layout == gemm_call::kLayoutKn;
@@ -131,7 +131,7 @@ inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& j
   else
     ok = ok && wide[by_row ? 0 : 1] == job.k && wide[by_row ? 1 : 0] == job.n;
   if (layout == gemm_call::kLayoutInt16) {
-    const Box &rows = views[3], &columns = views[4];
+    const TensorView &rows = views[3], &columns = views[4];
     ok = ok && rows.is(job.m) && (job.m <= 1 || rows.strides[0] == 1) &&
          columns.is(ceil_div(job.n, TRACEA_PANEL) * TRACEA_PANEL) && columns.strides[0] == 1;
     job.row_scale = rows.f32(), job.column_scale = columns.f32();
@@ -146,12 +146,12 @@ inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& j
     for (int32_t v = 0; v < call.view_count; ++v)
       ok = ok && (v == 2 || views[v].dims[axis] == y.dims[axis]);
   }
-  return ok || run.fault.fail("The views of a gemm do not fit together (M %lld, N %lld, K %lld).",
+  return ok || run.error.fail("The views of a gemm do not fit together (M %lld, N %lld, K %lld).",
                               static_cast<long long>(job.m), static_cast<long long>(job.n),
                               static_cast<long long>(job.k));
 }
 
-inline bool run_gemm(Run& run, const Call& call, const Box* views) {
+inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
   GemmJob job = {};
   job.isa = run.host.isa;
   job.type = call.chain_type();

@@ -1,6 +1,6 @@
 // Products by a matrix of which only some blocks are stored: y = chain(x * w + bias).
 //
-// Places number the blocks of the dense matrix, panel after panel, along k in each; the L1 map
+// ViewCache number the blocks of the dense matrix, panel after panel, along k in each; the L1 map
 // lists the places that are stored, in ascending order, as the blocks themselves lie.  Rows of x
 // are packed by sixteen first.  A row with a NaN or an infinity gives NaN in every column that skips
 // it, as the products by zero would: those sums begin with what the skipped blocks add to them.
@@ -29,7 +29,7 @@ struct BlocksJob {
 
 enum Packing : int32_t { kAsItLies, kUnderWay, kPacked };
 
-inline GemmJob stored_job(Run& run, const Call& call, const Box* views) {
+inline GemmJob stored_job(Run& run, const Call& call, const TensorView* views) {
   GemmJob gemm = {};
   gemm.isa = run.host.isa;
   gemm.type = call.chain_type();
@@ -75,7 +75,7 @@ inline void pack_group(const BlocksJob& job, int64_t group) {
   const int64_t row = group * kGroup;
   float* to = job.packed + group * job.depth * kGroup;
   tracea_gemm_pack_tile tile;
-  tile.k = gemm.k, tile.columns = least(kGroup, gemm.m - row);
+  tile.k = gemm.k, tile.columns = min(kGroup, gemm.m - row);
   tile.from = gemm.x->f32() + row * gemm.x_row;
   tile.row = gemm.x_step, tile.column = gemm.x_row;
   tile.to = to, tile.panel = 0;
@@ -135,10 +135,10 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
   alignas(64) float finished[kGroup * kWide], begun[kGroup * TRACEA_PANEL];
   const GemmJob& gemm = job.gemm;
   const int64_t row = group * kGroup, n0 = panel * TRACEA_PANEL;
-  const int64_t columns = least(end * TRACEA_PANEL, gemm.n) - n0;
+  const int64_t columns = min(end * TRACEA_PANEL, gemm.n) - n0;
   const int64_t y_row = gemm.results[0].strides[0];
   tracea_blocks_tile tile;
-  tile.rows = static_cast<int32_t>(least(kGroup, gemm.m - row));
+  tile.rows = static_cast<int32_t>(min(kGroup, gemm.m - row));
   tile.a = job.packed ? job.packed + group * job.depth * kGroup : gemm.x->f32();
   tile.a_step = job.a_step, tile.block = job.block;
   for (int64_t p = panel; p < end; ++p) {
@@ -146,7 +146,7 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
     tile.b = gemm.w->f32() + low * job.block * TRACEA_PANEL;
     tile.place = job.places + low, tile.count = high - low;
     tile.first = p * places_of_panel(job);
-    tile.last = static_cast<int32_t>(least(TRACEA_PANEL, gemm.n - n));
+    tile.last = static_cast<int32_t>(min(TRACEA_PANEL, gemm.n - n));
     tile.init = gemm.bias ? gemm.bias->f32() + n : nullptr;
     tile.init_stride = 0;
     if (!job.finite[group]) {
@@ -188,20 +188,20 @@ inline void blocks_task(void* usr, size_t index) {
   const int64_t first = part_begins(job, task % job.tasks_per_chunk);
   const int64_t last = part_begins(job, task % job.tasks_per_chunk + 1);
   const int64_t begin = chunk * job.groups_per_chunk;
-  const int64_t count = least(job.groups - begin, job.groups_per_chunk);
+  const int64_t count = min(job.groups - begin, job.groups_per_chunk);
   // Tasks of a chunk begin with different groups, so that each packs some of them.
   const int64_t turn = task % job.tasks_per_chunk * count / job.tasks_per_chunk;
   for (int64_t panel = first; panel < last; panel += kTogether)
     for (int64_t i = 0; i < count; ++i) {
       const int64_t group = begin + (i + turn) % count;
       want_group(job, group);
-      blocks_tile(job, group, panel, least(panel + kTogether, last));
+      blocks_tile(job, group, panel, min(panel + kTogether, last));
     }
 }
 
-inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJob& job) {
+inline bool blocks_shapes(Run& run, const Call& call, const TensorView* views, BlocksJob& job) {
   GemmJob& gemm = job.gemm;
-  const Box &x = views[0], &w = views[1], &places = views[3];
+  const TensorView &x = views[0], &w = views[1], &places = views[3];
   const int64_t lane = job.pairs ? 2 : 1;  // elements of x and w in four bytes
   gemm.m = x.dims[0], gemm.k = x.dims[1] / lane;
   bool ok = stored_results(gemm);
@@ -214,7 +214,7 @@ inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJo
                             w.strides[0] == job.block * TRACEA_PANEL * lane)) &&
        (job.stored <= 1 || places.strides[0] == 1);
   if (!ok)
-    return run.fault.fail("The views of a gemm_blocks do not fit together (M %lld, N %lld, K %lld).",
+    return run.error.fail("The views of a gemm_blocks do not fit together (M %lld, N %lld, K %lld).",
                           static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
                           static_cast<long long>(gemm.k));
   job.places = reinterpret_cast<const int32_t*>(places.data);
@@ -225,14 +225,14 @@ inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJo
               !__builtin_mul_overflow(job.groups, job.depth, &job.packed_floats) &&
               !__builtin_mul_overflow(job.packed_floats, kGroup, &job.packed_floats);
   if (!fits || job.packed_floats > INT64_MAX / 8)
-    return run.fault.fail("A gemm_blocks is larger than memory.");
+    return run.error.fail("A gemm_blocks is larger than memory.");
   bool sorted = job.stored == 0 || (job.places[0] >= 0 && job.places[job.stored - 1] < in_all);
   for (int64_t i = 1; i < job.stored; ++i) sorted &= job.places[i - 1] < job.places[i];
-  return sorted || run.fault.fail("The map of a gemm_blocks does not list places of its matrix "
+  return sorted || run.error.fail("The map of a gemm_blocks does not list places of its matrix "
                                   "in ascending order.");
 }
 
-inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
+inline bool run_gemm_blocks(Run& run, const Call& call, const TensorView* views) {
   BlocksJob job = {};
   GemmJob& gemm = job.gemm = stored_job(run, call, views);
   job.pairs = call.opcode == kGemmBlocksBf16;
@@ -242,7 +242,7 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   if (gemm.m == 0 || gemm.n == 0) return true;
   gemm.x_row = gemm.x->strides[0] / (job.pairs ? 2 : 1), gemm.x_step = gemm.x->strides[1];
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
-  job.groups_per_chunk = most(1, least(job.groups, near / most(job.depth, 1)));
+  job.groups_per_chunk = max(1, min(job.groups, near / max(job.depth, 1)));
   job.chunks = ceil_div(job.groups, job.groups_per_chunk);
   const int64_t wanted = run.host.processors > 1 ? 4 * run.host.processors : 1;
   const int64_t share = ceil_div(panels, ceil_div(wanted, job.chunks));

@@ -29,7 +29,7 @@ inline void masked_tile(MaskedJob& job, int64_t row, int64_t rows, int64_t first
   constexpr int64_t kWide = kMaskedPanels * TRACEA_PANEL;
   alignas(64) float finished[kMaskedRows * kWide];
   const GemmJob& gemm = job.gemm;
-  const int64_t n0 = first * TRACEA_PANEL, columns = least(end * TRACEA_PANEL, gemm.n) - n0;
+  const int64_t n0 = first * TRACEA_PANEL, columns = min(end * TRACEA_PANEL, gemm.n) - n0;
   const int64_t y_row = gemm.results[0].strides[0];
   tracea_masked_tile tile;
   tile.k = gemm.k;
@@ -41,7 +41,7 @@ inline void masked_tile(MaskedJob& job, int64_t row, int64_t rows, int64_t first
     const int64_t n = panel * TRACEA_PANEL;
     tile.mask = reinterpret_cast<const uint32_t*>(job.map + panel * job.map_row + 1);
     tile.b = gemm.w->data + masked_start(job, panel) * job.size;
-    tile.last = static_cast<int32_t>(least(TRACEA_PANEL, gemm.n - n));
+    tile.last = static_cast<int32_t>(min(TRACEA_PANEL, gemm.n - n));
     tile.bias = gemm.bias ? gemm.bias->f32() + n : nullptr;
     tile.c = in_place(gemm) ? gemm.results[0].f32() + row * y_row + n : finished + (n - n0);
     if (job.kernel(&tile) != gemm.w->data + masked_start(job, panel + 1) * job.size)
@@ -55,23 +55,23 @@ inline void masked_tile(MaskedJob& job, int64_t row, int64_t rows, int64_t first
 inline void masked_task(void* usr, size_t index) {
   MaskedJob& job = *static_cast<MaskedJob*>(usr);
   const int64_t begin = static_cast<int64_t>(index) * job.per_task;
-  const int64_t end = least(job.panels, begin + job.per_task);
+  const int64_t end = min(job.panels, begin + job.per_task);
   for (int64_t panel = begin; panel < end; panel += kMaskedPanels)
     for (int64_t row = 0; row < job.gemm.m; row += kMaskedRows)
-      masked_tile(job, row, least(kMaskedRows, job.gemm.m - row), panel,
-                  least(panel + kMaskedPanels, end));
+      masked_tile(job, row, min(kMaskedRows, job.gemm.m - row), panel,
+                  min(panel + kMaskedPanels, end));
 }
 
-inline bool masked_shapes(Run& run, const Box* views, MaskedJob& job) {
+inline bool masked_shapes(Run& run, const TensorView* views, MaskedJob& job) {
   GemmJob& gemm = job.gemm;
-  const Box &x = views[0], &w = views[1], &map = views[3];
+  const TensorView &x = views[0], &w = views[1], &map = views[3];
   gemm.m = x.dims[0], gemm.k = x.dims[1];
   job.stored = w.dims[0];
   const bool ok = stored_results(gemm) && (job.stored <= 1 || w.strides[0] == 1) &&
                   map.dims[0] == ceil_div(gemm.n, TRACEA_PANEL) &&
                   map.dims[1] == 1 + ceil_div(gemm.k, 2) && map.strides[1] == 1;
   if (!ok)
-    return run.fault.fail("The views of a gemm_masked do not fit together (M %lld, N %lld, K %lld).",
+    return run.error.fail("The views of a gemm_masked do not fit together (M %lld, N %lld, K %lld).",
                           static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
                           static_cast<long long>(gemm.k));
   job.panels = map.dims[0];
@@ -80,10 +80,10 @@ inline bool masked_shapes(Run& run, const Box* views, MaskedJob& job) {
   for (int64_t panel = 0; panel < job.panels; ++panel)
     sorted &= masked_start(job, panel) >= 0 &&
               masked_start(job, panel) <= masked_start(job, panel + 1);
-  return sorted || run.fault.fail("The map of a gemm_masked does not say where panels begin.");
+  return sorted || run.error.fail("The map of a gemm_masked does not say where panels begin.");
 }
 
-inline bool run_gemm_masked(Run& run, const Call& call, const Box* views) {
+inline bool run_gemm_masked(Run& run, const Call& call, const TensorView* views) {
   MaskedJob job = {};
   GemmJob& gemm = job.gemm = stored_job(run, call, views);
   const bool halves = call.opcode == kGemmMaskedBf16;
@@ -95,7 +95,7 @@ inline bool run_gemm_masked(Run& run, const Call& call, const Box* views) {
   const int64_t wanted = run.host.processors > 1 ? 4 * run.host.processors : 1;
   job.per_task = ceil_div(job.panels, wanted);
   if (!run.parallel(ceil_div(job.panels, job.per_task), masked_task, &job)) return false;
-  return !job.odd || run.fault.fail("The map of a gemm_masked does not fit the numbers stored.");
+  return !job.odd || run.error.fail("The map of a gemm_masked does not fit the numbers stored.");
 }
 
 }  // namespace tracea

@@ -16,7 +16,7 @@ inline void dot_task(void* usr, size_t index) {
   const int64_t task = static_cast<int64_t>(index);
   const Item item = item_of(job, task / job.groups);
   const int64_t first = task % job.groups * job.per_group;
-  const int64_t last = least(job.n, first + job.per_group);
+  const int64_t last = min(job.n, first + job.per_group);
   float* y = reinterpret_cast<float*>(item.result[0]);
   tracea_gemm_dot_tile tile;
   tile.m = job.m, tile.k = job.k;
@@ -24,7 +24,7 @@ inline void dot_task(void* usr, size_t index) {
   tile.ldb = job.w_column;
   tile.ldc = !in_place(job) ? kDotColumns : job.results[0].strides[job.outer];
   for (int64_t n = first; n < last; n += kDotColumns) {
-    tile.n = least(kDotColumns, last - n);
+    tile.n = min(kDotColumns, last - n);
     tile.b = item.w + n * job.w_column;
     tile.bias = job.bias ? job.bias->f32() + n : nullptr;
     tile.c = in_place(job) ? y + n : block;
@@ -37,9 +37,9 @@ inline void dot_task(void* usr, size_t index) {
 }
 
 inline bool run_dot(Run& run, GemmJob& job) {
-  const int64_t wanted = most(1, 4 * run.host.processors / job.items);
-  const int64_t even = ceil_div(job.n, wanted), some = kDotFloats / most(job.k, 1);
-  job.per_group = ceil_div(most(1, least(even, some)), kDotGrain) * kDotGrain;
+  const int64_t wanted = max(1, 4 * run.host.processors / job.items);
+  const int64_t even = ceil_div(job.n, wanted), some = kDotFloats / max(job.k, 1);
+  job.per_group = ceil_div(max(1, min(even, some)), kDotGrain) * kDotGrain;
   job.groups = ceil_div(job.n, job.per_group);
   return run.parallel(job.items * job.groups, dot_task, &job);
 }

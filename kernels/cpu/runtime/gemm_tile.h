@@ -14,7 +14,7 @@ namespace tracea {
 
 constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
 constexpr int64_t kPage = 4096;    // bytes
-constexpr int64_t kAheadLines = 9 * 1024;  // of the next product: half of a small L2
+constexpr int64_t kMaxPrefetchLinesOfGemm = 9 * 1024;  // of the next product: half of a small L2
 constexpr int64_t kFarFloats = 2 << 20;    // a result that is not in L2 any more when it is read
 
 struct GemmJob {
@@ -23,7 +23,7 @@ struct GemmJob {
   tracea_gemm_end_fn end;  // or null
   tracea_chain_fn chain;
   const tracea_chain_type* type;
-  const Box *x, *w, *bias, *extra, *results;  // bias may be null
+  const TensorView *x, *w, *bias, *extra, *results;  // bias may be null
   int32_t parts;                              // results side by side; with a chain one
   int32_t outer;                              // leading axes: as many products of their own
   int32_t mr, nv;          // largest register tile
@@ -36,7 +36,7 @@ struct GemmJob {
   int64_t columns, per_group, groups, chunks, per_task;  // tasks: items / per_task * groups * chunks
   int64_t k_block, k_blocks;
   int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums
-  Ahead ahead;
+  WeightPrefetch next_weights;
   pthread_t caller;     // whose thread runs the first tasks
   int32_t joined;       // 1 once another thread runs some
   Slots slots;
@@ -51,7 +51,7 @@ struct Item {
 };
 
 // Where item `at` of a view begins, in elements.
-inline int64_t item_offset(const GemmJob& job, const Box& box, int64_t at) {
+inline int64_t item_offset(const GemmJob& job, const TensorView& box, int64_t at) {
   int64_t offset = 0;
   for (int32_t axis = job.outer; axis-- > 0; at /= job.results[0].dims[axis])
     offset += at % job.results[0].dims[axis] * box.strides[axis];
@@ -113,9 +113,9 @@ inline void split_tile(const GemmJob& job, int64_t item, const GemmTile& at, con
                        int64_t ldc) {
   int64_t first = 0;
   for (int32_t i = 0; i < job.parts; ++i) {
-    const Box& box = job.results[i];
+    const TensorView& box = job.results[i];
     const int64_t width = box.dims[job.outer + 1], stride = box.strides[job.outer];
-    const int64_t from = most(at.column, first), to = least(at.column + at.columns, first + width);
+    const int64_t from = max(at.column, first), to = min(at.column + at.columns, first + width);
     float* y = box.f32() + item_offset(job, box, item) + at.row * stride - first;
     for (int32_t r = 0; from < to && r < at.rows; ++r)
       memcpy(y + r * stride + from, c + r * ldc + from - at.column,
@@ -135,26 +135,26 @@ inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; 
 
 // Whether the result goes past the caches: written the usual way, its lines would be read first.
 inline bool streams(const GemmJob& job) {
-  const Box& y = job.results[0];
+  const TensorView& y = job.results[0];
   const int64_t row = y.strides[job.outer];
   return in_place(job) && job.items == 1 && job.m * job.n >= kFarFloats && row % TRACEA_PANEL == 0 &&
          reinterpret_cast<uintptr_t>(y.data) % kAlign == 0;
 }
 
 // What the kernels are to prefetch during one column: `segments` runs of cache lines.
-struct Wanted {
+struct PrefetchRange {
   const float* from;
   int64_t lines, segments, stride;
 };
 
 // The share of row block `b` of `blocks`: pieces of so many bytes, of one segment.
-inline int32_t share_of(const Wanted& wanted, int64_t piece, int64_t b, int64_t blocks,
+inline int32_t share_of(const PrefetchRange& wanted, int64_t piece, int64_t b, int64_t blocks,
                         const char** first) {
   if (!wanted.from) return 0;
   const int64_t s = wanted.segments > 1 ? b * wanted.segments / blocks : 0;
   const int64_t begin = s ? ceil_div(s * blocks, wanted.segments) : 0;
   const int64_t end = wanted.segments > 1 ? ceil_div((s + 1) * blocks, wanted.segments) : blocks;
-  const int64_t pieces = ceil_div(wanted.lines * kAlign, piece), all = most(end - begin, 1);
+  const int64_t pieces = ceil_div(wanted.lines * kAlign, piece), all = max(end - begin, 1);
   const int64_t from = pieces * (b - begin) / all, to = pieces * (b - begin + 1) / all;
   *first = reinterpret_cast<const char*>(wanted.from + s * wanted.stride) + from * piece;
   return static_cast<int32_t>(to - from);
@@ -179,18 +179,18 @@ inline const float* panels_at(const GemmJob& job, const Part& part, int64_t i, i
 
 // The column `i` columns behind the first one that this thread takes of the next product: the
 // caller's thread begins at the front, another (of two) in the middle.
-inline Wanted column_after(const GemmJob& job, bool calls, int64_t i) {
-  const Ahead& next = job.ahead;
+inline PrefetchRange column_after(const GemmJob& job, bool calls, int64_t i) {
+  const WeightPrefetch& next = job.next_weights;
   const int64_t columns = ceil_div(next.panels, job.nv);
   const int64_t p = (calls || !columns ? 0 : next.panels * (columns / 2) / columns) + i * job.nv;
-  const int64_t count = most(0, least(job.nv, next.panels - p));
+  const int64_t count = max(0, min(job.nv, next.panels - p));
   if (count == 0) return {};
-  return {next.from + p * next.lines * TRACEA_PANEL, least(count * next.lines, kAheadLines), 1, 0};
+  return {next.from + p * next.lines * TRACEA_PANEL, min(count * next.lines, kMaxPrefetchLinesOfGemm), 1, 0};
 }
 
 // Column `i`, which is `ahead` columns behind the one at hand, or what this thread multiplies by
 // where its share of the columns has ended.
-inline Wanted column_or_next(const GemmJob& job, const Part& part, int64_t i, int64_t ahead) {
+inline PrefetchRange column_or_next(const GemmJob& job, const Part& part, int64_t i, int64_t ahead) {
   const bool calls = pthread_equal(job.caller, pthread_self());
   const int64_t half = ceil_div(job.groups, 2) * job.per_group;
   const bool first = calls && i - ahead < half && __atomic_load_n(&job.joined, __ATOMIC_RELAXED);
@@ -204,7 +204,7 @@ inline Wanted column_or_next(const GemmJob& job, const Part& part, int64_t i, in
 
 // The column `ahead` columns after `i` in the order of the task, or of the next tasks: the lines
 // its panels lie in.
-inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int64_t block,
+inline PrefetchRange panels_ahead(const GemmJob& job, const Part& part, int64_t i, int64_t block,
                            int64_t ahead) {
   if (job.w_exact) return {};
   if (job.packs) {
@@ -212,7 +212,7 @@ inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int6
     i += (part.last - part.first) * ahead;
     if (i >= job.columns) return {};
     const int64_t n0 = first_panel(job, i) * TRACEA_PANEL;
-    const int64_t n1 = least(job.n, first_panel(job, i + 1) * TRACEA_PANEL);
+    const int64_t n1 = min(job.n, first_panel(job, i + 1) * TRACEA_PANEL);
     return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0};
   }
   if (job.k_blocks == 1) return column_or_next(job, part, i + ahead, ahead);
@@ -220,7 +220,7 @@ inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int6
     if (++i == part.last) i = part.first, ++block;
   if (i >= job.columns || block >= job.k_blocks) return {};
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
-  return {panels_at(job, part, i, k0), least(job.k_block, job.k - k0), panels, job.w_panel};
+  return {panels_at(job, part, i, k0), min(job.k_block, job.k - k0), panels, job.w_panel};
 }
 
 // One register-tile column over the rows of the part and one block of k.
@@ -228,20 +228,20 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   alignas(64) float finished[kMaxTile];
   const int64_t p0 = first_panel(job, i), p1 = first_panel(job, i + 1), n0 = p0 * TRACEA_PANEL;
   const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.mr);
-  const int64_t k0 = block * job.k_block, columns = least(p1 * TRACEA_PANEL, job.n) - n0;
+  const int64_t k0 = block * job.k_block, columns = min(p1 * TRACEA_PANEL, job.n) - n0;
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
-  Wanted wanted = {};
+  PrefetchRange wanted = {};
   if (job.prefetch) wanted = panels_ahead(job, part, i, block, 1);
   // Of what will be prefetched a column later, one line of every page.  Where that is in memory is
   // then known: prefetches that had to look it up would wait in line, and the loads behind them.
-  const Wanted later = panels_ahead(job, part, i, block, job.prefetch ? 2 : 1);
+  const PrefetchRange later = panels_ahead(job, part, i, block, job.prefetch ? 2 : 1);
   float* y = reinterpret_cast<float*>(part.item.result[0]);
   const int64_t y_row = job.results[0].strides[job.outer];
   // Sums between blocks of k: where the result will be, or in scratch if more is to follow.
   const int64_t ld = in_place(job) ? y_row : job.sum_row;
   float* sums = !in_place(job) ? part.sums + n0 - part.panel(job) * TRACEA_PANEL : y + part.row * ld + n0;
   tracea_gemm_tile tile = {};
-  tile.k = least(job.k_block, job.k - k0);
+  tile.k = min(job.k_block, job.k - k0);
   tile.lda = job.x_row;
   tile.a_step = job.x_step;
   tile.b = panels_at(job, part, i, k0);
@@ -283,8 +283,8 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
 inline void pack_block(const GemmJob& job, const Part& part, int64_t block) {
   const int64_t n0 = part.panel(job) * TRACEA_PANEL, k0 = block * job.k_block;
   tracea_gemm_pack_tile tile;
-  tile.k = least(job.k_block, job.k - k0);
-  tile.columns = least(first_panel(job, part.last) * TRACEA_PANEL, job.n) - n0;
+  tile.k = min(job.k_block, job.k - k0);
+  tile.columns = min(first_panel(job, part.last) * TRACEA_PANEL, job.n) - n0;
   tile.from = part.item.w + k0 * job.w_row + n0 * job.w_column;
   tile.row = job.w_row;
   tile.column = job.w_column;
@@ -303,13 +303,13 @@ inline void gemm_task(void* usr, size_t index) {
   const int slot = scratch ? claim_slot(job.slots) : 0;
   float* memory = scratch ? reinterpret_cast<float*>(memory_of(job.slots, slot)) : nullptr;
   int32_t state = 0;
-  for (int64_t at = first; at < least(job.items, first + job.per_task); ++at) {
+  for (int64_t at = first; at < min(job.items, first + job.per_task); ++at) {
     const Item item = item_of(job, at);
     const Part part = {item,
                        job.m * chunk / job.chunks,
                        job.m * (chunk + 1) / job.chunks,
                        group * job.per_group,
-                       least(job.columns, (group + 1) * job.per_group),
+                       min(job.columns, (group + 1) * job.per_group),
                        memory,
                        memory + job.packed_floats,
                        &state};

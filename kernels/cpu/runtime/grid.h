@@ -1,4 +1,4 @@
-// The grid driver: numbers that count along axes, start + Σ step[axis] · index[axis].
+// The host loop of grid: numbers that count along axes, start + Σ step[axis] · index[axis].
 #pragma once
 #include "runtime/check.h"
 #include "runtime/run.h"
@@ -6,7 +6,7 @@
 namespace tracea {
 
 struct GridJob {
-  const Box* y;
+  const TensorView* y;
   const double* floats;  // where the numbers start, then a step for each axis
   int32_t last;
   int64_t lines, chunk;  // of the last axis
@@ -14,10 +14,10 @@ struct GridJob {
 
 inline void grid_task(void* usr, size_t task) {
   const GridJob& job = *static_cast<const GridJob*>(usr);
-  const Box& y = *job.y;
+  const TensorView& y = *job.y;
   const int64_t begin = static_cast<int64_t>(task) * job.chunk;
   const double step = job.floats[grid_call::kSteps + job.last];
-  for (int64_t line = begin; line < least(job.lines, begin + job.chunk); ++line) {
+  for (int64_t line = begin; line < min(job.lines, begin + job.chunk); ++line) {
     double first = job.floats[grid_call::kStart];
     int64_t offset = 0;
     for (int64_t axis = job.last, at = line; axis-- > 0; at /= y.dims[axis]) {
@@ -37,12 +37,12 @@ inline bool check_grid(Signature& call) {
          call.fail("steps that are not one for each axis");
 }
 
-inline bool run_grid(Run& run, const Call& call, const Box* views) {
+inline bool run_grid(Run& run, const Call& call, const TensorView* views) {
   GridJob job = {views, call.floats, call.views[0].rank - 1, 1, 0};
   for (int32_t axis = 0; axis < job.last; ++axis) job.lines *= views->dims[axis];
   const int64_t line = views->dims[job.last];
   if (job.lines == 0 || line == 0) return true;
-  job.chunk = most(run.worth(kGrain) / line, 1);
+  job.chunk = max(run.worth(kGrain) / line, 1);
   return run.parallel(ceil_div(job.lines, job.chunk), grid_task, &job);
 }
 

@@ -1,8 +1,8 @@
-// The driver that rounds blocked images to 16-bit integers with a scale for each image; or only
+// The host loop that rounds blocked images to 16-bit integers with a scale for each image; or only
 // finds the scale.
 #pragma once
 #include "runtime/blocked.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 
 namespace tracea {
 
@@ -12,14 +12,14 @@ constexpr int64_t kImageTask = 32 * 1024;  // floats
 
 struct ImagesJob {
   tracea_image_fn range, round;
-  const Box* x;
+  const TensorView* x;
   Canvas y;
   int64_t last;  // channels of the last block
-  Pieces pieces;
+  LinePartition partition;
   float *found, *times, *scale;  // largest and spoilt of each task; what each image is multiplied by
 };
 
-inline tracea_image_tile image_tile(const ImagesJob& job, const Piece& at) {
+inline tracea_image_tile image_tile(const ImagesJob& job, const LineRange& at) {
   const int64_t* s = job.x->strides;
   tracea_image_tile tile = {};
   tile.rows = at.last - at.first, tile.cols = job.x->dims[3] * kLanes;
@@ -31,14 +31,14 @@ inline tracea_image_tile image_tile(const ImagesJob& job, const Piece& at) {
 inline void image_range_task(void* usr, size_t index) {
   const ImagesJob& job = *static_cast<const ImagesJob*>(usr);
   const int64_t task = static_cast<int64_t>(index);
-  tracea_image_tile tile = image_tile(job, job.pieces.at(task));
+  tracea_image_tile tile = image_tile(job, job.partition.at(task));
   job.range(&tile);
   job.found[2 * task] = tile.high, job.found[2 * task + 1] = tile.spoilt;
 }
 
 inline void image_round_task(void* usr, size_t index) {
   const ImagesJob& job = *static_cast<const ImagesJob*>(usr);
-  const Piece at = job.pieces.at(static_cast<int64_t>(index));
+  const LineRange at = job.partition.at(static_cast<int64_t>(index));
   tracea_image_tile tile = image_tile(job, at);
   tile.times = job.times[at.n];
   tile.y = reinterpret_cast<int16_t*>(job.y.row(at.n, at.block, at.first));
@@ -60,8 +60,8 @@ inline void find_scales(const ImagesJob& job, int64_t tasks) {
   }
 }
 
-inline bool run_whole_images(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1], &scale = views[2];
+inline bool run_whole_images(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1], &scale = views[2];
   const bool rounds = call.views[1].kind != kNone;
   ImagesJob job = {};
   bool ok = blocked(x) && scale.is(x.dims[0]) && (x.dims[0] <= 1 || scale.strides[0] == 1);
@@ -77,12 +77,12 @@ inline bool run_whole_images(Run& run, const Call& call, const Box* views) {
     return true;
   }
   const int64_t line = x.dims[3] * kLanes;
-  job.pieces = Pieces(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kImageTask / line);
-  const int64_t of_image = x.dims[1] * job.pieces.each, tasks = x.dims[0] * of_image;
+  job.partition = LinePartition(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kImageTask / line);
+  const int64_t of_image = x.dims[1] * job.partition.each, tasks = x.dims[0] * of_image;
   Scratch scratch(run);
   job.found = reinterpret_cast<float*>(scratch.take((2 * tasks + x.dims[0]) * 4));
   job.times = job.found + 2 * tasks;
-  const int64_t together = kImageTask / (job.pieces.rows * line);
+  const int64_t together = kImageTask / (job.partition.rows * line);
   if (!job.found || !run.parallel_by(together, tasks, image_range_task, &job)) return false;
   find_scales(job, of_image);
   return !rounds || run.parallel_by(together, tasks, image_round_task, &job);

@@ -73,22 +73,22 @@ inline bool permitted(int level) {
 }
 
 // The level to run, or null with the reason.
-inline const tracea_isa_table* choose_isa(const tracea_library& library, Fault& fault) {
+inline const tracea_isa_table* choose_isa(const tracea_library& library, Error& error) {
   int cap = host_level();
   const char* wish = getenv("TRACEA_ISA");
   if (wish && *wish) {
     const int level = level_of(wish);
     if (level < 0)
-      return fault.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512, "
+      return error.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512, "
                         "avx512bf16, amxbf16.", wish),
              nullptr;
-    cap = static_cast<int>(least(cap, level));
+    cap = static_cast<int>(min(cap, level));
   }
   for (int32_t i = library.isas; i-- > 0;) {
     const int level = level_of(library.isa[i].isa);
     if (level <= cap && permitted(level)) return &library.isa[i];
   }
-  fault.fail(
+  error.fail(
       "This library holds kernels for %s and above, but here only %s may run; rebuild it for this "
       "processor or raise TRACEA_ISA.",
       library.isas ? library.isa[0].isa : "nothing", kLevels[cap]);

@@ -9,8 +9,8 @@ struct Node {
   Host host;
   Program program;
   char label[kMaxLabel];  // the node's own name, when calls are timed
-  Crew crew;              // written while it runs, whatever else is constant
-  Places* places;         // as well, once
+  ThreadRegistry registry;              // written while it runs, whatever else is constant
+  ViewCache* view_cache;         // as well, once
 };
 
 // Everything one call keeps on its stack besides the shapes.
@@ -21,7 +21,7 @@ struct Frame {
 };
 
 inline bool mismatch(Run& run, int32_t input, int32_t axis, int64_t actual, int64_t wanted) {
-  return run.fault.fail("Input %d has size %lld at axis %d, but must have %lld there.", input,
+  return run.error.fail("Input %d has size %lld at axis %d, but must have %lld there.", input,
                         static_cast<long long>(actual), axis, static_cast<long long>(wanted));
 }
 
@@ -55,7 +55,7 @@ inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t ra
     if (!ok) return false;
   }
   return actual == static_cast<size_t>(rank) ||
-         run.fault.fail("Input %d has %d axes, but must have %d.", input, static_cast<int>(actual),
+         run.error.fail("Input %d has %d axes, but must have %d.", input, static_cast<int>(actual),
                         rank);
 }
 
@@ -94,7 +94,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats&
     void* data = nullptr;
     if (!run.good(ort::KernelContext_GetInput(api, run.context, static_cast<size_t>(i), &value)))
       return false;
-    if (!value) return run.fault.fail("Input %d is missing.", i);
+    if (!value) return run.error.fail("Input %d is missing.", i);
     int64_t* dims = frame.dims + i * kMaxRank;
     const int32_t rank = program.inputs[i].rank;
     if (!read_dims(run, value, i, rank, dims) ||
@@ -115,7 +115,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats&
     bool repeats_it = false;
     for (int32_t axis = 0; axis < tensor.rank; ++axis) {
       if (!evaluate(tensor.dims[axis], frame.symbols, &wanted[axis]))
-        return run.fault.fail("The size of input %d at axis %d cannot be computed.", i, axis);
+        return run.error.fail("The size of input %d at axis %d cannot be computed.", i, axis);
       if (wanted[axis] == actual[axis]) continue;
       if (actual[axis] != 1 || !(tensor.loose >> axis & 1))
         return mismatch(run, i, axis, actual[axis], wanted[axis]);
@@ -135,14 +135,14 @@ inline bool bind_outputs(Run& run, const Program& program, Frame& frame) {
     for (int32_t axis = 0; axis < tensor.rank; ++axis)
       if (!evaluate(tensor.dims[axis], frame.symbols, &dims[axis]) || dims[axis] < 0 ||
           __builtin_mul_overflow(count, dims[axis], &count))
-        return run.fault.fail("The size of output %d at axis %d cannot be computed.", i, axis);
+        return run.error.fail("The size of output %d at axis %d cannot be computed.", i, axis);
     OrtValue* value = nullptr;
     void* data = nullptr;
     if (!run.good(ort::KernelContext_GetOutput(api, run.context, static_cast<size_t>(i),
                                                static_cast<const int64_t*>(dims),
                                                static_cast<size_t>(tensor.rank), &value)))
       return false;
-    if (!value) return run.fault.fail("Output %d is missing.", i);
+    if (!value) return run.error.fail("Output %d is missing.", i);
     if (!run.good(ort::GetTensorMutableData(api, value, &data))) return false;
     frame.buffers[program.input_count + i] = {address_of(data), count / element_size(tensor.type)};
   }
@@ -154,26 +154,26 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
                        char* small) {
   int64_t sizes[kMaxTemps], found[kMaxTemps], bytes = 0;
   Memory* temps = frame.buffers + program.input_count + program.output_count;
-  run.places = places_for(run.host.places, program, frame.symbols);
-  for (int32_t i = 0; !run.places && i < program.temp_count; ++i) {
+  run.view_cache = cached_views(run.host.view_cache, program, frame.symbols);
+  for (int32_t i = 0; !run.view_cache && i < program.temp_count; ++i) {
     int64_t *count = &temps[i].count, *size = &sizes[i];
     if (!evaluate(program.temps[i].count, frame.symbols, count) || *count < 0 ||
         __builtin_mul_overflow(*count, element_size(program.temps[i].type), size) ||
         *size > INT64_MAX / 4)
-      return run.fault.fail("The size of temp %d cannot be computed.", i);
+      return run.error.fail("The size of temp %d cannot be computed.", i);
     *size = program.temps[i].loop < 0 ? ceil_div(*size, kAlign) * kAlign : 0;
   }
-  bytes = run.places ? run.places->bytes : lay_out(program, sizes, found);
-  const int64_t* offsets = run.places ? run.places->offsets : found;
+  bytes = run.view_cache ? run.view_cache->bytes : lay_out(program, sizes, found);
+  const int64_t* offsets = run.view_cache ? run.view_cache->offsets : found;
   char* memory = program.temp_count == 0 || (bytes >= 0 && bytes <= kSmallArena) ? small
                                                                                  : arena.take(bytes);
   for (int32_t i = 0; memory && i < program.temp_count; ++i) {
     temps[i].data = memory + offsets[i];
-    if (run.places) temps[i].count = run.places->counts[i];
+    if (run.view_cache) temps[i].count = run.view_cache->counts[i];
   }
-  if (!memory || keeps(run.host.places)) return memory != nullptr;
-  if (Places* made = find_places(run, program, frame.symbols, frame.buffers, found, bytes))
-    keep(run.host.places, made);
+  if (!memory || keeps(run.host.view_cache)) return memory != nullptr;
+  if (ViewCache* made = fill_view_cache(run, program, frame.symbols, frame.buffers, found, bytes))
+    keep(run.host.view_cache, made);
   return true;
 }
 
@@ -195,7 +195,7 @@ inline bool run_program(Run& run, const Program& program) {
     return false;
   if (run.host.trace != kNoTrace)
     return run_traced(run, program, frame.symbols, frame.buffers);
-  return run_calls(run, program, frame.symbols, frame.buffers, [&](int32_t i) {
+  return execute(run, program, frame.symbols, frame.buffers, [&](int32_t i) {
     return run_call(run, program, i, frame.symbols, frame.buffers);
   });
 }

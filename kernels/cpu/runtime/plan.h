@@ -85,21 +85,21 @@ struct Program {
   int32_t all_values() const { return all_symbols() + step_count; }
 };
 
-// Reads words in order; after the first fault every read gives the smallest legal value.
+// Reads words in order; after the first error every read gives the smallest legal value.
 class Reader {
  public:
-  Reader(const int64_t* words, int64_t count, Program* program, Fault* fault)
-      : at_(words), end_(words + count), program_(program), fault_(fault) {}
+  Reader(const int64_t* words, int64_t count, Program* program, Error* error)
+      : at_(words), end_(words + count), program_(program), error_(error) {}
 
   bool program();
 
  private:
   int64_t word(int64_t low, int64_t high, const char* what) {
-    if (fault_->set) return low;
-    if (at_ == end_) return fault_->fail("The plan ends too early, at its %s.", what), low;
+    if (error_->set) return low;
+    if (at_ == end_) return error_->fail("The plan ends too early, at its %s.", what), low;
     const int64_t value = *at_++;
     if (value < low || value > high) {
-      fault_->fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
+      error_->fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
                    static_cast<long long>(value), static_cast<long long>(low),
                    static_cast<long long>(high));
       return low;
@@ -112,7 +112,7 @@ class Reader {
   template <class T>
   T* array(int64_t count) {
     T* items = program_->pool.array<T>(count);
-    if (!items) fault_->fail("There is no memory for a plan.");
+    if (!items) error_->fail("There is no memory for a plan.");
     return items;
   }
 
@@ -135,32 +135,32 @@ class Reader {
   Step* steps_ = nullptr;  // of expressions that are shared from here on
   int16_t places_[2 * kMaxSteps] = {};  // by hash: 1 + the step, or 0
   Program* program_;
-  Fault* fault_;
+  Error* error_;
 };
 
-bool check_call(Call& call, Fault& fault);  // what the call's kernel asks of it; runtime/drivers.h
+bool check_call(Call& call, Error& error);  // what the call's kernel asks of it; runtime/host_loops.h
 
 inline int32_t Reader::type() {
   const int32_t code = small(1, 32, "element type");
   if (!element_size(code))
-    fault_->fail("The plan names element type %d, which it cannot hold.", code);
+    error_->fail("The plan names element type %d, which it cannot hold.", code);
   return code;
 }
 
 inline void Reader::expression(Expr* out) {
   const int32_t words = small(1, kMaxExpression, "expression length");
-  if (fault_->set) return;
-  if (end_ - at_ < words) return (void)fault_->fail("The plan ends inside an expression.");
+  if (error_->set) return;
+  if (end_ - at_ < words) return (void)error_->fail("The plan ends inside an expression.");
   int depth = 0;
   for (int i = 0; i < words; ++i) {
     const int64_t op = at_[i];
     const bool leaf = op == kNumber || op == kSymbol;
     if (op < kNumber || op > kMin || (leaf ? ++i >= words : depth < 2) ||
         (op == kSymbol && (at_[i] < 0 || at_[i] >= symbols_)))
-      return (void)fault_->fail("The plan holds a size expression that makes no sense.");
+      return (void)error_->fail("The plan holds a size expression that makes no sense.");
     depth += leaf ? 1 : -1;
   }
-  if (depth != 1) return (void)fault_->fail("The plan holds a size expression without one value.");
+  if (depth != 1) return (void)error_->fail("The plan holds a size expression without one value.");
   out->form = words > 2 ? Expr::kIsCode : at_[0] == kNumber ? Expr::kIsNumber : Expr::kIsSymbol;
   out->words = words;
   out->value = at_[1];
@@ -215,7 +215,7 @@ inline void Reader::share(Expr* out) {
 
 inline const Expr* Reader::expressions(int32_t count) {
   Expr* items = array<Expr>(count);
-  for (int32_t i = 0; items && i < count && !fault_->set; ++i) expression(&items[i]);
+  for (int32_t i = 0; items && i < count && !error_->set; ++i) expression(&items[i]);
   return items;
 }
 
@@ -225,8 +225,8 @@ inline Tensor Reader::tensor() {
   const int32_t word = small(0, (kLoose << kMaxRank) - 1, "rank");
   out.rank = word % kLoose, out.loose = word / kLoose;
   if (out.rank > kMaxRank || out.loose >> out.rank)
-    fault_->fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
-  if (!fault_->set) out.dims = expressions(out.rank);
+    error_->fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
+  if (!error_->set) out.dims = expressions(out.rank);
   return out;
 }
 
@@ -241,7 +241,7 @@ inline bool Reader::in_turns_apart(int32_t call) const {
 inline void Reader::view(View* out, int32_t call) {
   const Program& p = *program_;
   out->kind = static_cast<BufferKind>(small(kNone, kTemp, "buffer kind"));
-  if (out->kind == kNone || fault_->set) return;
+  if (out->kind == kNone || error_->set) return;
   const int32_t counts[] = {p.input_count, p.output_count, p.temp_count};
   const int32_t before[] = {0, p.input_count, p.input_count + p.output_count};
   out->index = small(0, counts[out->kind] - 1, "buffer index");
@@ -249,21 +249,21 @@ inline void Reader::view(View* out, int32_t call) {
   expression(&out->offset);
   out->dims = expressions(out->rank);
   out->strides = expressions(out->rank);
-  if (fault_->set) return;
+  if (error_->set) return;
   out->buffer = before[out->kind] + out->index;
   if (out->kind == kTemp) {
     const Temp& temp = p.temps[out->index];
     out->type = temp.type;
     if (call < temp.first || call > temp.last)
-      fault_->fail("Call %d of the plan uses temp %d outside its lifetime.", call, out->index);
+      error_->fail("Call %d of the plan uses temp %d outside its lifetime.", call, out->index);
   } else {
     out->type = (out->kind == kInput ? p.inputs : p.outputs)[out->index].type;
   }
-  // Places are checked and then used: no other thread may write them in between.
+  // ViewCache are checked and then used: no other thread may write them in between.
   const bool places = out->type == ORT_I32 || out->type == ORT_I64;
   const bool own = out->kind == kInput || (out->kind == kTemp && p.temps[out->index].loop >= 0);
   if (places && !own && in_turns_apart(call))
-    fault_->fail("Call %d of the plan takes integers that other turns may write.", call);
+    error_->fail("Call %d of the plan takes integers that other turns may write.", call);
 }
 
 inline const Driver* Reader::drivers(int32_t count) {
@@ -301,7 +301,7 @@ inline void Reader::call(Call* out, int32_t index) {
   const int64_t key = word(-1, INT64_MAX, "chain");
   out->chain = key < 0 ? -1 : find_chain(key);
   if (key >= 0 && out->chain < 0)
-    fault_->fail("The plan names chain %llx, which this library does not hold.",
+    error_->fail("The plan names chain %llx, which this library does not hold.",
                  static_cast<unsigned long long>(key));
   int64_t* ints = array<int64_t>(out->int_count);
   double* floats = array<double>(out->float_count);
@@ -318,12 +318,12 @@ inline void Reader::call(Call* out, int32_t index) {
   out->views = views;
   if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->cuts = cuts(out->driver_count);
   else out->drivers = drivers(out->driver_count);
-  if (!fault_->set) check_call(*out, *fault_);
+  if (!error_->set) check_call(*out, *error_);
 }
 
 inline void Reader::loops(Loop* out) {
   int32_t free = 0;  // the first call that is in no loop yet
-  for (int32_t i = 0; i < program_->loop_count && !fault_->set; ++i) {
+  for (int32_t i = 0; i < program_->loop_count && !error_->set; ++i) {
     out[i].first = small(free, program_->call_count - 1, "loop's first call");
     out[i].last = small(out[i].first, program_->call_count - 1, "loop's last call");
     out[i].step = word(1, INT32_MAX, "loop's rows");
@@ -338,7 +338,7 @@ inline bool Reader::program() {
   const int64_t words = end_ - at_;
   word(kMagic, kMagic, "first word");
   if (word(0, INT64_MAX, "version") != kVersion)
-    fault_->fail("The plan was written for another version of this library.");
+    error_->fail("The plan was written for another version of this library.");
   word(words, words, "length");
   p.input_count = small(1, kMaxInputs, "number of inputs");
   p.output_count = small(1, kMaxOutputs, "number of outputs");
@@ -374,9 +374,9 @@ inline bool Reader::program() {
         temps[i].loop = k;
   }
   symbols_ = p.all_symbols();
-  for (int32_t i = 0; i < p.call_count && !fault_->set; ++i) call(&calls[i], i);
-  if (!fault_->set && at_ != end_) fault_->fail("The plan goes on after its end.");
-  return !fault_->set;
+  for (int32_t i = 0; i < p.call_count && !error_->set; ++i) call(&calls[i], i);
+  if (!error_->set && at_ != end_) error_->fail("The plan goes on after its end.");
+  return !error_->set;
 }
 
 }  // namespace tracea

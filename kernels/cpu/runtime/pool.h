@@ -2,7 +2,7 @@
 #pragma once
 #include "runtime/blocked.h"
 #include "runtime/conv_stem.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 
 namespace tracea {
 
@@ -12,11 +12,11 @@ constexpr int64_t kPoolUnits = 16 * 1024;  // the same, of whole blocks that one
 struct PoolJob {
   tracea_pool_fn pool;
   Canvas y;
-  const Box* x;
+  const TensorView* x;
   int64_t strides[4];    // of x, in floats
   bool average, padding;  // padding counts
   int64_t kernel[2], stride[2], dilation[2], before[2];  // by axis: H, W
-  Pieces pieces;
+  LinePartition pieces;
 };
 
 // Taps of output `at` along an axis, and how many of them count in an average.
@@ -47,11 +47,11 @@ inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row)
     tile.pixels = 1;
     if (taps == job.kernel[1]) {  // as are those of every output up to the right edge
       const int64_t room = job.x->dims[3] - 1 - wide.first - (taps - 1) * job.dilation[1];
-      tile.pixels = least(job.y.width - col, room / job.stride[1] + 1);
+      tile.pixels = min(job.y.width - col, room / job.stride[1] + 1);
     }
     tile.cols = taps;
     if (taps == 0) tile.rows = 0;
-    const int64_t counted = most(1, high.counted * wide.counted);
+    const int64_t counted = max(1, high.counted * wide.counted);
     tile.scale = 1.0f / static_cast<float>(counted);
     tile.x = tile.rows ? x + wide.first * lanes : job.x->f32();
     tile.y = job.y.at(n, block, row, col);
@@ -63,13 +63,13 @@ inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row)
 
 inline void pool_task(void* usr, size_t index) {
   const PoolJob& job = *static_cast<const PoolJob*>(usr);
-  const Piece piece = job.pieces.at(static_cast<int64_t>(index));
+  const LineRange piece = job.pieces.at(static_cast<int64_t>(index));
   for (int64_t row = piece.first; row < piece.last; ++row)
     pool_line(job, piece.n, piece.block, row);
 }
 
-inline bool run_pool(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_pool(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   PoolJob job = {};
   if (!open_canvas(y, call.ints + pool_call::kHalo, &job.y, call.views[1].type, true) ||
       !(job.y.broad ? broad(x) : blocked(x)) || !x.is(y.dims[0], y.dims[1]) ||
@@ -87,9 +87,9 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
     job.dilation[axis] = call.ints[pool_call::kDilations + axis];
     job.before[axis] = call.ints[pool_call::kPads + axis];
   }
-  const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
+  const int64_t taps = min(job.kernel[0], x.dims[2]) * min(job.kernel[1], x.dims[3]);
   const int64_t line = job.y.width * taps;
-  job.pieces = Pieces(run, y.dims[0], job.y.blocks, job.y.height, job.y.width, kPoolTask / line);
+  job.pieces = LinePartition(run, y.dims[0], job.y.blocks, job.y.height, job.y.width, kPoolTask / line);
   const int64_t together = kPoolUnits / (job.pieces.rows * line);
   return run.parallel_by(together, y.dims[0] * job.y.blocks * job.pieces.each, pool_task, &job);
 }
@@ -98,7 +98,7 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
 
 struct PoolAllJob {
   tracea_pool_fn pool;
-  const Box *x, *y;
+  const TensorView *x, *y;
   bool average;
   int64_t blocks;  // of an item
 };
@@ -116,12 +116,12 @@ inline void pool_all_task(void* usr, size_t index) {
   tile.scale = 1.0f / static_cast<float>(height * width);
   tile.average = job.average;
   job.pool(&tile);
-  const int64_t channels = least(kLanes, job.y->dims[1] - block * kLanes);
+  const int64_t channels = min(kLanes, job.y->dims[1] - block * kLanes);
   memcpy(y, joined, static_cast<size_t>(channels) * sizeof(float));
 }
 
-inline bool run_pool_all(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_pool_all(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   const bool average = call.ints[pool_all_call::kKind] == pool_all_call::kKindAverage;
   PoolAllJob job = {run.host.isa->pool, &x, &y, average, x.dims[1]};
   if (empty(y, 2)) return true;

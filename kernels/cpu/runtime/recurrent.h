@@ -1,4 +1,4 @@
-// The driver of recurrent cells: step after step for some rows of one direction per task.
+// The host loop of recurrent cells: step after step for some rows of one direction per task.
 #pragma once
 #include "runtime/check.h"
 #include "runtime/run.h"
@@ -10,7 +10,7 @@ constexpr double kRecurrentTask = 2e5;  // multiply-adds worth a task of their o
 struct RecurrentJob {
   tracea_recurrent_fn step;
   tracea_recurrent_tile tile;  // what every step shares
-  const Box *p, *r, *rest, *h0, *c0, *h, *c, *y;  // some of those between may be null
+  const TensorView *p, *r, *rest, *h0, *c0, *h, *c, *y;  // some of those between may be null
   int64_t steps, batch, per_task, tasks;  // rows of a task; tasks of a direction
   int64_t reverse;                        // bit d: direction d begins at the last step
   float* spare;                           // for every row of every direction; or null
@@ -26,11 +26,11 @@ inline int64_t own_panels(int64_t gates, int64_t hidden) {
 // All panels of some gates.
 inline int64_t gate_panels(int64_t gates, int64_t hidden) {
   const int64_t own = own_panels(gates, hidden);
-  return gates * own + ceil_div(gates * most(0, hidden - own * TRACEA_PANEL), TRACEA_PANEL);
+  return gates * own + ceil_div(gates * max(0, hidden - own * TRACEA_PANEL), TRACEA_PANEL);
 }
 
 // Row `row` of direction `d` of a state, or null.
-inline float* state_of(const Box* box, int64_t d, int64_t row) {
+inline float* state_of(const TensorView* box, int64_t d, int64_t row) {
   return box ? box->f32() + d * box->strides[0] + row * box->strides[1] : nullptr;
 }
 
@@ -49,7 +49,7 @@ inline void recurrent_task(void* usr, size_t index) {
   const int64_t row = static_cast<int64_t>(index) % job.tasks * job.per_task;
   const int64_t *p = job.p->strides, *y = job.y->strides;
   tracea_recurrent_tile tile = job.tile;
-  tile.rows = least(job.per_task, job.batch - row);
+  tile.rows = min(job.per_task, job.batch - row);
   tile.r = job.r->f32() + d * job.r->strides[0];
   tile.rest = job.rest ? job.rest->f32() + d * job.rest->strides[0] : nullptr;
   tile.h = state_of(job.h0, d, row), tile.h_row = job.h0 ? job.h0->strides[1] : 0;
@@ -81,11 +81,11 @@ inline bool check_recurrent(Signature& call) {
   return fits || call.fail("views that are not those of its cell");
 }
 
-inline bool is_state(const Box* box, int64_t directions, int64_t batch, int64_t hidden) {
+inline bool is_state(const TensorView* box, int64_t directions, int64_t batch, int64_t hidden) {
   return !box || (box->is(directions, batch, hidden) && (hidden <= 1 || box->strides[2] == 1));
 }
 
-inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
+inline bool run_recurrent(Run& run, const Call& call, const TensorView* views) {
   const auto given = [&](int i) { return views[i].data ? &views[i] : nullptr; };
   RecurrentJob job = {};
   job.p = &views[0], job.r = &views[1], job.rest = given(2), job.h0 = given(3);
@@ -106,10 +106,10 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
       job.y->is(job.steps, directions, job.batch, hidden) &&
       (hidden == 1 || job.y->strides[3] == 1) &&
       (!job.rest || (job.rest->is(directions, padded) && job.rest->strides[1] == 1));
-  const Box* states[] = {job.h0, job.c0, job.h, job.c};
+  const TensorView* states[] = {job.h0, job.c0, job.h, job.c};
   bool ok = fits;
-  for (const Box* state : states) ok = ok && is_state(state, directions, job.batch, hidden);
-  if (!ok) return run.fault.fail("The views of a recurrent cell do not fit together.");
+  for (const TensorView* state : states) ok = ok && is_state(state, directions, job.batch, hidden);
+  if (!ok) return run.error.fail("The views of a recurrent cell do not fit together.");
   if (directions == 0 || job.batch == 0) return true;
   const tracea_isa_table& isa = *run.host.isa;
   job.step = !gru ? isa.lstm : !before ? isa.gru : isa.gru_before;
@@ -119,10 +119,10 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   job.tile.c_next_row = job.c ? job.c->strides[1] : 0;
   const double work = static_cast<double>(job.steps) * static_cast<double>(hidden * hidden * gates) *
                       static_cast<double>(job.batch);
-  const int64_t worth = most(1, static_cast<int64_t>(work / kRecurrentTask));
+  const int64_t worth = max(1, static_cast<int64_t>(work / kRecurrentTask));
   // Rows together read the matrix once, so they part only for threads that are there.
   const int64_t threads = run.threads();
-  const int64_t wanted = least(ceil_div(threads, directions), worth);
+  const int64_t wanted = min(ceil_div(threads, directions), worth);
   job.per_task = ceil_div(job.batch, wanted);
   job.tasks = ceil_div(job.batch, job.per_task);
   Scratch scratch(run);

@@ -1,4 +1,4 @@
-// The driver of reductions: any axes of any strides, with an elementwise chain in front.
+// The host loop of reductions: any axes of any strides, with an elementwise chain in front.
 //
 // Each task reduces a block of results; where there are few results and much to reduce, the range
 // is cut into parts (by its size, never by the number of threads) whose totals are then added in
@@ -36,15 +36,15 @@ inline void reduce_block(const ReduceJob& job, int64_t outer, int64_t at, int64_
   tile.divisor = job.divisor;
   tile.first = 1;
   for (; step < last; ++step, tile.first = 0) {
-    const int64_t begin = step % job.inner * stride, size = least(stride, along - begin);
+    const int64_t begin = step % job.inner * stride, size = min(stride, along - begin);
     for (int32_t v = 0; v + 1 < job.views; ++v)
       from[v] = base[v] + job.axes.offset(true, v, step / job.inner) +
                 begin * (job.down ? job.row_stride : job.col_stride)[v];
     tile.last = ends && step + 1 == last;
     // Where a chain fills the tile, it holds only as many of the block's rows as fit.
-    const int64_t group = job.down || !job.prologue.type ? count : most(kTile / size, 1);
+    const int64_t group = job.down || !job.prologue.type ? count : max(kTile / size, 1);
     for (int64_t r = 0; r < count; r += group) {
-      const int64_t some = least(group, count - r);
+      const int64_t some = min(group, count - r);
       tile.rows = job.down ? size : some;
       tile.cols = job.down ? some : size;
       tile.x = job.x + from[0], tile.x_stride = job.row_stride[0];
@@ -67,12 +67,12 @@ inline void reduce_task(void* usr, size_t index) {
   const int64_t task = static_cast<int64_t>(index) / job.parts;
   const int64_t part = static_cast<int64_t>(index) % job.parts;
   const int64_t kept = job.down ? job.cols : job.rows;
-  const int64_t first = part * job.per_part, last = least(job.steps, first + job.per_part);
-  const int64_t end = least(job.outer * job.blocks, (task + 1) * job.chunk);
+  const int64_t first = part * job.per_part, last = min(job.steps, first + job.per_part);
+  const int64_t end = min(job.outer * job.blocks, (task + 1) * job.chunk);
   float total[kResults], rest[kResults];
   for (int64_t block = task * job.chunk; block < end; ++block) {
     const int64_t outer = block / job.blocks, at = block % job.blocks * job.block;
-    const int64_t count = least(job.block, kept - at);
+    const int64_t count = min(job.block, kept - at);
     const int64_t place = (part * job.outer + outer) * kept + at;
     const bool whole = job.parts == 1;
     reduce_block(job, outer, at, count, first, last, whole ? total : job.totals + place,
@@ -113,23 +113,23 @@ inline void divide_reduction(ReduceJob& job) {
   const int64_t kept = job.down ? job.cols : job.rows, along = job.down ? job.rows : job.cols;
   const int64_t whole = along * job.axes.size(true);  // elements of one result
   const int64_t widest = job.prologue.type ? kTile / kDepth * 2 : kResults;
-  job.block = least(kept, job.down ? widest : least(kResults, most(kGrain / whole, 1)));
-  job.width = job.down ? job.block : least(job.cols, kTile);
-  job.depth = least(job.rows, job.prologue.type ? least(kDepth, kTile / job.block) : kDepth);
+  job.block = min(kept, job.down ? widest : min(kResults, max(kGrain / whole, 1)));
+  job.width = job.down ? job.block : min(job.cols, kTile);
+  job.depth = min(job.rows, job.prologue.type ? min(kDepth, kTile / job.block) : kDepth);
   job.blocks = ceil_div(kept, job.block);
   job.outer = job.axes.size(false);
-  job.chunk = most(kGrain / (whole * job.block), 1);
+  job.chunk = max(kGrain / (whole * job.block), 1);
   job.inner = ceil_div(along, job.down ? job.depth : job.width);
   job.steps = job.inner * job.axes.size(true);
   const int64_t tasks = ceil_div(job.outer * job.blocks, job.chunk);
-  const int64_t wanted = least(ceil_div(kFewTasks, tasks), whole * job.block / (2 * kGrain));
-  job.per_part = tasks < kFewTasks / 2 ? ceil_div(job.steps, most(least(wanted, job.steps), 1))
+  const int64_t wanted = min(ceil_div(kFewTasks, tasks), whole * job.block / (2 * kGrain));
+  job.per_part = tasks < kFewTasks / 2 ? ceil_div(job.steps, max(min(wanted, job.steps), 1))
                                        : job.steps;
   job.parts = ceil_div(job.steps, job.per_part);
 }
 
 // What a reduction of nothing gives; a mean as well, as in ONNX Runtime.
-inline void fill_start(const Call& call, const Box& y) {
+inline void fill_start(const Call& call, const TensorView& y) {
   const float inf = __builtin_inff();
   const float starts[] = {0.0f, 0.0f, 0.0f, -inf, inf, 1.0f};
   const int32_t rank = call.views[call.view_count - 1].rank;
@@ -143,12 +143,12 @@ inline void fill_start(const Call& call, const Box& y) {
   }
 }
 
-inline bool run_reduce(Run& run, const Call& call, const Box* views) {
+inline bool run_reduce(Run& run, const Call& call, const TensorView* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
   bool no_result = false, no_element = false;
   const int64_t axes = call.ints[reduce_call::kAxes];
   if (!sizes_agree(call, views, axes, &no_result, &no_element))
-    return run.fault.fail("The views of a reduction do not fit together.");
+    return run.error.fail("The views of a reduction do not fit together.");
   if (no_result) return true;
   if (no_element) return fill_start(call, views[last]), true;
   ReduceJob job = {};
@@ -156,7 +156,7 @@ inline bool run_reduce(Run& run, const Call& call, const Box* views) {
   job.begin(run, call, views);
   if (!job.fold(views, rank, axes, false)) {
     if (!job.prologue.type)
-      return run.fault.fail("A reduction's operand does not lie densely.");
+      return run.error.fail("A reduction's operand does not lie densely.");
     if (!fold_apart(job, run, dense, call, views, rank, axes, false)) return false;
   }
   job.reduce = job.down ? run.host.isa->reduce_columns : run.host.isa->reduce_rows;
@@ -165,7 +165,7 @@ inline bool run_reduce(Run& run, const Call& call, const Box* views) {
   const int64_t along = (job.down ? job.rows : job.cols) * job.axes.size(true);
   job.divisor = call.ints[reduce_call::kMean] ? static_cast<float>(along) : 1.0f;
   if (job.down && !job.writes_densely())
-    return run.fault.fail("A reduction's result does not lie densely.");
+    return run.error.fail("A reduction's result does not lie densely.");
   divide_reduction(job);
   if (job.parts > 1) {
     const int64_t results = job.outer * (job.down ? job.cols : job.rows) * job.parts;

@@ -33,11 +33,11 @@ inline bool repeat(Run& run, const Tensor& tensor, const int64_t* from, const in
   int64_t count = 1, bytes = 0, chunk = size, place[kMaxRank] = {};
   for (int32_t axis = 0; axis < tensor.rank; ++axis)
     if (to[axis] < 0 || __builtin_mul_overflow(count, to[axis], &count))
-      return run.fault.fail("An input repeats into too many elements.");
+      return run.error.fail("An input repeats into too many elements.");
   char* made = __builtin_mul_overflow(count, size, &bytes) || bytes > INT64_MAX / 4
                    ? nullptr
-                   : repeats.pool.array<char>(most(bytes, 1));
-  if (!made) return run.fault.fail("There is no memory for an input that repeats.");
+                   : repeats.pool.array<char>(max(bytes, 1));
+  if (!made) return run.error.fail("There is no memory for an input that repeats.");
   int32_t outer = tensor.rank;  // what lies behind these axes is as it was
   while (outer > 0 && from[outer - 1] == to[outer - 1]) chunk *= to[--outer];
   for (int64_t done = 0; done < bytes; done += chunk) {

@@ -11,7 +11,7 @@ constexpr int64_t kResizeRun = 128;         // positions of a line whose neighbo
 struct ResizeJob {
   tracea_resize_fn resize;
   Canvas y;
-  const Box* x;
+  const TensorView* x;
   int64_t how, blocks, rows, tasks;  // rows per task; tasks per image
   float scale[2];                    // by axis: H, W
 };
@@ -37,7 +37,7 @@ inline Between between(const ResizeJob& job, int axis, int64_t index, int64_t co
   place = place > 0.0f ? place : 0.0f;
   const int64_t low = place < static_cast<float>(last) ? static_cast<int64_t>(place) : last;
   const float share = place - static_cast<float>(low);
-  return {low, least(low + 1, last), low == last ? 0.0f : share};
+  return {low, min(low + 1, last), low == last ? 0.0f : share};
 }
 
 inline void resize_task(void* usr, size_t index) {
@@ -45,14 +45,14 @@ inline void resize_task(void* usr, size_t index) {
   const int64_t* s = job.x->strides;
   const int64_t n = static_cast<int64_t>(index) / job.tasks;
   const int64_t first = static_cast<int64_t>(index) % job.tasks * job.rows;
-  const int64_t last = least(job.y.height, first + job.rows);
+  const int64_t last = min(job.y.height, first + job.rows);
   int64_t low[kResizeRun], high[kResizeRun];
   float share[kResizeRun];
   tracea_resize_tile tile = {};
   tile.low = low, tile.high = high;
   tile.share = job.how == resize_call::kCoordinatesNearest ? nullptr : share;
   for (int64_t col = 0; col < job.y.width; col += tile.pixels) {
-    tile.pixels = least(kResizeRun, job.y.width - col);
+    tile.pixels = min(kResizeRun, job.y.width - col);
     for (int64_t p = 0; p < tile.pixels; ++p) {
       const Between wide = between(job, 1, col + p, job.y.width);
       low[p] = wide.low * kLanes, high[p] = wide.high * kLanes, share[p] = wide.share;
@@ -69,8 +69,8 @@ inline void resize_task(void* usr, size_t index) {
   }
 }
 
-inline bool run_resize(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_resize(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   ResizeJob job = {};
   if (!open_canvas(y, call.ints + resize_call::kHalo, &job.y) || !blocked(x) ||
       !x.is(y.dims[0], y.dims[1]))
@@ -85,7 +85,7 @@ inline bool run_resize(Run& run, const Call& call, const Box* views) {
     const float found = static_cast<float>(made[axis]) / static_cast<float>(x.dims[2 + axis]);
     job.scale[axis] = given > 0.0f ? given : found;
   }
-  job.rows = least(job.y.height, most(1, kResizeTask / (job.y.width * job.blocks)));
+  job.rows = min(job.y.height, max(1, kResizeTask / (job.y.width * job.blocks)));
   job.tasks = ceil_div(job.y.height, job.rows);
   return run.parallel(y.dims[0] * job.tasks, resize_task, &job);
 }

@@ -1,4 +1,4 @@
-// The drivers that round rows to bf16, to two halves in bf16 and to 16-bit integers.
+// The host loops that round rows to bf16, to two halves in bf16 and to 16-bit integers.
 #pragma once
 #include "runtime/rows.h"
 
@@ -19,7 +19,7 @@ inline void round_task(void* usr, size_t index) {
   const RoundJob<Tile>& job = *static_cast<const RoundJob<Tile>*>(usr);
   const int64_t row = static_cast<int64_t>(index) * job.chunk;
   Tile tile = job.whole;
-  tile.rows = least(job.chunk, tile.rows - row);
+  tile.rows = min(job.chunk, tile.rows - row);
   tile.x += row * tile.x_stride;
   tile.y += row * tile.y_stride;
   to_row(tile, row);
@@ -27,7 +27,7 @@ inline void round_task(void* usr, size_t index) {
 }
 
 // Views of rows that are rounded to pairs lie as the kernels take them.
-inline bool round_fits(const Box& x, const Box& y) {
+inline bool round_fits(const TensorView& x, const TensorView& y) {
   const int64_t rows = x.dims[0], cols = x.dims[1];
   return y.is(rows, cols + cols % 2) && (cols <= 1 || x.strides[1] == 1) &&
          (cols <= 0 || y.strides[1] == 1);
@@ -36,13 +36,13 @@ inline bool round_fits(const Box& x, const Box& y) {
 template <class Tile>
 inline bool round_rows(Run& run, void (*round)(const Tile*), const Tile& whole) {
   if (whole.rows == 0 || whole.cols == 0) return true;
-  RoundJob<Tile> job = {round, whole, most(kGrain / whole.cols, 1)};
+  RoundJob<Tile> job = {round, whole, max(kGrain / whole.cols, 1)};
   return run.parallel(ceil_div(whole.rows, job.chunk), round_task<Tile>, &job);
 }
 
-inline bool run_round_bf16(Run& run, const Call&, const Box* views) {
-  const Box &x = views[0], &y = views[1];
-  if (!round_fits(x, y)) return run.fault.fail("The views of a rounding do not fit together.");
+inline bool run_round_bf16(Run& run, const Call&, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
+  if (!round_fits(x, y)) return run.error.fail("The views of a rounding do not fit together.");
   return round_rows<tracea_round_tile>(
       run, run.host.isa->round_bf16,
       {x.dims[0], x.dims[1], x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data),
@@ -50,30 +50,30 @@ inline bool run_round_bf16(Run& run, const Call&, const Box* views) {
 }
 
 // Rows of y have upper and lower halves in turn.
-inline bool run_round_bf16x2(Run& run, const Call&, const Box* views) {
-  const Box &x = views[0], &y = views[1];
+inline bool run_round_bf16x2(Run& run, const Call&, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1];
   const int64_t rows = x.dims[0], cols = x.dims[1];
   const int64_t turns = ceil_div(cols, static_cast<int64_t>(TRACEA_SPLIT));
   if (!y.is(rows, 2 * TRACEA_SPLIT * turns) || (cols > 1 && x.strides[1] != 1) ||
       (cols > 0 && y.strides[1] != 1))
-    return run.fault.fail("The views of a rounding do not fit together.");
+    return run.error.fail("The views of a rounding do not fit together.");
   return round_rows<tracea_round_tile>(
       run, run.host.isa->round_bf16x2,
       {rows, cols, x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data), y.strides[0]});
 }
 
-inline bool run_round_int16(Run& run, const Call&, const Box* views) {
-  const Box &x = views[0], &y = views[1], &scale = views[2];
+inline bool run_round_int16(Run& run, const Call&, const TensorView* views) {
+  const TensorView &x = views[0], &y = views[1], &scale = views[2];
   const int64_t rows = x.dims[0];
   if (!round_fits(x, y) || !scale.is(rows) || (rows > 1 && scale.strides[0] != 1))
-    return run.fault.fail("The views of a rounding do not fit together.");
+    return run.error.fail("The views of a rounding do not fit together.");
   return round_rows<tracea_round_int16_tile>(
       run, run.host.isa->round_int16,
       {rows, x.dims[1], x.f32(), x.strides[0], reinterpret_cast<int16_t*>(y.data), y.strides[0],
        scale.f32()});
 }
 
-inline bool run_round(Run& run, const Call& call, const Box* views) {
+inline bool run_round(Run& run, const Call& call, const TensorView* views) {
   if (call.opcode == kRoundInt16) return run_round_int16(run, call, views);
   return call.opcode == kRoundBf16 ? run_round_bf16(run, call, views)
                                    : run_round_bf16x2(run, call, views);

@@ -19,7 +19,7 @@ inline void norm_task(void* usr, size_t index) {
   const NormJob& job = *static_cast<const NormJob*>(usr);
   const int64_t row = static_cast<int64_t>(index) * job.chunk;
   tracea_norm_tile tile = job.whole;
-  tile.rows = least(job.chunk, tile.rows - row);
+  tile.rows = min(job.chunk, tile.rows - row);
   tile.x += row * tile.x_stride;
   if (tile.y) tile.y += row * tile.y_stride;
   if (tile.rounded) tile.rounded += row * tile.rounded_stride;
@@ -31,20 +31,20 @@ inline bool check_norm(Signature& call) {
   return !call.lacks(norm_call::kY) || !call.lacks(norm_call::kYBf16) || call.fail("no result");
 }
 
-inline bool run_norm(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &gamma = views[1], &beta = views[2], &y = views[3];
+inline bool run_norm(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &gamma = views[1], &beta = views[2], &y = views[3];
   const int64_t rows = x.dims[0], cols = x.dims[1];
-  const auto vector = [&](const Box& v) {
+  const auto vector = [&](const TensorView& v) {
     return !v.data || (v.is(cols) && (cols <= 1 || v.strides[0] == 1));
   };
   const bool rounds = call.views[4].kind != kNone;
-  const auto fits = [&](const Box& box) {
+  const auto fits = [&](const TensorView& box) {
     return box.is(rows, cols) && (cols <= 1 || box.strides[1] == 1);
   };
   const bool unit = cols <= 1 || x.strides[1] == 1;
   const bool results = (call.views[3].kind == kNone || fits(y)) && (!rounds || fits(views[4]));
   if (!unit || !results || !vector(gamma) || !vector(beta))
-    return run.fault.fail("The views of a norm do not fit together.");
+    return run.error.fail("The views of a norm do not fit together.");
   if (rows == 0 || cols == 0) return true;
   NormJob job = {};
   const bool rms = call.ints[norm_call::kKind] == norm_call::kKindRms;
@@ -55,7 +55,7 @@ inline bool run_norm(Run& run, const Call& call, const Box* views) {
   if (rounds)
     job.whole.rounded = reinterpret_cast<uint16_t*>(views[4].data),
     job.whole.rounded_stride = views[4].strides[0];
-  job.chunk = ceil_div(most(kGrain / cols, 1), 4) * 4;  // kernels take four rows at once
+  job.chunk = ceil_div(max(kGrain / cols, 1), 4) * 4;  // kernels take four rows at once
   return run.parallel(ceil_div(rows, job.chunk), norm_task, &job);
 }
 
@@ -71,7 +71,7 @@ struct ChannelNormJob {
 inline void channel_norm_task(void* usr, size_t index) {
   const ChannelNormJob& job = *static_cast<const ChannelNormJob*>(usr);
   const int64_t first = static_cast<int64_t>(index) * job.chunk;
-  for (int64_t i = first; i < least(job.total, first + job.chunk); ++i) {
+  for (int64_t i = first; i < min(job.total, first + job.chunk); ++i) {
     tracea_norm_tile tile = job.whole;
     if (job.groups) {
       const int64_t row = i % job.groups * tile.rows, item = i / job.groups;
@@ -81,8 +81,8 @@ inline void channel_norm_task(void* usr, size_t index) {
       if (tile.beta) tile.beta += row;
     } else {
       const int64_t width = ceil_div(ceil_div(job.whole.cols, job.blocks), 16) * 16;
-      const int64_t at = least(i % job.blocks * width, tile.cols), item = i / job.blocks;
-      tile.cols = least(width, tile.cols - at);
+      const int64_t at = min(i % job.blocks * width, tile.cols), item = i / job.blocks;
+      tile.cols = min(width, tile.cols - at);
       tile.x += item * job.x_item + at;
       tile.y += item * job.y_item + at;
     }
@@ -90,11 +90,11 @@ inline void channel_norm_task(void* usr, size_t index) {
   }
 }
 
-inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &gamma = views[1], &beta = views[2], &y = views[3];
+inline bool run_channel_norm(Run& run, const Call& call, const TensorView* views) {
+  const TensorView &x = views[0], &gamma = views[1], &beta = views[2], &y = views[3];
   const int64_t items = x.dims[0], channels = x.dims[1], inner = x.dims[2];
   const int64_t groups = call.ints[channel_norm_call::kGroups];
-  const auto vector = [&](const Box& v) {
+  const auto vector = [&](const TensorView& v) {
     return !v.data || (v.is(channels) && (channels <= 1 || v.strides[0] == 1));
   };
   const bool whole = !groups || (channels % groups == 0 && x.strides[1] == inner &&
@@ -102,15 +102,15 @@ inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
   const bool unit = inner <= 1 || (x.strides[2] == 1 && y.strides[2] == 1);
   if (!unit || !whole || !y.is(items, channels) || y.dims[2] != inner || !vector(gamma) ||
       !vector(beta))
-    return run.fault.fail("The views of a channel norm do not fit together.");
+    return run.error.fail("The views of a channel norm do not fit together.");
   if (items == 0 || channels == 0 || inner == 0) return true;
   ChannelNormJob job = {};
   const bool layer = call.ints[channel_norm_call::kKind] == channel_norm_call::kKindLayer;
   job.norm = groups ? run.host.isa->norm_group : run.host.isa->norm_columns;
   job.groups = groups;
-  job.blocks = groups ? 1 : ceil_div(inner, most(kGrain / channels / 16, 1) * 16);
+  job.blocks = groups ? 1 : ceil_div(inner, max(kGrain / channels / 16, 1) * 16);
   job.total = items * (groups ? groups : job.blocks);
-  job.chunk = most(kGrain / (channels * inner / (groups ? groups : job.blocks)), 1);
+  job.chunk = max(kGrain / (channels * inner / (groups ? groups : job.blocks)), 1);
   job.x_item = x.strides[0], job.y_item = y.strides[0];
   job.whole = {groups ? channels / groups : channels, inner, x.f32(), x.strides[1], gamma.f32(),
                beta.f32(), static_cast<float>(call.floats[channel_norm_call::kEpsilon]), y.f32(),
@@ -124,14 +124,14 @@ constexpr int64_t kIdBlock = 64;
 
 struct EmbeddingJob {
   tracea_gather_fn gather;
-  const Box *tables, *ids, *y;
+  const TensorView *tables, *ids, *y;
   int32_t count, rank;  // tables; axes of the ids
   bool wide;            // 64-bit ids
   int64_t rows, chunk, y_stride;
   int64_t bad, bad_table;  // an id outside its table, or -1 for `bad_table`
 };
 
-inline int64_t row_offset(const Box& ids, int32_t rank, int64_t row) {
+inline int64_t row_offset(const TensorView& ids, int32_t rank, int64_t row) {
   int64_t offset = 0;
   for (int32_t axis = rank; axis-- > 0; row /= ids.dims[axis])
     offset += row % ids.dims[axis] * ids.strides[axis];
@@ -140,7 +140,7 @@ inline int64_t row_offset(const Box& ids, int32_t rank, int64_t row) {
 
 // Points at the table rows that `rows` ids select; false, with the id noted, if one is outside.
 inline bool resolve(EmbeddingJob& job, int32_t t, int64_t row, int64_t rows, const float** out) {
-  const Box &table = job.tables[t], &ids = job.ids[t];
+  const TensorView &table = job.tables[t], &ids = job.ids[t];
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = row_offset(ids, job.rank, row + r);
     const int64_t id = job.wide ? reinterpret_cast<const int64_t*>(ids.data)[at]
@@ -160,10 +160,10 @@ inline void embedding_task(void* usr, size_t index) {
   EmbeddingJob& job = *static_cast<EmbeddingJob*>(usr);
   const float* rows[TRACEA_MAX_TABLES][kIdBlock];
   const int64_t begin = static_cast<int64_t>(index) * job.chunk;
-  const int64_t end = least(job.rows, begin + job.chunk);
+  const int64_t end = min(job.rows, begin + job.chunk);
   for (int64_t row = begin; row < end; row += kIdBlock) {
     tracea_gather_tile tile = {};
-    tile.rows = least(kIdBlock, end - row);
+    tile.rows = min(kIdBlock, end - row);
     tile.cols = job.y->dims[job.rank];
     tile.tables = job.count;
     for (int32_t t = 0; t < job.count; ++t) {
@@ -186,7 +186,7 @@ inline bool check_embedding(Signature& call) {
 
 // Whether y's rows, counted through, lie at one stride (stored in the job).
 inline bool even_rows(EmbeddingJob& job) {
-  const Box& y = *job.y;
+  const TensorView& y = *job.y;
   int64_t below = 1;  // rows one step of this axis spans
   bool found = false;
   for (int32_t axis = job.rank; axis-- > 0;) {
@@ -200,7 +200,7 @@ inline bool even_rows(EmbeddingJob& job) {
   return true;
 }
 
-inline bool run_embedding(Run& run, const Call& call, const Box* views) {
+inline bool run_embedding(Run& run, const Call& call, const TensorView* views) {
   EmbeddingJob job = {};
   job.gather = run.host.isa->gather;
   job.count = static_cast<int32_t>(call.ints[embedding_call::kCount]);
@@ -216,12 +216,12 @@ inline bool run_embedding(Run& run, const Call& call, const Box* views) {
       ok = ok && job.ids[t].dims[axis] == job.y->dims[axis];
   }
   if (!ok || !even_rows(job))
-    return run.fault.fail("The views of an embedding do not fit together.");
+    return run.error.fail("The views of an embedding do not fit together.");
   if (job.rows == 0 || cols == 0) return true;
-  job.chunk = ceil_div(most(kGrain / cols, 1), kIdBlock) * kIdBlock;
+  job.chunk = ceil_div(max(kGrain / cols, 1), kIdBlock) * kIdBlock;
   if (!run.parallel(ceil_div(job.rows, job.chunk), embedding_task, &job)) return false;
   if (job.bad_table < 0) return true;
-  return run.fault.fail("An embedding's id is %lld, but its table has %lld rows.",
+  return run.error.fail("An embedding's id is %lld, but its table has %lld rows.",
                         static_cast<long long>(job.bad),
                         static_cast<long long>(job.tables[job.bad_table].dims[0]));
 }

@@ -1,11 +1,11 @@
-// One execution of a program: ONNX Runtime's threads and memory as the drivers see them, and
+// One execution of a program: ONNX Runtime's threads and memory as host loops see them, and
 // views turned into pointers, with every bound checked.
 #pragma once
 #include <sys/mman.h>
 
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
-#include "runtime/crew.h"
+#include "runtime/thread_registry.h"
 #include "runtime/plan.h"
 #include "runtime/team.h"
 
@@ -15,7 +15,7 @@ constexpr int64_t kAlign = 64;
 constexpr int64_t kHugePage = 2 * 1024 * 1024;
 constexpr int64_t kWorthHugePages = 2 * kHugePage;  // less is found in the processor's own table
 
-struct Places;  // runtime/places.h
+struct ViewCache;  // runtime/view_cache.h
 
 struct Memory {
   char* data;
@@ -31,8 +31,8 @@ struct Host {
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
   int trace;               // where calls' times go, or kNoTrace
   const char* label;       // the node's name there
-  Crew* crew;              // the threads that have run its tasks
-  Places** places;         // what its first run found
+  ThreadRegistry* registry;              // the threads that have run its tasks
+  ViewCache** view_cache;         // resolved by its first run
   const Memory* constants;  // its inputs that never change, where `data` is not null
 };
 
@@ -41,7 +41,7 @@ constexpr int64_t kTeamGrain = 8;  // handing work to a team takes that much les
 constexpr int64_t kSmallArena = 16 * 1024;  // bytes of temps that need no allocator
 
 // Packed weights that a later call reads: panels of `lines` cache lines, one after another.
-struct Ahead {
+struct WeightPrefetch {
   const float* from;
   int64_t panels, lines;
 };
@@ -56,18 +56,18 @@ struct Neighbours {
 inline void neighbours_task(void* usr, size_t index) {
   const Neighbours& all = *static_cast<const Neighbours*>(usr);
   const int64_t begin = static_cast<int64_t>(index) * all.together;
-  const int64_t end = least(all.tasks, begin + all.together);
+  const int64_t end = min(all.tasks, begin + all.together);
   for (int64_t i = begin; i < end; ++i) all.task(all.job, static_cast<size_t>(i));
 }
 
 struct Run {
   const Host& host;
   OrtKernelContext* context;
-  Fault fault;
-  Ahead ahead = {};  // of the next product
+  Error error;
+  WeightPrefetch next_weights = {};  // of the next product
   OrtStatus* status = nullptr;  // the runtime's own first error
   OrtAllocator* allocator = nullptr;
-  const Places* places = nullptr;  // where everything lies, if that is known
+  const ViewCache* view_cache = nullptr;  // of these symbols, or null
   bool alone = false;  // one of several threads: its tasks are its own
   bool shared = false;  // a call had more tasks than one
   Team* team = nullptr;  // who take them, if threads stay between calls
@@ -80,13 +80,13 @@ struct Run {
   // True when a runtime call succeeded; keeps its status otherwise.
   bool good(OrtStatus* result) {
     if (!result) return true;
-    if (status || fault.set) ort::ReleaseStatus(host.api, result);
+    if (status || error.set) ort::ReleaseStatus(host.api, result);
     else status = result;
     return false;
   }
 
   // Those known to take tasks, as far as there are processors for them.
-  int64_t threads() const { return least(threads_of(*host.crew), host.processors); }
+  int64_t threads() const { return min(threads_of(*host.registry), host.processors); }
 
   // task(job, i) for i in [0, tasks), on the session's threads.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
@@ -94,23 +94,23 @@ struct Run {
     if (alone || tasks <= 1) return true;
     if (team) return team->share(tasks, task, job), true;
     shared = true;
-    Watched watched = {task, job, pthread_self(), host.crew};
-    return good(ort::KernelContext_ParallelFor(host.api, context, watched_task,
-                                               static_cast<size_t>(tasks), size_t{0}, &watched));
+    RegisteringTask outer = {task, job, pthread_self(), host.registry};
+    return good(ort::KernelContext_ParallelFor(host.api, context, run_registering,
+                                               static_cast<size_t>(tasks), size_t{0}, &outer));
   }
 
   // How much work is worth a task of its own, of what is worth waking a thread up.
-  int64_t worth(int64_t grain) const { return team ? most(1, grain / kTeamGrain) : grain; }
+  int64_t worth(int64_t grain) const { return team ? max(1, grain / kTeamGrain) : grain; }
 
   // Parts of about that much, but as many for each thread of a team.
   int64_t even(int64_t parts, int64_t tasks) const {
-    return team ? least(tasks, ceil_div(parts, threads()) * threads()) : parts;
+    return team ? min(tasks, ceil_div(parts, threads()) * threads()) : parts;
   }
 
   // The same, where a thread takes so many neighbouring tasks at once as are worth waking it up.
   bool parallel_by(int64_t together, int64_t tasks, void (*task)(void*, size_t), void* job) {
     if (tasks <= 1) return parallel(tasks, task, job);
-    together = ceil_div(tasks, even(ceil_div(tasks, worth(most(1, together))), tasks));
+    together = ceil_div(tasks, even(ceil_div(tasks, worth(max(1, together))), tasks));
     if (together <= 1) return parallel(tasks, task, job);
     Neighbours all = {task, job, tasks, together};
     return parallel(ceil_div(tasks, together), neighbours_task, &all);
@@ -139,7 +139,7 @@ class Scratch {
 
   char* take(int64_t bytes) {
     if (bytes < 0 || bytes > INT64_MAX / 4)
-      return run_.fault.fail("A node needs %lld bytes of scratch memory.",
+      return run_.error.fail("A node needs %lld bytes of scratch memory.",
                              static_cast<long long>(bytes)), nullptr;
     const OrtApi* api = run_.host.api;
     if (!run_.allocator && !run_.good(ort::KernelContext_GetAllocator(
@@ -151,7 +151,7 @@ class Scratch {
                                        &memory_)))
       return nullptr;
     if (!memory_)
-      return run_.fault.fail("There is no memory for %lld bytes of scratch.",
+      return run_.error.fail("There is no memory for %lld bytes of scratch.",
                              static_cast<long long>(bytes)), nullptr;
     const uintptr_t at = reinterpret_cast<uintptr_t>(memory_), before = static_cast<uintptr_t>(align);
     char* aligned = reinterpret_cast<char*>((at + before - 1) & ~(before - 1));
@@ -165,7 +165,7 @@ class Scratch {
 };
 
 // An evaluated view.  `data` is null when the view is absent.
-struct Box {
+struct TensorView {
   char* data;
   int64_t dims[kMaxRank], strides[kMaxRank];
 
@@ -179,17 +179,17 @@ struct Box {
 };
 
 inline bool misfit(Run& run, const char* kernel) {
-  return run.fault.fail("The views of a %s do not fit together.", kernel);
+  return run.error.fail("The views of a %s do not fit together.", kernel);
 }
 
 inline bool outside(Run& run, int32_t call, int32_t view) {
-  return run.fault.fail("View %d of call %d reaches outside its buffer.", view, call);
+  return run.error.fail("View %d of call %d reaches outside its buffer.", view, call);
 }
 
 // Fills `box`, and proves that every element of it lies inside the buffer; a result has no more
-// elements than its buffer, which bounds the work of every driver.
+// elements than its buffer, which bounds the work of every host loop.
 inline bool place(Run& run, const View& view, const int64_t* symbols, const Memory* buffers,
-                  int32_t call, int32_t number, Box* box) {
+                  int32_t call, int32_t number, TensorView* box) {
   box->data = nullptr;
   if (view.kind == kNone) return true;
   const Memory& memory = buffers[view.buffer];
@@ -234,7 +234,7 @@ inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* of
     }
     offsets[i] = at;
     if (at > INT64_MAX / 4 - sizes[i]) return -1;
-    total = most(total, at + sizes[i]);
+    total = max(total, at + sizes[i]);
     while (place < i && offsets[by_offset[place]] <= at) ++place;
     for (int32_t k = i; k > place; --k) by_offset[k] = by_offset[k - 1];
     by_offset[place] = i;

@@ -7,7 +7,7 @@
 #include "runtime/isa.h"
 #include "runtime/node.h"
 #include "runtime/shapes.h"
-#include "runtime/sound.h"
+#include "runtime/validate.h"
 
 extern "C" int malloc_trim(size_t) __attribute__((weak));  // glibc has it
 
@@ -35,25 +35,25 @@ State state;
 
 const tracea_op_type& type_of(const OrtCustomOp* op) { return *static_cast<const Op*>(op)->type; }
 
-OrtStatus* status_of(const OrtApi* api, const Fault& fault, const char* type) {
-  char text[sizeof fault.text + 128];
-  snprintf(text, sizeof text, "%.100s: %s", type, fault.text);
+OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
+  char text[sizeof error.text + 128];
+  snprintf(text, sizeof text, "%.100s: %s", type, error.text);
   return ort::CreateStatus(api, ORT_INVALID_ARGUMENT, static_cast<const char*>(text));
 }
 
-bool matches(const tracea_op_type& type, const Program& program, Fault& fault) {
+bool matches(const tracea_op_type& type, const Program& program, Error& error) {
   bool same = type.inputs == program.input_count && type.outputs == program.output_count;
   for (int32_t i = 0; same && i < type.inputs; ++i)
     same = type.input_type[i] == program.inputs[i].type;
   for (int32_t i = 0; same && i < type.outputs; ++i)
     same = type.output_type[i] == program.outputs[i].type;
-  return same || fault.fail("The plan's inputs and outputs are not those of its op type.");
+  return same || error.fail("The plan's inputs and outputs are not those of its op type.");
 }
 
 bool decode(const tracea_op_type& type, const int64_t* words, size_t count, Node* node,
-            Fault& fault) {
-  return Reader(words, static_cast<int64_t>(count), &node->program, &fault).program() &&
-         matches(type, node->program, fault);
+            Error& error) {
+  return Reader(words, static_cast<int64_t>(count), &node->program, &error).program() &&
+         matches(type, node->program, error);
 }
 
 // Sessions compute the filters of Winograd's transform when they open.  What that took on the way
@@ -84,7 +84,7 @@ void destroy(void* kernel) {
   if (!node) return;
   if (node->host.memory)
     ort::ReleaseMemoryInfo(node->host.api, const_cast<OrtMemoryInfo*>(node->host.memory));
-  release(node->places);
+  release(node->view_cache);
   node->program.pool.release();
   free(node);
 }
@@ -92,7 +92,7 @@ void destroy(void* kernel) {
 OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                   void** out) {
   const tracea_op_type& type = type_of(op);
-  Fault fault;
+  Error error;
   size_t count = 0;
   OrtStatus* status = ort::KernelInfoGetAttributeArray_int64(
       api, info, "plan", static_cast<int64_t*>(nullptr), &count);
@@ -100,38 +100,38 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   int64_t* words = static_cast<int64_t*>(count <= kMaxWords ? malloc((count + 1) * 8) : nullptr);
   Node* node = static_cast<Node*>(calloc(1, sizeof(Node)));
   OrtMemoryInfo* memory = nullptr;
-  if (!words || !node) fault.fail("There is no memory for a plan of %zu words.", count);
-  if (!fault.set)
+  if (!words || !node) error.fail("There is no memory for a plan of %zu words.", count);
+  if (!error.set)
     status = ort::KernelInfoGetAttributeArray_int64(api, info, "plan", words, &count);
-  if (!fault.set && !status)
+  if (!error.set && !status)
     status = ort::CreateCpuMemoryInfo(api, kOrtAllocatorArena, kOrtMemDefault, &memory);
-  if (!fault.set && !status) {
+  if (!error.set && !status) {
     const int32_t processors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
-                  node->label, &node->crew, &node->places, nullptr};
+                  node->label, &node->registry, &node->view_cache, nullptr};
     if (state.trace != kNoTrace) status = name_node(api, info, node->label);
-    if (decode(type, words, count, node, fault)) {
+    if (decode(type, words, count, node, error)) {
       Memory* known = node->program.pool.array<Memory>(node->program.input_count);
       if (known) find_constants(node->host, info, node->program, known);
-      else fault.fail("There is no memory for %d inputs.", node->program.input_count);
+      else error.fail("There is no memory for %d inputs.", node->program.input_count);
       node->host.constants = known;
     }
   }
   free(words);
-  if (!fault.set && !status) {
+  if (!error.set && !status) {
     trim_after_transforms(node->program);
     return *out = node, nullptr;
   }
   destroy(node);
-  return status ? status : status_of(api, fault, type.name);
+  return status ? status : status_of(api, error, type.name);
 }
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) {
   const Node& node = *static_cast<const Node*>(kernel);
   Run run(node.host, context);
   run_program(run, node.program);
-  if (run.fault.set && !run.status) return status_of(node.host.api, run.fault, node.type);
+  if (run.error.set && !run.status) return status_of(node.host.api, run.error, node.type);
   return run.status;
 }
 
@@ -183,18 +183,18 @@ void release(const OrtApi* api, OrtCustomOpDomain* domain, Op* ops, int trace) {
 }
 
 // The domain is created once: the runtime keeps the pointers and does not own them.
-OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
+OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   const tracea_library& library = tracea_library_table;
-  if (!check_tables(fault)) return nullptr;
-  const tracea_isa_table* isa = choose_isa(library, fault);
+  if (!check_tables(error)) return nullptr;
+  const tracea_isa_table* isa = choose_isa(library, error);
   if (!isa) return nullptr;
-  const int trace = open_trace(fault);
-  if (fault.set) return nullptr;
+  const int trace = open_trace(error);
+  if (error.set) return nullptr;
   const size_t types = static_cast<size_t>(library.types);
   Op* ops = static_cast<Op*>(calloc(types + 1, sizeof(Op)));
   if (!ops) {
     release(api, nullptr, nullptr, trace);
-    return fault.fail("There is no memory for the op types."), nullptr;
+    return error.fail("There is no memory for the op types."), nullptr;
   }
   OrtCustomOpDomain* domain = nullptr;
   OrtStatus* status = ort::CreateCustomOpDomain(api, library.domain, &domain);
@@ -223,19 +223,19 @@ __attribute__((destructor)) void leave() {
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace tracea;
-  Fault fault;
+  Error error;
   const OrtApi* api = base->GetApi(kApiVersion);
   if (!api) {
-    fault.fail("This library needs ONNX Runtime 1.%u or later, this is %.20s.", kApiVersion,
+    error.fail("This library needs ONNX Runtime 1.%u or later, this is %.20s.", kApiVersion,
                base->GetVersionString());
-    return status_of(base->GetApi(1), fault, library_name());
+    return status_of(base->GetApi(1), error, library_name());
   }
   while (__atomic_test_and_set(&state.locked, __ATOMIC_ACQUIRE)) sched_yield();
   OrtStatus* status = nullptr;
-  if (!state.ready) status = prepare(api, base->GetVersionString(), fault);
+  if (!state.ready) status = prepare(api, base->GetVersionString(), error);
   else if (state.api != api)
-    fault.fail("Another copy of ONNX Runtime in this process uses this library.");
+    error.fail("Another copy of ONNX Runtime in this process uses this library.");
   __atomic_clear(&state.locked, __ATOMIC_RELEASE);
-  if (fault.set) return status_of(api, fault, library_name());
+  if (error.set) return status_of(api, error, library_name());
   return status ? status : ort::AddCustomOpDomain(api, options, state.domain);
 }

@@ -1,4 +1,4 @@
-// The same_bytes driver: whether tensors hold the bytes of their references.
+// The host loop of same_bytes: whether tensors hold the bytes of their references.
 //
 // Tensors of any type, all of them dense.  Their bytes, one tensor after another, are cut into
 // parts of one size; a difference that was found stops whoever has not begun its part.
@@ -11,7 +11,7 @@ namespace tracea {
 constexpr int64_t kComparedBytes = 256 * 1024;  // worth waking a thread up for
 
 struct SameBytesJob {
-  const Box* views;  // tensors, then their references
+  const TensorView* views;  // tensors, then their references
   int64_t ends[kMaxCompared];  // of each tensor in the bytes of all
   int32_t count;
   int64_t chunk;
@@ -23,8 +23,8 @@ inline void same_bytes_task(void* usr, size_t task) {
   const int64_t begin = static_cast<int64_t>(task) * job.chunk;
   int64_t start = 0;  // of a tensor in the bytes of all
   for (int32_t i = 0; i < job.count; start = job.ends[i++]) {
-    const int64_t low = most(begin, start) - start;
-    const int64_t high = least(begin + job.chunk, job.ends[i]) - start;
+    const int64_t low = max(begin, start) - start;
+    const int64_t high = min(begin + job.chunk, job.ends[i]) - start;
     if (low >= high) continue;
     if (__atomic_load_n(&job.differ, __ATOMIC_RELAXED)) return;
     const char *x = job.views[i].data + low, *reference = job.views[job.count + i].data + low;
@@ -41,14 +41,14 @@ inline bool check_same_bytes(Signature& call) {
   return ok || call.fail("a reference of another element type");
 }
 
-inline bool run_same_bytes(Run& run, const Call& call, const Box* views) {
+inline bool run_same_bytes(Run& run, const Call& call, const TensorView* views) {
   const int32_t count = static_cast<int32_t>(call.ints[same_bytes_call::kCount]);
-  const Box& y = views[2 * count];
+  const TensorView& y = views[2 * count];
   SameBytesJob job = {};
   job.views = views, job.count = count;
   int64_t bytes = 0;
   for (int32_t i = 0; i < count; ++i) {
-    const Box &x = views[i], &reference = views[count + i];
+    const TensorView &x = views[i], &reference = views[count + i];
     if (x.dims[0] != reference.dims[0] ||
         (x.dims[0] > 1 && (x.strides[0] != 1 || reference.strides[0] != 1)))
       return misfit(run, "comparison");

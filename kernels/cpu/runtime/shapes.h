@@ -31,8 +31,8 @@ class Inference {
   // Sets the shapes it can; a malformed plan is reported when the kernel is created.
   void run() {
     if (!read_plan()) return;
-    Fault fault;
-    if (!Reader(words_, count_, &program_, &fault).program()) return;
+    Error error;
+    if (!Reader(words_, count_, &program_, &error).program()) return;
     for (int32_t i = 0; i < program_.symbol_count; ++i) bind(i);
     for (int32_t i = 0; i < program_.output_count; ++i) set_output(i);
   }

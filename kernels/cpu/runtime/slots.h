@@ -16,7 +16,7 @@ struct Slots {
 
 // Slots for `tasks` tasks that need `bytes` each; false when there is no memory.
 inline bool make_slots(Run& run, Scratch& scratch, int64_t tasks, int64_t bytes, Slots* slots) {
-  const int64_t count = least(least(tasks, kMaxSlots), most(run.host.processors, 1));
+  const int64_t count = min(min(tasks, kMaxSlots), max(run.host.processors, 1));
   slots->bytes = ceil_div(bytes, kAlign) * kAlign;
   slots->free = count == kMaxSlots ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
   int64_t all;

@@ -1,8 +1,8 @@
-// The driver that splits blocked images into sums of two numbers in bf16 (ops/bf16.py): a pixel's
+// The host loop that splits blocked images into sums of two numbers in bf16 (ops/bf16.py): a pixel's
 // block becomes 16 upper halves and 16 lower ones, as many bytes as before.
 #pragma once
 #include "runtime/blocked.h"
-#include "runtime/pieces.h"
+#include "runtime/partition.h"
 
 namespace tracea {
 
@@ -10,19 +10,19 @@ constexpr int64_t kSplitTask = 32 * 1024;  // floats
 
 struct SplitJob {
   tracea_split_fn split;
-  const Box* x;
+  const TensorView* x;
   Canvas y;
   int64_t last;  // channels of the last block
-  Pieces pieces;
+  LinePartition partition;
 };
 
 inline void split_task(void* usr, size_t index) {
   const SplitJob& job = *static_cast<const SplitJob*>(usr);
-  const auto [n, block, first, end] = job.pieces.at(static_cast<int64_t>(index));
+  const auto [n, block, first, end] = job.partition.at(static_cast<int64_t>(index));
   const int64_t* s = job.x->strides;
   tracea_split_tile tile = {};
   tile.pixels = job.x->dims[3];
-  tile.last = block + 1 == job.pieces.blocks ? job.last : kLanes;
+  tile.last = block + 1 == job.partition.blocks ? job.last : kLanes;
   for (int64_t row = first; row < end; ++row) {
     tile.x = job.x->f32() + n * s[0] + block * s[1] + row * s[2];
     tile.y = reinterpret_cast<uint16_t*>(job.y.row(n, block, row));
@@ -31,10 +31,10 @@ inline void split_task(void* usr, size_t index) {
   job.y.clear(n, block, first, end - first, 0, job.y.width);
 }
 
-inline bool run_split_images(Run& run, const Call& call, const Box* views) {
-  const Box& x = views[0];
+inline bool run_split_images(Run& run, const Call& call, const TensorView* views) {
+  const TensorView& x = views[0];
   SplitJob job = {};
-  Box y;
+  TensorView y;
   if (!blocked(x) || !both_halves(views[1], &y) ||
       !open_canvas(y, call.ints + round_images_call::kHalo, &job.y) ||
       !x.is(y.dims[0], y.dims[1]) || job.y.height != x.dims[2] || job.y.width != x.dims[3])
@@ -43,9 +43,9 @@ inline bool run_split_images(Run& run, const Call& call, const Box* views) {
   job.split = run.host.isa->split_pixels;
   job.x = &x, job.last = call.ints[round_images_call::kLast];
   const int64_t line = x.dims[3] * kLanes;
-  job.pieces = Pieces(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kSplitTask / line);
-  const int64_t together = kSplitTask / (job.pieces.rows * line);
-  return run.parallel_by(together, x.dims[0] * x.dims[1] * job.pieces.each, split_task, &job);
+  job.partition = LinePartition(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kSplitTask / line);
+  const int64_t together = kSplitTask / (job.partition.rows * line);
+  return run.parallel_by(together, x.dims[0] * x.dims[1] * job.partition.each, split_task, &job);
 }
 
 }  // namespace tracea

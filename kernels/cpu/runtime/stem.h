@@ -19,7 +19,7 @@ struct StemJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;
   Finish finish;
-  const Box* x;
+  const TensorView* x;
   const float* bias;
   bool eight;  // the last block of outputs has 8 channels at most
   bool pairs;  // two lines are one tile
@@ -31,7 +31,7 @@ struct StemJob {
 
 inline tracea_conv_tile stem_tile(const StemJob& job, int64_t block) {
   tracea_conv_tile tile = job.tap;
-  tile.nv = static_cast<int32_t>(least(job.nv, job.blocks - block));
+  tile.nv = static_cast<int32_t>(min(job.nv, job.blocks - block));
   tile.eight = job.eight && block + tile.nv == job.blocks;
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
   return tile;
@@ -59,10 +59,10 @@ template <class Tiles>
 inline void stem_across(const StemJob& job, int64_t widest, int64_t begin, int64_t end,
                         const Tiles& run) {
   const int64_t across = ceil_div(end - begin, widest);
-  const int64_t narrow = (end - begin) / most(across, 1), wider = (end - begin) - narrow * across;
+  const int64_t narrow = (end - begin) / max(across, 1), wider = (end - begin) - narrow * across;
   for (int64_t i = 0, col = begin; i < across;) {
     const int64_t alike = (i < wider ? wider : across) - i, pixels = narrow + (i < wider);
-    const int64_t tiles = job.finish.apart() ? least(alike, kChainTiles) : alike;
+    const int64_t tiles = job.finish.apart() ? min(alike, kChainTiles) : alike;
     run(col, pixels, tiles);
     i += tiles, col += tiles * pixels;
   }

@@ -17,7 +17,7 @@ constexpr int64_t kSplitStep = 64;        // strides and dilations at most: no s
 constexpr int64_t kTapLanes = TRACEA_PANEL / 2;
 
 inline bool stem_splits(const StemJob& job, const tracea_isa_table& isa) {
-  const Box& x = *job.x;
+  const TensorView& x = *job.x;
   const bool able = job.dilation_w == 1 && job.dilation_h <= kSplitStep &&
                     job.stride_w <= kSplitStep && job.stride_h <= kSplitStep &&
                     x.dims[1] <= TRACEA_STEM_CHANNELS && x.strides[3] <= kSplitApart;
@@ -27,7 +27,7 @@ inline bool stem_splits(const StemJob& job, const tracea_isa_table& isa) {
 
 // Weights split as images are, a panel per block of outputs: [block][kernel row][lane][16], lanes of
 // a row filled up with zeros; false where one of them is not finite.
-inline bool split_filters(const StemJob& job, const Box& w, float* to) {
+inline bool split_filters(const StemJob& job, const TensorView& w, float* to) {
   const int64_t channels = w.dims[1], plane = job.kernel_h * job.kernel_w * kLanes;
   const StemSplit& split = job.split;
   memset(to, 0, static_cast<size_t>(job.blocks * job.kernel_h * split.taps * kTapLanes * kLanes) * 4);
@@ -44,7 +44,7 @@ inline bool split_filters(const StemJob& job, const Box& w, float* to) {
 }
 
 // Sets up what tasks need; where a weight is not finite, nothing: float32 it is, then.
-inline bool open_split(Run& run, StemJob& job, const Box& w, Scratch& filters, Scratch& lines) {
+inline bool open_split(Run& run, StemJob& job, const TensorView& w, Scratch& filters, Scratch& lines) {
   const tracea_isa_table& isa = *run.host.isa;
   const Canvas& y = job.finish.canvas;
   StemSplit& split = job.split;
@@ -67,10 +67,10 @@ inline bool open_split(Run& run, StemJob& job, const Box& w, Scratch& filters, S
 
 // The lines that outputs [first, last) read, padded; false where a number is not finite.
 inline bool split_lines(const StemJob& job, int64_t n, int64_t first, int64_t last, float* to) {
-  const Box& x = *job.x;
+  const TensorView& x = *job.x;
   const StemSplit& split = job.split;
   const int64_t columns = reach(job.finish.canvas.width, job.stride_w, job.kernel_w, 1);
-  const int64_t until = least(columns, x.dims[3] + job.left);
+  const int64_t until = min(columns, x.dims[3] + job.left);
   const int64_t height = reach(last - first, job.stride_h, job.kernel_h, job.dilation_h);
   bool finite = true;
   for (int64_t i = 0; i < height; ++i, to += split.line) {

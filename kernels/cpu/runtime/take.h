@@ -1,4 +1,4 @@
-// The take driver: elements picked along the last axis.
+// The host loop of take: elements picked along the last axis.
 //
 // Indices are often the same for every head: each block of them is checked and narrowed once, and
 // then serves all rows it is for.
@@ -12,7 +12,7 @@ namespace tracea {
 constexpr int64_t kTaken = 1024;  // indices narrowed at once
 
 struct TakeJob {
-  const Box *x, *index, *y;
+  const TensorView *x, *index, *y;
   int32_t rank;
   bool wide;                    // 64-bit indices
   bool same[kMaxRank];          // axes along which indices are the same
@@ -23,7 +23,7 @@ struct TakeJob {
 };
 
 // Where row `at` of the axes that have `same` lies in a box.
-inline int64_t taken_row(const TakeJob& job, const Box& box, bool same, int64_t at) {
+inline int64_t taken_row(const TakeJob& job, const TensorView& box, bool same, int64_t at) {
   int64_t offset = 0;
   for (int32_t axis = job.rank - 1; axis-- > 0;) {
     if (job.same[axis] != same) continue;
@@ -36,7 +36,7 @@ inline int64_t taken_row(const TakeJob& job, const Box& box, bool same, int64_t 
 // Indices of one row from `first` on, each in [0, size); false where one is not.
 inline bool narrow_indices(TakeJob& job, int64_t from, int64_t first, int64_t count, int64_t size,
                            int32_t* out) {
-  const Box& index = *job.index;
+  const TensorView& index = *job.index;
   const int64_t step = index.strides[job.rank - 1];
   for (int64_t j = 0; j < count; ++j) {
     const int64_t at = from + (first + j) * step;
@@ -55,17 +55,17 @@ inline bool narrow_indices(TakeJob& job, int64_t from, int64_t first, int64_t co
 
 inline void take_task(void* usr, size_t task) {
   TakeJob& job = *static_cast<TakeJob*>(usr);
-  const Box &x = *job.x, &y = *job.y;
+  const TensorView &x = *job.x, &y = *job.y;
   const int32_t last = job.rank - 1;
   const int64_t row = static_cast<int64_t>(task) / job.chunks;
   const int64_t begin = static_cast<int64_t>(task) % job.chunks * job.chunk;
-  const int64_t end = least(job.alike, begin + job.chunk);
+  const int64_t end = min(job.alike, begin + job.chunk);
   const int64_t of_index = taken_row(job, *job.index, false, row);
   const int64_t of_x = taken_row(job, x, false, row), of_y = taken_row(job, y, false, row);
   const int64_t step = x.strides[last], size = x.dims[last];
   int32_t block[kTaken];
   for (int64_t first = 0; first < y.dims[last]; first += kTaken) {
-    const int64_t count = least(kTaken, y.dims[last] - first);
+    const int64_t count = min(kTaken, y.dims[last] - first);
     if (!narrow_indices(job, of_index, first, count, size, block)) return;
     for (int64_t r = begin; r < end; ++r) {
       const float* from = x.f32() + of_x + taken_row(job, x, true, r);
@@ -83,7 +83,7 @@ inline bool check_take(Signature& call) {
          call.fail("indices of another type");
 }
 
-inline bool run_take(Run& run, const Call& call, const Box* views) {
+inline bool run_take(Run& run, const Call& call, const TensorView* views) {
   TakeJob job = {};
   job.x = views, job.index = views + 1, job.y = views + 2;
   job.rank = call.views[2].rank;
@@ -99,13 +99,13 @@ inline bool run_take(Run& run, const Call& call, const Box* views) {
   }
   const int64_t count = fits ? job.y->dims[last] : 0;
   if (!fits || (count > 1 && job.y->strides[last] != 1) || job.x->dims[last] > INT32_MAX)
-    return run.fault.fail("The views of a take do not fit together.");
+    return run.error.fail("The views of a take do not fit together.");
   if (job.rows == 0 || job.alike == 0 || count == 0) return true;
-  job.chunk = least(job.alike, most(kGrain / count, 1));
+  job.chunk = min(job.alike, max(kGrain / count, 1));
   job.chunks = ceil_div(job.alike, job.chunk);
   if (!run.parallel(job.rows * job.chunks, take_task, &job)) return false;
   return !job.outside ||
-         run.fault.fail("An index of %lld lies outside the %lld elements it takes from.",
+         run.error.fail("An index of %lld lies outside the %lld elements it takes from.",
                         static_cast<long long>(job.bad),
                         static_cast<long long>(job.x->dims[last]));
 }

@@ -1,7 +1,7 @@
 // The threads that stay with a program between its calls: a *team*, as OpenMP says.
 //
 // A parallel loop of the runtime's wakes threads up and waits for them, which takes microseconds,
-// and a net has a hundred calls of some ten.  So one such loop holds a stretch of calls.  Whoever
+// and a net has a hundred calls of some ten.  So one such loop holds a region of calls.  Whoever
 // takes its first task leads: it runs the calls and hands out their tasks through a few cache
 // lines.  The others follow.  Nobody is waited for that has not taken a task: a thread that comes
 // late, or never, is only help that is missing, and one that has long had nothing to do goes back
@@ -36,9 +36,9 @@ class Team {
   Team() { memset(static_cast<void*>(this), 0, sizeof *this), came_ = 1; }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
-  // with a stretch of neighbours, the same one in every call, and then takes what others left.
+  // with a region of neighbours, the same one in every call, and then takes what others left.
   void share(int64_t tasks, void (*task)(void*, size_t), void* job) {
-    shares_ = static_cast<int32_t>(least(present(), tasks));
+    shares_ = static_cast<int32_t>(min(present(), tasks));
     for (int32_t i = 0; i < shares_; ++i) {
       member_[i].next = tasks * i / shares_;
       member_[i].end = tasks * (i + 1) / shares_;
@@ -82,7 +82,7 @@ class Team {
   static constexpr uint64_t kEnded = ~uint64_t{1};
 
   int32_t present() const {
-    return static_cast<int32_t>(least(__atomic_load_n(&came_, __ATOMIC_SEQ_CST), kMaxTeam));
+    return static_cast<int32_t>(min(__atomic_load_n(&came_, __ATOMIC_SEQ_CST), kMaxTeam));
   }
 
   void work(int32_t self) {

@@ -8,18 +8,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/calls.h"
+#include "runtime/executor.h"
 
 namespace tracea {
 
 constexpr size_t kMaxLabel = 512, kMaxNumber = 21;  // bytes of a name, of a number and its comma
 
 // The file the environment asks for, or kNoTrace.
-inline int open_trace(Fault& fault) {
+inline int open_trace(Error& error) {
   const char* path = getenv("TRACEA_PROFILE");
   if (!path || !*path) return kNoTrace;
   const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) fault.fail("TRACEA_PROFILE names %.300s, which cannot be written.", path);
+  if (file < 0) error.fail("TRACEA_PROFILE names %.300s, which cannot be written.", path);
   return file;
 }
 
@@ -43,8 +43,8 @@ inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
   int64_t* taken = static_cast<int64_t*>(calloc(numbers + 1, sizeof(int64_t)));
   char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 1) * (kMaxNumber + 1)));
   bool ok = taken && line;
-  if (!ok) run.fault.fail("There is no memory for a profile.");
-  ok = ok && run_calls(run, program, symbols, buffers, [&](int32_t i) {
+  if (!ok) run.error.fail("There is no memory for a profile.");
+  ok = ok && execute(run, program, symbols, buffers, [&](int32_t i) {
     const int64_t start = nanoseconds();
     const bool done = run_call(run, program, i, symbols, buffers);
     taken[i] += nanoseconds() - start;
@@ -57,7 +57,7 @@ inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
     at = put_numbers(at, taken, program.call_count, '\n');
     const size_t size = static_cast<size_t>(at - line);
     if (write(run.host.trace, line, size) != static_cast<ssize_t>(size))
-      ok = run.fault.fail("The profile cannot be written.");
+      ok = run.error.fail("The profile cannot be written.");
   }
   free(taken);
   free(line);

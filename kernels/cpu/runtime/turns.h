@@ -3,7 +3,7 @@
 // of such a turn then stays in that thread's own memory, and no thread waits for others between two
 // calls.
 #pragma once
-#include "runtime/drivers.h"
+#include "runtime/host_loops.h"
 #include "runtime/slots.h"
 
 namespace tracea {
@@ -26,7 +26,7 @@ inline int64_t aligned_bytes(const Temp& temp, const Memory& memory) {
   return ceil_div(memory.count * element_size(temp.type), kAlign) * kAlign;
 }
 
-// Places the temps that belong to one turn alone, one behind the other; the bytes they take.
+// ViewCache the temps that belong to one turn alone, one behind the other; the bytes they take.
 inline int64_t place_own(const Program& program, int32_t loop, char* memory, Memory* buffers) {
   Memory* temps = buffers + program.input_count + program.output_count;
   int64_t at = 0;
@@ -48,13 +48,13 @@ inline int64_t bytes_of_turn(const Program& program, int32_t loop, const Memory*
   return total;
 }
 
-// The first fault of any turn is the run's.
+// The first error of any turn is the run's.
 inline void hand_over(Turns& turns, Run& own) {
   if (__atomic_exchange_n(&turns.failed, true, __ATOMIC_ACQ_REL)) {
     if (own.status) ort::ReleaseStatus(own.host.api, own.status);
     return;
   }
-  turns.run->fault = own.fault;
+  turns.run->error = own.error;
   turns.run->status = own.status;
 }
 
@@ -72,7 +72,7 @@ inline void turn_task(void* usr, size_t index) {
   memcpy(memory, turns.buffers, buffers);
   int64_t* row = &now[program.symbol_count + 2 * turns.loop];
   row[0] = static_cast<int64_t>(index) * turns.step;
-  row[1] = least(row[0] + turns.step, turns.extent);
+  row[1] = min(row[0] + turns.step, turns.extent);
   Host host = turns.run->host;
   host.processors = 1;
   Run own(host, turns.run->context);
@@ -91,14 +91,14 @@ inline void turn_task(void* usr, size_t index) {
 inline int64_t rows_apart(const Loop& loop, int64_t extent, int64_t processors) {
   const int64_t rounds = ceil_div(ceil_div(extent, loop.step), processors);
   const int64_t even = ceil_div(ceil_div(extent, rounds * processors), 16) * 16;
-  const int64_t step = least(loop.step, most(even, kLeastRows));
+  const int64_t step = min(loop.step, max(even, kLeastRows));
   return 4 * ceil_div(extent, step) >= 3 * processors ? step : 0;
 }
 
 template <class Each>
 bool run_in_turn(const Loop& loop, int64_t extent, int64_t* row, Each each) {
   for (row[0] = 0; row[0] < extent; row[0] += loop.step) {
-    row[1] = least(row[0] + loop.step, extent);
+    row[1] = min(row[0] + loop.step, extent);
     for (int32_t call = loop.first; call <= loop.last; ++call)
       if (!each(call)) return false;
   }
@@ -112,7 +112,7 @@ bool run_loop(Run& run, const Program& program, int32_t index, int64_t* symbols,
   const Loop& loop = program.loops[index];
   int64_t extent, *row = &symbols[program.symbol_count + 2 * index];
   if (!evaluate(loop.extent, symbols, &extent) || extent > INT64_MAX / 2 - loop.step)
-    return run.fault.fail("The rows of loop %d cannot be counted.", index);
+    return run.error.fail("The rows of loop %d cannot be counted.", index);
   if (extent <= 0) return true;
   if (!loop.apart) return run_in_turn(loop, extent, row, each);
   Turns turns = {&run, &program, symbols, buffers, index, extent, 0, {}, false};
@@ -120,7 +120,7 @@ bool run_loop(Run& run, const Program& program, int32_t index, int64_t* symbols,
   const int64_t bytes = bytes_of_turn(program, index, buffers);
   if (run.host.trace == kNoTrace) turns.step = rows_apart(loop, extent, run.host.processors);
   const int64_t tasks = turns.step ? ceil_div(extent, turns.step) : 1;
-  if (bytes < 0 || !make_slots(run, scratch, tasks, most(bytes, 1), &turns.slots)) return false;
+  if (bytes < 0 || !make_slots(run, scratch, tasks, max(bytes, 1), &turns.slots)) return false;
   if (tasks > 1) return run.parallel(tasks, turn_task, &turns) && !turns.failed;
   place_own(program, index, memory_of(turns.slots, 0), buffers);
   return run_in_turn(loop, extent, row, each);

@@ -20,7 +20,7 @@ struct WinogradJob {
   tracea_conv_end_fn end;             // null where kernels set nothing up
   int64_t conv_pixels, conv_nv;
   Finish finish;
-  const Box *x, *w;
+  const TensorView *x, *w;
   int64_t lanes, x_strides[4];        // of x and its transform
   const float *x_scales, *w_scales;   // of integers; else null
   const float* bias;
@@ -38,7 +38,7 @@ struct WinogradBand {
 };
 
 inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int slot) {
-  const int64_t row = band * job.band_rows, rows = least(job.band_rows, job.rows - row);
+  const int64_t row = band * job.band_rows, rows = min(job.band_rows, job.rows - row);
   float* v = reinterpret_cast<float*>(memory_of(job.slots, slot));
   return {n, row, rows, rows * job.across, v, v + job.planes * job.in_plane};
 }
@@ -70,7 +70,7 @@ inline void winograd_parts(const WinogradJob& job, tracea_conv_tile tile) {
   const int64_t part = job.x_scales ? whole_blocks(1) : job.inputs, depth = tile.last;
   for (int64_t block = 0; block < job.inputs; block += part) {
     const bool last = block + part >= job.inputs;
-    tile.blocks = least(part, job.inputs - block);
+    tile.blocks = min(part, job.inputs - block);
     tile.last = last ? depth : tile.depth;
     tile.part = (block ? TRACEA_CONV_CONTINUES : 0) | (last ? 0 : TRACEA_CONV_STOPS);
     job.conv(&tile);
@@ -106,13 +106,13 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
   tile.prefetch_end = soon + wanted * kAlign;
   // Two runs of pieces that are alike.
   for (int64_t i = 0; i < pieces; i += tile.tiles) {
-    const int64_t begin = i * narrow + least(i, wider);
+    const int64_t begin = i * narrow + min(i, wider);
     tile.tiles = (i < wider ? wider : pieces) - i;
     tile.pixels = static_cast<int32_t>(narrow + (i < wider));
     tile.x_next = tile.pixels * lanes, tile.y_next = tile.pixels * kLanes;
     tile.x = at.v + plane * job.in_plane + begin * lanes;
     tile.y = at.product + plane * job.out_plane + (first * at.tiles + begin) * kLanes;
-    tile.prefetch = soon + least(i * tile.prefetch_lines * job.inputs, wanted) * kAlign;
+    tile.prefetch = soon + min(i * tile.prefetch_lines * job.inputs, wanted) * kAlign;
     winograd_parts(job, tile);
   }
 }
@@ -125,14 +125,14 @@ inline void winograd_pieces(const WinogradJob& job, tracea_winograd_out_tile til
   const float* v = tile.v;
   for (int64_t i = 0; i < job.across; i += most_tiles) {
     const int64_t first = i * job.m;
-    tile.tiles = least(most_tiles, job.across - i);
+    tile.tiles = min(most_tiles, job.across - i);
     tile.cols = width - first;
     tile.v = v + i * kLanes;
     tile.add = job.finish.add_at(n, block, row, first);
     tile.y = sums[0], tile.y_row = kLinePiece * kLanes, tile.y_size = sizeof(float);
     job.out(&tile);
     for (int64_t line = 0; line < tile.rows; ++line)
-      job.finish.line(n, block, row + line, first, least(tile.cols, tile.tiles * job.m),
+      job.finish.line(n, block, row + line, first, min(tile.cols, tile.tiles * job.m),
                       sums[line]);
   }
 }
@@ -153,7 +153,7 @@ inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64
   tile.lo = finish.lo, tile.hi = finish.hi;
   for (int64_t r = 0; r < at.rows; ++r) {
     const int64_t row = (at.row + r) * job.m;
-    tile.rows = least(job.m, y.height - row);
+    tile.rows = min(job.m, y.height - row);
     tile.v = at.product + (block * at.tiles + r * job.across) * kLanes;
     if (finish.apart()) {
       winograd_pieces(job, tile, at.n, block, row);
@@ -211,8 +211,8 @@ inline bool check_winograd(Signature& call) {
          call.fail("a pair of which one channel is missing");
 }
 
-inline bool winograd_shapes(Run& run, const Call& call, const Box* views, WinogradJob& job) {
-  const Box &x = views[0], &w = views[1];
+inline bool winograd_shapes(Run& run, const Call& call, const TensorView* views, WinogradJob& job) {
+  const TensorView &x = views[0], &w = views[1];
   const Canvas& y = job.finish.canvas;
   job.m = call.ints[winograd_call::kTile], job.side = job.m + 2, job.planes = job.side * job.side;
   job.last = call.ints[winograd_call::kLastIn];
@@ -235,10 +235,10 @@ inline int64_t even_bands(const Run& run, const WinogradJob& job, int64_t images
   const double work = static_cast<double>(images * job.rows * job.across * job.planes) *
                       static_cast<double>(job.inputs * job.outputs * kLanes * kLanes);
   if (tasks % threads == 0 || work < kConvTask * static_cast<double>(threads)) return job.bands;
-  return least(job.rows, ceil_div(ceil_div(tasks, threads) * threads, images));
+  return min(job.rows, ceil_div(ceil_div(tasks, threads) * threads, images));
 }
 
-inline bool run_winograd(Run& run, const Call& call, const Box* views) {
+inline bool run_winograd(Run& run, const Call& call, const TensorView* views) {
   WinogradJob job = {};
   if (!open_finish(run, call, views, winograd_call::kHalo, &job.finish))
     return misfit(run, "winograd");
@@ -267,8 +267,8 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   const int64_t weights = job.planes * job.inputs * job.outputs * job.lanes * kAlign;
   const ConvCut cut = choose_cut(call, y.box->dims[0]);
   const bool shared = cut.bands ? cut.bands == 1 : weights > row_bytes * job.rows;
-  job.band_rows = shared ? job.rows : least(job.rows, most(1, kBandBuffers / row_bytes));
-  if (cut.bands) job.band_rows = ceil_div(job.rows, least(cut.bands, job.rows));
+  job.band_rows = shared ? job.rows : min(job.rows, max(1, kBandBuffers / row_bytes));
+  if (cut.bands) job.band_rows = ceil_div(job.rows, min(cut.bands, job.rows));
   job.bands = ceil_div(job.rows, job.band_rows);
   const int64_t images = y.box->dims[0];
   if (!shared && !cut.bands) job.bands = even_bands(run, job, images);
@@ -317,9 +317,9 @@ inline Call without_direct(const Call& call) {
 }
 
 // A convolution of integers whose x is still float32.
-inline bool run_rounded(Run& run, Call call, Box* views) {
-  const Box x = views[0];
-  Box &whole = views[0], &scales = views[4];
+inline bool run_rounded(Run& run, Call call, TensorView* views) {
+  const TensorView x = views[0];
+  TensorView &whole = views[0], &scales = views[4];
   int64_t count = 1;
   for (int32_t i = 4; i >= 0; count *= x.dims[i--]) whole.strides[i] = count;
   Scratch scratch(run);
@@ -330,17 +330,17 @@ inline bool run_rounded(Run& run, Call call, Box* views) {
   ints[round_images_call::kLast] = call.ints[conv_call::kLastIn];
   Call rounding = call;
   rounding.ints = ints;
-  const Box between[] = {x, whole, scales};
+  const TensorView between[] = {x, whole, scales};
   View types[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i) types[i] = call.views[i];
   types[0].type = ORT_I16, call.views = types;
   return run_whole_images(run, rounding, between) && run_conv(run, call, views);
 }
 
-inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {
+inline bool run_conv_or_winograd(Run& run, const Call& call, const TensorView* views) {
   Call inner = without_direct(call);
   const int32_t before = call.view_count - inner.view_count;
-  const Box& w = views[0];
+  const TensorView& w = views[0];
   Finish finish = {};
   if (!open_finish(run, inner, views + before, winograd_call::kHalo, &finish))
     return misfit(run, "conv_or_winograd");
@@ -352,7 +352,7 @@ inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {
   ints[conv_call::kLastOut] = call.ints[winograd_call::kLastOut];
   ints[conv_call::kLastIn] = call.ints[winograd_call::kLastIn];
   memcpy(ints + conv_call::kHalo, call.ints + winograd_call::kHalo, 4 * sizeof *ints);
-  Box boxes[kMaxViews];
+  TensorView boxes[kMaxViews];
   for (int32_t i = 0; i < inner.view_count; ++i) boxes[i] = views[before + i];
   boxes[1] = w;
   inner.opcode = whole ? kConvInt16 : inner.opcode == kWinograd ? kConv : kConvBf16;

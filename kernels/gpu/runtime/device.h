@@ -50,13 +50,13 @@ struct Gpu {
 };
 inline Gpu gpu;
 
-// Whether a call of the driver succeeded; a fault says what was tried, and what came of it.
-inline bool good(Fault& fault, cu::Result result, const char* what) {
+// Whether a call of the driver succeeded; an error says what was tried, and what came of it.
+inline bool good(Error& error, cu::Result result, const char* what) {
   if (!result) return true;
   const char *name = nullptr, *text = nullptr;
   gpu.driver.error_name(result, &name);
   gpu.driver.error_text(result, &text);
-  return fault.fail("The GPU's driver could not %s: %s (%s).", what, text ? text : "unknown error",
+  return error.fail("The GPU's driver could not %s: %s (%s).", what, text ? text : "unknown error",
                     name ? name : "?");
 }
 
@@ -75,33 +75,33 @@ inline int32_t level_for(int32_t capability) {
   return found;
 }
 
-// Finds the device; a fault says why there is none to use.
-inline bool find_device(Fault& fault) {
+// Finds the device; an error says why there is none to use.
+inline bool find_device(Error& error) {
   const char* wish = getenv("TRACEA_DEVICE");
-  if (wish && !strcmp(wish, "cpu")) return fault.fail("TRACEA_DEVICE asks for the CPU.");
+  if (wish && !strcmp(wish, "cpu")) return error.fail("TRACEA_DEVICE asks for the CPU.");
   if (const char* missing = gpu.driver.open())
-    return fault.fail("This machine has no driver for GPUs: %s is missing.", missing);
+    return error.fail("This machine has no driver for GPUs: %s is missing.", missing);
   int version = 0, count = 0, major = 0, minor = 0;
   const cu::Driver& d = gpu.driver;
-  if (!good(fault, d.init(0), "start") || !good(fault, d.driver_version(&version), "say its version"))
+  if (!good(error, d.init(0), "start") || !good(error, d.driver_version(&version), "say its version"))
     return false;
   if (version < tracea_gpu_table.driver)
-    return fault.fail("The GPU's driver is for CUDA %d.%d; kernels need one for CUDA %d.%d.",
+    return error.fail("The GPU's driver is for CUDA %d.%d; kernels need one for CUDA %d.%d.",
                       version / 1000, version % 1000 / 10, tracea_gpu_table.driver / 1000,
                       tracea_gpu_table.driver % 1000 / 10);
-  if (!good(fault, d.device_count(&count), "count GPUs")) return false;
+  if (!good(error, d.device_count(&count), "count GPUs")) return false;
   const char* number = getenv("TRACEA_CUDA_DEVICE");
   gpu.ordinal = number ? atoi(number) : 0;
   if (gpu.ordinal < 0 || gpu.ordinal >= count)
-    return fault.fail("There is no GPU %d; this machine shows %d.", gpu.ordinal, count);
-  if (!good(fault, d.device(&gpu.device, gpu.ordinal), "find the GPU") ||
-      !good(fault, d.device_attribute(&major, cu::kMajor, gpu.device), "describe the GPU") ||
-      !good(fault, d.device_attribute(&minor, cu::kMinor, gpu.device), "describe the GPU"))
+    return error.fail("There is no GPU %d; this machine shows %d.", gpu.ordinal, count);
+  if (!good(error, d.device(&gpu.device, gpu.ordinal), "find the GPU") ||
+      !good(error, d.device_attribute(&major, cu::kMajor, gpu.device), "describe the GPU") ||
+      !good(error, d.device_attribute(&minor, cu::kMinor, gpu.device), "describe the GPU"))
     return false;
   gpu.capability = 10 * major + minor;
   gpu.level = level_for(gpu.capability);
   if (gpu.level < 0)
-    return fault.fail("The GPU's compute capability is %d.%d, which this library has no kernels for.",
+    return error.fail("The GPU's compute capability is %d.%d, which this library has no kernels for.",
                       major, minor);
   const char* edges = getenv("TRACEA_CUDA_EDGES");
   gpu.dependents = gpu.capability >= 90 && !(edges && !strcmp(edges, "full"));
@@ -110,50 +110,50 @@ inline bool find_device(Fault& fault) {
 }
 
 // Makes the device's context that of this thread.
-inline bool enter(Fault& fault) {
+inline bool enter(Error& error) {
   if (getpid() != gpu.process)
-    return fault.fail("This process was forked from one that uses the GPU, which it cannot do.");
+    return error.fail("This process was forked from one that uses the GPU, which it cannot do.");
   if (!gpu.context) {
     Lock lock(gpu.mutex);
     cu::Context made = nullptr;
     if (!gpu.context) {
-      if (!good(fault, gpu.driver.retain_context(&made, gpu.device), "open the GPU")) return false;
+      if (!good(error, gpu.driver.retain_context(&made, gpu.device), "open the GPU")) return false;
       __atomic_store_n(&gpu.context, made, __ATOMIC_RELEASE);
     }
   }
-  return good(fault, gpu.driver.use_context(gpu.context), "switch to the GPU");
+  return good(error, gpu.driver.use_context(gpu.context), "switch to the GPU");
 }
 
 // A kernel of the table, loaded once in this process.
-inline bool load_kernel(Fault& fault, int32_t index, int32_t shared, cu::Function* out) {
+inline bool load_kernel(Error& error, int32_t index, int32_t shared, cu::Function* out) {
   Lock lock(gpu.mutex);
   const tracea_gpu_library& table = tracea_gpu_table;
   if (!gpu.functions)
     gpu.functions = static_cast<cu::Function*>(
         calloc(static_cast<size_t>(table.kernel_count), sizeof(cu::Function)));
-  if (!gpu.functions) return fault.fail("There is no memory for the kernels.");
+  if (!gpu.functions) return error.fail("There is no memory for the kernels.");
   cu::Function& held = gpu.functions[index];
   if (!held) {
     const tracea_gpu_image& image = table.kernels[index].images[gpu.level];
     cu::Module module = nullptr;
-    if (!good(fault, gpu.driver.load_module(&module, tracea_gpu_images + image.offset),
+    if (!good(error, gpu.driver.load_module(&module, tracea_gpu_images + image.offset),
               "load a kernel") ||
-        !good(fault, gpu.driver.function(&held, module, image.symbol), "find a kernel"))
+        !good(error, gpu.driver.function(&held, module, image.symbol), "find a kernel"))
       return false;
   }
   *out = held;
   // a kernel's tile is one, so all its launches ask for as much
   return shared <= 48 << 10 ||
-         good(fault, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
+         good(error, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
               "give a kernel its shared memory");
 }
 
-inline bool allocate(Fault& fault, int64_t bytes, cu::Address* out) {
-  const cu::Result result = gpu.driver.allocate(out, static_cast<size_t>(most(bytes, 1)));
+inline bool allocate(Error& error, int64_t bytes, cu::Address* out) {
+  const cu::Result result = gpu.driver.allocate(out, static_cast<size_t>(max(bytes, 1)));
   if (result == cu::kOutOfMemory)
-    return fault.fail("The GPU has no %lld MB of memory left.",
+    return error.fail("The GPU has no %lld MB of memory left.",
                       static_cast<long long>(bytes >> 20));
-  return good(fault, result, "give memory");
+  return good(error, result, "give memory");
 }
 
 inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
@@ -170,7 +170,7 @@ inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
 }
 
 // The bytes of a constant on the device: equal ones are there once.
-inline Weight* take_weight(Fault& fault, const void* data, int64_t bytes) {
+inline Weight* take_weight(Error& error, const void* data, int64_t bytes) {
   uint64_t digest[2];
   digest_of(data, bytes, digest);
   Lock lock(gpu.mutex);
@@ -178,9 +178,9 @@ inline Weight* take_weight(Fault& fault, const void* data, int64_t bytes) {
     if (held->bytes == bytes && held->digest[0] == digest[0] && held->digest[1] == digest[1])
       return ++held->users, held;
   Weight* made = static_cast<Weight*>(calloc(1, sizeof(Weight)));
-  if (!made) return fault.fail("There is no memory for a weight."), nullptr;
-  if (!allocate(fault, bytes, &made->address)) return free(made), nullptr;
-  if (bytes && !good(fault, gpu.driver.upload(made->address, data, static_cast<size_t>(bytes)),
+  if (!made) return error.fail("There is no memory for a weight."), nullptr;
+  if (!allocate(error, bytes, &made->address)) return free(made), nullptr;
+  if (bytes && !good(error, gpu.driver.upload(made->address, data, static_cast<size_t>(bytes)),
                      "take a weight")) {
     gpu.driver.free_device(made->address);
     return free(made), nullptr;

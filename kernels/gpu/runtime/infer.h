@@ -21,8 +21,8 @@ class Inference {
 
   // Sets the shapes it can; a malformed plan is reported when the kernel is created.
   void run() {
-    Fault fault;
-    if (!read_plan() || !Reader(words_, count_, &program_, &fault).program()) return;
+    Error error;
+    if (!read_plan() || !Reader(words_, count_, &program_, &error).program()) return;
     for (int32_t i = 0; i < program_.symbol_count; ++i) bind(i);
     sizes_ = program_.pool.array<int64_t>(program_.size_count + 1);
     if (!sizes_) return;

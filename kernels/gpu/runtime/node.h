@@ -18,11 +18,11 @@ struct Node {
   pthread_mutex_t mutex;
 };
 
-// A status of ONNX Runtime's or a fault of ours, whichever came first.
+// A status of ONNX Runtime's or an error of ours, whichever came first.
 struct Run {
   const OrtApi* api;
   OrtStatus* status = nullptr;
-  Fault fault;
+  Error error;
 
   bool good(OrtStatus* given) {
     if (given) status = given;
@@ -40,7 +40,7 @@ inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t ra
     ok = run.good(ort::GetDimensions(run.api, info, dims, actual));
   ort::ReleaseTensorTypeAndShapeInfo(run.api, info);
   return ok && (actual == static_cast<size_t>(rank) ||
-                run.fault.fail("Input %d has %d axes, but must have %d.", input,
+                run.error.fail("Input %d has %d axes, but must have %d.", input,
                                static_cast<int>(actual), rank));
 }
 
@@ -145,16 +145,16 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
   int64_t* symbols = pool.array<int64_t>(p.symbol_count + 1);
   if (!o.constants || !o.number || !o.fixed || !o.once || !o.later || !o.bytes || !o.sizes ||
       !symbols)
-    return run.fault.fail("There is no memory for a node.");
+    return run.error.fail("There is no memory for a node.");
   if (!find_constants(run, p, info, o.constants)) return false;
   find_numbers(p, o.number);
   find_once(p, o.constants, o.number, node.shared.once, o.fixed);
   evaluate(p, symbols, o.sizes);
   for (int32_t i = 0; i < buffers; ++i) {
     const int32_t temp = i - p.tensor_count();
-    o.bytes[i] = temp < 0 ? 1 : most(o.sizes[p.temps[temp].count], 0);
+    o.bytes[i] = temp < 0 ? 1 : max(o.sizes[p.temps[temp].count], 0);
     for (int32_t a = 0; temp < 0 && a < p.tensors[i].rank; ++a)
-      o.bytes[i] *= most(o.sizes[p.tensors[i].dims[a]], 0);
+      o.bytes[i] *= max(o.sizes[p.tensors[i].dims[a]], 0);
     o.bytes[i] *= element_size(type_of(p, i));
   }
   for (int32_t i = 0; i < p.launch_count; ++i)
@@ -177,7 +177,7 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
 inline bool take(Run& run, Node& node, const Opening& o, const bool* wanted) {
   for (int32_t i = 0; i < node.program.input_count; ++i) {
     if (!o.constants[i].data || !wanted[i] || node.weights[i]) continue;
-    node.weights[i] = take_weight(run.fault, o.constants[i].data, o.constants[i].bytes);
+    node.weights[i] = take_weight(run.error, o.constants[i].data, o.constants[i].bytes);
     if (!node.weights[i]) return false;
     node.shared.constants[i] = node.weights[i]->address;
   }
@@ -190,27 +190,27 @@ inline bool make(Run& run, Node& node, const Opening& o, Pool& pool, Prepared& m
   cu::Stream stream = nullptr;
   // uploads return when their source may change, not when they have arrived
   if (!take(run, node, o, o.once) ||
-      !good(run.fault, gpu.driver.wait_for_stream(nullptr), "take weights") ||
-      !good(run.fault, gpu.driver.create_stream(&stream, cu::kNonBlocking), "make a stream"))
+      !good(run.error, gpu.driver.wait_for_stream(nullptr), "take weights") ||
+      !good(run.error, gpu.driver.create_stream(&stream, cu::kNonBlocking), "make a stream"))
     return false;
   cu::Address* addresses = pool.array<cu::Address>(p.buffer_count());
-  bool ok = addresses || run.fault.fail("There is no memory for a node.");
+  bool ok = addresses || run.error.fail("There is no memory for a node.");
   for (int32_t i = 0; ok && i < p.buffer_count(); ++i) {
     addresses[i] = node.shared.constants[i];
     const int32_t temp = i - p.tensor_count();
     if (temp < 0 || !o.fixed[i] || !o.once[i]) continue;
-    ok = allocate(run.fault, o.bytes[i], &addresses[i]);
+    ok = allocate(run.error, o.bytes[i], &addresses[i]);
     if (ok) made.temps[temp] = addresses[i];
   }
   auto address = [&](int32_t buffer) { return addresses[buffer]; };
   for (int32_t i = 0; ok && i < p.launch_count; ++i) {
     Ready ready;
     if (node.shared.once[i])
-      ok = make_ready(run.fault, p.launches[i], node.shared.functions[i], o.sizes, o.bytes,
+      ok = make_ready(run.error, p.launches[i], node.shared.functions[i], o.sizes, o.bytes,
                       nullptr, address, pool, &ready) &&
-           start(run.fault, ready, stream);
+           start(run.error, ready, stream);
   }
-  ok = good(run.fault, gpu.driver.wait_for_stream(stream), "prepare weights") && ok;
+  ok = good(run.error, gpu.driver.wait_for_stream(stream), "prepare weights") && ok;
   gpu.driver.destroy_stream(stream);
   for (int32_t i = 0; i < p.temp_count; ++i)
     if (made.temps[i] && !(ok && o.later[p.tensor_count() + i])) {
@@ -233,7 +233,7 @@ inline bool prepare_constants(Run& run, Node& node, const Opening& o, Pool& pool
   if (!held) {
     const size_t room = sizeof(Prepared) + static_cast<size_t>(p.temp_count) * sizeof(cu::Address);
     held = static_cast<Prepared*>(calloc(1, room));
-    if (!held) return run.fault.fail("There is no memory for a node.");
+    if (!held) return run.error.fail("There is no memory for a node.");
     held->temps = reinterpret_cast<cu::Address*>(held + 1);
     held->count = p.temp_count;
     held->digest[0] = o.digest[0], held->digest[1] = o.digest[1];
@@ -272,16 +272,16 @@ inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info, const int
   s.once = p.pool.array<bool>(p.launch_count + 1);
   node.weights = p.pool.array<Weight*>(p.input_count);
   if (!s.functions || !s.constants || !s.once || !node.weights)
-    return run.fault.fail("There is no memory for a node.");
-  if (!enter(run.fault)) return false;
+    return run.error.fail("There is no memory for a node.");
+  if (!enter(run.error)) return false;
   for (int32_t i = 0; i < p.launch_count; ++i)
-    if (!load_kernel(run.fault, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
+    if (!load_kernel(run.error, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
       return false;
   Pool pool;
   Opening o = {};
   const bool ok = look_at(run, node, info, words, count, pool, o) &&
                   prepare_constants(run, node, o, pool) && take(run, node, o, o.later) &&
-                  good(run.fault, gpu.driver.wait_for_stream(nullptr), "take weights");
+                  good(run.error, gpu.driver.wait_for_stream(nullptr), "take weights");
   // an input nothing reads in a run, or only what was done once, is asked for by nobody
   for (int32_t i = 0; ok && i < p.input_count; ++i)
     if (o.constants[i].data && !s.constants[i]) s.constants[i] = kNowhere;
@@ -290,8 +290,8 @@ inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info, const int
 }
 
 inline void close_node(Node& node) {
-  Fault fault;
-  if (node.shared.program && gpu.context && enter(fault)) {
+  Error error;
+  if (node.shared.program && gpu.context && enter(error)) {
     while (Context* c = node.idle) node.idle = c->next, release(c);
     for (int32_t i = 0; node.weights && i < node.program.input_count; ++i)
       release_weight(node.weights[i]);
@@ -301,14 +301,14 @@ inline void close_node(Node& node) {
   node.program.pool.release();
 }
 
-inline Context* take_context(Fault& fault, Node& node) {
+inline Context* take_context(Error& error, Node& node) {
   {
     Lock lock(node.mutex);
     if (Context* c = node.idle) return node.idle = c->next, c;
   }
   Context* made = static_cast<Context*>(calloc(1, sizeof(Context)));
-  if (!made) return fault.fail("There is no memory for a run."), nullptr;
-  if (good(fault, gpu.driver.create_stream(&made->stream, cu::kNonBlocking), "make a stream"))
+  if (!made) return error.fail("There is no memory for a run."), nullptr;
+  if (good(error, gpu.driver.create_stream(&made->stream, cu::kNonBlocking), "make a stream"))
     return made;
   return free(made), nullptr;
 }
@@ -349,7 +349,7 @@ inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, i
     const OrtValue* value = nullptr;
     if (!run.good(ort::KernelContext_GetInput(run.api, context, static_cast<size_t>(i), &value)))
       return false;
-    if (!value) return run.fault.fail("Input %d is missing.", i);
+    if (!value) return run.error.fail("Input %d is missing.", i);
     if (!read_dims(run, value, i, p.tensors[i].rank, given.dims + i * kMaxRank) ||
         !run.good(ort::GetTensorMutableData(run.api, const_cast<OrtValue*>(value), &given.data[i])))
       return false;
@@ -362,7 +362,7 @@ inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, i
       const int64_t wanted = sizes[tensor.dims[axis]], actual = given.dims[i * kMaxRank + axis];
       if (wanted == actual) continue;
       if (actual != 1 || wanted < 0 || !(tensor.loose >> axis & 1))
-        return run.fault.fail("Input %d has size %lld at axis %d, but must have %lld there.", i,
+        return run.error.fail("Input %d has size %lld at axis %d, but must have %lld there.", i,
                               static_cast<long long>(actual), axis,
                               static_cast<long long>(wanted));
       given.repeats[i] = true;
@@ -394,14 +394,14 @@ inline bool bind_outputs(Run& run, const Node& node, OrtKernelContext* context,
     int64_t dims[kMaxRank];
     for (int32_t axis = 0; axis < tensor.rank; ++axis) {
       dims[axis] = sizes[tensor.dims[axis]];
-      if (dims[axis] < 0) return run.fault.fail("The size of output %d cannot be computed.", i);
+      if (dims[axis] < 0) return run.error.fail("The size of output %d cannot be computed.", i);
     }
     OrtValue* value = nullptr;
     if (!run.good(ort::KernelContext_GetOutput(run.api, context, static_cast<size_t>(i),
                                                static_cast<const int64_t*>(dims),
                                                static_cast<size_t>(tensor.rank), &value)))
       return false;
-    if (!value) return run.fault.fail("Output %d is missing.", i);
+    if (!value) return run.error.fail("Output %d is missing.", i);
     if (!run.good(ort::GetTensorMutableData(run.api, value, &data[i]))) return false;
   }
   return true;
@@ -443,11 +443,11 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   const Given given = {data, pool.array<int64_t>(p.input_count * kMaxRank),
                        pool.array<bool>(p.input_count)};
   bool ok = sizes && data && given.dims && given.repeats;
-  if (!ok) run.fault.fail("There is no memory for a run.");
+  if (!ok) run.error.fail("There is no memory for a run.");
   ok = ok && bind_inputs(run, node, context, symbols, sizes, given) &&
-       bind_outputs(run, node, context, sizes, data + p.input_count) && enter(run.fault);
-  Context* c = ok ? take_context(run.fault, node) : nullptr;
-  Layout* layout = c ? layout_for(run.fault, node.shared, *c, symbols, sizes) : nullptr;
+       bind_outputs(run, node, context, sizes, data + p.input_count) && enter(run.error);
+  Context* c = ok ? take_context(run.error, node) : nullptr;
+  Layout* layout = c ? layout_for(run.error, node.shared, *c, symbols, sizes) : nullptr;
   auto bytes = [&](int32_t i) { return layout->counts[i]; };
   if (layout) {
     for (int32_t i = 0; ok && i < p.input_count; ++i) {
@@ -459,7 +459,7 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
       else
         ok = move_all(run, context, {static_cast<const char*>(data[i]), to, bytes(i)});
     }
-    ok = ok && execute(run.fault, node.shared, *c, *layout);
+    ok = ok && execute(run.error, node.shared, *c, *layout);
     for (int32_t i = p.input_count; ok && i < p.tensor_count(); ++i) {
       const char* const from = c->out + (layout->offsets[i] - layout->out_first);
       ok = move_all(run, context, {from, static_cast<char*>(data[i]), bytes(i)});

@@ -80,17 +80,17 @@ inline void evaluate(const Program& p, const int64_t* symbols, int64_t* sizes) {
   }
 }
 
-// Reads words in order; after the first fault every read gives the smallest legal value.
+// Reads words in order; after the first error every read gives the smallest legal value.
 class Reader {
  public:
-  Reader(const int64_t* words, int64_t count, Program* program, Fault* fault)
-      : at_(words), end_(words + count), p_(*program), fault_(*fault) {}
+  Reader(const int64_t* words, int64_t count, Program* program, Error* error)
+      : at_(words), end_(words + count), p_(*program), error_(*error) {}
 
   bool program() {
     const int64_t words = end_ - at_;
     word(kMagic, kMagic, "first word");
     if (word(0, INT64_MAX, "version") != kVersion)
-      fault_.fail("The plan was written for another version of this library.");
+      error_.fail("The plan was written for another version of this library.");
     word(words, words, "length");
     p_.input_count = small(1, kMaxInputs, "number of inputs");
     p_.output_count = small(1, kMaxOutputs, "number of outputs");
@@ -103,36 +103,36 @@ class Reader {
     Tensor* tensors = array<Tensor>(p_.tensor_count());
     Temp* temps = array<Temp>(p_.temp_count);
     Launch* launches = array<Launch>(p_.launch_count);
-    if (fault_.set) return false;
+    if (error_.set) return false;
     p_.symbols = symbols, p_.sizes = sizes, p_.tensors = tensors, p_.temps = temps;
     p_.launches = launches;
     for (int32_t i = 0; i < p_.symbol_count; ++i) {
       symbols[i].input = small(0, p_.input_count - 1, "symbol's input");
       symbols[i].axis = small(0, kMaxRank - 1, "symbol's axis");
     }
-    for (int32_t i = 0; i < p_.size_count && !fault_.set; ++i) size(&sizes[i], i);
-    for (int32_t i = 0; i < p_.tensor_count() && !fault_.set; ++i) tensor(&tensors[i]);
-    for (int32_t i = 0; i < p_.symbol_count && !fault_.set; ++i)
+    for (int32_t i = 0; i < p_.size_count && !error_.set; ++i) size(&sizes[i], i);
+    for (int32_t i = 0; i < p_.tensor_count() && !error_.set; ++i) tensor(&tensors[i]);
+    for (int32_t i = 0; i < p_.symbol_count && !error_.set; ++i)
       if (symbols[i].axis >= tensors[symbols[i].input].rank)
-        fault_.fail("The plan binds a symbol to an axis that is not there.");
-    for (int32_t i = 0; i < p_.temp_count && !fault_.set; ++i) {
+        error_.fail("The plan binds a symbol to an axis that is not there.");
+    for (int32_t i = 0; i < p_.temp_count && !error_.set; ++i) {
       temps[i].type = type();
       temps[i].count = size_number();
       temps[i].first = small(0, p_.launch_count - 1, "temp's first launch");
       temps[i].last = small(temps[i].first, p_.launch_count - 1, "temp's last launch");
     }
-    for (int32_t i = 0; i < p_.launch_count && !fault_.set; ++i) launch(&launches[i], i);
-    if (!fault_.set && at_ != end_) fault_.fail("The plan goes on after its end.");
-    return !fault_.set;
+    for (int32_t i = 0; i < p_.launch_count && !error_.set; ++i) launch(&launches[i], i);
+    if (!error_.set && at_ != end_) error_.fail("The plan goes on after its end.");
+    return !error_.set;
   }
 
  private:
   int64_t word(int64_t low, int64_t high, const char* what) {
-    if (fault_.set) return low;
-    if (at_ == end_) return fault_.fail("The plan ends too early, at its %s.", what), low;
+    if (error_.set) return low;
+    if (at_ == end_) return error_.fail("The plan ends too early, at its %s.", what), low;
     const int64_t value = *at_++;
     if (value >= low && value <= high) return value;
-    fault_.fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
+    error_.fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
                 static_cast<long long>(value), static_cast<long long>(low),
                 static_cast<long long>(high));
     return low;
@@ -143,14 +143,14 @@ class Reader {
   template <class T>
   T* array(int64_t count) {
     T* items = p_.pool.array<T>(count);
-    if (!items) fault_.fail("There is no memory for a plan.");
+    if (!items) error_.fail("There is no memory for a plan.");
     return items;
   }
   int32_t size_number() { return small(0, p_.size_count - 1, "size"); }
   int32_t type() {
     const int32_t code = small(1, 32, "element type");
     if (!element_size(code))
-      fault_.fail("The plan names element type %d, which it cannot hold.", code);
+      error_.fail("The plan names element type %d, which it cannot hold.", code);
     return code;
   }
 
@@ -167,16 +167,16 @@ class Reader {
     const int32_t word = small(0, (kLoose << kMaxRank) - 1, "rank");
     out->rank = word % kLoose, out->loose = word / kLoose;
     if (out->rank > kMaxRank || out->loose >> out->rank)
-      fault_.fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
-    if (fault_.set) return;
+      error_.fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
+    if (error_.set) return;
     for (int32_t i = 0; i < out->rank; ++i) out->dims[i] = size_number();
   }
 
   void launch(Launch* out, int32_t index) {
     const int64_t key = word(0, INT64_MAX, "kernel");
     out->kernel = find_kernel(key);
-    if (!fault_.set && out->kernel < 0)
-      fault_.fail("The plan names kernel %llx, which this library does not hold.",
+    if (!error_.set && out->kernel < 0)
+      error_.fail("The plan names kernel %llx, which this library does not hold.",
                   static_cast<unsigned long long>(key));
     for (int32_t& extent : out->grid) extent = size_number();
     out->threads = small(1, kMaxThreads, "number of threads");
@@ -184,7 +184,7 @@ class Reader {
     out->count = small(0, kMaxArguments, "number of arguments");
     Argument* arguments = array<Argument>(out->count);
     out->arguments = arguments;
-    for (int32_t i = 0; i < out->count && !fault_.set; ++i) argument(&arguments[i], index);
+    for (int32_t i = 0; i < out->count && !error_.set; ++i) argument(&arguments[i], index);
   }
 
   void argument(Argument* out, int32_t launch) {
@@ -202,17 +202,17 @@ class Reader {
       out->value = size_number();
       out->span = size_number();
       if (out->written && out->buffer >= 0 && out->buffer < p_.input_count)
-        fault_.fail("Launch %d of the plan writes to an input.", launch);
+        error_.fail("Launch %d of the plan writes to an input.", launch);
       const int32_t temp = out->buffer - p_.tensor_count();
-      if (!fault_.set && temp >= 0 &&
+      if (!error_.set && temp >= 0 &&
           (launch < p_.temps[temp].first || launch > p_.temps[temp].last))
-        fault_.fail("Launch %d of the plan uses temp %d outside its lifetime.", launch, temp);
+        error_.fail("Launch %d of the plan uses temp %d outside its lifetime.", launch, temp);
     }
   }
 
   const int64_t *at_, *end_;
   Program& p_;
-  Fault& fault_;
+  Error& error_;
 };
 
 }  // namespace tracea

@@ -83,10 +83,10 @@ inline void divisor(int64_t d, uint32_t* out) {
   out[2] = static_cast<uint32_t>(p - 1);
 }
 
-// The bytes of an argument at `to`; false with a fault for numbers that kernels cannot count.
+// The bytes of an argument at `to`; false with an error for numbers that kernels cannot count.
 // `constants` are not 0 for buffers that are constant; null while they are made.
 template <class Address>
-bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const int64_t* counts,
+bool write_argument(Error& error, const Argument& a, const int64_t* sizes, const int64_t* counts,
                     const cu::Address* constants, Address address, char* to) {
   if (a.kind == Argument::kFixed) {
     const int32_t fixed = constants && constants[a.buffer];
@@ -98,22 +98,22 @@ bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const
   }
   if (a.kind == Argument::kPointer && a.buffer < 0) return memset(to, 0, 8), true;
   const int64_t value = sizes[a.value];
-  if (value == kNoValue) return fault.fail("A size of the plan cannot be computed.");
+  if (value == kNoValue) return error.fail("A size of the plan cannot be computed.");
   if (a.kind == Argument::kPointer) {
     const int64_t span = sizes[a.span];
     if (span == kNoValue || span < 0 || span - 1 > kMostCounted)
-      return fault.fail("A view spans %lld elements, more than GPU kernels count.",
+      return error.fail("A view spans %lld elements, more than GPU kernels count.",
                         static_cast<long long>(span));
     if (span && (value < 0 || (value + span) * a.bytes > counts[a.buffer]))
-      return fault.fail("A view of the plan lies outside its buffer.");
+      return error.fail("A view of the plan lies outside its buffer.");
     const cu::Address at = address(a.buffer) + static_cast<uint64_t>(span ? value * a.bytes : 0);
     return memcpy(to, &at, sizeof at), true;
   }
   if (value > kMostCounted || value < -kMostCounted)
-    return fault.fail("%lld is more than GPU kernels count.", static_cast<long long>(value));
+    return error.fail("%lld is more than GPU kernels count.", static_cast<long long>(value));
   if (a.kind == Argument::kDivisor) {
     uint32_t words[3];
-    divisor(most(value, 1), words);
+    divisor(max(value, 1), words);
     return memcpy(to, words, sizeof words), true;
   }
   const int32_t number = static_cast<int32_t>(value);
@@ -121,24 +121,24 @@ bool write_argument(Fault& fault, const Argument& a, const int64_t* sizes, const
 }
 
 template <class Address>
-bool make_ready(Fault& fault, const Launch& launch, cu::Function function, const int64_t* sizes,
+bool make_ready(Error& error, const Launch& launch, cu::Function function, const int64_t* sizes,
                 const int64_t* counts, const cu::Address* constants, Address address, Pool& pool,
                 Ready* out) {
   *out = {function, {0, 0, 0}, launch.threads, launch.shared, nullptr};
   for (int i = 0; i < 3; ++i) {
     const int64_t extent = sizes[launch.grid[i]];
     if (extent == kNoValue || extent < 0 || extent > (i ? 0xffff : kMostCounted))
-      return fault.fail("A kernel would take %lld blocks, more than a grid has.",
+      return error.fail("A kernel would take %lld blocks, more than a grid has.",
                         static_cast<long long>(extent));
     out->grid[i] = static_cast<unsigned>(extent);
   }
   if (!out->grid[0] || !out->grid[1] || !out->grid[2]) return true;
   char* bytes = pool.array<char>(16 * launch.count + 16);
   void** parameters = pool.array<void*>(launch.count + 1);
-  if (!bytes || !parameters) return fault.fail("There is no memory for a launch.");
+  if (!bytes || !parameters) return error.fail("There is no memory for a launch.");
   for (int32_t i = 0; i < launch.count; ++i) {
     parameters[i] = bytes + 16 * i;
-    if (!write_argument(fault, launch.arguments[i], sizes, counts, constants, address,
+    if (!write_argument(error, launch.arguments[i], sizes, counts, constants, address,
                         bytes + 16 * i))
       return false;
   }
@@ -146,12 +146,12 @@ bool make_ready(Fault& fault, const Launch& launch, cu::Function function, const
   return true;
 }
 
-inline bool start(Fault& fault, const Ready& r, cu::Stream stream) {
+inline bool start(Error& error, const Ready& r, cu::Stream stream) {
   if (!r.parameters) return true;
   const cu::LaunchConfig config = {{r.grid[0], r.grid[1], r.grid[2]},
                                    {static_cast<unsigned>(r.threads), 1, 1},
                                    static_cast<unsigned>(r.shared), stream, nullptr, 0};
-  return good(fault, gpu.driver.launch(&config, r.function, r.parameters, nullptr),
+  return good(error, gpu.driver.launch(&config, r.function, r.parameters, nullptr),
               "start a kernel");
 }
 
@@ -161,21 +161,21 @@ inline int32_t type_of(const Program& p, int32_t buffer) {
 }
 
 // Bytes of all buffers.
-inline bool count_buffers(Fault& fault, const Program& p, const int64_t* sizes, int64_t* counts) {
+inline bool count_buffers(Error& error, const Program& p, const int64_t* sizes, int64_t* counts) {
   for (int32_t i = 0; i < p.tensor_count(); ++i) {
     int64_t count = 1;
     for (int32_t axis = 0; axis < p.tensors[i].rank; ++axis) {
       const int64_t dim = sizes[p.tensors[i].dims[axis]];
       if (dim < 0 || __builtin_mul_overflow(count, dim, &count) || count > INT64_MAX / 64)
-        return fault.fail("The size of a tensor of the plan cannot be computed.");
+        return error.fail("The size of a tensor of the plan cannot be computed.");
     }
     counts[i] = count * element_size(type_of(p, i));
   }
   for (int32_t i = 0; i < p.temp_count; ++i) {
     const int64_t count = sizes[p.temps[i].count];
     if (count == kNoValue || count > INT64_MAX / 64)
-      return fault.fail("The size of temp %d cannot be computed.", i);
-    counts[p.tensor_count() + i] = most(count, 0) * element_size(p.temps[i].type);
+      return error.fail("The size of temp %d cannot be computed.", i);
+    counts[p.tensor_count() + i] = max(count, 0) * element_size(p.temps[i].type);
   }
   return true;
 }
@@ -208,31 +208,31 @@ inline void lay_out(const Shared& s, Layout& out) {
       }
     }
     out.offsets[own] = place;
-    at = most(at, place + size);
+    at = max(at, place + size);
   }
   out.bytes = at;
 }
 
 // Memory of the host and the device for a layout; what was laid out before is forgotten where it
 // moves.
-inline bool make_room(Fault& fault, Context& c, const Layout& layout) {
+inline bool make_room(Error& error, Context& c, const Layout& layout) {
   if (layout.bytes <= c.bytes && layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)
     return true;
   forget(c);
-  const int64_t in = most(layout.in_bytes, c.in_bytes), out = most(layout.out_bytes, c.out_bytes);
-  const int64_t bytes = most(layout.bytes, c.bytes);
+  const int64_t in = max(layout.in_bytes, c.in_bytes), out = max(layout.out_bytes, c.out_bytes);
+  const int64_t bytes = max(layout.bytes, c.bytes);
   if (c.memory) gpu.driver.free_device(c.memory);
   if (c.in) gpu.driver.free_host(c.in);
   if (c.out) gpu.driver.free_host(c.out);
   c.memory = 0, c.in = c.out = nullptr;
   c.bytes = c.in_bytes = c.out_bytes = 0;
   void *a = nullptr, *b = nullptr;
-  if (!allocate(fault, bytes, &c.memory) ||
-      !good(fault, gpu.driver.allocate_host(&a, static_cast<size_t>(in + 1), cu::kPortable),
+  if (!allocate(error, bytes, &c.memory) ||
+      !good(error, gpu.driver.allocate_host(&a, static_cast<size_t>(in + 1), cu::kPortable),
             "give memory of the host"))
     return false;
   c.in = static_cast<char*>(a);
-  if (!good(fault, gpu.driver.allocate_host(&b, static_cast<size_t>(out + 1), cu::kPortable),
+  if (!good(error, gpu.driver.allocate_host(&b, static_cast<size_t>(out + 1), cu::kPortable),
             "give memory of the host"))
     return false;
   c.out = static_cast<char*>(b);
@@ -241,7 +241,7 @@ inline bool make_room(Fault& fault, Context& c, const Layout& layout) {
 }
 
 // The layout of a program at sizes, new or as it was before; the oldest makes room.
-inline Layout* layout_for(Fault& fault, const Shared& s, Context& c, const int64_t* symbols,
+inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64_t* symbols,
                           const int64_t* sizes) {
   const Program& p = *s.program;
   int32_t oldest = 0;
@@ -253,18 +253,18 @@ inline Layout* layout_for(Fault& fault, const Shared& s, Context& c, const int64
     if (!held || (c.layouts[oldest] && held->used < c.layouts[oldest]->used)) oldest = i;
   }
   Layout* made = static_cast<Layout*>(calloc(1, sizeof(Layout)));
-  if (!made) return fault.fail("There is no memory for a run."), nullptr;
+  if (!made) return error.fail("There is no memory for a run."), nullptr;
   made->symbols = made->pool.array<int64_t>(p.symbol_count + 1);
   made->counts = made->pool.array<int64_t>(p.buffer_count());
   made->offsets = made->pool.array<int64_t>(p.buffer_count());
   made->launches = made->pool.array<Ready>(p.launch_count + 1);
   made->used = c.clock;
   bool ok = made->symbols && made->counts && made->offsets && made->launches;
-  if (!ok) fault.fail("There is no memory for a run.");
-  if (ok && (ok = count_buffers(fault, p, sizes, made->counts))) {
+  if (!ok) error.fail("There is no memory for a run.");
+  if (ok && (ok = count_buffers(error, p, sizes, made->counts))) {
     memcpy(made->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8);
     lay_out(s, *made);
-    ok = make_room(fault, c, *made);
+    ok = make_room(error, c, *made);
   }
   auto address = [&](int32_t buffer) {
     return s.constants[buffer] ? s.constants[buffer]
@@ -272,7 +272,7 @@ inline Layout* layout_for(Fault& fault, const Shared& s, Context& c, const int64
   };
   for (int32_t i = 0; ok && i < p.launch_count; ++i)
     if (!s.once[i])
-      ok = make_ready(fault, p.launches[i], s.functions[i], sizes, made->counts, s.constants,
+      ok = make_ready(error, p.launches[i], s.functions[i], sizes, made->counts, s.constants,
                       address, made->pool, &made->launches[i]);
   if (!ok) return release(made), nullptr;
   release(c.layouts[oldest]);
@@ -296,12 +296,12 @@ inline cu::Copy3D copy_of(const void* from, cu::Address device, void* to, int64_
 // kernel before it has ended, for which it waits itself: that edge is programmatic.
 class Row {
  public:
-  Row(Fault& fault, cu::Graph graph) : fault_(fault), graph_(graph) {}
+  Row(Error& error, cu::Graph graph) : error_(error), graph_(graph) {}
 
   bool copy(const cu::Copy3D& copy) {
     if (!copy.width) return true;
     cu::Node node = nullptr;
-    return good(fault_, gpu.driver.add_copy(&node, graph_, nullptr, 0, &copy, gpu.context),
+    return good(error_, gpu.driver.add_copy(&node, graph_, nullptr, 0, &copy, gpu.context),
                 "add a copy to a graph") &&
            link(node, false);
   }
@@ -314,7 +314,7 @@ class Row {
     node.shared = static_cast<unsigned>(r.shared);
     node.parameters = r.parameters;
     cu::Node made = nullptr;
-    return good(fault_, gpu.driver.add_kernel(&made, graph_, nullptr, 0, &node),
+    return good(error_, gpu.driver.add_kernel(&made, graph_, nullptr, 0, &node),
                 "add a kernel to a graph") &&
            link(made, true);
   }
@@ -323,48 +323,48 @@ class Row {
   bool link(cu::Node node, bool kernel) {
     cu::EdgeData edge = {};
     if (kernel && kernel_ && gpu.dependents) edge.from_port = 1, edge.type = 1;
-    const bool ok = !last_ || good(fault_, gpu.driver.add_edges(graph_, &last_, &node, &edge, 1),
+    const bool ok = !last_ || good(error_, gpu.driver.add_edges(graph_, &last_, &node, &edge, 1),
                                    "order a graph");
     last_ = node, kernel_ = kernel;
     return ok;
   }
 
-  Fault& fault_;
+  Error& error_;
   cu::Graph graph_;
   cu::Node last_ = nullptr;
   bool kernel_ = false;
 };
 
-inline bool build_graph(Fault& fault, const Shared& s, Context& c, Layout& l) {
-  if (!good(fault, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
-  Row row(fault, l.graph);
+inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
+  if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
+  Row row(error, l.graph);
   if (!row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
   return row.copy(copy_of(nullptr, results, c.out, l.out_bytes)) &&
-         good(fault, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
+         good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 
 // Inputs are in the host's memory the device can reach; so will outputs be.
-inline bool execute(Fault& fault, const Shared& s, Context& c, Layout& l) {
+inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
-  if (l.runs == 1 && !build_graph(fault, s, c, l)) return false;
+  if (l.runs == 1 && !build_graph(error, s, c, l)) return false;
   ++l.runs;
   if (l.exec) {
-    if (!good(fault, d.launch_graph(l.exec, c.stream), "start a graph")) return false;
+    if (!good(error, d.launch_graph(l.exec, c.stream), "start a graph")) return false;
   } else {  // the first run of these sizes: perhaps the only one
-    if (l.in_bytes && !good(fault, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
+    if (l.in_bytes && !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
                                                   c.stream), "take inputs"))
       return false;
     for (int32_t i = 0; i < s.program->launch_count; ++i)
-      if (!start(fault, l.launches[i], c.stream)) return false;
+      if (!start(error, l.launches[i], c.stream)) return false;
     const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-    if (l.out_bytes && !good(fault, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes),
+    if (l.out_bytes && !good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes),
                                                      c.stream), "give results"))
       return false;
   }
-  return good(fault, d.wait_for_stream(c.stream), "finish a run");
+  return good(error, d.wait_for_stream(c.stream), "finish a run");
 }
 
 }  // namespace tracea

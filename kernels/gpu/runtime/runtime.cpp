@@ -19,24 +19,24 @@ struct State {
   Op* ops;
   OrtCustomOpDomain* domain;
   bool ready;
-  Fault refused;  // why there is no GPU to use
+  Error refused;  // why there is no GPU to use
 };
 State state;
 pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
 
 const tracea_gpu_type& type_of(const OrtCustomOp* op) { return *static_cast<const Op*>(op)->type; }
 
-OrtStatus* status_of(const OrtApi* api, const Fault& fault, const char* type) {
-  char text[sizeof fault.text + 128];
-  snprintf(text, sizeof text, "%.100s: %s", type, fault.text);
+OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
+  char text[sizeof error.text + 128];
+  snprintf(text, sizeof text, "%.100s: %s", type, error.text);
   return ort::CreateStatus(api, ORT_FAIL, static_cast<const char*>(text));
 }
 
-bool matches(const tracea_gpu_type& type, const Program& p, Fault& fault) {
+bool matches(const tracea_gpu_type& type, const Program& p, Error& error) {
   bool same = type.inputs == p.input_count && type.outputs == p.output_count;
   for (int32_t i = 0; same && i < p.tensor_count(); ++i)
     same = type.elements[i] == p.tensors[i].type;
-  return same || fault.fail("The plan's inputs and outputs are not those of its op type.");
+  return same || error.fail("The plan's inputs and outputs are not those of its op type.");
 }
 
 void destroy(void* kernel) {
@@ -58,28 +58,28 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
       count <= static_cast<size_t>(kMaxWords) ? malloc((count + 1) * 8) : nullptr);
   Node* node = static_cast<Node*>(calloc(1, sizeof(Node)));
   if (!words || !node) {
-    run.fault.fail("There is no memory for a plan of %zu words.", count);
+    run.error.fail("There is no memory for a plan of %zu words.", count);
     free(words), free(node);
-    return status_of(api, run.fault, type.name);
+    return status_of(api, run.error, type.name);
   }
   node->type = type.name;
   node->api = api;
   pthread_mutex_init(&node->mutex, nullptr);
   const bool ok =
       run.good(ort::KernelInfoGetAttributeArray_int64(api, info, "plan", words, &count)) &&
-      Reader(words, static_cast<int64_t>(count), &node->program, &run.fault).program() &&
-      matches(type, node->program, run.fault) && open_node(run, *node, info, words, static_cast<int64_t>(count));
+      Reader(words, static_cast<int64_t>(count), &node->program, &run.error).program() &&
+      matches(type, node->program, run.error) && open_node(run, *node, info, words, static_cast<int64_t>(count));
   free(words);
   if (ok) return *out = node, nullptr;
   destroy(node);
-  return run.status ? run.status : status_of(api, run.fault, type.name);
+  return run.status ? run.status : status_of(api, run.error, type.name);
 }
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) {
   Node& node = *static_cast<Node*>(kernel);
   Run run = {node.api};
   if (run_node(run, node, context)) return nullptr;
-  return run.status ? run.status : status_of(node.api, run.fault, node.type);
+  return run.status ? run.status : status_of(node.api, run.error, node.type);
 }
 
 OrtStatus* infer(const OrtCustomOp*, OrtShapeInferContext* context) {
@@ -115,11 +115,11 @@ void describe(Op* op, const tracea_gpu_type* type) {
 }
 
 // The domain is created once: the runtime keeps the pointers and does not own them.
-OrtStatus* prepare(const OrtApi* api, Fault& fault) {
+OrtStatus* prepare(const OrtApi* api, Error& error) {
   const tracea_gpu_library& table = tracea_gpu_table;
   const size_t types = static_cast<size_t>(table.type_count);
   Op* ops = static_cast<Op*>(calloc(types + 1, sizeof(Op)));
-  if (!ops) return fault.fail("There is no memory for the op types."), nullptr;
+  if (!ops) return error.fail("There is no memory for the op types."), nullptr;
   OrtCustomOpDomain* domain = nullptr;
   OrtStatus* status = ort::CreateCustomOpDomain(api, table.domain, &domain);
   for (size_t i = 0; !status && i < types; ++i) {
@@ -152,23 +152,23 @@ extern "C" __attribute__((visibility("default"))) const char* tracea_gpu_refusal
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace tracea;
-  Fault fault;
+  Error error;
   const OrtApi* api = base->GetApi(kApiVersion);
   const char* library = tracea_gpu_table.domain;
   if (!api) {
-    fault.fail("This library needs ONNX Runtime 1.%u or later, this is %.20s.", kApiVersion,
+    error.fail("This library needs ONNX Runtime 1.%u or later, this is %.20s.", kApiVersion,
                base->GetVersionString());
-    return status_of(base->GetApi(1), fault, library);
+    return status_of(base->GetApi(1), error, library);
   }
   Lock lock(registering);
   if (state.refused.set) return nullptr;
   OrtStatus* status = nullptr;
   if (!state.ready) {
     if (!find_device(state.refused)) return nullptr;
-    status = prepare(api, fault);
+    status = prepare(api, error);
   } else if (state.api != api) {
-    fault.fail("Another copy of ONNX Runtime in this process uses this library.");
+    error.fail("Another copy of ONNX Runtime in this process uses this library.");
   }
-  if (fault.set) return status_of(api, fault, library);
+  if (error.set) return status_of(api, error, library);
   return status ? status : ort::AddCustomOpDomain(api, options, state.domain);
 }

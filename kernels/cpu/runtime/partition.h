@@ -1,4 +1,4 @@
-// How the lines of blocked values are dealt to tasks.
+// Partition of the lines of blocked values among tasks.
 //
 // What lies in another core's cache is read several times more slowly than what lies in one's own
 // (64 KB that were just written: 5 instead of 0.8 microseconds).  So a thread shall read what it
@@ -17,28 +17,28 @@ inline bool own_lines(const Run& run, int64_t images, int64_t outputs) {
 }
 
 // Lines [first, last) of one block of channels.
-struct Piece {
+struct LineRange {
   int64_t n, block, first, last;
 };
 
-struct Pieces {
-  int64_t blocks, height, rows, each;  // lines of a piece, and pieces, of a block
+struct LinePartition {
+  int64_t blocks, height, rows, each;  // lines of a range, and ranges, of a block
   bool by_lines;                       // those of the same lines are neighbours
 
-  Pieces() = default;
-  Pieces(const Run& run, int64_t images, int64_t block_count, int64_t lines, int64_t width,
+  LinePartition() = default;
+  LinePartition(const Run& run, int64_t images, int64_t block_count, int64_t lines, int64_t width,
          int64_t most_rows)
       : blocks(block_count), height(lines), by_lines(own_lines(run, images, lines * width)) {
-    each = ceil_div(height, least(height, most(1, most_rows)));
-    if (by_lines) each = least(height, ceil_div(each, run.threads()) * run.threads());
+    each = ceil_div(height, min(height, max(1, most_rows)));
+    if (by_lines) each = min(height, ceil_div(each, run.threads()) * run.threads());
     rows = ceil_div(height, each), each = ceil_div(height, rows);
   }
 
-  Piece at(int64_t index) const {
+  LineRange at(int64_t index) const {
     const int64_t n = index / each / blocks, i = index % (each * blocks);
     const int64_t block = by_lines ? i % blocks : i / each;
     const int64_t first = (by_lines ? i / blocks : i % each) * rows;
-    return {n, block, first, least(height, first + rows)};
+    return {n, block, first, min(height, first + rows)};
   }
 };
 

@@ -1,6 +1,6 @@
-// Which driver runs which op.
+// The host loop of each op: checks a call's views and divides its work among threads.
 #pragma once
-#include "runtime/ahead.h"
+#include "runtime/weight_prefetch.h"
 #include "runtime/append.h"
 #include "runtime/arg.h"
 #include "runtime/attention.h"
@@ -32,18 +32,18 @@
 
 namespace tracea {
 
-inline bool run_round_images(Run& run, const Call& call, const Box* views) {
+inline bool run_round_images(Run& run, const Call& call, const TensorView* views) {
   return call.opcode == kRoundImagesInt16 ? run_whole_images(run, call, views)
                                           : run_split_images(run, call, views);
 }
 
-struct KernelDriver {
+struct HostLoop {
   Op op;
   bool (*check)(Signature& call);  // what its record does not say; null: nothing
-  bool (*run)(Run& run, const Call& call, const Box* views);
+  bool (*run)(Run& run, const Call& call, const TensorView* views);
 };
 
-constexpr KernelDriver kDrivers[] = {  // by op, whatever it computes in
+constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kGemmOp, check_gemm, run_gemm},
     {kNormOp, check_norm, run_norm},
     {kElementwiseOp, nullptr, run_elementwise},
@@ -79,22 +79,22 @@ constexpr KernelDriver kDrivers[] = {  // by op, whatever it computes in
     {kSameBytesOp, check_same_bytes, run_same_bytes},
 };
 
-constexpr bool drivers_in_order() {
+constexpr bool host_loops_in_order() {
   for (int32_t i = 0; i < kOps; ++i)
-    if (kDrivers[i].op != i) return false;
-  return sizeof kDrivers / sizeof *kDrivers == kOps;
+    if (kHostLoops[i].op != i) return false;
+  return sizeof kHostLoops / sizeof *kHostLoops == kOps;
 }
-static_assert(drivers_in_order(), "every op of schema.h has its driver");
+static_assert(host_loops_in_order(), "every op of schema.h has a host loop");
 static_assert(sizeof kHeld / sizeof *kHeld == kLastOpcode, "kernels.h is that of schema.h");
 
-inline const KernelDriver& driver_of(const Call& call) {
-  return kDrivers[kCalls[call.opcode - 1].op];
+inline const HostLoop& host_loop_of(const Call& call) {
+  return kHostLoops[kCalls[call.opcode - 1].op];
 }
 
-inline bool check_call(Call& call, Fault& fault) {
-  const KernelDriver& driver = driver_of(call);
-  Signature signature(call, fault);
-  if (!signature.matches() || (driver.check && !driver.check(signature))) return false;
+inline bool check_call(Call& call, Error& error) {
+  const HostLoop& loop = host_loop_of(call);
+  Signature signature(call, error);
+  if (!signature.matches() || (loop.check && !loop.check(signature))) return false;
   int32_t results = 0;  // a result may be left out
   for (int32_t i = 0; i < call.view_count; ++i) results += call.views[i].written;
   return results <= call.result_count || signature.fail("more results than it says");
@@ -103,15 +103,15 @@ inline bool check_call(Call& call, Fault& fault) {
 inline bool run_call(Run& run, const Program& program, int32_t index, const int64_t* symbols,
                      const Memory* buffers) {
   const Call& call = program.calls[index];
-  const KernelDriver& driver = driver_of(call);
+  const HostLoop& loop = host_loop_of(call);
   const auto held = kHeld[call.opcode - 1];
   if (held && !held(*run.host.isa))
-    return run.fault.fail("This library holds no kernel for %s.", kCalls[call.opcode - 1].name);
-  Box views[kMaxViews];
+    return run.error.fail("This library holds no kernel for %s.", kCalls[call.opcode - 1].name);
+  TensorView views[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i)
     if (!find_view(run, call, index, i, symbols, buffers, &views[i])) return false;
-  run.ahead = ahead_of(run, program, index, symbols, buffers);
-  return driver.run(run, call, views) && !run.status;
+  run.next_weights = prefetch_of(run, program, index, symbols, buffers);
+  return loop.run(run, call, views) && !run.status;
 }
 
 }  // namespace tracea

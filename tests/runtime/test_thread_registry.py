@@ -10,12 +10,12 @@ import pytest
 from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
-SOURCE = Path(__file__).with_name("crew.cpp")
+SOURCE = Path(__file__).with_name("thread_registry.cpp")
 HEADERS = Path(str(cpu.__file__)).parent
 
 
 def test_each_thread_counts_once(tmp_path: Path) -> None:
-    program = tmp_path / "crew"
+    program = tmp_path / "thread_registry"
     command = [
         "g++",
         "-std=c++17",

@@ -1,20 +1,19 @@
-// What the products of a program read of their weights, known to what computes before them: weights
-// come from memory in every run, and the last tasks of one product, or all of a convolution, which
-// leaves the memory idle, can ask for the next's.
+// Prefetch of the next product's weights: they come from memory in every run, so the last tasks of
+// one product, or all tasks of a convolution, which leave the memory idle, prefetch the next one's.
 #pragma once
 #include "runtime/gemm.h"
-#include "runtime/places.h"
+#include "runtime/view_cache.h"
 
 namespace tracea {
 
-constexpr int32_t kAheadCalls = 6;  // how far behind a product the next one is looked for
+constexpr int32_t kPrefetchCalls = 6;  // calls searched for the next product
 
 // The panels of a product over packed weights, or none.
-inline Ahead panels_of(Run& run, const Call& call, int32_t index, const int64_t* symbols,
+inline WeightPrefetch packed_panels_of(Run& run, const Call& call, int32_t index, const int64_t* symbols,
                        const Memory* buffers) {
   const View& weights = call.views[1];
   const bool pairs = call.opcode != kGemm;  // two elements are a lane of four bytes
-  Box box;
+  TensorView box;
   const bool panels = pairs || call.ints[gemm_call::kLayout] == gemm_call::kLayoutPanels;
   if (weights.kind != kInput || !panels ||
       weights.rank != (pairs ? 4 : 3) ||
@@ -25,9 +24,9 @@ inline Ahead panels_of(Run& run, const Call& call, int32_t index, const int64_t*
   return {box.f32(), box.dims[0], lines};
 }
 
-// What a product asks for: the next one; and a convolution: the last one before the next
-// convolution, as others in between can ask for each other.
-inline Ahead ahead_of(Run& run, const Program& program, int32_t index, const int64_t* symbols,
+// A product prefetches for the next one; a convolution for the last product before the next
+// convolution, because products in between prefetch for each other.
+inline WeightPrefetch prefetch_of(Run& run, const Program& program, int32_t index, const int64_t* symbols,
                       const Memory* buffers) {
   const auto multiplies = [](const Call& call) {
     return call.opcode == kGemm || call.opcode == kGemmBf16 || call.opcode == kGemmInt16;
@@ -37,15 +36,15 @@ inline Ahead ahead_of(Run& run, const Program& program, int32_t index, const int
   };
   const bool product = multiplies(program.calls[index]);
   if (!product && !convolves(program.calls[index])) return {};
-  const int32_t end = program.call_count < index + 1 + kAheadCalls ? program.call_count
-                                                                   : index + 1 + kAheadCalls;
+  const int32_t end = program.call_count < index + 1 + kPrefetchCalls ? program.call_count
+                                                                   : index + 1 + kPrefetchCalls;
   int32_t found = index;
   for (int32_t i = index + 1; i < end && !(product && found > index); ++i) {
     if (!product && convolves(program.calls[i])) break;
     if (multiplies(program.calls[i])) found = i;
   }
   if (found == index) return {};
-  return panels_of(run, program.calls[found], found, symbols, buffers);
+  return packed_panels_of(run, program.calls[found], found, symbols, buffers);
 }
 
 }  // namespace tracea

@@ -1,4 +1,4 @@
-// Is the generated table what table.py wrote?  Checked once, when the library is registered, so that
+// Validates that the generated table is what table.py wrote, once, when the library is registered:
 // a file with damaged tables is refused with a sentence and never read through a wild pointer.
 //
 // Every pointer must lie in a segment of this library, every count within its bounds, and a digest
@@ -98,7 +98,7 @@ inline bool element_codes(const Image& image, const int32_t* codes, int32_t coun
   return true;
 }
 
-inline bool sound_type(const Image& image, const tracea_op_type& type, Digest& digest) {
+inline bool valid_type(const Image& image, const tracea_op_type& type, Digest& digest) {
   if (!image.name(type.name) || type.inputs < 0 || type.inputs > kMaxInputs || type.outputs < 0 ||
       type.outputs > kMaxOutputs)
     return false;
@@ -108,7 +108,7 @@ inline bool sound_type(const Image& image, const tracea_op_type& type, Digest& d
          element_codes(image, type.output_type, type.outputs, digest);
 }
 
-inline bool sound_chain(const tracea_chain_type& chain, Digest& digest) {
+inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
   if (chain.operands < 0 || chain.operands > TRACEA_MAX_OPERANDS || chain.results < 0 ||
       chain.results > TRACEA_MAX_RESULTS)
     return false;
@@ -125,7 +125,7 @@ inline bool sound_chain(const tracea_chain_type& chain, Digest& digest) {
   return true;
 }
 
-inline bool sound_level(const Image& image, const tracea_isa_table& level, Digest& digest) {
+inline bool valid_level(const Image& image, const tracea_isa_table& level, Digest& digest) {
   const int32_t sides[] = {level.gemm_mr,     level.gemm_nv, level.pairs_mr,    level.pairs_nv,
                            level.conv_pixels, level.conv_nv, level.pairs_pixels};
   if (!image.name(level.isa) || level_of(level.isa) < 0 || level.chains != tracea_chain_count)
@@ -135,7 +135,7 @@ inline bool sound_level(const Image& image, const tracea_isa_table& level, Diges
     if (side < 1 || side > kMaxTileSide) return false;
     digest.number(side);
   }
-  if (most(level.gemm_mr * level.gemm_nv, level.pairs_mr * level.pairs_nv) * TRACEA_PANEL > kMaxTile)
+  if (max(level.gemm_mr * level.gemm_nv, level.pairs_mr * level.pairs_nv) * TRACEA_PANEL > kMaxTile)
     return false;
   // the functions lie between the sizes and the chains
   constexpr size_t first = offsetof(tracea_isa_table, gemm), end = offsetof(tracea_isa_table, chains);
@@ -156,7 +156,7 @@ inline bool sound_level(const Image& image, const tracea_isa_table& level, Diges
   return true;
 }
 
-inline bool sound(const Image& image, const tracea_library& library) {
+inline bool valid_library(const Image& image, const tracea_library& library) {
   Digest digest;
   if (!image.name(library.domain) || library.isas < 1 || library.isas > kLevelCount ||
       library.types < 0 || library.types > kMaxTypes || tracea_chain_count < 0 ||
@@ -171,18 +171,18 @@ inline bool sound(const Image& image, const tracea_library& library) {
   digest.text(library.domain);
   digest.number(library.isas), digest.number(library.types), digest.number(tracea_chain_count);
   for (size_t i = 0; i < chains; ++i)
-    if (!sound_chain(tracea_chain_types[i], digest)) return false;
+    if (!valid_chain(tracea_chain_types[i], digest)) return false;
   for (size_t i = 0; i < isas; ++i)
-    if (!sound_level(image, library.isa[i], digest)) return false;
+    if (!valid_level(image, library.isa[i], digest)) return false;
   for (size_t i = 0; i < types; ++i)
-    if (!sound_type(image, library.type[i], digest)) return false;
+    if (!valid_type(image, library.type[i], digest)) return false;
   return digest.value() == tracea_table_digest;
 }
 
 // False, with the reason, if the tables are not as they were built.
-inline bool check_tables(Fault& fault) {
-  return sound(Image(), tracea_library_table) ||
-         fault.fail("The tables of this library are damaged; build it again.");
+inline bool check_tables(Error& error) {
+  return valid_library(Image(), tracea_library_table) ||
+         error.fail("The tables of this library are damaged; build it again.");
 }
 
 // What an error is about: the library's domain, if that can be read.

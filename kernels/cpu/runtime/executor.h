@@ -1,0 +1,65 @@
+// Executor: runs a program's calls in order.  Once a call had work for several threads, these stay
+// for the calls that follow (runtime/team.h).
+#pragma once
+#include "runtime/turns.h"
+
+namespace tracea {
+
+// The next call, or the next loop.
+struct Cursor {
+  int32_t call, loop;
+};
+
+// One parallel loop of ONNX Runtime's: its first task runs the calls, the other tasks follow.
+template <class Calls>
+struct ParallelRegion {
+  Team team;
+  Run& run;
+  Calls& calls;
+  int32_t led;
+  bool ok;
+};
+
+template <class Calls>
+void region_task(void* usr, size_t) {
+  ParallelRegion<Calls>& region = *static_cast<ParallelRegion<Calls>*>(usr);
+  if (__atomic_exchange_n(&region.led, 1, __ATOMIC_ACQ_REL)) return region.team.follow();
+  region.run.team = &region.team;
+  region.ok = region.calls();
+  region.run.team = nullptr;
+  region.team.end();
+}
+
+template <class Calls>
+bool run_with_team(Run& run, Calls calls) {
+  ParallelRegion<Calls> region = {{}, run, calls, 0, true};
+  const int64_t threads = min(max(run.host.processors, threads_of(*run.host.registry)), kMaxTeam);
+  const bool ran = run.parallel(threads, region_task<Calls>, &region);
+  run.shared = false;
+  return ran && region.ok;
+}
+
+// Runs every call; `each(index)` runs one.
+template <class Each>
+bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers, Each each) {
+  Cursor at = {};
+  const auto step = [&] {
+    const bool turns = at.loop < program.loop_count && program.loops[at.loop].first == at.call;
+    if (!turns) return each(at.call++);
+    at.call = program.loops[at.loop].last + 1;
+    return run_loop(run, program, at.loop++, symbols, buffers, each);
+  };
+  const auto region = [&] {
+    bool ok = true;
+    while (ok && at.call < program.call_count && !run.team->thinned()) ok = step();
+    return ok;
+  };
+  bool ok = true;
+  while (ok && at.call < program.call_count) {
+    const bool together = run.shared && threads_of(*run.host.registry) > 1;
+    ok = together && at.call + 1 < program.call_count ? run_with_team(run, region) : step();
+  }
+  return ok;
+}
+
+}  // namespace tracea
