@@ -15,8 +15,8 @@ from onnx import ModelProto
 from suite.node_tests import same
 
 from tracea_graph import Options, Report, api
-from tracea_graph.check.crew import Crew
 from tracea_graph.check.worker import Array
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs
@@ -27,10 +27,10 @@ TAKEN = [name for name, spec in MODELS.items() if spec.status != "refused"]
 
 @dataclass(frozen=True)
 class Results:
-    """All models optimized together, by name; ``crew`` runs them."""
+    """All models optimized together, by name; ``worker_pool`` runs them."""
 
     reports: Mapping[str, Report]
-    crew: Crew
+    worker_pool: WorkerPool
 
     def original(
         self, name: str, feeds: Mapping[str, Array], level: str = "off"
@@ -51,7 +51,7 @@ class Results:
     def _run(
         self, model: Path, library: Path | None, feeds: Mapping[str, Array], level: str
     ) -> Mapping[str, Array]:
-        with self.crew.hire(library, {}) as worker:
+        with self.worker_pool.acquire(library, {}) as worker:
             worker.open("m", model, library, level=level)
             return worker.run("m", feeds)
 
@@ -70,8 +70,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
             continue
         assert outcome.report is not None, f"{name}: {outcome.error}"
         reports[name] = outcome.report
-    with Crew() as crew:
-        yield Results(reports, crew)
+    with WorkerPool() as worker_pool:
+        yield Results(reports, worker_pool)
 
 
 def protos(report: Report) -> tuple[ModelProto, ModelProto]:

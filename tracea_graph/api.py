@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracea_graph.check.crew import Crew
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import OutdatedError
@@ -130,13 +130,24 @@ def _together(
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
     with Scratch() as name, ExitStack() as stack:
-        crew = stack.enter_context(Crew()) if options.keep == "legal" else None
+        worker_pool = stack.enter_context(WorkerPool()) if options.keep == "legal" else None
         runs = []
         for i, (source, paths) in enumerate(work):
             clock, folder = Clock(progress), Path(name, str(i))
             deadline = Deadline(budget, clock.spent)
             runs.append(
-                Run(source, paths, options, notes, foundry, crew, folder, lock, clock, deadline)
+                Run(
+                    source,
+                    paths,
+                    options,
+                    notes,
+                    foundry,
+                    worker_pool,
+                    folder,
+                    lock,
+                    clock,
+                    deadline,
+                )
             )
         errors = [_failure(run, PLANNING) for run in runs]
         if len(runs) > 1:

@@ -12,7 +12,7 @@ from fuzz.doubling import doubled
 from fuzz.judging import alike, settled
 from fuzz.steadiness import Array, brittle, jittered_twice, moved
 
-from tracea_graph.check.crew import Crew
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
 
 __all__ = ["Original"]
@@ -30,9 +30,18 @@ class Original:
     """
 
     def __init__(
-        self, crew: Crew, path: Path, left: Collection[str] = (), deviates: bool = False
+        self,
+        worker_pool: WorkerPool,
+        path: Path,
+        left: Collection[str] = (),
+        deviates: bool = False,
     ) -> None:
-        self._crew, self._path, self._left, self._deviates = crew, path, left, deviates
+        self._worker_pool, self._path, self._left, self._deviates = (
+            worker_pool,
+            path,
+            left,
+            deviates,
+        )
 
     def answer(self, feed: Mapping[str, Array]) -> Answer | None:
         """Optimizations off.  None for inputs that ONNX Runtime does not take."""
@@ -65,7 +74,7 @@ class Original:
 
     def _asked(self, path: Path, feed: Mapping[str, Array], level: str) -> Answer | None:
         try:
-            with self._crew.hire(None, {}) as worker:
+            with self._worker_pool.acquire(None, {}) as worker:
                 worker.open("original", path, level=level)
                 return worker.run("original", feed)
         except WorkerError:  # it refuses them, or they end its process
@@ -76,7 +85,7 @@ class Original:
         """With NaN where our kernels are known to have it."""
         made = [] if self._deviates else deviating(onnx.load(self._path), self._left)
         paths = [self._saved(model, f"deviating{i}") for i, model in enumerate(made)]
-        return [Original(self._crew, path, deviates=True) for path in paths]
+        return [Original(self._worker_pool, path, deviates=True) for path in paths]
 
     @cached_property
     def _jittered(self) -> list[Path]:

@@ -13,7 +13,7 @@ from fuzz.steadiness import steady
 from fuzz.strategies import drawn
 
 from tracea_graph import Options, Report, api
-from tracea_graph.check.crew import Crew
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.guards import nodes_of
@@ -57,11 +57,11 @@ def write_steady(folder: Path, count: int, seed: int) -> tuple[list[Path], int]:
 def run_many(paths: Sequence[Path], out: Path) -> list[Ran]:
     """Optimize all, and hold each against its original with inputs of its own."""
     outcomes = api.optimize_many(paths, Options(out, keep="legal"))
-    with Crew() as crew:
-        return [_ran(crew, outcome) for outcome in outcomes]
+    with WorkerPool() as worker_pool:
+        return [_ran(worker_pool, outcome) for outcome in outcomes]
 
 
-def _ran(crew: Crew, outcome: api.Outcome) -> Ran:
+def _ran(worker_pool: WorkerPool, outcome: api.Outcome) -> Ran:
     path, report = outcome.source, outcome.report
     if report is None:
         return Ran(path, False, f"{type(outcome.error).__name__}: {outcome.error}")
@@ -74,9 +74,9 @@ def _ran(crew: Crew, outcome: api.Outcome) -> Ran:
         return Ran(path, bool(report.kernels), f"{report.status}: {report.reason}")
     if report.library is None:
         return Ran(path, False)
-    original = Original(crew, path, _left(Path(str(report.output))))
+    original = Original(worker_pool, path, _left(Path(str(report.output))))
     fed = feeds(onnx.load(path))
-    troubles = (_trouble(crew, original, report, feed) for feed in fed)
+    troubles = (_trouble(worker_pool, original, report, feed) for feed in fed)
     return Ran(path, True, "; ".join(filter(None, troubles)))
 
 
@@ -86,12 +86,12 @@ def _left(result: Path) -> set[str]:
     return {value.removesuffix(_GUARDED) for node in nodes for value in node.output}
 
 
-def _trouble(crew: Crew, original: Original, report: Report, feed: Feed) -> str:
+def _trouble(worker_pool: WorkerPool, original: Original, report: Report, feed: Feed) -> str:
     wanted = original.answer(feed.arrays)
     if wanted is None:
         return ""
     try:
-        with crew.hire(Path(report.library), _POISON) as worker:
+        with worker_pool.acquire(Path(report.library), _POISON) as worker:
             worker.open("result", Path(report.output), Path(report.library))
             found = worker.run("result", feed.arrays)
     except WorkerError as error:

@@ -14,8 +14,8 @@ from fuzz.steadiness import Array
 from onnx import helper
 
 from tracea_graph import Options
-from tracea_graph.check.crew import Crew
 from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.onnx_io import Model, guards, load
 from tracea_graph.pipeline import planning
 from tracea_graph.pipeline.inputs import gather_inputs
@@ -63,8 +63,8 @@ def test_constants_that_may_be_fed(
     assert len(guarded) >= GUARDED * count
     compared = 0
     for path, out in guarded.items():
-        with Crew() as crew, Worker() as worker:
-            original = Original(crew, path)
+        with WorkerPool() as worker_pool, Worker() as worker:
+            original = Original(worker_pool, path)
             worker.open("m", out, out.with_suffix(".so"), level="off")
             for feed in overrides(load(path, guard=True)):
                 if (wanted := original.answer(feed)) is None:

@@ -15,7 +15,7 @@ from fuzz.steadiness import steady
 from fuzz.strategies import drawn
 from onnx import TensorProto, helper, numpy_helper
 
-from tracea_graph.check.crew import Crew
+from tracea_graph.check.worker_pool import WorkerPool
 
 
 def one(*rows: list[float], dtype: type = np.float32) -> dict[str, np.ndarray]:
@@ -77,8 +77,8 @@ def test_doubles_keep_what_floats_lose(tmp_path: Path) -> None:
     path = tmp_path / "ill.onnx"
     onnx.save(doubled(ill_conditioned(3)), path)
     feed = {"x": np.array([1.25, 2.25, 4.25]).reshape(1, 3, 1, 1)}
-    with Crew() as crew:
-        found = Original(crew, path).answer(feed)
+    with WorkerPool() as worker_pool:
+        found = Original(worker_pool, path).answer(feed)
     assert found is not None
     assert found["c"].dtype == found["y"].dtype == np.float64
     assert found["c"].item() == 7.75
@@ -102,8 +102,8 @@ def test_doubles_do_not_cancel_what_is_no_norm_of_one_number(tmp_path: Path) -> 
     """ONNX Runtime multiplies −1e9 and its mean by 885 each, and subtracts."""
     path = tmp_path / "normalized.onnx"
     onnx.save(doubled(normalized(2, 2)), path)
-    with Crew() as crew:
-        original = Original(crew, path)
+    with WorkerPool() as worker_pool:
+        original = Original(worker_pool, path)
         alike = original.answer({"x": np.full((1, 1, 2, 2), -1e9)})
         apart = original.answer({"x": np.arange(4.0).reshape(1, 1, 2, 2)})
     assert alike is not None and apart is not None
@@ -154,15 +154,15 @@ def test_nan_may_go_only_where_it_is_documented(tmp_path: Path) -> None:
     }
     wrong = [("best", (0, 0), 2), ("pooled", (0, 1, 0), 4), ("pooled", (0, 0, 1), nan),
              ("y", (0, 0, 1), nan), ("y", (0, 1, 0), 1)]  # fmt: skip
-    with Crew() as crew:
-        original = Original(crew, path)
+    with WorkerPool() as worker_pool:
+        original = Original(worker_pool, path)
         wanted = original.answer(feed)
         assert wanted is not None and not original.judge(found, wanted, feed)
         for name, at, number in wrong:
             other = {n: a.copy() for n, a in found.items()}
             other[name][at] = number
             assert original.judge(other, wanted, feed).startswith("best")
-        left = Original(crew, path, {"best"})
+        left = Original(worker_pool, path, {"best"})
         assert left.judge(found, wanted, feed).startswith("best")
         assert not left.judge({**found, "best": wanted["best"]}, wanted, feed)
 
@@ -180,8 +180,8 @@ def test_groups_of_a_block_may_share_nan_and_others_may_not(tmp_path: Path) -> N
     onnx.save(model, tmp_path / "grouped.onnx")
     feed = {"x": np.ones((1, 32, 1, 2), np.float32)}
     feed["x"][0, 3, 0, 1] = np.nan
-    with Crew() as crew:
-        original = Original(crew, tmp_path / "grouped.onnx")
+    with WorkerPool() as worker_pool:
+        original = Original(worker_pool, tmp_path / "grouped.onnx")
         wanted = original.answer(feed)
         assert wanted is not None and np.isnan(wanted["y"]).sum() == 8
         for lost, wrong in ((16, False), (24, True)):

@@ -16,7 +16,7 @@ import pytest
 from suite.node_tests import Case, Original, run_original, same, write_cases
 
 from tracea_graph import Options, api
-from tracea_graph.check.crew import Crew
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
 
 pytestmark = pytest.mark.compiler
@@ -67,13 +67,15 @@ def run_all(folder: Path, only: slice) -> list[Ran]:
     cases = write_cases(folder / "models", folder / "data", only)
     options = Options(folder / "out", keep="legal", data=folder / "data")
     outcomes = list(api.optimize_many([case.model for case in cases], options))
-    with Crew() as crew:
-        return [_ran(crew, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
+    with WorkerPool() as worker_pool:
+        return [
+            _ran(worker_pool, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)
+        ]
 
 
-def _ran(crew: Crew, case: Case, outcome: api.Outcome) -> Ran:
+def _ran(worker_pool: WorkerPool, case: Case, outcome: api.Outcome) -> Ran:
     try:
-        with crew.hire(None, {}) as worker:
+        with worker_pool.acquire(None, {}) as worker:
             original = run_original(worker, case)
     except WorkerError as error:
         return Ran(case, Original({}, f"ONNX Runtime crashes: {error}"), outcome)
@@ -82,7 +84,7 @@ def _ran(crew: Crew, case: Case, outcome: api.Outcome) -> Ran:
         return Ran(case, original, outcome)
     assert case.feeds is not None
     try:
-        with crew.hire(Path(report.library), {}) as worker:
+        with worker_pool.acquire(Path(report.library), {}) as worker:
             worker.open("result", Path(report.output), Path(report.library))
             found = worker.run("result", case.feeds)
     except WorkerError as error:

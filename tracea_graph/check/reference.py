@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tracea_graph.check.crew import Hire, fresh
 from tracea_graph.check.distance import (
     NO_CHOICES,
     Choice,
@@ -24,6 +23,7 @@ from tracea_graph.check.distance import (
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.saturation import overturned
 from tracea_graph.check.worker import Array, Cut, Port, Rejected, Unloadable, Worker
+from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.errors import WorkerError
 
 __all__ = ["SPARE", "Outputs", "Reference", "cut_of", "reference"]
@@ -76,7 +76,7 @@ def reference(
     spare: Set[str] = frozenset(),
     trouble: str = "",
     threads: int = 1,
-    hire: Hire = fresh,
+    acquire: AcquireWorker = new_worker,
 ) -> Reference:
     """Run the original, optimizations off on one thread, then on; reusable for many candidates.
 
@@ -89,7 +89,7 @@ def reference(
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
     scores = {choice.scores for choice in choices.values()}
     try:
-        with hire(None, {}) as worker:
+        with acquire(None, {}) as worker:
             return _reference(worker, original, feeds, scores, watched, spare, threads)
     except WorkerError as error:
         why = f"the original does not run: {error}"

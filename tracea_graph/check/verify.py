@@ -23,7 +23,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tracea_graph.check.crew import Hire, fresh
 from tracea_graph.check.distance import (
     NO_CHOICES,
     Choice,
@@ -36,6 +35,7 @@ from tracea_graph.check.distance import (
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.reference import SPARE, Outputs, Reference, cut_of, reference
 from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
+from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Verification", "compare", "verify"]
@@ -101,18 +101,18 @@ def verify(
     choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
-    hire: Hire = fresh,
+    acquire: AcquireWorker = new_worker,
 ) -> Verification:
     """Run both and compare.
 
     ``choices`` names the outputs that are indices chosen by score (:func:`choices`); ``env`` goes
-    to the candidate's worker, and ``hire`` finds the workers.  Worker deaths and refusals fail the
-    candidate, they never raise.
+    to the candidate's worker, and ``acquire`` supplies workers.  A worker that dies or refuses a
+    request fails the candidate; nothing is raised.
     """
-    known = reference(original, feeds, choices=choices, threads=threads, hire=hire)
+    known = reference(original, feeds, choices=choices, threads=threads, acquire=acquire)
     return compare(
         known, candidate, library, feeds,
-        limits=limits, choices=choices, threads=threads, env=env, hire=hire,
+        limits=limits, choices=choices, threads=threads, env=env, acquire=acquire,
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def compare(
     choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
-    hire: Hire = fresh,
+    acquire: AcquireWorker = new_worker,
     check: bool = True,
     labels: Collection[str] | None = None,
     spare: Collection[str] = (),
@@ -145,7 +145,7 @@ def compare(
         return Verification("inconclusive", known.trouble, (), known.rejected, limits)
     found: list[OutputError] = []
     try:
-        with hire(library, env) as worker:
+        with acquire(library, env) as worker:
             if wrong := _refusal(worker, library):
                 return Verification("failed", wrong, (), known.rejected, limits, loads=False)
             if check and known.valid:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, clear_gain, decide
 from tracea_graph.check.distance import Choice, Limits, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
+from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import BuildError, ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
@@ -53,7 +53,7 @@ class Judge:
     inputs: Inputs
     options: Options
     levels: tuple[str, ...]
-    crew: Crew | None = None
+    worker_pool: WorkerPool | None = None
     lock: Lock | None = None
     unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
@@ -95,13 +95,15 @@ class Judge:
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
-            hire=self._hire,
+            acquire=self._acquire,
         )
 
     @contextmanager
-    def _hire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
+    def _acquire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
         """A worker that no request keeps beyond the deadline."""
-        with (self.crew.hire if self.crew else fresh)(library, env) as worker:
+        with (self.worker_pool.acquire if self.worker_pool else new_worker)(
+            library, env
+        ) as worker:
             worker.left = lambda: self.deadline.left
             try:
                 yield worker
@@ -133,7 +135,7 @@ class Judge:
         name = os.fsencode(self.model.path).decode(errors="replace")
         if not self.options.verify or self.inputs.trouble or name != str(self.model.path):
             return
-        with self._hire(None, {}) as worker:
+        with self._acquire(None, {}) as worker:
             try:
                 worker.open("original", self.model.path)
             except OutOfTime:
@@ -222,7 +224,7 @@ class Judge:
         """
         levels = only or (self.levels[::-1] if candidate.library else self.levels[-1:])
         found = self._found(candidate, levels, labels)
-        if self.crew is not None and self.crew.dismiss(_suspects(found)):
+        if self.worker_pool is not None and self.worker_pool.discard(_suspect_workers(found)):
             self._reference = None
             found = self._found(candidate, levels, labels)
         for level, one in zip(levels, found, strict=False):
@@ -263,7 +265,7 @@ class Judge:
             choices=self._choices(),
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": level} if candidate.library else {},
-            hire=self._hire,
+            acquire=self._acquire,
             check=highest,
             labels=labels if labels or highest else self.inputs.brief,
             spare=() if highest else self.inputs.verification.keys() - {self.inputs.foremost},
@@ -484,7 +486,7 @@ class Judge:
         return self._built[dropped]
 
 
-def _suspects(found: Sequence[Verification]) -> str:
+def _suspect_workers(found: Sequence[Verification]) -> str:
     """Which workers may have been spoilt by an earlier model: ``all``, those ``dead``, or none."""
     if any(one.status == "failed" for one in found):
         return "all"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.check.crew import Crew, fresh
+from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.errors import ModelError, UsageError, WorkerError
 from tracea_graph.files import open_regular
 from tracea_graph.onnx_io import files_of, node_count, write_original
@@ -317,7 +317,7 @@ def _earlier_data(paths: Paths) -> Path | None:
 
 
 def keep_unread(
-    source: Path, error: Exception, paths: Paths, options: Options, crew: Crew | None
+    source: Path, error: Exception, paths: Paths, options: Options, worker_pool: WorkerPool | None
 ) -> Report:
     """Write the original as the result of a model whose import ended with ``error``.
 
@@ -332,7 +332,7 @@ def keep_unread(
         files, count = files_of(source), node_count(source)
     except ModelError:
         raise error from None
-    if not _runs(source, crew):
+    if not _runs(source, worker_pool):
         raise error
     why = f"{type(error).__name__}: {error} (a bug; -v shows where)" if bug else str(error)
     with staging(paths, files) as stage:
@@ -355,10 +355,10 @@ def keep_unread(
     return report
 
 
-def _runs(model: Path, crew: Crew | None) -> bool:
+def _runs(model: Path, worker_pool: WorkerPool | None) -> bool:
     """True if ONNX Runtime opens the model, in a process of its own, and there is something to
     run."""
-    with (crew.hire if crew else fresh)(None, {}) as worker:
+    with (worker_pool.acquire if worker_pool else new_worker)(None, {}) as worker:
         try:
             return bool(worker.open("original", model).outputs)
         except WorkerError:  # refused, or the process did not survive it

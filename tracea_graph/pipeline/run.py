@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tracea_graph.check.crew import Crew
+from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.onnx_io import Model, files_of, load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
@@ -46,7 +46,7 @@ class Run:
     options: Options
     notes: Sequence[str]
     foundry: Foundry
-    crew: Crew | None
+    worker_pool: WorkerPool | None
     scratch: Path
     lock: Lock | None
     clock: Clock
@@ -84,7 +84,7 @@ def read(run: Run) -> None:
     try:
         run.model = load(run.source, freeze=options.freeze_initializers)
     except Exception as error:  # raised again unless ONNX Runtime takes the model
-        run.report = keep_unread(run.source, error, run.paths, options, run.crew)
+        run.report = keep_unread(run.source, error, run.paths, options, run.worker_pool)
         return
     run.files = files_of(run.source)
     check_earlier(run.paths, run.files)
@@ -122,7 +122,7 @@ def choose(run: Run) -> None:
         deadline, lock, run.memory,
     )  # fmt: skip
     run.judge = Judge(
-        model, run.workshop, run.inputs, options, target.levels, run.crew, lock,
+        model, run.workshop, run.inputs, options, target.levels, run.worker_pool, lock,
         bool(target.backend.unmeasured()), deadline,
     )  # fmt: skip
 

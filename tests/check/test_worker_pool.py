@@ -1,4 +1,4 @@
-"""A crew's workers stay while they are of use, and are never trusted after a doubt."""
+"""Pooled workers are reused, and never trusted again after a doubt."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 import pytest
 from check.tiny_models import save
 
-from tracea_graph.check.crew import Crew, fresh
+from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.errors import WorkerError
 
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 
 
-def pid(crew: Crew, library: Path | None = None, **env: str) -> int:
-    with crew.hire(library, env) as worker:
+def pid(worker_pool: WorkerPool, library: Path | None = None, **env: str) -> int:
+    with worker_pool.acquire(library, env) as worker:
         return worker._process.pid
 
 
 def test_a_worker_serves_again_and_forgets_between(tmp_path: Path) -> None:
     path, x = save(tmp_path, "m.onnx", RELU), np.ones((1, 4), np.float32)
-    with Crew() as crew:
-        with crew.hire(None, {}) as worker:
+    with WorkerPool() as worker_pool:
+        with worker_pool.acquire(None, {}) as worker:
             worker.open("m", path)
             assert worker.run("m", {"x": x})["y"].shape == (1, 4)
-        with crew.hire(None, {}) as again:
+        with worker_pool.acquire(None, {}) as again:
             assert again is worker
             with pytest.raises(WorkerError, match="'m'"):
                 again.run("m", {"x": x})
@@ -40,34 +40,34 @@ def test_each_environment_has_its_own_and_a_library_is_known_by_its_file(tmp_pat
     one.write_bytes(b"1")
     os.link(one, link)
     shutil.copy(one, other)
-    with Crew() as crew:
-        plain, first = pid(crew), pid(crew, one)
-        assert len({plain, first, pid(crew, one, TRACEA_ISA="scalar")}) == 3
-        assert pid(crew, link) == first
-        assert pid(crew, other) not in (plain, first)
-        assert pid(crew) == plain
+    with WorkerPool() as worker_pool:
+        plain, first = pid(worker_pool), pid(worker_pool, one)
+        assert len({plain, first, pid(worker_pool, one, TRACEA_ISA="scalar")}) == 3
+        assert pid(worker_pool, link) == first
+        assert pid(worker_pool, other) not in (plain, first)
+        assert pid(worker_pool) == plain
 
 
 def test_a_dead_worker_is_replaced() -> None:
-    with Crew() as crew:
-        with pytest.raises(WorkerError, match="SIGKILL"), crew.hire(None, {}) as worker:
+    with WorkerPool() as worker_pool:
+        with pytest.raises(WorkerError, match="SIGKILL"), worker_pool.acquire(None, {}) as worker:
             os.kill(worker._process.pid, signal.SIGKILL)
             worker.clear()
-        with crew.hire(None, {}) as another:
+        with worker_pool.acquire(None, {}) as another:
             assert another is not worker and another.alive
 
 
 def test_only_those_that_served_before_are_doubted() -> None:
-    with Crew() as crew:
-        first = pid(crew)
-        assert not crew.dismiss("all")
-        assert pid(crew) == first
-        assert not crew.dismiss("") and not crew.dismiss("dead")
-        assert crew.dismiss("all")
-        assert pid(crew) != first
+    with WorkerPool() as worker_pool:
+        first = pid(worker_pool)
+        assert not worker_pool.discard("all")
+        assert pid(worker_pool) == first
+        assert not worker_pool.discard("") and not worker_pool.discard("dead")
+        assert worker_pool.discard("all")
+        assert pid(worker_pool) != first
 
 
 def test_a_fresh_worker_is_gone_afterwards() -> None:
-    with fresh(None, {}) as worker:
+    with new_worker(None, {}) as worker:
         assert worker.alive
     assert not worker.alive
