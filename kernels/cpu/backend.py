@@ -25,9 +25,9 @@ from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.phases import phases
-from tracea_graph.kernels.cpu.phases.bands import LENGTHS, RunInBands
 from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
+from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
 from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
@@ -55,7 +55,7 @@ class CpuBackend:
     name = "cpu"
     caps = tuple(isa.name for isa in LEVELS)
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
-    rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, LENGTHS, (PACKED,))
+    rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, TILE_SIZES, (PACKED,))
     most_guarded = MOST_GUARDED
     schedules: Schedules | None = SCHEDULES
     diagnostics: Diagnostics | None = DIAGNOSTICS
@@ -104,7 +104,7 @@ class CpuBackend:
         self, request: Request, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
         """What follows the passes, in order: precision, layouts, programs, row tiling."""
-        tiling = RunInBands(sizes, machine.levels)
+        tiling = TileAndFuse(sizes, machine.levels)
         return (*phases(request, machine.tiles), Phase(tiling.name, (tiling,)))
 
     def lacks(self, graph: TileGraph, region: Region) -> str:

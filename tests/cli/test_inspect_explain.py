@@ -218,7 +218,7 @@ def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
     record = json.loads(told(capsys, "explain", model, "--json", "--precision", "bf16"))
     (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]
     steps = program["steps"]
-    assert steps[-1] in ("blocks", "bands") and steps.index("gemm") < steps.index("bf16")
+    assert steps[-1] in ("blocks", "tile-and-fuse") and steps.index("gemm") < steps.index("bf16")
     why = (("elementwise", "no gain is predicted for 'v'"), ("movement", "no gain is predicted "
            "for 'v'"))  # fmt: skip
     story = Story("Add", "", ("v",), ("n",), ("Add",), 1.0, 1.0, missed=why)

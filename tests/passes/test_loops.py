@@ -1,4 +1,4 @@
-"""Bands of rows: programs whose steps take turns compute just what they do one by one."""
+"""Row tiles: fused over tiles of rows, programs compute exactly what they compute untiled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Program
-from tracea_graph.ops.region import RowBand
+from tracea_graph.ops.region import RowTile
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -28,7 +28,7 @@ def conv(net: Net, x: str, o: int, i: int, k: int = 3, **attrs: Any) -> str:
 
 
 def bottleneck(height: int, stride: int = 1, k: int = 3) -> tuple[Net, TileGraph]:
-    """1×1, depthwise, 1×1: the middle one reads rows of the turn before."""
+    """1×1, depthwise, 1×1: the middle one reads rows of the previous iteration."""
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, height, 7), 16, 16, 1))
     wide = net("Relu", conv(net, x, 32, 16, 1))
@@ -45,10 +45,12 @@ def perceptron() -> tuple[Net, TileGraph]:
     return net, net.graph(net("LayerNormalization", out, *scale, axis=-1))
 
 
-def program(graph: TileGraph, *bands: RowBand) -> tuple[Region, Program]:
+def program(graph: TileGraph, *row_tiles: RowTile) -> tuple[Region, Program]:
     optimized(graph)
     (region,) = graph.regions()
-    return region, lower(graph, replace(region, params=replace(region.params, bands=bands)))
+    return region, lower(
+        graph, replace(region, params=replace(region.params, row_tiles=row_tiles))
+    )
 
 
 def outputs(graph: TileGraph, region: Region, made: Program, x: Any) -> list[Any]:
@@ -59,49 +61,49 @@ def outputs(graph: TileGraph, region: Region, made: Program, x: Any) -> list[Any
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 20])
 @pytest.mark.parametrize(("stride", "k"), [(1, 3), (2, 3), (1, 5), (2, 5), (3, 3)])
-def test_lines_of_images_take_turns(stride: int, k: int, rows: int) -> None:
+def test_lines_of_images_are_tiled(stride: int, k: int, rows: int) -> None:
     _, graph = bottleneck(17, stride, k)
     region, plain = program(graph)
     try:
-        _, banded = program(graph, RowBand(1, 3, rows))
+        _, row_tiled = program(graph, RowTile(1, 3, rows))
     except NotCut as error:
         assert "shorter than what its windows share" in str(error) and rows * stride < k
         return
     x = normal(2, 16, 17, 7)
-    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
         assert np.array_equal(want, got)
-    (loop,) = banded.loops
+    (loop,) = row_tiled.loops
     assert loop.step == rows
-    turns = -(-((17 - 1) // stride + 1) // rows)
-    twice = (turns - 1) * max(0, k - stride)  # rows that two turns read
+    iterations = -(-((17 - 1) // stride + 1) // rows)
+    twice = (iterations - 1) * max(0, k - stride)  # rows that two iterations read
     assert loop.apart == (twice <= 17 / 8), "few rows are made twice"
 
 
-def test_what_lies_between_shrinks_to_a_turn() -> None:
+def test_values_between_calls_shrink_to_one_tile() -> None:
     _, graph = bottleneck(48)
-    room, products = [], []
-    for bands in ((), (RowBand(1, 3, 4),)):
-        _, made = program(graph, *bands)
+    sizes, products = [], []
+    for row_tiles in ((), (RowTile(1, 3, 4),)):
+        _, made = program(graph, *row_tiles)
         (batch,) = made.symbols
-        room.append(sum(evaluate(t.count, {batch: 1}) for t in made.temps))
+        sizes.append(sum(evaluate(t.count, {batch: 1}) for t in made.temps))
         products.append(sum(c.products for c in calls_of_plan(encode(made), [1])))
-    assert products[0] == products[1], "turns compute no row twice"
+    assert products[0] == products[1], "iterations compute no row twice"
     line = 2 * 16 * 7  # of what lies between the three; lines are padded when they are read
-    assert room[0] - room[1] == line * (50 - 6) + line * (48 - 4)
+    assert sizes[0] - sizes[1] == line * (50 - 6) + line * (48 - 4)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 7, 64])
-def test_rows_of_a_perceptron_take_turns(rows: int) -> None:
+def test_rows_of_a_perceptron_are_tiled(rows: int) -> None:
     """A norm in place at the end; the batch and the rows are symbols."""
     _, graph = perceptron()
     region, plain = program(graph)
     steps = len(region.params.steps)
-    _, banded = program(graph, RowBand(0, steps - 1, rows))
+    _, row_tiled = program(graph, RowTile(0, steps - 1, rows))
     x = normal(2, 9, 16)
-    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
         assert np.allclose(want, got, rtol=0, atol=1e-12)  # NumPy's sums depend on the row count
-    assert any(t.count == rows * 48 for t in banded.temps)
-    assert all(loop.apart for loop in banded.loops)
+    assert any(t.count == rows * 48 for t in row_tiled.temps)
+    assert all(loop.apart for loop in row_tiled.loops)
 
 
 def test_two_loops_and_winograd() -> None:
@@ -112,16 +114,16 @@ def test_two_loops_and_winograd() -> None:
     graph = net.graph(y)
     region, plain = program(graph)
     assert any(c.name == "winograd" for c in plain.calls)
-    _, banded = program(graph, RowBand(0, 1, 8), RowBand(2, 3, 12))
-    assert len(banded.loops) == 2
+    _, row_tiled = program(graph, RowTile(0, 1, 8), RowTile(2, 3, 12))
+    assert len(row_tiled.loops) == 2
     x = normal(1, 16, 16, 12)
-    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
         assert np.allclose(want, got, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(2, 64), (2, 80), (3, 128)])
-def test_turns_apart_make_whole_tiles_of_winograd(count: int, rows: int) -> None:
-    """Rows that are made together begin before those that a turn reads."""
+def test_parallel_iterations_make_whole_winograd_tiles(count: int, rows: int) -> None:
+    """Rows that are made together begin before those that an iteration reads."""
     net = Net()
     y = net.input("x", "n", 16, 256, 12)
     for _ in range(count):
@@ -129,25 +131,25 @@ def test_turns_apart_make_whole_tiles_of_winograd(count: int, rows: int) -> None
     graph = net.graph(y)
     region, plain = program(graph)
     assert sum(c.name == "winograd" for c in plain.calls) == count
-    _, banded = program(graph, RowBand(0, count - 1, rows))
-    assert [loop.apart for loop in banded.loops] == [True]
+    _, row_tiled = program(graph, RowTile(0, count - 1, rows))
+    assert [loop.apart for loop in row_tiled.loops] == [True]
     x = normal(1, 16, 256, 12)
-    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
         assert np.allclose(want, got, rtol=0, atol=1e-12)
 
 
 def test_what_cannot_be_cut_is_said() -> None:
     _, graph = bottleneck(17)
     with pytest.raises(NotCut, match="there is one call only"):
-        program(graph, RowBand(3, 3, 4))
+        program(graph, RowTile(3, 3, 4))
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, "h", "w"), 16, 16, 1))
     unknown = net.graph(net("Relu", conv(net, x, 16, 16, 1)))
     with pytest.raises(NotCut, match="sizes of an image are not known"):
-        program(unknown, RowBand(0, 1, 4))
+        program(unknown, RowTile(0, 1, 4))
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, 8, 8), 16, 16, 1))
     pooled = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     other = net.graph(net("Relu", conv(net, pooled, 16, 16, 1)))
     with pytest.raises(NotCut, match="pool does not work row by row"):
-        program(other, RowBand(0, 2, 2))
+        program(other, RowTile(0, 2, 2))

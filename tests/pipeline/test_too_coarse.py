@@ -15,7 +15,7 @@ from tracea_graph.check.distance import Limits
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import judging
-from tracea_graph.pipeline.assembly import turns_of
+from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.target import BACKENDS
 
@@ -203,16 +203,16 @@ def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
 
 @dataclass
 class Turning(Judge):
-    """Wrong as long as program ``a`` takes turns."""
+    """Wrong as long as program ``a`` has row tiles."""
 
     def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
-        return dropped.isdisjoint({"a", turns_of("a")})
+        return dropped.isdisjoint({"a", row_tiling_key("a")})
 
 
 def test_a_program_stays_where_its_turns_alone_are_wrong() -> None:
     nothing = cast(Any, None)
     shop = cast(Any, SimpleNamespace(parts=lambda group: ()))
     one = Turning(nothing, shop, nothing, Options(), ("avx512",))
-    groups = dict.fromkeys(("a", turns_of("a"), "b"), ())
+    groups = dict.fromkeys(("a", row_tiling_key("a"), "b"), ())
     full = cast(Any, SimpleNamespace(assembly=SimpleNamespace(groups=groups)))
-    assert one._blame(full) == {turns_of("a")}
+    assert one._blame(full) == {row_tiling_key("a")}

@@ -1,4 +1,4 @@
-"""Connect, schedule, plan memory: levels, turns and arenas that follow from shapes alone."""
+"""Connect, schedule, plan memory: levels, row tiles and arenas that follow from shapes alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
     for count, level in ((32, "L1"), (512, "L2"), (8192, "L3"), (1 << 17, "DRAM")):
         graph = named([gemm(count, 64, 16), gemm(count, 1 << 20, 64, "CVY")])
         plan = make_plan(graph, {}, LEVELS, lambda region: None)
-        assert plan.level("C", "n1") == level and not plan.bands
+        assert plan.level("C", "n1") == level and not plan.row_tilings
         (link,) = plan.links
         assert link.bytes == 4 * count * 64 == plan.arena.bytes
         with pytest.raises(GraphError, match="no region hands 'A' to 'n0'"):
@@ -33,14 +33,15 @@ def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
 
 
 def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
-    """Whole, the product would have left; what is there meanwhile is the rows of a turn."""
+    """Whole, the product would have left; what is there meanwhile is one row tile."""
     graph = named([gemm(4096, 384, 384), rows(4096, 384, "C", "y")])
     plan = make_plan(graph, {}, LEVELS)
-    (band,) = plan.bands
-    assert band.regions == ("n0", "n1") and plan.level("C", "n1") == "L2"
-    assert plan.arena.bytes == band.held["C"] == 4 * 384 * band.rows < 4 * 384 * 4096
+    (tiling,) = plan.row_tilings
+    assert tiling.regions == ("n0", "n1") and plan.level("C", "n1") == "L2"
+    assert plan.arena.bytes == tiling.held["C"] == 4 * 384 * tiling.rows < 4 * 384 * 4096
     assert plan.describe() == (
-        f"hands on 1 values, 1 in L2; 2 regions take {band.turns} turns of {band.rows} rows; "
+        f"hands on 1 values, 1 in L2; 2 regions in {tiling.iterations} row tiles "
+        f"of {tiling.rows} rows; "
         f"arena {plan.arena.bytes / 1e6:.3g} MB, of which {plan.arena.bytes / 1e6:.3g} MB are "
         "alive at once"
     )
@@ -48,25 +49,25 @@ def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
 
 def test_rows_of_an_mlp_stay_only_where_its_weights_allow_it() -> None:
     """Larger weights stream again and again, which costs more than the inner value."""
-    assert make_plan(mlp(16384, 96, 192), {}, LEVELS).bands
+    assert make_plan(mlp(16384, 96, 192), {}, LEVELS).row_tilings
     large = make_plan(mlp(512, 768, 3072), {}, LEVELS)
-    assert not large.bands and large.level("H", "n1") == "L3"
+    assert not large.row_tilings and large.level("H", "n1") == "L3"
     assert large.arena.bytes == 512 * 3072 * 4
 
 
 def test_the_decision_depends_on_the_level() -> None:
     roomy = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 64e6), MemoryLevel("L3", 256e6))
     plan = make_plan(mlp(16384, 96, 192), {}, roomy)
-    assert not plan.bands and plan.level("H", "n1") == "L2"
+    assert not plan.row_tilings and plan.level("H", "n1") == "L2"
 
 
 def test_stencils_become_bands() -> None:
     """Depth first: two stencils over a large image hand three rows more than they make on."""
     models = [blur(4096, 512, "x", "h"), replace(blur(4096, 512, "h", "y"), name="again")]
     plan = make_plan(named(models), {}, LEVELS)
-    (band,) = plan.bands
-    assert band.regions == ("n0", "n1") and plan.level("h", "n1") == "L2"
-    assert plan.arena.bytes == 4 * 512 * (band.rows + 2)
+    (tiling,) = plan.row_tilings
+    assert tiling.regions == ("n0", "n1") and plan.level("h", "n1") == "L2"
+    assert plan.arena.bytes == 4 * 512 * (tiling.rows + 2)
 
 
 def test_symbols_change_the_plan() -> None:
@@ -77,13 +78,13 @@ def test_symbols_change_the_plan() -> None:
         make_plan(graph, {}, LEVELS)
 
 
-def test_what_crosses_a_border_of_turns_lives_as_long_as_they_do() -> None:
-    turns = [(2, 4), (6, 8)]
-    assert span([3, 4], turns) == (3, 4)
-    assert span([3, 4], turns, carried=True) == (2, 4)
-    assert span([0, 3], turns) == (0, 4)
-    assert span([3, 7], turns) == (2, 8)
-    assert span([1, 5], turns) == (1, 5)
+def test_values_that_cross_a_loop_border_live_as_long_as_the_loop() -> None:
+    iterations = [(2, 4), (6, 8)]
+    assert span([3, 4], iterations) == (3, 4)
+    assert span([3, 4], iterations, carried=True) == (2, 4)
+    assert span([0, 3], iterations) == (0, 4)
+    assert span([3, 7], iterations) == (2, 8)
+    assert span([1, 5], iterations) == (1, 5)
 
 
 def assert_apart(lives: list[Life]) -> None:

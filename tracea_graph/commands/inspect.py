@@ -14,10 +14,10 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.program import Program
 from tracea_graph.kernels.source import Source
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.bands import plan_inside
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.row_tiling import plan_inside
 from tracea_graph.ops.spaces import COSTS
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays

@@ -23,7 +23,7 @@ from tracea_graph.ttg.model import RegionModel
 if TYPE_CHECKING:
     from tracea_graph.ops import OpParams
 
-__all__ = ["RegionParams", "RegionStep", "RowBand"]
+__all__ = ["RegionParams", "RegionStep", "RowTile"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -38,7 +38,7 @@ class RegionStep:
 
 
 @dataclass(frozen=True)
-class RowBand:
+class RowTile:
     """Steps ``first`` to ``last`` (inclusive) run for ``rows`` rows of the last one at a time."""
 
     first: int
@@ -50,9 +50,9 @@ class RowBand:
 class RegionParams:
     """``inputs`` values come in, steps add theirs in order, ``results`` go out.
 
-    ``bands`` say which steps take turns; they change where values lie, not what they are.
-    ``narrow`` is the float of 16 bits, by its short name, that factors of products and what lies
-    between steps may be rounded to; sums, and the results, are as they were.
+    ``row_tiles`` are the steps fused over tiles of rows; values stay the same, only their storage
+    changes. ``narrow`` is the float of 16 bits, by its short name, that factors of products and
+    what lies between steps may be rounded to; sums, and the results, are as they were.
 
     A result may be read by later steps too.  Raises ValueError for a step that reads a value not
     yet computed, and for a result no step computes.
@@ -61,7 +61,7 @@ class RegionParams:
     inputs: int
     steps: tuple[RegionStep, ...]
     results: tuple[int, ...]
-    bands: tuple[RowBand, ...] = ()
+    row_tiles: tuple[RowTile, ...] = ()
     narrow: str = ""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
 
-__all__ = ["Assembly", "Placed", "assemble", "turns_of"]
+__all__ = ["Assembly", "Placed", "assemble", "row_tiling_key"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Placed:
         return tuple(n.name or n.outputs[0] for n in self.region.nodes)
 
 
-def turns_of(group: str) -> str:
-    """The group of the bands of a group's programs, of which these can go alone."""
-    return f"{group} bands"
+def row_tiling_key(group: str) -> str:
+    """Key under which the row tiles of a group's programs can be dropped alone."""
+    return f"{group} row tiles"
 
 
 @dataclass
@@ -61,12 +61,12 @@ class Assembly:
 
     @property
     def groups(self) -> dict[str, list[Placed]]:
-        """Placed nodes by group, in graph order; bands of a program are a group of their own."""
+        """Placed nodes by group, in graph order; row tiles of a program form their own group."""
         groups: dict[str, list[Placed]] = {}
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
-            if isinstance(item.region.params, RegionParams) and item.region.params.bands:
-                groups.setdefault(turns_of(item.group), []).append(item)
+            if isinstance(item.region.params, RegionParams) and item.region.params.row_tiles:
+                groups.setdefault(row_tiling_key(item.group), []).append(item)
         return groups
 
     def within(self, other: Assembly) -> bool:

@@ -278,25 +278,25 @@ class Workshop:
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, (rule,)
         return tuple(keys)
 
-    def lengths(self, group: str) -> tuple[str, ...]:
-        """Keys under which the longest turns of a banded group are dropped, then the two longest …
+    def tile_sizes(self, group: str) -> tuple[str, ...]:
+        """Keys under which the largest row tiles of a group are dropped, then the two longest …
         as long as others take their place; none for a group of another kind."""
         if self._rules.get(group) != self.names.row_tiling:
             return ()
-        keys, known = [], {self._bands(group, frozenset())}
+        keys, known = [], {self._row_tiles(group, frozenset())}
         for i in range(1, len(self.names.row_tiling)):
             key = f"{group}, longest {i}"
             self._frozen[key], self._rules[key] = self._frozen[group], self.names.row_tiling[:i]
-            bands = self._bands(group, frozenset((key,)))
-            if bands and bands not in known:
-                known.add(bands)
+            row_tiles = self._row_tiles(group, frozenset((key,)))
+            if row_tiles and row_tiles not in known:
+                known.add(row_tiles)
                 keys.append(key)
         return tuple(keys)
 
-    def _bands(self, group: str, dropped: frozenset[str]) -> tuple[object, ...]:
-        """How the programs of a group take turns."""
+    def _row_tiles(self, group: str, dropped: frozenset[str]) -> tuple[object, ...]:
+        """Row tiles of the programs of a group."""
         items = self._planned(dropped)[0].groups.get(group, ())
-        return tuple(item.region.params.bands for item in items)
+        return tuple(item.region.params.row_tiles for item in items)
 
     def tune(
         self,

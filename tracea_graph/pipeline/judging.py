@@ -24,13 +24,13 @@ from tracea_graph.config import usable_processors
 from tracea_graph.errors import BuildError, ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.pipeline.assembly import turns_of
+from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
 
-__all__ = ["Judge", "fastest_lengths", "relief"]
+__all__ = ["Judge", "fastest_tile_sizes", "relief"]
 
 _PATIENCE, _SEARCH_SHARE = 60.0, 0.3
 """Seconds of one search for the rewrites to blame, and its share of the time that is left; after
@@ -62,8 +62,8 @@ class Judge:
     guilty: frozenset[str] = frozenset()
     charges: dict[str, str] = field(default_factory=dict)
     """What was wrong with each group to blame, or with the part of it that is."""
-    lengths: frozenset[str] = frozenset()
-    """Keys of turns that were measured slower than shorter ones."""
+    slower_tiles: frozenset[str] = frozenset()
+    """Keys of row tiles that were slower than smaller ones."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -310,7 +310,9 @@ class Judge:
             return self._wrong(self.dropped | (frozenset(groups) - kept))
 
         guilty = bisect(groups, fails, self._patient)
-        guilty -= {group for group in guilty if turns_of(group) in guilty}  # it needs no turns
+        guilty -= {
+            group for group in guilty if row_tiling_key(group) in guilty
+        }  # enough without row tiles
         for group in sorted(guilty):
             guilty = (guilty - {group}) | self._blame_within(group, guilty - {group})
         return guilty
@@ -410,8 +412,8 @@ class Judge:
         before = self.decision.verdicts if self.decision else ()
         if apart and (choices := self._lengths(candidate)):
             with Bench(Worker, self._timed(), self.options.thread_counts, self._budget) as bench:
-                self.lengths = fastest_lengths(choices, self._candidate, bench)
-            self.notes += (f"{key}: shorter turns were measured faster" for key in self.lengths)
+                self.slower_tiles = fastest_tile_sizes(choices, self._candidate, bench)
+            self.notes += (f"{key}: smaller row tiles were faster" for key in self.slower_tiles)
         found = decide(
             self.model.path,
             self._groups(candidate),
@@ -432,15 +434,15 @@ class Judge:
 
     @property
     def dropped(self) -> frozenset[str]:
-        """The groups that were wrong, or not measured faster, and turns that were too long."""
+        """Groups that were wrong or not faster, and row tiles that were too large."""
         verdicts = self.decision.verdicts if self.decision else ()
-        return self.guilty | self.lengths | {v.group.key for v in verdicts if not v.kept}
+        return self.guilty | self.slower_tiles | {v.group.key for v in verdicts if not v.kept}
 
     def _lengths(self, candidate: Built) -> list[tuple[str, ...]]:
-        """Keys of the turns that could be shorter, for each program that has turns."""
+        """Keys of the row tiles that could be smaller, for each program that has any."""
         if not self._timed():
             return []
-        found = map(self.workshop.lengths, candidate.assembly.groups)
+        found = map(self.workshop.tile_sizes, candidate.assembly.groups)
         return [keys for keys in found if keys]
 
     def _timed(self) -> dict[str, Feed]:
@@ -538,10 +540,10 @@ LENGTHS_SHARE = 0.1
 """Of the budget, for these races."""
 
 
-def fastest_lengths(
+def fastest_tile_sizes(
     choices: Sequence[Sequence[str]], build: Callable[[frozenset[str]], Candidate], bench: Bench
 ) -> frozenset[str]:
-    """The keys to drop; ``choices`` are, for each program, those its longest turns are dropped by.
+    """The keys to drop; ``choices`` are those of each program's largest row tiles.
 
     ``build`` makes the model without some keys.  What cannot be built or run stays out.
     """

@@ -1,6 +1,6 @@
 """Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
 
-    {"format": 2, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
+    {"format": 3, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
      "improved": true, "guarded": false, "frozen": [[key, why]…], "barred": […], "drivers": […],
      "groups": […]}
 
@@ -80,7 +80,7 @@ def _fits(
     return all(checks[name](found[name]) for name in (checks if names is None else names))
 
 
-_FORMAT = 2
+_FORMAT = 3
 _GROUP = MappingProxyType(
     {
         "group": _is_text, "rule": _is_text, "count": lambda value: type(value) is int,

@@ -223,11 +223,13 @@ class Planner:
         """Share of the budget a new kind of region takes; nothing where nothing is measured."""
         return 0.0 if self._legal else price(region, self._options.budget)
 
-    def gain(self, graph: TileGraph, region: Region, bands: bool = False) -> float:
-        """Predicted µs saved by a fused region over the operators it stands for; by its ``bands``
-        alone, over the same region without."""
-        if bands:
-            plain = replace(region, params=replace(region.params, bands=()))
+    def gain(self, graph: TileGraph, region: Region, row_tiled: bool = False) -> float:
+        """Predicted µs saved by a fused region over the operators it replaces.
+
+        If ``row_tiled``, over the same region without row tiles instead.
+        """
+        if row_tiled:
+            plain = replace(region, params=replace(region.params, row_tiles=()))
             return self.cost(graph, plain) - self.cost(graph, region)
         originals = (self._original(n) for n in region.nodes)
         before = {r.id: r for r in originals if r is not None}

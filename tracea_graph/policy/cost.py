@@ -18,7 +18,6 @@ from functools import cached_property
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, assumed
-from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
@@ -27,6 +26,7 @@ from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.row_tiling import row_tilings_in
 from tracea_graph.policy.efforts import (
     EFFORTS,
     OVERLAPPING,
@@ -111,8 +111,8 @@ class CostModel:
         return self.machine.node_us + total + copies - self._saved_us(inside, region)
 
     def _saved_us(self, inside: Inside, region: Region) -> float:
-        """What steps that take turns save: their values stay near."""
-        found = bands_in(inside, region.params, self.bindings, self.machine.near)
+        """Time saved by row tiles, whose values stay in cache."""
+        found = row_tilings_in(inside, region.params, self.bindings, self.machine.near)
         return sum(band.gain for band in found) / self.machine.l3_gbytes * 1e-3
 
     def _reorders(self, graph: TileGraph, region: Region) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, band_of, bands
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use, Viewer
@@ -10,17 +9,24 @@ from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.plan import Link, Plan, make_plan, make_plans
 from tracea_graph.ttg.programs import Joining, program_from
+from tracea_graph.ttg.row_tiling import (
+    CACHE_FRACTIONS,
+    RowReuse,
+    RowReuseOf,
+    RowTiling,
+    row_tiling_of,
+    row_tilings,
+)
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling, tile_regions
 from tracea_graph.ttg.traffic import MemoryLevel, Staging, level_of
 
 __all__ = [
+    "CACHE_FRACTIONS",
     "ORDERS",
-    "ROOMS",
     "AccessMap",
     "Axis",
-    "Band",
     "BoundModel",
     "Dim",
     "EdgeKind",
@@ -33,6 +39,9 @@ __all__ = [
     "RegionModel",
     "Reuse",
     "Role",
+    "RowReuse",
+    "RowReuseOf",
+    "RowTiling",
     "Staging",
     "TTGBuilder",
     "TileGraph",
@@ -41,12 +50,8 @@ __all__ = [
     "Tiling",
     "Use",
     "Viewer",
-    "Walk",
-    "Walks",
     "Work",
     "along",
-    "band_of",
-    "bands",
     "data_edges",
     "dependence_kind",
     "dependences",
@@ -55,6 +60,8 @@ __all__ = [
     "make_plan",
     "make_plans",
     "program_from",
+    "row_tiling_of",
+    "row_tilings",
     "tile_regions",
     "whole",
 ]

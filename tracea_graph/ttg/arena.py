@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 __all__ = ["Arena", "Life", "lay_out", "placement", "span"]
 
-Turns = Iterable[tuple[int, int]]
+Loops = Iterable[tuple[int, int]]
 """The first and last step of what is repeated, inclusive."""
 
 
@@ -54,14 +54,14 @@ class Arena:
         return max(alive, default=0)
 
 
-def span(steps: Sequence[int], turns: Turns = (), carried: bool = False) -> tuple[int, int]:
+def span(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tuple[int, int]:
     """The first and last step of a value that some steps, in order, touch.
 
-    Steps that take turns run again and again: what crosses their border, or is ``carried`` from
-    one turn to the next, lives as long as they all do.
+    Steps of a loop run again and again: a value that crosses the loop's border, or is ``carried``
+    from one iteration to the next, lives as long as the loop runs.
     """
     first, last = steps[0], steps[-1]
-    for start, end in turns:
+    for start, end in loops:
         inside = sum(start <= step <= end for step in steps)
         if inside and (inside < len(steps) or carried):
             first, last = min(first, start), max(last, end)

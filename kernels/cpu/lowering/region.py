@@ -49,7 +49,7 @@ def lower_region(
 ) -> None:
     """``lower`` writes the steps that know nothing of blocks.
 
-    Raises NotCut if the calls of a band cannot take turns.
+    Raises NotCut if the calls of a row tile are not tileable.
     """
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))
@@ -70,8 +70,8 @@ def lower_region(
     begins.append(len(w.calls))
     for result in p.results:
         v.slot(result)
-    for band in reversed(p.bands):
-        loop_over(w, begins[band.first], begins[band.last + 1] - 1, band.rows)
+    for row_tile in reversed(p.row_tiles):
+        loop_over(w, begins[row_tile.first], begins[row_tile.last + 1] - 1, row_tile.rows)
 
 
 def _lower_step(

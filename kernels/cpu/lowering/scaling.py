@@ -37,15 +37,15 @@ def scaled_values(
     p: RegionParams, specs: Sequence[TensorSpec], layout: Layout
 ) -> Mapping[int, Scaled]:
     """The results of a region's steps that need not be made, as a convolution's filters can be
-    scaled instead.  Steps that take turns in bands keep their products."""
+    scaled instead.  Steps of row tiles keep their products."""
     reads = [v for step in p.steps for v in step.operands]
     readers = {s.operands[0]: (i, s) for i, s in enumerate(p.steps) if s.operands}
-    banded = {i for band in p.bands for i in range(band.first, band.last + 1)}
+    row_tiled = {i for row_tile in p.row_tiles for i in range(row_tile.first, row_tile.last + 1)}
     found, value = dict[int, Scaled](), p.inputs
     for i, step in enumerate(p.steps):
         at, reader = readers.get(value, (i, step))
         once = reads.count(value) == 1 and value not in p.results
-        if once and {i, at}.isdisjoint(banded) and _scales_less(reader, specs[value]):
+        if once and {i, at}.isdisjoint(row_tiled) and _scales_less(reader, specs[value]):
             scaled = _as_scaled(step, value, layout)
             if scaled is not None:
                 found[value] = scaled

@@ -1,4 +1,4 @@
-"""A few lengths of turns are handed to measurement; the fastest stays, and a lock repeats it."""
+"""A few sizes of row tiles are measured; the fastest stays, and a lock repeats it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from graphs import Net
 from tracea_graph import Options
 from tracea_graph.check.timing import Ratio
 from tracea_graph.errors import WorkerError
-from tracea_graph.kernels.cpu.phases.bands import LENGTHS
+from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES
 from tracea_graph.pipeline.candidates import Workshop
-from tracea_graph.pipeline.judging import fastest_lengths
+from tracea_graph.pipeline.judging import fastest_tile_sizes
 from tracea_graph.pipeline.planning import Plan, Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
@@ -31,7 +31,7 @@ def perceptron() -> TileGraph:
 
 
 def rows_of(plan: Plan) -> list[int]:
-    return [b.rows for r in plan.graph.regions() if r.fused for b in r.params.bands]
+    return [b.rows for r in plan.graph.regions() if r.fused for b in r.params.row_tiles]
 
 
 def planner() -> Planner:
@@ -39,16 +39,16 @@ def planner() -> Planner:
     return Planner(perceptron(), Options(), sizes, cost=CostModel(Machine(), sizes))
 
 
-def test_each_length_is_a_proposal_and_the_longest_comes_first() -> None:
+def test_each_tile_size_is_a_proposal_and_the_largest_comes_first() -> None:
     made = planner()
     found = []
-    for i in range(len(LENGTHS)):
-        barred = {rule: dict.fromkeys(_values(made), "slower") for rule in LENGTHS[:i]}
+    for i in range(len(TILE_SIZES)):
+        barred = {rule: dict.fromkeys(_values(made), "slower") for rule in TILE_SIZES[:i]}
         plan = made.plan(barred=barred)
-        assert plan.trace.applied()[LENGTHS[i]] == 1
+        assert plan.trace.applied()[TILE_SIZES[i]] == 1
         found += rows_of(plan)
-    assert found == sorted(set(found), reverse=True) and len(found) == len(LENGTHS)
-    barred = {rule: dict.fromkeys(_values(made), "slower") for rule in LENGTHS}
+    assert found == sorted(set(found), reverse=True) and len(found) == len(TILE_SIZES)
+    barred = {rule: dict.fromkeys(_values(made), "slower") for rule in TILE_SIZES}
     assert rows_of(made.plan(barred=barred)) == []
 
 
@@ -56,14 +56,14 @@ def _values(made: Planner) -> list[str]:
     return [v for r in made.plan().graph.regions() for n in r.nodes for v in n.outputs]
 
 
-def test_a_workshop_drops_the_longest_turns_first(tmp_path: Path) -> None:
+def test_the_largest_tiles_are_dropped_first(tmp_path: Path) -> None:
     made = planner()
     unused: Any = SimpleNamespace(guarded={})
     workshop = Workshop(unused, Options(), made, unused, tmp_path)
     workshop.plan()
-    (group,) = (g for g in workshop.plan()[0].groups if workshop.lengths(g))
-    keys = workshop.lengths(group)
-    assert len(keys) == len(LENGTHS) - 1
+    (group,) = (g for g in workshop.plan()[0].groups if workshop.tile_sizes(g))
+    keys = workshop.tile_sizes(group)
+    assert len(keys) == len(TILE_SIZES) - 1
 
     def rows(*dropped: str) -> list[int]:
         """A recipe's ruling is enough to plan the same again."""
@@ -94,10 +94,10 @@ class Races:
 
 def chosen(times: dict[tuple[str, ...], float], *choices: tuple[str, ...]) -> frozenset[str]:
     bench: Any = Races({frozenset(k): ms for k, ms in times.items()})
-    return fastest_lengths(choices, lambda d: SimpleNamespace(dropped=d), bench)  # type: ignore[arg-type,return-value]
+    return fastest_tile_sizes(choices, lambda d: SimpleNamespace(dropped=d), bench)  # type: ignore[arg-type,return-value]
 
 
-def test_the_fastest_length_of_each_program_stays() -> None:
+def test_the_fastest_tile_size_of_each_program_stays() -> None:
     times = {(): 9.0, ("a1",): 8.0, ("a2",): 8.5, ("a1", "b1"): 8.0, ("a1", "b2"): 7.0}
     assert chosen(times, ("a1", "a2"), ("b1", "b2")) == {"a1", "b2"}
     assert chosen({(): 9.0, ("a1",): 9.0}, ("a1", "a2")) == frozenset(), "no gain, or no result"

@@ -1,21 +1,21 @@
-"""Depth first: which neighbours run together for some rows at a time, and for how many.
+"""Row tiling: which neighbouring regions to fuse over tiles of rows, and how many rows per tile.
 
-Regions that run one after another pass whole values on; a value larger than a core's own memory
-has left it by the time the next region reads it.  If they take turns instead, a band of rows each,
-what lies between them stays near.  A band of the last region's rows is propagated backwards
-through the access maps; rows that windows share with the next turn are kept, not computed again.
-In bytes that cross the border of the near level:
+Regions that run one after another pass on whole values; a value larger than the near level of
+memory has been evicted by the time the next region reads it.  If the regions run in one loop over
+tiles of rows instead, the values between them stay near.  A tile of the last region's rows is
+propagated backwards through the access maps; rows that windows share with the next iteration are
+kept, not computed again.  In bytes that cross the border of the near level:
 
-    saved     (2 + walks) · (value − level)    of each value in between: what does not stay of it
+    saved     (2 + passes) · (value − level)   of each value in between: the part that does not fit
                                                is fetched to be written, written, and read once
-                                               for every walk of its reader
-    streamed  constants · (turns − 1)          they pass through again in every turn, which is
-                                               mostly hidden behind arithmetic
-    a price   for every region of every turn   its kernel has to be called again
+                                               for every pass of its reader
+    streamed  constants · (iterations − 1)     constants are read again in every iteration, which
+                                               is mostly hidden behind arithmetic
+    overhead  per region and iteration         one more kernel call
 
-Bands pay where the first exceeds what is seen of the others, and the values in between of one turn
-fit beside a strip of each constant: that depends on shape alone.
-Sources: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016 (depth-first bands with reuse);
+Row tiling pays where the bytes saved exceed the visible part of the others, and where the values
+of one iteration fit beside a strip of each constant: that depends on shape alone.
+Sources: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016 (depth-first with reuse);
 Shi et al., "Welder", OSDI 2023.
 """
 
@@ -33,47 +33,57 @@ from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.space import BoundAccess, Ranges
 from tracea_graph.ttg.traffic import MemoryLevel
 
-__all__ = ["ROOMS", "Band", "Walk", "Walks", "band_of", "bands", "bands_by_room"]
+__all__ = [
+    "CACHE_FRACTIONS",
+    "RowReuse",
+    "RowReuseOf",
+    "RowTiling",
+    "row_tiling_of",
+    "row_tilings",
+    "row_tilings_by_size",
+]
 
 _WAITED = 0.25
 """Of the bytes that pass through, the share that is waited for: kernels prefetch weights."""
-_TURN = 128e3
+_CALL = 128e3
 """Bytes that move in the time it takes to call a kernel for the next rows."""
 _STRIP = 64
 """Columns of a constant that are near at once."""
 _LONGEST = 8
-"""Regions of a band: a longer chain shares ever more rows between turns."""
+"""Most regions in one loop: a longer sequence shares ever more rows between iterations."""
 
 
-ROOMS = (2.5, 1.25, 0.6)
-"""Of the near level for one turn.  The most is more than there is: a turn is read in the order in
-which it was written, and its start goes first.  It moves the fewest bytes; what else lies there,
-and what prefetching hides, is not known, so shorter turns are handed to measurement too."""
+CACHE_FRACTIONS = (2.5, 1.25, 0.6)
+"""Fractions of the near level that one iteration may occupy, largest first.
 
-
-@dataclass(frozen=True)
-class Walk:
-    """How a region's kernel goes through the rows it reads: how often, and how many together."""
-
-    times: int = 1
-    together: int = 1
-
-
-Walks = Callable[[Region], Walk | None]
-"""The walk of a region; None if it cannot run in bands."""
+The largest exceeds the level: values are read in the order in which they were written, so their
+start may be evicted first.  It moves the fewest bytes; what else occupies the level, and what
+prefetching hides, is unknown, so smaller tiles are measured too."""
 
 
 @dataclass(frozen=True)
-class Band:
-    """Regions that take turns, ``rows`` of the last one's rows each, and bytes as above.
+class RowReuse:
+    """How often a region's kernel passes over the rows it reads, and how many it takes at once."""
 
-    ``held`` are the bytes of a turn that are handed on inside, by value; a turn needs them and a
-    strip of each constant, ``resident`` in all.
+    passes: int = 1
+    granularity: int = 1
+
+
+RowReuseOf = Callable[[Region], RowReuse | None]
+"""Returns how a region reuses rows; None if it cannot be tiled by rows."""
+
+
+@dataclass(frozen=True)
+class RowTiling:
+    """Regions fused in one loop over tiles of ``rows`` rows of the last one; bytes as above.
+
+    ``held`` are the bytes per iteration of each value passed between the regions; with a strip of
+    each constant they make up ``resident``.
     """
 
     regions: tuple[str, ...]
     rows: int
-    turns: int
+    iterations: int
     held: Mapping[str, float]
     resident: float
     saved: float
@@ -82,73 +92,76 @@ class Band:
     @property
     def gain(self) -> float:
         """Bytes that are not waited for."""
-        return self.saved - _WAITED * self.streamed - _TURN * self.turns * len(self.regions)
+        return self.saved - _WAITED * self.streamed - _CALL * self.iterations * len(self.regions)
 
 
-def bands(
-    graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, walks: Walks,
-    room: float = ROOMS[0],
-) -> list[Band]:  # fmt: skip
-    """The bands that save most, of regions that follow each other in the graph's order.
+def row_tilings(
+    graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, row_reuse: RowReuseOf,
+    cache_fraction: float = CACHE_FRACTIONS[0],
+) -> list[RowTiling]:  # fmt: skip
+    """Choose the row tilings that save most among runs of regions in the graph's order.
 
-    A turn takes up to ``room`` times the near level.  Raises GraphError if a symbol has no value.
+    One iteration occupies up to ``cache_fraction`` of the near level.  Raises GraphError if a
+    symbol has no value.
     """
-    return next(bands_by_room(graph, bindings, near, walks, (room,)))
+    return next(row_tilings_by_size(graph, bindings, near, row_reuse, (cache_fraction,)))
 
 
-def bands_by_room(
-    graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, walks: Walks,
-    rooms: Iterable[float],
-) -> Iterator[list[Band]]:  # fmt: skip
-    """:func:`bands` for one room after another, of one look at the graph."""
+def row_tilings_by_size(
+    graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, row_reuse: RowReuseOf,
+    cache_fractions: Iterable[float],
+) -> Iterator[list[RowTiling]]:  # fmt: skip
+    """Yield :func:`row_tilings` for each cache fraction; the graph is analysed once."""
     chain = graph.regions()
-    ways = {r.id: walks(r) for r in chain}
+    ways = {r.id: row_reuse(r) for r in chain}
     bound = [_bound(graph, r, bindings) if ways[r.id] else None for r in chain]
-    made: dict[tuple[int, int], _Chain | None] = {}
+    made: dict[tuple[int, int], _Candidate | None] = {}
 
-    def between(start: int, end: int) -> _Chain | None:
+    def between(start: int, end: int) -> _Candidate | None:
         at = start, end
         if at not in made:
-            made[at] = _Chain.of(
+            made[at] = _Candidate.of(
                 graph, chain[start:end], bound[start:end], near, lambda r: ways[r.id]
             )
         return made[at]
 
-    for room in rooms:
-        yield _chosen(bound, between, room)
+    for cache_fraction in cache_fractions:
+        yield _chosen(bound, between, cache_fraction)
 
 
 def _chosen(
-    bound: Sequence[BoundModel | None], between: Callable[[int, int], _Chain | None], room: float
-) -> list[Band]:
-    """Of chains that do not overlap those that save most."""
-    best: list[tuple[float, int, Band | None]] = [(0.0, 0, None)]
+    bound: Sequence[BoundModel | None],
+    between: Callable[[int, int], _Candidate | None],
+    cache_fraction: float,
+) -> list[RowTiling]:
+    """Of candidates that do not overlap those that save most."""
+    best: list[tuple[float, int, RowTiling | None]] = [(0.0, 0, None)]
     for end in range(1, len(bound) + 1):
         best.append((best[-1][0], end - 1, None))
         for start in range(end - 2, max(end - _LONGEST, 0) - 1, -1):
             if bound[end - 1] is None or bound[start] is None:
                 break
-            found = _best(between(start, end), room)
+            found = _best(between(start, end), cache_fraction)
             if found is not None and best[start][0] + found.gain > best[end][0]:
                 best[end] = best[start][0] + found.gain, start, found
-    chosen, at = list[Band](), len(bound)
+    chosen, at = list[RowTiling](), len(bound)
     while at:
-        _, at, band = best[at]
-        chosen += [band] if band else []
+        _, at, tiling = best[at]
+        chosen += [tiling] if tiling else []
     return chosen[::-1]
 
 
-def band_of(
+def row_tiling_of(
     graph: TileGraph, regions: Sequence[Region], bindings: Mapping[str, int], rows: int,
-    near: MemoryLevel, walks: Walks,
-) -> Band | None:  # fmt: skip
-    """What regions in order move if they take turns of so many rows; None if one is opaque.
+    near: MemoryLevel, row_reuse: RowReuseOf,
+) -> RowTiling | None:  # fmt: skip
+    """Bytes moved by regions in order, tiled by so many rows; None if a region is opaque.
 
     Raises GraphError if a symbol has no value.
     """
     bound = [_bound(graph, r, bindings) for r in regions]
-    made = _Chain.of(graph, regions, bound, near, walks)
-    return made.band(rows) if made else None
+    made = _Candidate.of(graph, regions, bound, near, row_reuse)
+    return made.tiling(rows) if made else None
 
 
 def _bound(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> BoundModel | None:
@@ -156,42 +169,42 @@ def _bound(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> Bou
     return model.bind(bindings) if model and model.rows else None
 
 
-def _best(made: _Chain | None, room: float) -> Band | None:
-    """The largest band of which one turn fits, if it saves anything."""
+def _best(made: _Candidate | None, cache_fraction: float) -> RowTiling | None:
+    """The tiling with the largest tile that fits, if it saves anything."""
     if made is None or made.saved <= 0:
         return None
     for rows in made.choices():
-        if made.resident(rows) <= room * made.near.bytes:
-            band = made.band(rows)
-            return band if band.gain > 0 else None
+        if made.resident(rows) <= cache_fraction * made.near.bytes:
+            tiling = made.tiling(rows)
+            return tiling if tiling.gain > 0 else None
     return None
 
 
 @dataclass(frozen=True, eq=False)
-class _Chain:
-    """Regions that could take turns.  ``unit`` numbers of the last one's rows are one line."""
+class _Candidate:
+    """Regions that could share a loop.  ``unit`` numbers of the last one's rows are one line."""
 
     names: tuple[str, ...]
     bound: tuple[BoundModel, ...]
     inner: frozenset[str]
     lines: int
     unit: int
-    together: int
+    granularity: int
     saved: float
     near: MemoryLevel
 
     @classmethod
     def of(
         cls, graph: TileGraph, regions: Sequence[Region], bound: Sequence[BoundModel | None],
-        near: MemoryLevel, walks: Walks,
-    ) -> _Chain | None:  # fmt: skip
+        near: MemoryLevel, row_reuse: RowReuseOf,
+    ) -> _Candidate | None:  # fmt: skip
         """None if one is opaque, hands nothing on, or makes what others need too."""
         known = [b for b in bound if b is not None]
-        ways = [way for r in regions if (way := walks(r)) is not None]
+        ways = [way for r in regions if (way := row_reuse(r)) is not None]
         if min(len(known), len(ways)) < len(regions):
             return None
-        inside = {r.id for r in regions}
-        passed = [_passed(graph, region, inside) for region in regions[:-1]]
+        members = {r.id for r in regions}
+        passed = [_passed(graph, region, members) for region in regions[:-1]]
         if not all(passed):
             return None
         inner = frozenset(v for values in passed for v in values)
@@ -204,32 +217,34 @@ class _Chain:
             for access in model.reads:
                 size = access.item * float(access.shape.prod())
                 if access.value in inner and size > near.bytes:
-                    saved += (size - near.bytes) * (2 + way.times)
+                    saved += (size - near.bytes) * (2 + way.passes)
         return cls(
             tuple(r.id for r in regions), tuple(known), inner, rows // max(unit, 1), unit,
-            max(way.together for way in ways), saved, near,
+            max(way.granularity for way in ways), saved, near,
         )  # fmt: skip
 
     def choices(self) -> Iterable[int]:
-        """Rows of a turn, the most first, in ever more turns."""
-        step = self.together
-        tried = (-(-self.lines // turns) for turns in range(2, self.lines + 1))
+        """Tile sizes in rows, the largest first."""
+        step = self.granularity
+        tried = (-(-self.lines // count) for count in range(2, self.lines + 1))
         return dict.fromkeys(-(-rows // step) * step for rows in tried)
 
-    def band(self, rows: int) -> Band:
-        turns = -(-self.lines // rows)
+    def tiling(self, rows: int) -> RowTiling:
+        iterations = -(-self.lines // rows)
         constant = sum(self._constants().values())
-        streamed = constant * (turns - 1) if constant > self.near.bytes / 4 else 0.0
+        streamed = constant * (iterations - 1) if constant > self.near.bytes / 4 else 0.0
         sizes = self._sizes(rows)
         held = {value: size for value, size in sizes.items() if value in self.inner}
-        return Band(self.names, rows, turns, held, sum(sizes.values()), self.saved, streamed)
+        return RowTiling(
+            self.names, rows, iterations, held, sum(sizes.values()), self.saved, streamed
+        )
 
     def resident(self, rows: int) -> float:
-        """Bytes of one turn that have to stay."""
+        """Bytes of one iteration that have to stay near."""
         return sum(self._sizes(rows).values())
 
     def _sizes(self, rows: int) -> dict[str, float]:
-        """Bytes of one turn: rows of what is handed on inside, and a strip of each constant."""
+        """Bytes of one iteration: rows of values between regions, and a strip of each constant."""
         constants = self._constants()
         sizes: dict[str, float] = {}
         for model, points in self._points(rows):
@@ -243,7 +258,7 @@ class _Chain:
         return sizes
 
     def _constants(self) -> dict[str, float]:
-        """Bytes of what every turn reads whole."""
+        """Bytes of each value that every iteration reads whole."""
         found = {}
         for model in self.bound:
             rows = {model.model.rows.index(r): r for r in model.model.rows}
@@ -253,7 +268,7 @@ class _Chain:
         return found
 
     def _points(self, rows: int) -> Iterable[tuple[BoundModel, Ranges]]:
-        """What a turn in the middle computes of each region, the last one first."""
+        """Ranges that an iteration in the middle computes of each region, the last one first."""
         last = self.bound[-1]
         first = max(0, (self.lines - rows) // 2) * self.unit
         spans = [(0, n) for n in last.problem]

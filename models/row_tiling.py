@@ -1,9 +1,11 @@
-"""What bands of rows gain: ``python -m models.bands MODEL.onnx… [--shape N=…] [--threads N,M]``.
+"""Measure what row tiling gains.
 
-Every program of a model is planned with and without bands (``kernels.cpu.phases.bands``); both
-are built with all rules and raced in turn in one process.  Printed are the bands the tile graph
-asks for, what they save by its account, the predicted gain, and the measured one with its 99 %
-bounds.
+    python -m models.row_tiling MODEL.onnx… [--shape N=…] [--threads N,M]
+
+Every program of a model is planned with and without row tiles
+(``kernels.cpu.phases.tile_and_fuse``); both are built with all rules and raced in turn in one
+process.  Printed are the row tiles the tile graph asks for, what they save by its account, the
+predicted gain, and the measured one with its 99 % bounds.
 """
 
 from __future__ import annotations
@@ -23,20 +25,21 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.machine import measured_machine
-from tracea_graph.kernels.cpu.phases.bands import BANDED
+from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_AND_FUSE
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.row_tiling import row_tilings_in
 from tracea_graph.passes import Request, phases
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 
-_PLAIN = Options(keep="legal", verify=False, skip=(BANDED,))
+_PLAIN = Options(keep="legal", verify=False, skip=(TILE_AND_FUSE,))
 _PHASES = (*phases(), *cpu.phases(Request()))
-_EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), BANDED)
-"""All rules by name: bands are left out where nothing is timed, unless somebody asks for them."""
+_EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), TILE_AND_FUSE)
+"""All rules by name: row tiles are left out where nothing is timed, unless somebody asks for
+them."""
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -45,33 +48,34 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _planned(path: Path, options: Options) -> tuple[list[str], float]:
-    """The bands of a model's programs in words, and the µs they are predicted to save."""
+    """The row tiles of a model's programs in words, and the µs they are predicted to save."""
     model = load(path)
     sizes = gather_inputs(model, options).timed[0].symbols
     cost = CostModel(measured_machine(), sizes)
     planner = Planner(model.graph, options, sizes, cost=cost)
     graph, words, gain = planner.plan().graph, list[str](), 0.0
     for region in graph.regions():
-        if not isinstance(region.params, RegionParams) or not region.params.bands:
+        if not isinstance(region.params, RegionParams) or not region.params.row_tiles:
             continue
         inside = Inside(graph, region)
-        gain += planner.gain(graph, region, bands=True)
+        gain += planner.gain(graph, region, row_tiled=True)
         places = zip(
-            region.params.bands,
-            bands_in(inside, region.params, sizes, cost.machine.near),
+            region.params.row_tiles,
+            row_tilings_in(inside, region.params, sizes, cost.machine.near),
             strict=True,
         )
         words += [
-            f"steps {place.first}–{place.last}, {band.turns} turns of {band.rows} rows: "
-            f"{band.saved / 1e6:.1f} MB saved, {band.streamed / 1e6:.1f} MB read again"
-            for place, band in places
+            f"steps {place.first}–{place.last}, {tiling.iterations} row tiles of "
+            f"{tiling.rows} rows: "
+            f"{tiling.saved / 1e6:.1f} MB saved, {tiling.streamed / 1e6:.1f} MB read again"
+            for place, tiling in places
         ]
     return words, gain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Plan, build, race and print."""
-    parser = argparse.ArgumentParser(prog="python -m models.bands", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m models.row_tiling", description=__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--shape", type=_sizes, help="sizes of symbolic dimensions")
     parser.add_argument("--threads", default="1", help="thread counts, default %(default)s")
@@ -79,18 +83,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     counts = tuple(map(int, args.threads.split(",")))
     console = Console()
-    table = Table("model", "threads", "plain ms", "bands ms", "predicted", "measured", box=None)
+    table = Table("model", "threads", "plain ms", "tiled ms", "predicted", "measured", box=None)
     for path in args.models:
         plain = replace(_PLAIN, shapes=(args.shape,) if args.shape else ())
-        banded = replace(plain, skip=(), only=_EVERY)
-        words, gain = _planned(path, banded)
-        console.print(f"{path.stem}: {'; '.join(words) or 'no bands'}")
+        row_tiled = replace(plain, skip=(), only=_EVERY)
+        words, gain = _planned(path, row_tiled)
+        console.print(f"{path.stem}: {'; '.join(words) or 'no row tiles'}")
         if not words:
             continue
         feeds = gather_inputs(load(path), plain).timing
         with tempfile.TemporaryDirectory(prefix="tracea-") as name:
             pair = []
-            for kind, options in (("plain", plain), ("bands", banded)):
+            for kind, options in (("plain", plain), ("tiled", row_tiled)):
                 report = api.optimize(path, replace(options, output=Path(name, f"{kind}.onnx")))
                 if not report.library:
                     raise UsageError(f"{path} has no programs")

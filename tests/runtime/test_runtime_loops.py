@@ -1,4 +1,4 @@
-"""Lines of images in turns: one after another, or a thread each, they give the same bits."""
+"""Loops over row tiles: serial or parallel iterations give the same bits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from runtime.support import Case
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.ops.region import RowBand
+from tracea_graph.ops.region import RowTile
 
-BANDS = {
+ROW_TILES = {
     "at_once": (),
-    "apart": (RowBand(1, 3, 8),),
-    "apart_twice": (RowBand(0, 1, 20), RowBand(2, 3, 3)),
-    "in_turn": (RowBand(1, 3, 1),),
+    "parallel": (RowTile(1, 3, 8),),
+    "parallel_twice": (RowTile(0, 1, 20), RowTile(2, 3, 3)),
+    "serial": (RowTile(1, 3, 1),),
 }
 """Of four convolutions that go from 41 lines to 21."""
 
@@ -38,14 +38,14 @@ def case(name: str) -> Case:
     graph = net.graph(conv(net, middle, 24, 32))
     optimized(graph)
     (region,) = graph.regions()
-    params = replace(region.params, bands=BANDS[name])
+    params = replace(region.params, row_tiles=ROW_TILES[name])
     program = lower(graph, replace(region, params=params))
     values = {n: w.array() for n, w in graph.weights.items()} | {"x": normal(2, 16, 41, 9)}
     feeds = tuple(np.asarray(values[v], np.float32) for v in region.operands)
     return Case(name, program, feeds, tuple(run(program, feeds)))
 
 
-CASES = {name: case(name) for name in BANDS}
+CASES = {name: case(name) for name in ROW_TILES}
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +54,27 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return Answers(CASES.values(), sorted(kernels), (), host_levels(), tmp_path_factory)
 
 
-def test_which_turns_run_apart() -> None:
+def test_which_iterations_run_in_parallel() -> None:
     found = {name: [loop.apart for loop in c.program.loops] for name, c in CASES.items()}
-    assert found == {"at_once": [], "apart": [True], "apart_twice": [True] * 2, "in_turn": [False]}
+    assert found == {
+        "at_once": [],
+        "parallel": [True],
+        "parallel_twice": [True] * 2,
+        "serial": [False],
+    }
 
 
-@pytest.mark.parametrize("name", BANDS)
-def test_turns_compute_what_calls_do(name: str, isa: str, answers: Answers) -> None:
+@pytest.mark.parametrize("name", ROW_TILES)
+def test_loops_compute_what_calls_do(name: str, isa: str, answers: Answers) -> None:
     (got,), (wanted,) = answers(isa)[name], CASES[name].expected
     assert np.abs(got - wanted).max() <= TOLERANCE.kernel_f32 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_every_thread_count_and_every_turn_give_the_same_bits(
+def test_every_thread_count_and_tile_size_give_the_same_bits(
     threads: int, answers: Answers
 ) -> None:
     found = answers(answers.levels[-1], threads)
     (at_once,) = answers(answers.levels[-1], 1)["at_once"]
-    for name in BANDS:
+    for name in ROW_TILES:
         np.testing.assert_array_equal(found[name][0], at_once, err_msg=name)

@@ -1,0 +1,102 @@
+"""Fuse steps of a program over row tiles, so that the values between them stay in cache.
+
+FusedRegion -> FusedRegion with ``row_tiles`` (``ops.region.RowTile``)
+
+The plan of the tile graph (``ttg.plan``) says which steps, and how many rows a tile has: tiles
+that do not fit are rejected by footprint; of the others the few that move the fewest bytes are
+proposed.  The first is taken; whether another is faster, and whether row tiling pays at all, is
+measured against the same program without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.cpu.lowering.loops import NotCut
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.ops.inside import Inside
+from tracea_graph.ops.region import RegionParams, RowTile
+from tracea_graph.ops.row_tiling import plans_inside, row_tiles_of
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import CACHE_FRACTIONS, MemoryLevel, Region, TileGraph
+
+__all__ = ["TILE_AND_FUSE", "TILE_SIZES", "TileAndFuse"]
+
+TILE_AND_FUSE = "tile-and-fuse"
+"""The rule's name."""
+TILE_SIZES = (TILE_AND_FUSE, *(f"{TILE_AND_FUSE}-{i}" for i in range(2, len(CACHE_FRACTIONS) + 1)))
+"""Names of its proposals, those with the largest tiles first."""
+
+_OPEN = "sizes of what {!r} is made of are known only when it runs"
+
+
+@dataclass(frozen=True)
+class TileAndFuse:
+    """Fuse over row tiles for symbol values ``sizes`` and memory ``levels``, innermost first."""
+
+    sizes: Mapping[str, int]
+    levels: Sequence[MemoryLevel]
+    name: str = TILE_AND_FUSE
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, RegionParams) or params.row_tiles:
+            return
+        inside = Inside(graph, region)
+        plans = plans_inside(inside, self.sizes, self.levels, CACHE_FRACTIONS)
+        told, known = set[Miss](), set[tuple[RowTile, ...]]()
+        for rule in TILE_SIZES:
+            try:
+                plan = next(plans)
+            except GraphError:
+                yield Miss(self.name, region.id, _OPEN.format(region.results[0]))
+                return
+            row_tiles, why = self._fit(graph, region, row_tiles_of(inside, plan))
+            yield from (miss for miss in why if miss not in told)
+            told |= {*why}
+            if row_tiles and row_tiles not in known:
+                known.add(row_tiles)
+                new = replace(region, params=replace(params, row_tiles=row_tiles))
+                yield Proposal(rule, (region,), (new,))
+
+    def _fit(
+        self, graph: TileGraph, region: Region, row_tiles: tuple[RowTile, ...]
+    ) -> tuple[tuple[RowTile, ...], list[Miss]]:
+        """Row tiles that kernels can run, and reasons against the others.
+
+        Usually all are tileable; which are not is found out one by one.
+        """
+        if not row_tiles or _why_not(graph, region, row_tiles) is None:
+            return row_tiles, []
+        why = {row_tile: _why_not(graph, region, (row_tile,)) for row_tile in row_tiles}
+        misses = [
+            Miss(self.name, region.id, f"{_steps(region, row_tile)}: {reason}")
+            for row_tile, reason in why.items()
+            if reason is not None
+        ]
+        return tuple(row_tile for row_tile in row_tiles if why[row_tile] is None), misses
+
+
+def _steps(region: Region, row_tile: RowTile) -> str:
+    """Some steps, by what they read from outside their program."""
+    params: RegionParams = region.params
+    reads = [
+        region.operands[i]
+        for step in params.steps[row_tile.first : row_tile.last + 1]
+        for i in step.operands
+        if i < params.inputs
+    ]
+    if not reads:
+        return f"{row_tile.last + 1 - row_tile.first} steps of {region.results[0]!r}"
+    return f"from the step that reads {reads[0]!r} to the one that reads {reads[-1]!r}"
+
+
+def _why_not(graph: TileGraph, region: Region, row_tiles: tuple[RowTile, ...]) -> str | None:
+    """Why the calls of some steps cannot be tiled by rows; None if they can."""
+    try:
+        lower(graph, replace(region, params=replace(region.params, row_tiles=row_tiles)))
+    except NotCut as error:
+        return str(error)
+    return None

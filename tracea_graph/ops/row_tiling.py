@@ -1,0 +1,78 @@
+"""Row tiling of programs: how kernels reuse rows, and plans for a program's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.inside import Inside
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.region import RegionParams, RowTile
+from tracea_graph.ops.weights import NK
+from tracea_graph.ttg import (
+    MemoryLevel,
+    Plan,
+    Region,
+    RowReuse,
+    RowTiling,
+    make_plan,
+    make_plans,
+    row_tiling_of,
+)
+
+__all__ = ["plan_inside", "plans_inside", "row_reuse", "row_tiles_of", "row_tilings_in"]
+
+_COLUMNS = 48
+"""Columns of a product that are made while its kernel goes through all rows once."""
+_ROWS = 16
+"""Rows of a product that make good use of a strip of its weights."""
+
+
+def row_reuse(step: Region) -> RowReuse | None:
+    """How a step's kernel reuses the rows it reads; None where it cannot be tiled by rows.
+
+    Products pass over their rows once for every register tile's width of columns;
+    convolutions tile what they read themselves.
+    """
+    params = step.params
+    if isinstance(params, GemmParams):
+        return RowReuse(-(-params.n // _COLUMNS), _ROWS) if params.layout != NK else None
+    if isinstance(params, ConvParams):
+        return RowReuse(granularity=params.layout.side) if params.layout.reads_reordered else None
+    return RowReuse() if isinstance(params, (ElementwiseParams, NormParams)) else None
+
+
+def plan_inside(inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
+    """Plan row tiles, memory levels and scratch memory for the steps of a program."""
+    return make_plan(inside, sizes, levels, row_reuse)
+
+
+def plans_inside(
+    inside: Inside,
+    sizes: Mapping[str, int],
+    levels: Sequence[MemoryLevel],
+    cache_fractions: Iterable[float],
+) -> Iterator[Plan]:
+    """Yield :func:`plan_inside` for each cache fraction."""
+    return make_plans(inside, sizes, levels, row_reuse, cache_fractions)
+
+
+def row_tiles_of(inside: Inside, plan: Plan) -> tuple[RowTile, ...]:
+    """The row tiles of a plan, as a program stores them."""
+    place = {step.id: i for i, step in enumerate(inside.steps)}
+    return tuple(
+        RowTile(place[b.regions[0]], place[b.regions[-1]], b.rows) for b in plan.row_tilings
+    )
+
+
+def row_tilings_in(
+    inside: Inside, params: RegionParams, sizes: Mapping[str, int], near: MemoryLevel
+) -> Sequence[RowTiling]:
+    """Bytes moved by the row tiles a program has."""
+    found = (
+        row_tiling_of(inside, inside.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse)
+        for b in params.row_tiles
+    )
+    return [tiling for tiling in found if tiling is not None]
