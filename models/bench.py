@@ -7,7 +7,7 @@ kept as it is and counts as 1.  Some are raced at further sizes (``models.sizes`
 
 Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
 interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
-packages and the options are those it was made with; ``--fresh`` runs all again.  The table goes
+packages and the options are those it was made with; ``--no-cache`` runs all again.  The table goes
 between the marker lines of its precision in models/RESULTS.md, or in the file ``--write`` names.
 """
 
@@ -79,13 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--only", metavar="NAME[,NAME]", default="", help="these models of the zoo (default: all)")
     add("--precision", default="fp32", help="what results may compute in")
-    add("--keep", choices=("faster", "legal"), default="faster")
+    add("--keep", choices=("faster", "all"), default="faster")
     add("--budget", type=float, default=120.0, help="seconds to decide a model in")
     add("--pairs", type=int, default=40, help="rounds of each race")
     add("--threads", type=_counts, default=THREADS, metavar="N[,M]")
     add("--limit", type=float, default=1800.0, help="seconds after which a model has failed")
     add("--folder", type=Path, default=Environment().cache / "zoo", help="for models and rows")
-    add("--fresh", action="store_true", help="run models again whose rows are there")
+    add("--no-cache", action="store_true", help="run models again whose rows are there")
     add("--keep-models", action="store_true", help="leave models and results in the folder")
     add("--write", default=str(RESULTS), metavar="FILE.md", help="or - for none")
     return parser
@@ -113,7 +113,7 @@ def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
     key = _key(settings)
     for index, name in enumerate(names):
         place = args.folder / f"{name}.{args.precision}.row.json"
-        row = _stored(place, key) if not args.fresh else None
+        row = _stored(place, key) if not args.no_cache else None
         where = f"[{index + 1}/{len(names)}] {name}"
         if row is None:
             print(f"{where} …", file=sys.stderr, flush=True)

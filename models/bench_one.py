@@ -43,7 +43,7 @@ def run(
     words = ["--keep", keep, "--budget", str(budget)]
     words += ["--precision", precision] if precision != "fp32" else []
     words += ["--threads", ",".join(map(str, threads))]
-    if code := optimize_main([str(original), "-o", str(result), "-q", "--fresh", *words]):
+    if code := optimize_main([str(original), "-o", str(result), "-q", "--no-cache", *words]):
         raise UsageError(f"tracea-optimize failed with code {code}")
     kept = json.loads(result.with_suffix(".json").read_text("utf-8"))["outcome"] != "improved"
     if kept:

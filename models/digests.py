@@ -42,7 +42,7 @@ def digests(path: Path, precision: str) -> str:
     model = load(path)
     sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
     cost = CostModel(Machine(tiles=precision == "bf16x2"), sizes)
-    options = Options(keep="legal", precision=precision, max_error=1.0, skip=_SKIPPED)
+    options = Options(keep="all", precision=precision, max_error=1.0, skip=_SKIPPED)
     planner = Planner(model.graph, options, sizes, cost=cost)
     try:
         assembly, _ = planner.assembled(planner.plan)

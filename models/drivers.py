@@ -44,7 +44,7 @@ _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
     """The cases of the models' programs, but for petty ones, by a name of their own."""
-    options = Options(keep="legal", verify=False, skip=WEIGHED, precision=precision)
+    options = Options(keep="all", verify=False, skip=WEIGHED, precision=precision)
     found: dict[str, Case] = {}
     for path in paths:
         model = load(path)

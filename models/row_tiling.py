@@ -35,7 +35,7 @@ from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 
-_PLAIN = Options(keep="legal", verify=False, skip=(TILE_AND_FUSE,))
+_PLAIN = Options(keep="all", verify=False, skip=(TILE_AND_FUSE,))
 _PHASES = (*phases(), *cpu.phases(Request()))
 _EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), TILE_AND_FUSE)
 """All rules by name: row tiles are left out where nothing is timed, unless somebody asks for

@@ -122,7 +122,7 @@ class Bench:
         settings.intra_op_num_threads = self.threads
         if options:
             out = path.with_suffix(".out.onnx")
-            chosen = Options(output=out, keep="legal", threads=(self.threads,), **options)
+            chosen = Options(output=out, keep="all", threads=(self.threads,), **options)
             report = api.optimize(path, chosen)
             assert report.improved, report.reason
             session = api.session(out, sess_options=settings)
@@ -202,7 +202,7 @@ def memory(bench: Bench, args: argparse.Namespace) -> None:
         path, out = found / "model.onnx", found / "out.onnx"
         onnx.save(attention_model(size), path)
         windows = (Window(256),)
-        api.optimize(path, Options(output=out, keep="legal", verify=False, windows=windows))
+        api.optimize(path, Options(output=out, keep="all", verify=False, windows=windows))
         word = [sys.executable, "-c", _PEAK, str(out), str(size), str(bench.threads)]
         grown = int(subprocess.run(word, check=True, capture_output=True, text=True).stdout)
         print(

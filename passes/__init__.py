@@ -72,13 +72,13 @@ UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
 class Request:
     """What a plan is asked for.
 
-    ``precision`` is one of ``config.PRECISIONS``; ``plain_weights`` leaves every matrix as the
-    original stores it; ``windows`` are for attention; ``compressed`` has what stands for matrices,
+    ``precision`` is one of ``config.PRECISIONS``; without ``prepack`` every matrix stays as the
+    original stores it; ``windows`` are for attention; ``compressed`` has what replaces matrices,
     by the names these are stored under; ``scan`` what an earlier plan found in weights.
     """
 
     precision: str = "fp32"
-    plain_weights: bool = False
+    prepack: bool = True
     windows: Sequence[Window] = ()
     compressed: Mapping[str, Compressed] = field(default_factory=lambda: UNCHANGED)
     scan: WeightScan = field(default_factory=WeightScan)
@@ -157,12 +157,12 @@ MOVEMENT = (
 """Data movement, after everything that recognises more than movement."""
 
 
-def _lift(plain_weights: bool) -> Phase:
+def _lift(prepack: bool) -> Phase:
     """Products and look-ups become regions that others can join."""
     return Phase(
         "lift",
         (
-            gemm.LiftGemm(plain_weights),
+            gemm.LiftGemm(plain=not prepack),
             RulePass(matmul.MATMUL),
             RulePass(embedding.EMBEDDING),
             RulePass(taking.TAKE),
@@ -170,7 +170,7 @@ def _lift(plain_weights: bool) -> Phase:
             gemm.AbsorbFlattening(),
             RulePass(conv.CONV),
             RulePass(conv.PAD),
-            transposed.LiftTransposed(plain_weights),
+            transposed.LiftTransposed(plain=not prepack),
             batch_norm.AbsorbBatchNorm(),
             branches.AddBranches(),
             RulePass(pool.POOL),
@@ -184,10 +184,10 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
-def _fuse(plain_weights: bool) -> tuple[Phase, ...]:
+def _fuse(prepack: bool) -> tuple[Phase, ...]:
     """Regions take in what is around them; matrices stand side by side unless they must not."""
-    near = () if plain_weights else (projections.MergeProjections(),)
-    alone = () if plain_weights else (projections.MergeProducts(),)
+    near = (projections.MergeProjections(),) if prepack else ()
+    alone = (projections.MergeProducts(),) if prepack else ()
     fuse = (
         RulePass(embedding.SUM),
         *near,
@@ -215,7 +215,7 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
 
     Within a phase the scheduler decides by predicted gain.
     """
-    compressed, plain = request.compressed, request.plain_weights
+    compressed = request.compressed
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
     rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
     heads = Phase("compress-heads", (NarrowHeadsOnRequest(compressed),))  # of the same name
@@ -227,11 +227,11 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
         _RECOGNISE,
         _TURN,
         *(looked_up if compressed else ()),
-        _lift(plain),
+        _lift(request.prepack),
         _ROWS,
         _REDUCE,
         _COUNT,
-        *_fuse(plain),
+        *_fuse(request.prepack),
         Phase("narrow", (DropDeadChannels(request.scan),)),
         *(channels if compressed else ()),
     )

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = onnx.load(product(folder / "model.onnx"))
     model.graph.node[0].name = "/encoder/layer.0/MatMul"
     onnx.save(model, folder / "model.onnx")
-    optimize(folder / "model.onnx", Options(keep="legal", verify=False))
+    optimize(folder / "model.onnx", Options(keep="all", verify=False))
     return folder
 
 
@@ -58,7 +58,7 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_blocks_run(code: str, folder: Path) -> None:
     code = code.replace('tg.optimize("model.onnx")', 'tg.optimize("model.onnx", OPTIONS)')
-    setup = "import tracea_graph\nOPTIONS = tracea_graph.Options(keep='legal', verify=False)\n"
+    setup = "import tracea_graph\nOPTIONS = tracea_graph.Options(keep='all', verify=False)\n"
     answer = "\nimport numpy\nprint(session.run(None, {'x': numpy.ones((3, 32), 'f4')})[0].shape)"
     done = subprocess.run(
         [sys.executable, "-c", setup + code + answer],
@@ -125,4 +125,4 @@ def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
 def test_the_readme_shows_the_commands_it_names() -> None:
     shown = {shlex.split(line)[1] for line in command_lines() if line.startswith("tracea ")}
     assert shown >= {"explain", "inspect", "bench", "verify", "strip", "doctor"}
-    assert any("--settle" in line for line in command_lines())
+    assert any("--retune" in line for line in command_lines())

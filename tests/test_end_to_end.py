@@ -38,7 +38,7 @@ def original(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def report(original: Path) -> Report:
-    return api.optimize(original, Options(keep="legal"))
+    return api.optimize(original, Options(keep="all"))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def result(report: Report) -> Path:
 def large(folder: Path) -> Pair:
     """Over 16 MB of weights: more than fits inside the model file."""
     original = product(folder / "large.onnx", 1472, 1472, copies=2)
-    return original, Path(api.optimize(original, Options(keep="legal", verify=False)).output)
+    return original, Path(api.optimize(original, Options(keep="all", verify=False)).output)
 
 
 # ---- what it computes --------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_session_keeps_no_more_than_transformed_filters(tmp_path: Path) -> Non
     graph = onnx.helper.make_graph(nodes, "stack", images[:1], images[1:], weights)
     opset = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "stack.onnx")
-    options = Options(keep="legal", threads=(1,), verify=False)
+    options = Options(keep="all", threads=(1,), verify=False)
     report = api.optimize(tmp_path / "stack.onnx", options)
     transformed = layers * channels**2 * 36 * 4
     assert 1024 * int(child(OPEN, Path(report.output))) < 1.5 * transformed
@@ -271,7 +271,7 @@ def test_session_refuses_a_library_that_is_not_the_models(
 
 
 def test_without_bodies_it_needs_its_library(original: Path, tmp_path: Path) -> None:
-    options = Options(tmp_path, keep="legal", require_library=True, verify=False)
+    options = Options(tmp_path, keep="all", require_library=True, verify=False)
     result = Path(api.optimize(original, options).output)
     assert not onnx.load(result).functions
     library = result.with_suffix(".so")
@@ -285,7 +285,7 @@ def test_without_bodies_it_needs_its_library(original: Path, tmp_path: Path) -> 
 
 
 def test_plain_onnx_needs_no_library(original: Path, tmp_path: Path) -> None:
-    options = Options(tmp_path, keep="legal", custom_ops=False)
+    options = Options(tmp_path, keep="all", custom_ops=False)
     report = api.optimize(original, options)
     result = Path(report.output)
     assert (report.outcome, report.library, report.kernels) == ("improved", None, 0)
@@ -296,8 +296,8 @@ def test_plain_onnx_needs_no_library(original: Path, tmp_path: Path) -> None:
     assert error_between(answers(result, padded_text()), answers(original, padded_text())) < CLOSE
 
 
-def test_plain_weights_are_the_originals(original: Path, tmp_path: Path) -> None:
-    options = Options(tmp_path, keep="legal", plain_weights=True)
+def test_without_prepacking_weights_are_the_originals(original: Path, tmp_path: Path) -> None:
+    options = Options(tmp_path, keep="all", prepack=False)
     report = api.optimize(original, options)
     before, after = (
         {t.name: t.raw_data for t in onnx.load(path).graph.initializer}
@@ -310,7 +310,7 @@ def test_plain_weights_are_the_originals(original: Path, tmp_path: Path) -> None
 
 
 def test_a_single_file_holds_all_weights(large: Pair, tmp_path: Path) -> None:
-    options = Options(tmp_path, keep="legal", single_file=True, verify=False)
+    options = Options(tmp_path, keep="all", single_file=True, verify=False)
     report = api.optimize(large[0], options)
     names = {path.name for path in tmp_path.iterdir()}
     assert report.data is None
@@ -321,7 +321,7 @@ def test_a_single_file_holds_all_weights(large: Pair, tmp_path: Path) -> None:
 
 
 def test_a_result_can_be_optimized_again(result: Path, original: Path, tmp_path: Path) -> None:
-    report = api.optimize(result, Options(tmp_path, keep="legal"))
+    report = api.optimize(result, Options(tmp_path, keep="all"))
     assert any("is a result of this tool" in warning for warning in report.warnings)
     found = answers(Path(report.output), padded_text(), None)
     assert error_between(found, answers(original, padded_text())) < CLOSE
@@ -337,7 +337,7 @@ def test_a_result_can_be_optimized_again(result: Path, original: Path, tmp_path:
 def test_rules_can_be_chosen(
     original: Path, tmp_path: Path, options: Options, present: set[str], absent: set[str]
 ) -> None:
-    chosen = Options(tmp_path, keep="legal", verify=False, only=options.only, skip=options.skip)
+    chosen = Options(tmp_path, keep="all", verify=False, only=options.only, skip=options.skip)
     report = api.optimize(original, chosen)
     kinds = {row.group.partition("_")[0] for row in report.groups}
     assert present <= kinds and not absent & kinds
@@ -350,7 +350,7 @@ def test_what_is_faster_is_found_by_timing(
 ) -> None:
     """On this machine as it was measured, and as busy as it is."""
     monkeypatch.setattr(backend, "measured_machine", measured_machine)
-    report = api.optimize(original, Options(tmp_path, threads=(1,), budget=20.0, fresh=True))
+    report = api.optimize(original, Options(tmp_path, threads=(1,), budget=20.0, use_cache=False))
     assert [row.threads for row in (*report.timings, *report.tried)] == [1]
     assert all("not timed" not in row.reason for row in report.groups)
     found = answers(Path(report.output), padded_text(), report.library and Path(report.library))

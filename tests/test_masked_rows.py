@@ -189,7 +189,7 @@ def results(
     paths = {square: folder / f"square-{square}.onnx" for square in nets}
     for square, net in nets.items():
         onnx.save(net.model, paths[square])
-    options = Options(folder / "out", keep="legal", precision=precision, verify=False)
+    options = Options(folder / "out", keep="all", precision=precision, verify=False)
     reports = [o.report for o in api.optimize_many([*paths.values()], options)]
     made = [Path(report.output) for report in reports if report and report.library]
     assert len(made) == len(nets)
@@ -235,7 +235,7 @@ def test_masked_rows_where_onnx_runtime_runs_the_function_of_attention(
     names = [name for name in NAMES[False] if name.startswith("Attention")]
     net = net_of(False, 25, "Attention")
     onnx.save(net.model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="all", verify=False))
     path = Path(str(report.output))
     ops = [node.op_type for node in onnx.load(path).graph.node]
     assert sum(op.startswith("FusedAttention") for op in ops) == len(names)
@@ -317,7 +317,7 @@ def test_masked_rows_behind_past_keys_are_what_onnx_runtime_makes_of_them(
 ) -> None:
     net, names = with_past(opset)
     onnx.save(net.model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="all", verify=False))
     path = Path(str(report.output))
     ops = [node.op_type for node in onnx.load(path).graph.node]
     assert (

@@ -173,7 +173,7 @@ def results(
     paths = [folder / f"{make.__name__}.onnx" for make in NETS]
     for net, path in zip(nets, paths, strict=True):
         onnx.save(net.model, path)
-    options = Options(folder / "out", keep="legal", precision=precision, verify=False)
+    options = Options(folder / "out", keep="all", precision=precision, verify=False)
     reports = [outcome.report for outcome in api.optimize_many(paths, options)]
     made = [Path(report.output) for report in reports if report and report.library]
     assert len(made) == len(nets)
@@ -225,7 +225,7 @@ def test_every_call_over_images_is_among_them(tmp_path: Path) -> None:
     for make, precision in itertools.product(NETS, PRECISIONS):
         path = tmp_path / f"{make.__name__}.onnx"
         onnx.save(make().model, path)
-        options = Options(tmp_path, keep="legal", precision=precision)
+        options = Options(tmp_path, keep="all", precision=precision)
         programs = Stages.run(path, options, "lower").programs
         called.update(call.name for _, program in programs for call in program.calls)
     images = {n for n, c in CALLS.items() if any({"W", "W'"} & {*o.shape} for o in c.operands)}
@@ -244,7 +244,7 @@ def test_averages_over_images_smaller_than_a_window(opset: int, tmp_path: Path) 
         for pad, counted in itertools.product((0, 1), (0, 1))
     ))  # fmt: skip
     onnx.save(net.model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="all", verify=False))
     assert report.kernels
     with Worker() as worker:
         worker.open("m", Path(report.output), Path(str(report.library)))

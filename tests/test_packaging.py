@@ -136,7 +136,7 @@ def test_the_quickstart_of_the_readme_works(programs: Path, tmp_path: Path) -> N
     command, code = re.findall(r"^    (tracea-optimize \S+)$", README, re.M), python_block()
     assert command == ["tracea-optimize model.onnx"]
     # Such a small model gains too little to be kept on its speed.
-    run(programs / "tracea-optimize", *command[0].split()[1:], "--keep", "legal", cwd=tmp_path)
+    run(programs / "tracea-optimize", *command[0].split()[1:], "--keep", "all", cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "model.onnx",
         "model.tracea.onnx",
@@ -160,7 +160,7 @@ def test_the_declared_dependencies_suffice(wheel: Path, tmp_path: Path, which: s
     run(home / "bin/python", "-m", "pip", "install", "-q", *wanted, cwd=tmp_path)
     run(home / "bin/python", "-m", "pip", "install", "-q", "--no-deps", wheel, cwd=tmp_path)
     onnx.save(small_model(), tmp_path / "model.onnx")
-    run(home / "bin/tracea-optimize", "model.onnx", "--keep", "legal", cwd=tmp_path)
+    run(home / "bin/tracea-optimize", "model.onnx", "--keep", "all", cwd=tmp_path)
     result = json.loads((tmp_path / "model.tracea.json").read_text())
     assert (result["status"], result["kernels"]) == ("passed", 1)
     run(home / "bin/tracea", "inspect", "model.onnx", "--json", cwd=tmp_path)

@@ -21,7 +21,7 @@ BATCH, LENGTH = 8, 67
 @pytest.fixture(scope="module", params=PRECISIONS)
 def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     original = transformer(tmp_path_factory.mktemp(request.param))
-    options = Options(keep="legal", precision=request.param, verify=False)
+    options = Options(keep="all", precision=request.param, verify=False)
     return Path(api.optimize(original, options).output)
 
 

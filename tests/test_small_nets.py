@@ -97,7 +97,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Net, Pa
         net = make()
         path = folder / f"{name.replace(' ', '-')}.onnx"
         onnx.save(net.model, path)
-        report = api.optimize(path, Options(keep="legal", verify=False))
+        report = api.optimize(path, Options(keep="all", verify=False))
         found[name] = net, Path(report.output)
     return found
 

@@ -119,7 +119,7 @@ def feeds(seed: int) -> dict[str, Array]:
 def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, Path]:
     folder, net = tmp_path_factory.mktemp("special"), model()
     onnx.save(net.model, folder / "m.onnx")
-    report = api.optimize(folder / "m.onnx", Options(folder / "out", keep="legal", verify=False))
+    report = api.optimize(folder / "m.onnx", Options(folder / "out", keep="all", verify=False))
     ops = {node.op_type for node in onnx.load(str(report.output)).graph.node}
     left = {op for op in ops if "_" not in op}  # casts to eight bits, and what all others read
     assert report.library and left <= {"Cast", "Mul"}
@@ -183,7 +183,7 @@ def test_groups_of_one_block_share_what_is_not_finite(tmp_path: Path) -> None:
     """As if they were one group, with zeros between them: then ONNX Runtime says the same."""
     net, dense = grouped(together=False), grouped(together=True)
     onnx.save(net.model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="all", verify=False))
     path = Path(str(report.output))
     ops = [node.op_type for node in onnx.load(path).graph.node]
     assert sum(op.startswith("FusedConv") for op in ops) == len(TOGETHER)
@@ -207,7 +207,7 @@ def test_tiles_of_a_transformed_convolution_share_what_is_not_finite(
     x = net.input("x", "n", 32, "h", "w")
     net.graph(net("Conv", x, net.const(normal(32, 32, 3, 3)), pads=[1] * 4, name="y"))
     onnx.save(net.model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="all", verify=False))
     path = Path(str(report.output))
     given = {"x": normal(1, 32, 56, 56)}
     given["x"][0, 3, 20, 21] = number

@@ -105,7 +105,7 @@ def optimize_many(
 ) -> Iterator[Outcome]:
     """Optimize models, each as :func:`optimize` does; an error stops only the model it is about.
 
-    Where nothing is timed (``keep="legal"``) all are planned first, and share a library that is
+    Where nothing is timed (``keep="all"``) all are planned first, and share a library that is
     compiled in little time and processes that verify: a small model takes some hundredths of a
     second.  If ``options.data`` is a folder, a model's inputs are the ``.npz`` of its name there.
 
@@ -114,7 +114,7 @@ def optimize_many(
     sources = [Path(path) for path in paths]
     places = paths_of_all(sources, options.output, folder)
     work = list(zip(sources, places, strict=True))
-    batches = [work] if options.keep == "legal" else [[one] for one in work]
+    batches = [work] if options.keep == "all" else [[one] for one in work]
     return (outcome for batch in batches for outcome in _together(batch, options, progress))
 
 
@@ -130,7 +130,7 @@ def _together(
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
     with Scratch() as name, ExitStack() as stack:
-        worker_pool = stack.enter_context(WorkerPool()) if options.keep == "legal" else None
+        worker_pool = stack.enter_context(WorkerPool()) if options.keep == "all" else None
         runs = []
         for i, (source, paths) in enumerate(work):
             clock, folder = Clock(progress), Path(name, str(i))

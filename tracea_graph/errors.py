@@ -15,8 +15,9 @@ A message is one sentence: what, where, what to try.  Unsupported operators are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 
 __all__ = [
     "Blame",
@@ -34,11 +35,16 @@ __all__ = [
     "close_match",
 ]
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 
-def close_match(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that asks if a known word was meant; "" if none is like it."""
-    found = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+
+def close_match(word: str, known: Iterable[str], renamed: Mapping[str, str] = _NONE) -> str:
+    """The end of a sentence that asks if a known word was meant; "" if none is similar.
+
+    ``renamed`` has earlier spellings, and today's word for each.
+    """
+    found = get_close_matches(word, [*known, *renamed], n=1)
+    return f"; did you mean {renamed.get(found[0], found[0])}?" if found else ""
 
 
 class TraceaError(Exception):

@@ -26,7 +26,7 @@ from tracea_graph.pipeline.planning import Planner
 
 pytestmark = pytest.mark.compiler
 CLOSE, HALF = 1e-5, 1e-2
-HERE = Options(target="double:sm_90", keep="legal")
+HERE = Options(target="double:sm_90", keep="all")
 RUNNER = Path(__file__).with_name("gpu_session.py")
 Feeds = dict[str, dict[str, Any]]
 
@@ -232,7 +232,7 @@ def test_programs_compute_what_models_mean(tmp_path: Path, name: str, precision:
     net = Net()
     path = saved(net, NETS[name](net), tmp_path / "m.onnx")
     most = {"fp32": CLOSE, "fp16": HALF, "bf16": 8 * HALF}[precision]
-    options = Options(target="double:sm_90", keep="legal", precision=precision, max_error=most)
+    options = Options(target="double:sm_90", keep="all", precision=precision, max_error=most)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     if name != "pasted":  # whose sizes are computed on the way
@@ -311,7 +311,7 @@ def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
     net = Net()
     path = saved(net, deep(net), tmp_path / "m.onnx")
     most = {"fp32": CLOSE, "fp16": HALF}[precision]
-    options = Options(target="double:sm_90", keep="legal", precision=precision, max_error=most)
+    options = Options(target="double:sm_90", keep="all", precision=precision, max_error=most)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     assert report.nodes_after == report.kernels == 1
@@ -329,7 +329,7 @@ def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
     """Parts of a depth meet again run by run, whatever lay where they count themselves."""
     net = Net()
     path = saved(net, few(net), tmp_path / "m.onnx")
-    options = Options(target="double:sm_90", keep="legal", precision="fp16", max_error=HALF)
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     symbols = _symbols(path, "fp16")
@@ -343,7 +343,7 @@ def _symbols(path: Path, precision: str) -> str:
     """Names of all kernels of a model's programs."""
     graph = load(path).graph
     graph.bindings = {"batch": 1}
-    options = Options(target="double:sm_90", keep="legal", precision=precision)
+    options = Options(target="double:sm_90", keep="all", precision=precision)
     plan = Planner(graph, options, {"batch": 1}, target.target_of(options.target, "fp32")).plan()
     programs = (DOUBLE.lower(plan.graph, r) for r in plan.graph.regions() if r.fused)
     return " ".join(kernel_of(call) for program in programs for call in program.calls)

@@ -21,7 +21,7 @@ from tracea_graph.pipeline import planning
 
 pytestmark = pytest.mark.compiler
 CLOSE = 1e-5
-HERE = Options(target="plain:c", keep="legal")
+HERE = Options(target="plain:c", keep="all")
 TOKENS = {
     name: np.ones((2, 9), np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")
 }

@@ -75,7 +75,7 @@ def test_with_trouble_known_before_nothing_is_run(tmp_path: Path) -> None:
 
 @pytest.mark.compiler
 @pytest.mark.parametrize(
-    "more", [{}, {"keep": "legal"}, {"verify": False}], ids=["faster", "legal", "unverified"]
+    "more", [{}, {"keep": "all"}, {"verify": False}], ids=["faster", "all", "unverified"]
 )
 def test_the_original_is_kept(tmp_path: Path, more: dict[str, str]) -> None:
     text = """g (float[512, 512] x) => (float[m, k] y, float[512, 512] z)

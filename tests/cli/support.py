@@ -19,9 +19,9 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.cache import ObjectCache
 
-__all__ = ["COMMAND", "LEGAL", "cache_with_runtime", "content", "refused"]
+__all__ = ["COMMAND", "UNTIMED", "cache_with_runtime", "content", "refused"]
 
-LEGAL = ("--keep", "legal", "--no-verify")
+UNTIMED = ("--keep", "all", "--no-verify")
 COMMAND = (
     sys.executable,
     "-c",

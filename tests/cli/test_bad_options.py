@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.support import COMMAND, LEGAL, refused
+from cli.support import COMMAND, UNTIMED, refused
 from tiny import ROOT, transformer
 
 from tracea_graph import Options
@@ -46,7 +46,9 @@ from tracea_graph.pipeline import run
             ("good.onnx", "--target", "cpu:avx3"),
             "there is no target 'cpu:avx3'; did you mean",
         ),
-        (("good.onnx", "--keap", "legal"), "there is no option --keap; did you mean --keep?"),
+        (("good.onnx", "--keap", "all"), "there is no option --keap; did you mean --keep?"),
+        (("good.onnx", "--fresh"), "there is no option --fresh; did you mean --no-cache?"),
+        (("good.onnx", "--plain-weight"), "--plain-weight; did you mean --no-prepack?"),
         (("good.onnx", "--zzz"), "there is no option --zzz; tracea-optimize --help lists all"),
         (("good.onnx", "--target", "abacus"), "there is no target 'abacus'; use host"),
         (("good.onnx", "--until", "end"), "invalid choice: 'end'"),
@@ -74,7 +76,7 @@ def test_options_that_make_no_sense(
     [
         ({"budget": 0.0}, "--budget must be a number of seconds above 0, not 0"),
         ({"budget": float("nan")}, "--budget must be a number of seconds above 0, not nan"),
-        ({"keep": "all"}, "--keep must be faster or legal, not 'all'"),
+        ({"keep": "legal"}, "--keep must be faster or all, not 'legal'"),
         (
             {"precision": "fp8"},
             "--precision must be fp32 or fp16 or bf16 or bf16-weights or bf16x2 or int16, not",
@@ -106,7 +108,7 @@ def test_data_that_does_not_fit(
 ) -> None:
     if arrays is not None:
         np.savez("data.npz", **arrays)
-    assert said in refused(capsys, "good.onnx", *LEGAL, "--data", "data.npz")
+    assert said in refused(capsys, "good.onnx", *UNTIMED, "--data", "data.npz")
 
 
 def test_data_that_is_no_npz(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +155,7 @@ def test_one_bad_model_does_not_spoil_the_others(
 ) -> None:
     (home / "bad.onnx").write_bytes((home / "good.onnx").read_bytes()[:99])
     transformer(home)
-    args = ("bad.onnx", "tiny-bert.onnx", "good.onnx", "-o", "out/", *LEGAL)
+    args = ("bad.onnx", "tiny-bert.onnx", "good.onnx", "-o", "out/", *UNTIMED)
     assert optimize_main([*args]) == 2
     out, err = capsys.readouterr()
     assert err.startswith("error: bad.onnx: ") and err.count("\n") == 1
@@ -162,3 +164,18 @@ def test_one_bad_model_does_not_spoil_the_others(
     assert {path.name for path in (home / "out").iterdir()} == {
         f"{stem}.{ending}" for stem in stems for ending in ("onnx", "so", "json")
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "m.onnx", "--settle"), "there is no option --settle; did you mean --retune?"),
+        (("verify", "a.onnx", "b.onnx", "--thread", "1"), "--thread; did you mean --threads?"),
+        (("explain", "m.onnx", "--settle"), "--settle; tracea explain --help lists all options"),
+    ],
+)
+def test_a_subcommand_names_the_flag_that_may_be_meant(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words]) == 2
+    assert said in capsys.readouterr().err

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli.support import COMMAND, LEGAL, refused
+from cli.support import COMMAND, UNTIMED, refused
 from tiny import ROOT, product
 
 from tracea_graph.cli import optimize_main
@@ -99,7 +99,7 @@ def locked() -> Iterator[Path]:
 
 
 def test_no_permission_to_write(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert optimize_main([str(locked / "good.onnx"), *LEGAL]) == 2
+    assert optimize_main([str(locked / "good.onnx"), *UNTIMED]) == 2
     out, err = capsys.readouterr()
     assert not out and err.count("\n") == 1
     assert "is not writable; choose another with -o" in err
@@ -112,13 +112,13 @@ def test_the_disk_is_full_when_files_move_into_place(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     # compiled before: the object cache moves its files too
-    assert optimize_main(["good.onnx", *LEGAL, "-q", "-o", "warm/"]) == 0
+    assert optimize_main(["good.onnx", *UNTIMED, "-q", "-o", "warm/"]) == 0
 
     def fail(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code), str(target))
 
     monkeypatch.setattr("tracea_graph.pipeline.output.os.replace", fail)
-    said = refused(capsys, "good.onnx", *LEGAL)
+    said = refused(capsys, "good.onnx", *UNTIMED)
     assert said.startswith("error: cannot write ") and os.strerror(code) in said
 
 
@@ -127,13 +127,13 @@ def test_the_disk_is_full_when_files_move_into_place(
 def test_the_disk_is_full_while_writing(tmp_path: Path, limit_kb: int) -> None:
     """A limit on file sizes stands for a full disk: writes fail midway."""
     model = product(tmp_path / "m.onnx")
-    assert optimize_main([str(model), *LEGAL, "-q", "-o", str(tmp_path / "warm")]) == 0
+    assert optimize_main([str(model), *UNTIMED, "-q", "-o", str(tmp_path / "warm")]) == 0
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_kb << 10, limit_kb << 10))
 
     done = subprocess.run(
-        [*COMMAND, model, *LEGAL],
+        [*COMMAND, model, *UNTIMED],
         capture_output=True, text=True, preexec_fn=limit, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode in (2, 4), done.stderr

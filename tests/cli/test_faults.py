@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.support import COMMAND, LEGAL, cache_with_runtime, content
+from cli.support import COMMAND, UNTIMED, cache_with_runtime, content
 from tiny import ROOT, answers, error_between, product
 
 from tracea_graph import Options, api, optimize
@@ -26,7 +26,7 @@ from tracea_graph.toolchain.cache import ObjectCache
 pytestmark = pytest.mark.compiler
 X = {"x": np.random.default_rng(5).standard_normal((4, 32), np.float32)}
 CLOSE = 1e-5
-SCALAR = (*LEGAL, "--target", "cpu:scalar")
+SCALAR = (*UNTIMED, "--target", "cpu:scalar")
 """For what is compiled anew: in a third of the time."""
 
 
@@ -69,10 +69,10 @@ def test_a_full_disk_keeps_the_earlier_result(
 ) -> None:
     model = product(tmp_path / "m.onnx")
     out = ["-o", str(small_disk / "out.onnx")]
-    assert optimize_main([str(model), *out, *LEGAL, "-q", "--no-custom-ops"]) == 0
+    assert optimize_main([str(model), *out, *UNTIMED, "-q", "--no-custom-ops"]) == 0
     before = content(small_disk)
     large = product(tmp_path / "large.onnx", 32, 4000)
-    assert optimize_main([str(large), *out, *LEGAL, "-q"]) == 2
+    assert optimize_main([str(large), *out, *UNTIMED, "-q"]) == 2
     said = capsys.readouterr().err
     assert "cannot write" in said and "No space left on device" in said and said.count("\n") == 1
     assert content(small_disk) == before
@@ -120,9 +120,9 @@ def test_a_read_only_input_folder(
     read_only: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(read_only / "good.onnx")
-    assert optimize_main([model, "-o", str(tmp_path / "out.onnx"), *LEGAL, "-q"]) == 0
+    assert optimize_main([model, "-o", str(tmp_path / "out.onnx"), *UNTIMED, "-q"]) == 0
     assert right(tmp_path / "out.onnx", read_only / "good.onnx")
-    assert optimize_main([model, *LEGAL, "-q"]) == 2
+    assert optimize_main([model, *UNTIMED, "-q"]) == 2
     assert "is not writable; choose another with -o" in capsys.readouterr().err
     assert [path.name for path in read_only.iterdir()] == ["good.onnx"]
 
@@ -200,7 +200,7 @@ def test_a_compiler_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("CXX", compiler(home, '[ "$1" = --version ] || sleep 100'))
     monkeypatch.setitem(build_library.__kwdefaults__, "seconds", 1.0)
     with pytest.raises(BuildError, match="took longer than"):
-        optimize("good.onnx", Options(keep="legal", cache=Path("cache")))
+        optimize("good.onnx", Options(keep="all", cache=Path("cache")))
     assert not Path("good.tracea.onnx").exists()
 
 
@@ -225,7 +225,7 @@ def test_a_kernel_that_goes_wrong_is_dropped(
     monkeypatch.setenv("CXX", compiler(home, line))
     monkeypatch.setattr(reference, "PATIENCE", 1.0)
     cache = cache_with_runtime(home / "cache")
-    report = optimize("good.onnx", Options(keep="legal", target="cpu:scalar", cache=cache))
+    report = optimize("good.onnx", Options(keep="all", target="cpu:scalar", cache=cache))
     assert report.kernels == 0 or report.status == "passed"
     assert "the worker" in report.to_json()
     assert right(Path(report.output), home / "good.onnx")
@@ -251,7 +251,7 @@ def test_a_library_that_cannot_be_loaded_is_said_at_once(
 
     monkeypatch.setattr(Workshop, "write", noted)
     cache = cache_with_runtime(home / "cache")
-    report = optimize("good.onnx", Options(keep="legal", target="cpu:scalar", cache=cache))
+    report = optimize("good.onnx", Options(keep="all", target="cpu:scalar", cache=cache))
     assert (report.outcome, report.library, len(built)) == ("kept original", None, 1)
     assert "the library cannot be loaded" in report.reason and "libgone.so" in report.reason
 
@@ -274,7 +274,7 @@ def test_two_runs_in_one_process(home: Path) -> None:
 
     def run() -> None:
         try:
-            optimize(home / "good.onnx", Options(keep="legal", verify=False))
+            optimize(home / "good.onnx", Options(keep="all", verify=False))
         except BaseException as error:
             errors.append(error)
 
@@ -291,7 +291,7 @@ def test_two_runs_in_one_process(home: Path) -> None:
 def test_bodies_run_where_the_library_does_not_fit(home: Path, fault: str) -> None:
     """Plain ONNX Runtime with whatever library there is: the answers stay right."""
     result, other = (
-        Path(optimize(model, Options(keep="legal", verify=False)).output)
+        Path(optimize(model, Options(keep="all", verify=False)).output)
         for model in (home / "good.onnx", product(home / "other.onnx", 48, 16, copies=1))
     )
     library = result.with_suffix(".so")

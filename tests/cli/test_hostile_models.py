@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli.support import LEGAL, content, refused
+from cli.support import UNTIMED, content, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -77,7 +77,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def texts(model: Path) -> Iterator[str]:
-    made = stages(model, "emit", Options(keep="legal"))
+    made = stages(model, "emit", Options(keep="all"))
     yield from (source.text for source in made.sources)
 
 
@@ -89,7 +89,7 @@ def test_no_name_reaches_the_compiler(
     model = named(home / "m.onnx", names, doc="*/ system(); /*" + MARK)
     monkeypatch.setenv("CXX", "g++ -DFRESH=1")  # nothing of it is cached
     args = ("--target", "cpu:scalar", "--keep-sources", "sources")
-    assert optimize_main([model.name, *LEGAL, "-q", "--cache", "cache", *args]) == 0
+    assert optimize_main([model.name, *UNTIMED, "-q", "--cache", "cache", *args]) == 0
     assert len(commands) > 5
     for command in commands:
         assert MARK not in " ".join(command) and "m.onnx" not in " ".join(command)
@@ -124,7 +124,7 @@ def test_a_name_of_ten_megabytes(home: Path, capsys: pytest.CaptureFixture[str])
     long = MARK + "x" * 10_000_000
     model.graph.node[0].name = model.graph.node[0].output[0] = model.graph.node[1].input[0] = long
     (home / "m.onnx").write_bytes(model.SerializeToString())
-    assert optimize_main(["m.onnx", *LEGAL, "-q"]) == 0
+    assert optimize_main(["m.onnx", *UNTIMED, "-q"]) == 0
     assert main(["explain", "m.onnx"]) == 0
     assert all(len(p.name) < 40 for p in home.rglob("*"))
 
@@ -159,9 +159,9 @@ def test_bodies_nested_in_bodies(
     head = onnx.ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", 17)])
     (home / "bad.onnx").write_bytes(head.SerializeToString() + field(7, graph))
     if depth == 20:
-        assert optimize_main(["bad.onnx", *LEGAL, "-q"]) == 0
+        assert optimize_main(["bad.onnx", *UNTIMED, "-q"]) == 0
     else:
-        assert "no ONNX model" in refused(capsys, "bad.onnx", *LEGAL)
+        assert "no ONNX model" in refused(capsys, "bad.onnx", *UNTIMED)
 
 
 def field(number: int, payload: bytes) -> bytes:
@@ -174,7 +174,7 @@ def test_claimed_sizes_are_not_believed(home: Path, capsys: pytest.CaptureFixtur
     model = onnx.load(product(home / "bad.onnx"))
     model.graph.initializer[0].dims[:] = [1 << 20, 1 << 20]
     (home / "bad.onnx").write_bytes(model.SerializeToString())
-    refused(capsys, "bad.onnx", *LEGAL)
+    refused(capsys, "bad.onnx", *UNTIMED)
 
 
 def test_a_shape_of_a_terabyte_is_not_made(home: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_shape_of_a_terabyte_is_not_made(home: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)); "
         "from tracea_graph.cli import optimize_main; sys.exit(optimize_main(sys.argv[1:]))"
     )
-    command: list[Any] = [sys.executable, "-c", code, home / "m.onnx", *LEGAL, "-q"]
+    command: list[Any] = [sys.executable, "-c", code, home / "m.onnx", *UNTIMED, "-q"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode in (0, 2) and "Traceback" not in done.stderr
 
@@ -202,7 +202,7 @@ def test_a_link_in_the_way_of_a_result_is_replaced(home: Path) -> None:
     target.write_text("precious")
     (home / "good.tracea.onnx").symlink_to(target)
     before = content(home / "precious")
-    assert optimize_main(["good.onnx", *LEGAL, "-q"]) == 0
+    assert optimize_main(["good.onnx", *UNTIMED, "-q"]) == 0
     assert content(home / "precious") == before
     assert not (home / "good.tracea.onnx").is_symlink()
 
@@ -224,13 +224,13 @@ def test_no_module_reads_what_could_run_code() -> None:
 
 def test_arrays_are_never_unpickled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(home / "data.npz", x=np.array([{"a": 1}], object))
-    assert "data.npz" in refused(capsys, "good.onnx", *LEGAL[:2], "--data", "data.npz")
+    assert "data.npz" in refused(capsys, "good.onnx", *UNTIMED[:2], "--data", "data.npz")
 
 
 @pytest.mark.compiler
 def test_the_result_is_read_only_by_choice(home: Path) -> None:
     """What is cached is the owner's alone."""
-    optimize("good.onnx", Options(keep="legal", verify=False, target="cpu:scalar",
+    optimize("good.onnx", Options(keep="all", verify=False, target="cpu:scalar",
                                   cache=home / "cache"))  # fmt: skip
     for path in (home / "cache").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli.support import COMMAND, LEGAL
+from cli.support import COMMAND, UNTIMED
 from tiny import ROOT, answers, error_between, product
 
 from tracea_graph import api
@@ -51,7 +51,7 @@ def expected(originals: Pair) -> tuple[Array, ...]:
 
 
 def command(model: Path, folder: Path) -> list[str | Path]:
-    return [*COMMAND, model, "-o", folder / "out.onnx", *LEGAL, "-q"]
+    return [*COMMAND, model, "-o", folder / "out.onnx", *UNTIMED, "-q"]
 
 
 def run(model: Path, folder: Path) -> float:
@@ -153,7 +153,7 @@ def dying(source, target):
     moved.extend([target] * final)
 
 output.os.replace = dying
-optimize(sys.argv[1], Options(Path(sys.argv[2]), keep="legal", verify=False))
+optimize(sys.argv[1], Options(Path(sys.argv[2]), keep="all", verify=False))
 """
 
 

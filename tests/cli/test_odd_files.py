@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.support import LEGAL
+from cli.support import UNTIMED
 
 from tracea_graph.cli import main, optimize_main
 
-PLAIN = (*LEGAL, "-q", "--no-custom-ops")
+PLAIN = (*UNTIMED, "-q", "--no-custom-ops")
 SOMEWHERE = ("-o", "out.onnx")
 
 
@@ -99,7 +99,7 @@ def test_a_device_is_no_model(home: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_pipe_is_no_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("pipe.npz")
-    said = ends(capsys, ["good.onnx", *LEGAL, "--data", "pipe.npz"])
+    said = ends(capsys, ["good.onnx", *UNTIMED, "--data", "pipe.npz"])
     assert "cannot read input data from pipe.npz: Not a regular file" in said
 
 
@@ -108,7 +108,7 @@ def test_a_pipe_is_no_earlier_result(
     home: Path, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:
     os.mkfifo(f"out.{ending}")
-    said = ends(capsys, ["good.onnx", *LEGAL, *SOMEWHERE])
+    said = ends(capsys, ["good.onnx", *UNTIMED, *SOMEWHERE])
     assert f"out.{ending} is in the way and was not made by this tool" in said
 
 
@@ -127,7 +127,7 @@ def test_an_array_that_is_cut(home: Path, capsys: pytest.CaptureFixture[str], le
     np.savez("whole.npz", x=np.ones((2, 32), np.float32))
     with zipfile.ZipFile("whole.npz") as whole, zipfile.ZipFile("cut.npz", "w") as cut:
         cut.writestr("x.npy", whole.read("x.npy")[:length])
-    said = ends(capsys, ["good.onnx", *LEGAL, "--data", "cut.npz"])
+    said = ends(capsys, ["good.onnx", *UNTIMED, "--data", "cut.npz"])
     assert "cannot read input data from cut.npz: " in said
 
 
@@ -140,7 +140,7 @@ def test_an_array_with_an_odd_header(
 ) -> None:
     with zipfile.ZipFile("odd.npz", "w") as file:
         file.writestr("x.npy", array_file(HEADER.replace("SHAPE", shape)))
-    said = ends(capsys, ["good.onnx", *LEGAL, "--data", "odd.npz"])
+    said = ends(capsys, ["good.onnx", *UNTIMED, "--data", "odd.npz"])
     assert "cannot read input data from odd.npz: " in said and len(said) < 500
 
 
@@ -152,5 +152,5 @@ def test_an_archive_that_cannot_be_unpacked(
     data = bytearray(Path("odd.npz").read_bytes())
     data[at] = data[data.rfind(b"PK\1\2") + at + 2] = value
     Path("odd.npz").write_bytes(data)
-    said = ends(capsys, ["good.onnx", *LEGAL, "--data", "odd.npz"])
+    said = ends(capsys, ["good.onnx", *UNTIMED, "--data", "odd.npz"])
     assert "cannot read input data from odd.npz: " in said

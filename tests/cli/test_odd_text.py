@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from cli.support import LEGAL, refused
+from cli.support import UNTIMED, refused
 from onnx import parser
 
 from tracea_graph.cli import main
@@ -62,7 +62,7 @@ def test_a_compiler_whose_quotes_do_not_end(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", '"x')
-    said = refused(capsys, "good.onnx", *LEGAL, "--cache", "../empty", code=4)
+    said = refused(capsys, "good.onnx", *UNTIMED, "--cache", "../empty", code=4)
     assert said == 'error: CXX is no command, No closing quotation: "x\n'
 
 
@@ -115,7 +115,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     folder = tmp_path_factory.mktemp("plan")
     lock = folder / "plan.json"
-    chosen = Options(keep="legal", verify=False, save_lock=lock)
+    chosen = Options(keep="all", verify=False, save_lock=lock)
     optimize(product(folder / "good.onnx"), chosen)
     found: dict[str, Any] = json.loads(lock.read_text())
     return found
@@ -178,5 +178,5 @@ def test_what_onnx_runtime_cannot_load_is_not_optimized(
 ) -> None:
     """Whether a rewrite applies or not."""
     onnx.save(parser.parse_model(FOREIGN), "foreign.onnx")
-    for more in ((), ("--only", "attention"), ("--keep", "legal")):
+    for more in ((), ("--only", "attention"), ("--keep", "all")):
         assert "ONNX Runtime cannot load foreign.onnx: " in refused(capsys, "foreign.onnx", *more)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.support import LEGAL
+from cli.support import UNTIMED
 from tiny import ROOT, product, transformer
 
 from tracea_graph import Options
@@ -51,16 +51,16 @@ def test_no_options_are_the_defaults() -> None:
 def test_every_option_arrives() -> None:
     line = (
         "m.onnx -o o.onnx --target cpu:avx2 --threads 1,4,1 --shape a=1,b=2 --shape a=3 "
-        "--keep legal --only x --only y --skip z --budget 5 --no-verify --require-library "
-        "--plain-weights --single-file --max-error 0.1 --rtol 1e-3 --atol 1e-4 --data d.npz "
+        "--keep all --only x --only y --skip z --budget 5 --no-verify --require-library "
+        "--no-prepack --single-file --max-error 0.1 --rtol 1e-3 --atol 1e-4 --data d.npz "
         "--until emit --keep-sources s --cache c --seed 3"
     )
     args = optimize_parser().parse_args(line.split())
     assert not wants_folder(args)
     assert options_of(args) == Options(
         output=Path("o.onnx"), target="cpu:avx2", threads=(1, 4),
-        shapes=({"a": 1, "b": 2}, {"a": 3}), keep="legal", only=("x", "y"), skip=("z",),
-        budget=5.0, verify=False, require_library=True, plain_weights=True, single_file=True,
+        shapes=({"a": 1, "b": 2}, {"a": 3}), keep="all", only=("x", "y"), skip=("z",),
+        budget=5.0, verify=False, require_library=True, prepack=False, single_file=True,
         max_error=0.1, rtol=1e-3, atol=1e-4, data=Path("d.npz"), until="emit",
         keep_sources=Path("s"), cache=Path("c"), seed=3,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def test_a_slash_or_several_models_ask_for_a_folder(line: str, wanted: bool) -> 
 def test_lines_a_program_reads_are_never_wrapped(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = printed(capsys, "tiny-bert.onnx", "--keep", "legal", "-v").splitlines()
+    lines = printed(capsys, "tiny-bert.onnx", "--keep", "all", "-v").splitlines()
     assert re.fullmatch(r"tiny-bert.onnx: \d+ nodes", lines[0])
     assert sum(line.startswith("Fused") for line in lines) >= 3
     assert all(line == line.rstrip() for line in lines)
@@ -101,28 +101,28 @@ def test_lines_a_program_reads_are_never_wrapped(
 
 @pytest.mark.compiler
 def test_json_alone_is_on_stdout(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = json.loads(printed(capsys, "product.onnx", *LEGAL, "--json"))
+    one = json.loads(printed(capsys, "product.onnx", *UNTIMED, "--json"))
     assert one == json.loads((home / "product.tracea.json").read_text())
     models = ("product.onnx", "tiny-bert.onnx")
-    both = json.loads(printed(capsys, *models, *LEGAL, "--json", "-q"))
+    both = json.loads(printed(capsys, *models, *UNTIMED, "--json", "-q"))
     assert [report["input"] for report in both] == [*models]
 
 
 @pytest.mark.compiler
 def test_quiet_prints_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "product.onnx", *LEGAL, "--quiet") == ""
+    assert printed(capsys, "product.onnx", *UNTIMED, "--quiet") == ""
 
 
 @pytest.mark.compiler
 def test_the_page_covers_all_models(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed(capsys, "product.onnx", "tiny-bert.onnx", *LEGAL, "--report", "r.html")
+    printed(capsys, "product.onnx", "tiny-bert.onnx", *UNTIMED, "--report", "r.html")
     page = (home / "r.html").read_text()
     assert page.startswith("<!doctype html>") and page.count("<h1>") == 2
 
 
 @pytest.mark.compiler
 def test_sources_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed(capsys, "tiny-bert.onnx", *LEGAL, "--keep-sources", "sources")
+    printed(capsys, "tiny-bert.onnx", *UNTIMED, "--keep-sources", "sources")
     sources = list((home / "sources").iterdir())
     assert sources and all("#include" in source.read_text() for source in sources)
 
@@ -133,7 +133,7 @@ def test_a_terminal_of_any_width_shows_whole_kernel_names(home: Path, width: int
     code = "import sys; from tracea_graph.cli import optimize_main; sys.exit(optimize_main())"
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", code, home / "tiny-bert.onnx", *LEGAL], cwd=ROOT,
+        [sys.executable, "-c", code, home / "tiny-bert.onnx", *UNTIMED], cwd=ROOT,
         stdin=follower, stdout=follower, stderr=subprocess.PIPE,
         env={**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"},
     )  # fmt: skip
@@ -173,7 +173,7 @@ def test_names_of_any_bytes(home: Path, capsys: pytest.CaptureFixture[str]) -> N
         product(home / "plain.onnx")
         os.rename("plain.onnx", path)
         text = os.fsdecode(name)
-        out = printed(capsys, text, "--keep", "legal", "--only", "attention", "--report", "r.html")
+        out = printed(capsys, text, "--keep", "all", "--only", "attention", "--report", "r.html")
         assert "kept original: no rewrite applies" in out and "\x1b" not in out
         assert Path(f"{text.removesuffix('.onnx')}.tracea.onnx").exists()
 
@@ -194,7 +194,7 @@ def test_every_stage_can_be_shown(
     home: Path, capsys: pytest.CaptureFixture[str], stage: str, words: tuple[str, ...]
 ) -> None:
     before = sorted(home.iterdir())
-    out = printed(capsys, "tiny-bert.onnx", "--keep", "legal", "--until", stage)
+    out = printed(capsys, "tiny-bert.onnx", "--keep", "all", "--until", stage)
     assert all(word in out for word in words)
     told = json.loads(printed(capsys, "tiny-bert.onnx", "--until", stage, "--json"))
     assert len(told["regions"]) > 5

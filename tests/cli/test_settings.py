@@ -23,14 +23,14 @@ def test_every_long_option_may_stand_in_the_file(tmp_path: Path) -> None:
     hint = {"match": "gemm 768x*", "tile": {"rows": 64}, "stages": 2, "epilogue": "fused"}
     settings = {
         "threads": [1, 2], "budget": "5m", "shape": ["seq=128", {"batch": 2, "seq": 16}],
-        "keep": "legal", "no-verify": True, "single-file": False, "max-error": 0.01,
+        "keep": "all", "no-verify": True, "single-file": False, "max-error": 0.01,
         "only": ["fuse-norm"], "storage": "sqlite:///x", "patterns": [hint],
     }  # fmt: skip
     path.write_text(yaml.safe_dump(settings))
     found = options("m.onnx", "--config", str(path))
     assert found.threads == (1, 2) and found.budget == 300.0 and not found.verify
     assert found.shapes == ({"seq": 128}, {"batch": 2, "seq": 16})
-    assert (found.keep, found.single_file, found.max_error) == ("legal", False, 0.01)
+    assert (found.keep, found.single_file, found.max_error) == ("all", False, 0.01)
     assert found.only == ("fuse-norm",) and found.storage == "sqlite:///x"
     assert found.patterns == (hint,)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli.support import COMMAND, LEGAL, content, refused
+from cli.support import COMMAND, UNTIMED, content, refused
 from tiny import ROOT, product
 
 from tracea_graph import api
@@ -35,7 +35,7 @@ def test_a_compiler_that_does_not_work(
     said: str,
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
-    assert said in refused(capsys, "good.onnx", *LEGAL, "--cache", "../empty", code=4)
+    assert said in refused(capsys, "good.onnx", *UNTIMED, "--cache", "../empty", code=4)
 
 
 def test_no_compiler_at_all(
@@ -44,7 +44,7 @@ def test_no_compiler_at_all(
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    said = refused(capsys, "good.onnx", *LEGAL, "--cache", "../empty", code=4)
+    said = refused(capsys, "good.onnx", *UNTIMED, "--cache", "../empty", code=4)
     assert "No C++ compiler was found; install g++" in said
 
 
@@ -63,7 +63,7 @@ def test_a_compiler_that_fails_is_quoted_when_asked(
     script.write_text("\n".join(lines))
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
-    args = ("good.onnx", *LEGAL, "--cache", "../empty")
+    args = ("good.onnx", *UNTIMED, "--cache", "../empty")
     assert "failed with exit code 3" in refused(capsys, *args, code=4)
     assert optimize_main([*args, "-v"]) == 4
     assert "no such flag" in capsys.readouterr().err
@@ -132,8 +132,9 @@ def compiling(folder: Path, ready: int = 1) -> Iterator[Compiling]:
         (folder / name).mkdir()
     model = product(folder / "models" / "m.onnx")
     process = subprocess.Popen(
-        [*COMMAND, model, *LEGAL, "--cache", folder / "cache"], stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "CXX": str(script), "TMPDIR": str(folder / "tmp")}, cwd=ROOT,
+        [*COMMAND, model, *UNTIMED, "--cache", folder / "cache"], cwd=ROOT,
+        stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "CXX": str(script), "TMPDIR": str(folder / "tmp")},
         preexec_fn=_listen,
     )  # fmt: skip
     run = Compiling(process, model.parent, folder / "tmp", pids)
@@ -190,7 +191,7 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
         run.process.wait()
         assert list(run.temporary.iterdir())
         assert len(list(run.models.iterdir())) == 2
-        command = [*COMMAND, run.models / "m.onnx", *LEGAL, "--no-custom-ops", "-q"]
+        command = [*COMMAND, run.models / "m.onnx", *UNTIMED, "--no-custom-ops", "-q"]
         env = {**os.environ, "TMPDIR": str(run.temporary)}
         subprocess.run(command, env=env, cwd=ROOT, check=True)
         made = {f"m.tracea.{ending}" for ending in ("onnx", "json")}

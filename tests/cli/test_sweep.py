@@ -13,7 +13,7 @@ from tracea_graph.cli import main
 @pytest.mark.compiler
 def test_a_result_for_each_budget(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "good.onnx", "--max-error", "1e-1,1e-2", "-o", "out", "--svg", "p.svg"]
-    assert main([*words, "--keep", "legal", "--json", "--prune", "block:16x1:0.2"]) == 0
+    assert main([*words, "--keep", "all", "--json", "--prune", "block:16x1:0.2"]) == 0
     points = json.loads(capsys.readouterr().out)
     assert [p["budget"] for p in points] == [0.01, 0.1]
     assert all(Path(p["output"]).is_file() and p["error"] <= p["budget"] for p in points)

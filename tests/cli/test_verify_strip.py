@@ -21,8 +21,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A transformer and its result, with and without bodies."""
     folder = tmp_path_factory.mktemp("strip")
     model = transformer(folder)
-    optimize(model, Options(output=folder / "result.onnx", keep="legal"))
-    bare = Options(output=folder / "bare.onnx", keep="legal", require_library=True)
+    optimize(model, Options(output=folder / "result.onnx", keep="all"))
+    bare = Options(output=folder / "bare.onnx", keep="all", require_library=True)
     optimize(model, bare)
     return folder
 

@@ -114,7 +114,7 @@ def test_bytes_have_units() -> None:
 @pytest.mark.compiler
 def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
     original = make("tiny-bert", tmp_path)
-    api.optimize(original, Options(output=tmp_path / "out.onnx", keep="legal", verify=False))
+    api.optimize(original, Options(output=tmp_path / "out.onnx", keep="all", verify=False))
     sizes = {"batch": 1, "sequence": 64}
     options = BenchOptions(threads=(1,), shapes=(sizes,), pairs=5, seconds=300.0)
     taken = profile_module.profile(tmp_path / "out.onnx", options)

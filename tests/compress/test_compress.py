@@ -84,7 +84,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def options(data: Path | None, **more: Any) -> Options:
-    settings = {"low_rank": 1.0, "max_error": 0.05, "keep": "legal", "threads": (1,), **more}
+    settings = {"low_rank": 1.0, "max_error": 0.05, "keep": "all", "threads": (1,), **more}
     return Options(data=data, **settings)
 
 
@@ -319,7 +319,7 @@ def test_data_that_does_not_fit(
         ({"low_rank": 0.0}, "--low-rank takes an error above 0, up to 1, not 0"),
         ({"max_error": 0.0}, "--low-rank needs a --max-error above 0"),
         ({"custom_ops": False}, "--low-rank and --no-custom-ops contradict"),
-        ({"plain_weights": True}, "--low-rank and --plain-weights contradict"),
+        ({"prepack": False}, "--low-rank and --no-prepack contradict"),
         ({"verify": False}, "--low-rank and --no-verify contradict"),
         ({"metric": "nothing"}, "--metric takes FILE.py:FUNCTION"),
         ({"metric": "gone.py:f"}, "--metric gone.py does not exist"),
@@ -340,7 +340,7 @@ def test_the_metric_judges_even_where_nothing_is_chosen(
 ) -> None:
     (tmp_path / "m.py").write_text("def f(a, b): return 0.5")
     with pytest.raises(VerifyError, match=r"an error of 0\.5 by --metric, above the 0\.05"):
-        api.optimize(model, options(data, metric=f"{tmp_path / 'm.py'}:f", keep="legal"))
+        api.optimize(model, options(data, metric=f"{tmp_path / 'm.py'}:f", keep="all"))
 
 
 @pytest.mark.parametrize(

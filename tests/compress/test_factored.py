@@ -72,7 +72,7 @@ def convolution(path: Path, kernel: int, stride: int, norm: bool) -> Path:
 
 
 def options(folder: Path, **more: Any) -> Options:
-    settings: dict[str, Any] = {"low_rank": 1.0, "max_error": 0.1, "keep": "legal", **more}
+    settings: dict[str, Any] = {"low_rank": 1.0, "max_error": 0.1, "keep": "all", **more}
     return Options(data=folder / "seen.npz", threads=(1,), **settings)
 
 

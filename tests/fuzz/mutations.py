@@ -81,7 +81,7 @@ def main(files: str, out: str, how: str) -> None:
         sys.stdout.write(json.dumps(what) + "\n")
         sys.stdout.flush()
 
-    options = Options(Path(out), keep="legal", verify=how == "verify")
+    options = Options(Path(out), keep="all", verify=how == "verify")
     paths = Path(files).read_text(encoding="utf-8").split("\n")
     for outcome in api.optimize_many(paths, options, lambda step: tell(step=step)):
         error = outcome.error

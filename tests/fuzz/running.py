@@ -1,4 +1,4 @@
-"""Many drawn models through ``--keep legal`` at once, and what became of each."""
+"""Many drawn models through ``--keep all`` at once, and what became of each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_steady(folder: Path, count: int, seed: int) -> tuple[list[Path], int]:
 
 def run_many(paths: Sequence[Path], out: Path) -> list[Ran]:
     """Optimize all, and hold each against its original with inputs of its own."""
-    outcomes = api.optimize_many(paths, Options(out, keep="legal"))
+    outcomes = api.optimize_many(paths, Options(out, keep="all"))
     with WorkerPool() as worker_pool:
         return [_ran(worker_pool, outcome) for outcome in outcomes]
 

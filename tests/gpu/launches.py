@@ -52,7 +52,7 @@ def launches(name: str, precision: str, folder: Path) -> tuple[list[Run], list[s
     path.unlink()
     sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
     cost = CostModel(GPU.machine(()), sizes)
-    options = Options(target="cuda:sm_90", keep="legal", precision=precision, max_error=1.0)
+    options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0)
     planner = Planner(model.graph, options, sizes, cost=cost)
     assembly, _ = planner.assembled(planner.plan)
     found = list[Run]()

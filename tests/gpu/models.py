@@ -55,7 +55,7 @@ def measured(name: str, precision: str, runs: int, folder: Path) -> str:
     """A line about a model."""
     path = make(name, folder)
     start = time.perf_counter()
-    options = Options(target="cuda", keep="legal", precision=precision)
+    options = Options(target="cuda", keep="all", precision=precision)
     report = api.optimize(path, options)
     built = time.perf_counter() - start
     head = f"{name:14} {precision:5} {report.status:9} error {report.error or 0:.1e}"

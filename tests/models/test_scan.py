@@ -40,7 +40,7 @@ def test_the_usual_one_has_thousands_of_operators() -> None:
     assert len(unrolled().graph.node) == 2512
 
 
-@pytest.mark.parametrize("keep", ["legal", "faster"])
+@pytest.mark.parametrize("keep", ["all", "faster"])
 def test_twice_the_steps_take_twice_the_work_to_plan(
     keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

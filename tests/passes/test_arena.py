@@ -40,7 +40,7 @@ def used_by(program: Program, temp: int) -> list[int]:
 def test_arenas_of_whole_models(name: str, tmp_path: Path) -> None:
     """At the planned sizes and at others the arena is at most 5 % larger than what is alive."""
     graph = load(make(name, tmp_path, hollow=True)).graph
-    options = Options(keep="legal", skip=(DEAD_CHANNELS,))  # weights are hollow: all are dead
+    options = Options(keep="all", skip=(DEAD_CHANNELS,))  # weights are hollow: all are dead
     planned = Planner(graph, options, PLANNED).plan().graph
     programs = [(r, lower(planned, r)) for r in planned.regions() if r.fused]
     assert max(len(p.temps) for _, p in programs) > 8

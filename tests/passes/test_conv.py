@@ -144,11 +144,11 @@ def test_one_and_three_axes() -> None:
     assert_same(net, graph, {"x": normal(2, 20, 31), "y": normal(2, 3, 5, 6, 7)})
 
 
-def test_plain_weights_stay() -> None:
+def test_weights_stay_without_prepacking() -> None:
     net, x = new()
     graph = net.graph(convolve(net, x, 20, 16))
     weights = set(graph.weights)
-    optimized(graph, every_phase(plain_weights=True))
+    optimized(graph, every_phase(prepack=False))
     assert only(graph, "FusedConv").params.layout.name == "plain" and set(graph.weights) == weights
 
 

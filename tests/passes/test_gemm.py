@@ -91,7 +91,7 @@ def test_a_matrix_others_need_is_read_in_place() -> None:
     assert_same(net, graph, {"i": np.array([[3, 5, 1]]), "z": normal(3, 24)})
 
 
-def test_plain_weights_leave_every_matrix() -> None:
+def test_without_prepacking_every_matrix_stays() -> None:
     net, x = new()
     weight = net.weight(24, N)
     graph = net.graph(net("MatMul", x, weight))

@@ -53,10 +53,10 @@ def test_products_of_one_matrix_share_its_panels() -> None:
     assert_same(net, graph, {"x": normal(5, 24)})
 
 
-def test_plain_weights_stay() -> None:
+def test_weights_stay_without_prepacking() -> None:
     net = Net()
     graph = net.graph(net("MatMul", net.input("x", "m", 24), net.weight(24, 20)))
-    optimized(graph, every_phase(plain_weights=True))
+    optimized(graph, every_phase(prepack=False))
     assert only(graph, "FusedGemm").params.layout == KN
 
 

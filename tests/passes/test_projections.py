@@ -112,7 +112,7 @@ def test_a_projection_with_an_activation_stays() -> None:
 def test_plain_matrices_stay_apart() -> None:
     net = Net()
     graph = net.graph(projected(net))
-    trace = optimized(graph, every_phase(plain_weights=True))
+    trace = optimized(graph, every_phase(prepack=False))
     assert "merge-projections" not in trace.applied()
     assert np.isfinite(evaluate(graph, {"x": X["x"]})[0]).all()
 

@@ -52,7 +52,7 @@ def model(path: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", SPELLED)
 def test_it_is_spelled_and_right(name: str, tmp_path: Path) -> None:
     path = model(tmp_path / f"{name.split()[0]}.onnx", SPELLED[name])
-    report = api.optimize(path, Options(keep="legal"))
+    report = api.optimize(path, Options(keep="all"))
     assert (report.status, all(row.kept for row in report.groups)) == ("passed", True)
     left = {node.op_type for node in onnx.load(report.output).graph.node}
     assert not left & {"FusedGemm", "FusedMatMul"} and "com.microsoft" not in {
@@ -70,7 +70,7 @@ def test_a_model_that_onnx_runtime_saved(level: str, tmp_path: Path) -> None:
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     options.optimized_model_filepath, options.log_severity_level = str(saved), 4
     ort.InferenceSession(path, options)
-    report = api.optimize(saved, Options(keep="legal"))
+    report = api.optimize(saved, Options(keep="all"))
     assert report.status in ("passed", "skipped") and all(row.kept for row in report.groups)
     if level == "ORT_ENABLE_EXTENDED":
         assert report.kernels == report.nodes_after

@@ -69,7 +69,7 @@ def unlowered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lenient")
 def test_the_run_goes_on_without_it(how: str, model: Path, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(how)
-    report = api.optimize(model, Options(keep="legal", target="cpu:scalar", skip=JOINING))
+    report = api.optimize(model, Options(keep="all", target="cpu:scalar", skip=JOINING))
     assert report.improved and report.status == "passed"
     assert [w for w in report.warnings if RULE in w] == [SENTENCE]
     assert RULE not in {group.rule for group in report.groups}
@@ -96,4 +96,4 @@ def test_the_command_shows_where_if_asked(model: Path, capsys: pytest.CaptureFix
 @pytest.mark.usefixtures("broken")
 def test_strictly_it_ends_the_run(model: Path) -> None:
     with pytest.raises(RuleError, match=RULE):
-        api.stages(model, "passes", Options(keep="legal"))
+        api.stages(model, "passes", Options(keep="all"))

@@ -83,7 +83,7 @@ def test_what_a_deadline_leaves() -> None:
 def outcome(tmp_path: Path, **options: Any) -> Any:
     """What became of a perceptron; the input's bytes are those of the output's model."""
     source, out = product(tmp_path / "m.onnx"), tmp_path / "out.onnx"
-    given = Options(output=out, threads=(1,), fresh=True, **options)
+    given = Options(output=out, threads=(1,), use_cache=False, **options)
     report = api.optimize(source, given)
     plain, result = onnx.load(source), onnx.load(out)
     assert [n.op_type for n in result.graph.node] == [n.op_type for n in plain.graph.node]
@@ -92,7 +92,7 @@ def outcome(tmp_path: Path, **options: Any) -> Any:
     return report
 
 
-@pytest.mark.parametrize("keep", ["faster", "legal"])
+@pytest.mark.parametrize("keep", ["faster", "all"])
 def test_a_plan_there_is_no_time_for_leaves_the_original(tmp_path: Path, keep: str) -> None:
     report = outcome(tmp_path, keep=keep, budget=1e-9)
     sentence = "planning was not finished in 5e-10 s, its share of the budget"
@@ -100,7 +100,7 @@ def test_a_plan_there_is_no_time_for_leaves_the_original(tmp_path: Path, keep: s
     assert sentence in report.warnings
 
 
-@pytest.mark.parametrize("keep", ["faster", "legal"])
+@pytest.mark.parametrize("keep", ["faster", "all"])
 def test_nothing_is_kept_that_there_was_no_time_to_verify(
     tmp_path: Path, keep: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,11 +145,11 @@ def test_a_plan_that_is_finished_stands_without_its_second_thoughts(
 def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
     net = Net()
     graph = net.graph(net("Relu", net.input("x", 64, 32)))
-    planner = Planner(graph, Options(keep="legal"), {}, deadline=Deadline(0.0, Time()))
+    planner = Planner(graph, Options(keep="all"), {}, deadline=Deadline(0.0, Time()))
     model, timed = SimpleNamespace(graph=graph), [SimpleNamespace(symbols={})]
     setting = SimpleNamespace(model=model, foundry=SimpleNamespace(target=None), planner=planner)
     chooser = SimpleNamespace(
-        setting=setting, inputs=SimpleNamespace(timed=timed), options=Options(keep="legal")
+        setting=setting, inputs=SimpleNamespace(timed=timed), options=Options(keep="all")
     )
     with pytest.raises(OutOfTime):
         Chooser.planner_of(cast(Any, chooser), {}).plan()

@@ -84,7 +84,7 @@ def test_the_report_says_what_was_used(tmp_path: Path) -> None:
     )
     net.graph(y)
     onnx.save(net.model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(keep="legal", threads=(1,)))
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all", threads=(1,)))
     used = {f"{row.weight}: {row.found}": row.used for row in report.findings}
     assert used["w0: 192 of 256 outputs zero"] == "dead-channels"
     (rest,) = (why for words, why in used.items() if "unstructured" in words)

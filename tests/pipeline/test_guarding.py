@@ -19,7 +19,7 @@ from tiny import answers, error_between, fed_too, product
 from tracea_graph import Options, Report, optimize
 from tracea_graph.commands.bench import BenchOptions, entrant
 from tracea_graph.commands.profile import profile
-from tracea_graph.commands.settle import settle, strip
+from tracea_graph.commands.retune import retune, strip
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, guards, load
@@ -27,7 +27,7 @@ from tracea_graph.pipeline import candidates, planning
 from tracea_graph.target import BACKENDS, Backend
 
 pytestmark = pytest.mark.compiler
-LEGAL = Options(keep="legal")
+UNTIMED = Options(keep="all")
 CLOSE = 1e-5
 CHANNELS, SIZE, LAYERS = 32, 20, 3
 
@@ -70,7 +70,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(original: Path) -> Report:
-    return optimize(original, LEGAL)
+    return optimize(original, UNTIMED)
 
 
 def weights(path: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_outputs_may_have_other_sizes_than_the_model_says(original: Path, tmp_pa
     model = onnx.load(original)
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, tmp_path / "m.onnx")
-    report = optimize(tmp_path / "m.onnx", LEGAL)
+    report = optimize(tmp_path / "m.onnx", UNTIMED)
     result, library = Path(report.output), Path(str(report.library))
     assert guards.is_guarded(load(result))
     for given in (x(images=3), x(images=3) | overrides(original)[1]):
@@ -187,7 +187,7 @@ def test_the_tools_see_through_it(original: Path, report: Report, tmp_path: Path
     result = Path(report.output)
     one = entrant(result)
     assert (one.kernels, one.nodes) == (2, 2)
-    compared = verify_models(original, result, LEGAL)
+    compared = verify_models(original, result, UNTIMED)
     assert compared.verification.status == "passed" and compared.kernels == one.kernels
     back = strip(result, tmp_path / "back.onnx").model
     for feeds in (x(), x() | overrides(original)[0]):
@@ -197,7 +197,7 @@ def test_the_tools_see_through_it(original: Path, report: Report, tmp_path: Path
         "Conv", "BatchNormalization", "Relu",
     }  # fmt: skip
     with pytest.raises(UsageError, match="optimize the original here instead"):
-        settle(result, LEGAL)
+        retune(result, UNTIMED)
 
 
 def test_a_profile_counts_nodes_in_the_branch_once(report: Report) -> None:
@@ -210,15 +210,15 @@ def test_a_profile_counts_nodes_in_the_branch_once(report: Report) -> None:
 def test_an_equal_run_from_a_lock_gives_equal_files(original: Path, tmp_path: Path) -> None:
     lock = tmp_path / "plan.json"
     outs = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
-    optimize(original, replace(LEGAL, output=outs[0], save_lock=lock))
-    optimize(original, replace(LEGAL, output=outs[1], lock=lock))
+    optimize(original, replace(UNTIMED, output=outs[0], save_lock=lock))
+    optimize(original, replace(UNTIMED, output=outs[1], lock=lock))
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
 def test_what_products_gain_needs_no_guard(tmp_path: Path) -> None:
     """They read weights as they lie; what is fed runs on kernels, too."""
     path = fed_too(product(tmp_path / "m.onnx", 64, 64, copies=2), "b0")
-    report = optimize(path, LEGAL)
+    report = optimize(path, UNTIMED)
     assert report.outcome == "improved" and not guards.is_guarded(load(Path(report.output)))
     rows = {"x": np.random.default_rng(1).standard_normal((5, 64), np.float32)}
     given = rows | {"b0": np.zeros(64, np.float32)}
@@ -230,7 +230,7 @@ def test_more_initializers_than_one_node_compares(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(BACKENDS[0]), "most_guarded", 2)
-    report = optimize(original, replace(LEGAL, output=tmp_path / "m.onnx"))
+    report = optimize(original, replace(UNTIMED, output=tmp_path / "m.onnx"))
     result, library = Path(report.output), Path(str(report.library))
     ops = [n.op_type.split("_")[0] for n in onnx.load(result).graph.node]
     count = -(-5 * LAYERS // 2)
@@ -242,7 +242,7 @@ def test_more_initializers_than_one_node_compares(
 def test_external_weights_are_stored_once(tmp_path: Path) -> None:
     """The reference of a default is the default itself, in a data file."""
     path = convolutions(tmp_path / "m.onnx", channels=512, external="weights.bin")
-    report = optimize(path, LEGAL)
+    report = optimize(path, UNTIMED)
     stored = {
         t.name: {e.key: e.value for e in t.external_data}
         for t in onnx.load(report.output, load_external_data=False).graph.initializer
@@ -264,13 +264,13 @@ def test_verification_sees_what_is_fed(
 
     guards_of = planning.guards_of
     monkeypatch.setattr(candidates, "guards_of", one_alone)
-    report = optimize(original, replace(LEGAL, output=tmp_path / "m.onnx"))
+    report = optimize(original, replace(UNTIMED, output=tmp_path / "m.onnx"))
     assert report.outcome == "kept original" and "fed" in report.reason
 
 
 def test_where_nothing_is_placed_the_original_is_kept(original: Path, tmp_path: Path) -> None:
     out = tmp_path / "m.onnx"
-    report = optimize(original, replace(LEGAL, only=("attention",), output=out))
+    report = optimize(original, replace(UNTIMED, only=("attention",), output=out))
     assert report.outcome == "kept original" and out.read_bytes() == original.read_bytes()
     told = json.loads(out.with_suffix(".json").read_text())
     assert any("--freeze-initializers" in w for w in told["warnings"])

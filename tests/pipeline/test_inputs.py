@@ -58,7 +58,7 @@ def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.Mo
         return compare(*args, **named)
 
     monkeypatch.setattr(judging, "compare", noted)
-    options = Options(tmp_path / "out", keep="legal", data=many(tmp_path, 30), threads=(1,))
+    options = Options(tmp_path / "out", keep="all", data=many(tmp_path, 30), threads=(1,))
     report = api.optimize(product(tmp_path / "m.onnx", K, K), options)
     assert report.status == "passed" and report.library
     labels = [asked[isa] for isa in asked if isa]
@@ -67,6 +67,6 @@ def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_metric_needs_something_to_measure(tmp_path: Path) -> None:
-    options = Options(metric="m.py:f", precision="bf16", keep="legal")
+    options = Options(metric="m.py:f", precision="bf16", keep="all")
     with pytest.raises(UsageError, match="--metric measures --low-rank and --prune"):
         api.optimize(product(tmp_path / "m.onnx", K, K), options)

@@ -17,7 +17,7 @@ from tracea_graph.check.verify import Verification
 from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.candidates import Built, Workshop
 
-KEEP = Options(keep="legal", only=("attention",))
+KEEP = Options(keep="all", only=("attention",))
 """Rules that cannot apply to a product, so that the original is kept."""
 X = {"x": np.random.default_rng(1).standard_normal((3, 48), np.float32)}
 
@@ -83,7 +83,7 @@ def test_where_links_fail_data_is_copied(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_earlier_result_gives_way_and_its_neighbours_stay(tmp_path: Path) -> None:
     original = product(tmp_path / "m.onnx", 1472, 1472, copies=2)
     neighbour = product(tmp_path / "n.onnx", 1472, 1472, copies=2, external="n.weights")
-    legal = Options(keep="legal", verify=False)
+    legal = Options(keep="all", verify=False)
     first, other = api.optimize(original, legal), api.optimize(neighbour, legal)
     assert first.data and first.library and other.data and other.data != first.data
     foreign = tmp_path / "m.tracea.ffffffffff.data"
@@ -104,7 +104,7 @@ def test_a_model_without_nodes_is_kept(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph([], "g", [x], [x])
     opsets = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(keep="legal"))
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all"))
     assert (report.outcome, report.nodes_before) == ("kept original", 0)
 
 
@@ -116,7 +116,7 @@ def test_inputs_the_original_rejects_are_named(tmp_path: Path) -> None:
     z = onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [7, "columns"])
     model.graph.output[0].CopyFrom(z)  # only for multiples of seven rows
     onnx.save(model, tmp_path / "m.onnx")
-    report = api.optimize(tmp_path / "m.onnx", Options(keep="legal"))
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all"))
     assert (report.outcome, report.status) == ("kept original", "inconclusive")
     assert "the original rejects every input tried" in report.reason
 
@@ -161,7 +161,7 @@ def test_where_even_the_plain_form_is_wrong_no_rewrite_is_looked_for(
     monkeypatch.setattr(Workshop, "build", noted)
     wrong = Verification("failed", "output 'y' with rows=1: it is off by 1")
     monkeypatch.setattr(judging, "compare", lambda *args, **more: wrong)
-    options = Options(keep="legal", target="cpu:scalar", skip=("blocks",))
+    options = Options(keep="all", target="cpu:scalar", skip=("blocks",))
     report = api.optimize(original, options)
     assert (report.outcome, report.library, len(built)) == ("kept original", None, 2)
     assert "no rewrite is to blame, but its plain form is wrong: output 'y'" in report.reason

@@ -213,7 +213,7 @@ def test_what_one_run_decided_holds_in_another_place(again: Run, decided: list[i
     assert "decided on" in again().reason and not decided
 
 
-@pytest.mark.parametrize("change", [{"fresh": True}, {"budget": 77.0}])
+@pytest.mark.parametrize("change", [{"use_cache": False}, {"budget": 77.0}])
 def test_what_differs_is_decided_anew(
     again: Run, decided: list[int], change: dict[str, Any]
 ) -> None:

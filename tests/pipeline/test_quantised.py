@@ -34,7 +34,7 @@ def test_only_what_comes_behind_is_rewritten(dynamic: bool, tmp_path: Path) -> N
     assert set(found.values()) == {
         f"{before!r} is rounded to integers, which one bit can tip over"
     }
-    plan = Planner(graph, Options(tmp_path, keep="legal"), {"n": 2}).plan()
+    plan = Planner(graph, Options(tmp_path, keep="all"), {"n": 2}).plan()
     left = ops(plan.graph)
     assert left[:2] == ["MatMul", "Relu"] and "Softmax" not in left
 
@@ -76,6 +76,6 @@ def test_what_trees_compare_stays_and_what_is_beside_them_does_not(tmp_path: Pat
     assert set(found.values()) == {
         "'turned' is compared with thresholds, which one bit can tip over"
     }
-    plan = Planner(graph, Options(tmp_path, keep="legal"), {"n": 2}).plan()
+    plan = Planner(graph, Options(tmp_path, keep="all"), {"n": 2}).plan()
     left = ops(plan.graph)
     assert "MatMul" in left and "FusedGemm" in left and "Relu" not in left

@@ -29,7 +29,7 @@ def test_models_share_one_library_and_each_has_its_own_files(
     models: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    outcomes = list(api.optimize_many(models, Options(out, keep="legal")))
+    outcomes = list(api.optimize_many(models, Options(out, keep="all")))
     assert [o.source for o in outcomes] == models and not [o.error for o in outcomes if o.error]
     reports = [o.report for o in outcomes if o.report]
     assert all((r.outcome, r.status) == ("improved", "passed") for r in reports)
@@ -47,16 +47,16 @@ def test_a_later_result_leaves_its_neighbours_library_alone(
     models: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    list(api.optimize_many(models, Options(out, keep="legal", verify=False)))
+    list(api.optimize_many(models, Options(out, keep="all", verify=False)))
     before = (out / "b.tracea.so").read_bytes()
-    api.optimize(models[0], Options(out, keep="legal", verify=False))
+    api.optimize(models[0], Options(out, keep="all", verify=False))
     assert (out / "b.tracea.so").read_bytes() == before != (out / "a.tracea.so").read_bytes()
     api.session(out / "b.tracea.onnx")
 
 
 def test_an_error_stops_only_its_model(models: list[Path], tmp_path: Path) -> None:
     models[1].write_bytes(models[1].read_bytes()[:99])
-    options = Options(tmp_path / "out", keep="legal", verify=False)
+    options = Options(tmp_path / "out", keep="all", verify=False)
     good, bad, last = api.optimize_many(models, options)
     assert isinstance(bad.error, ModelError) and bad.report is None
     assert good.report and good.report.kernels and last.report and last.report.kernels
@@ -66,7 +66,7 @@ def test_without_a_compiler_every_model_says_so(
     models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "false")
-    options = Options(tmp_path / "out", keep="legal", cache=tmp_path / "cache")
+    options = Options(tmp_path / "out", keep="all", cache=tmp_path / "cache")
     outcomes = list(api.optimize_many(models, options))
     assert all(isinstance(outcome.error, BuildError) for outcome in outcomes)
     assert not (tmp_path / "out").exists()
@@ -84,7 +84,7 @@ def test_a_model_that_kills_its_worker_keeps_its_original_and_the_others_go_on(
         return opened(worker, name, model, *args, **named)
 
     monkeypatch.setattr(Worker, "open", open_or_die)
-    outcomes = list(api.optimize_many(models, Options(tmp_path / "out", keep="legal")))
+    outcomes = list(api.optimize_many(models, Options(tmp_path / "out", keep="all")))
     first, *others = (o.report for o in outcomes)
     assert first is not None and first.outcome == "kept original"
     assert "SIGKILL" in first.reason
@@ -97,7 +97,7 @@ def test_real_inputs_lie_in_a_folder_under_the_models_names(
     data = tmp_path / "data"
     data.mkdir()
     np.savez(data / "a.npz", **X)  # type: ignore[arg-type]
-    options = Options(tmp_path / "out", keep="legal", data=data)
+    options = Options(tmp_path / "out", keep="all", data=data)
     first, _, last = (outcome.report for outcome in api.optimize_many(models, options))
     assert first is not None and first.bindings == ("data[0]",)
     assert last is not None and last.bindings != ("data[0]",)
@@ -108,7 +108,7 @@ def test_results_must_not_meet(models: list[Path], tmp_path: Path) -> None:
     other.mkdir()
     twin = product(other / "a.onnx")
     with pytest.raises(UsageError, match=r"are both written to .*a\.tracea\.onnx"):
-        api.optimize_many([models[0], twin], Options(tmp_path / "out", keep="legal"))
+        api.optimize_many([models[0], twin], Options(tmp_path / "out", keep="all"))
     assert not (tmp_path / "out").exists()
 
 
@@ -116,7 +116,7 @@ def test_the_command_line_takes_several(
     models: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = f"{tmp_path / 'out'}{os.sep}"
-    args = [*map(str, models), "-o", out, "--keep", "legal", "--no-verify"]
+    args = [*map(str, models), "-o", out, "--keep", "all", "--no-verify"]
     assert optimize_main(args) == 0
     assert capsys.readouterr().out.count("improved: ") == len(models)
     assert len(list((tmp_path / "out").glob("*.so"))) == len(models)

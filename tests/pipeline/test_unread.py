@@ -14,7 +14,7 @@ from tracea_graph.cli import optimize_main
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import reader
 
-LEGAL = Options(keep="legal", target="cpu:scalar")
+UNTIMED = Options(keep="all", target="cpu:scalar")
 
 
 def relu(path: Path, opset: int = 17) -> Path:
@@ -34,7 +34,7 @@ def broken_import(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_operator_set_older_than_can_be_read(tmp_path: Path) -> None:
     model = relu(tmp_path / "m.onnx", opset=6)
-    report = api.optimize(model, LEGAL)
+    report = api.optimize(model, UNTIMED)
     assert report.outcome == "kept original" and not report.warnings
     assert report.reason.startswith(
         "ONNX Runtime can read it, this tool cannot: opset 6 is not supported"
@@ -48,7 +48,7 @@ def test_an_operator_set_older_than_can_be_read(tmp_path: Path) -> None:
 def test_one_that_onnx_runtime_lacks_too_is_refused(tmp_path: Path) -> None:
     model = relu(tmp_path / "m.onnx", opset=1)
     with pytest.raises(ModelError, match="opset 1 is not supported"):
-        api.optimize(model, LEGAL)
+        api.optimize(model, UNTIMED)
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -62,7 +62,7 @@ def test_the_command_ends_well(
         relu(tmp_path / "b.onnx", opset=6),
     ]
     names = [str(model) for model in models]
-    assert optimize_main([*names, "--keep", "legal"]) == 0
+    assert optimize_main([*names, "--keep", "all"]) == 0
     said = capsys.readouterr().out
     assert said.count("kept original: ONNX Runtime can read it, this tool cannot: ") == 2
     broken_import(monkeypatch)
@@ -76,7 +76,7 @@ def test_strictly_a_bug_of_the_import_ends_the_run(
 ) -> None:
     broken_import(monkeypatch)
     with pytest.raises(KeyError, match="lost"):
-        api.optimize(relu(tmp_path / "m.onnx"), LEGAL)
+        api.optimize(relu(tmp_path / "m.onnx"), UNTIMED)
 
 
 def test_external_data_goes_along(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_external_data_goes_along(tmp_path: Path) -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=8)
     model, where = tmp_path / "m.onnx", {"location": "m.data", "size_threshold": 0}
     onnx.save(proto, model, save_as_external_data=True, **where)
-    report = api.optimize(model, Options(keep="legal", output=tmp_path / "out"))
+    report = api.optimize(model, Options(keep="all", output=tmp_path / "out"))
     assert report.outcome == "kept original"
     assert report.data is not None and Path(report.data).parent == tmp_path / "out"
     (y,) = api.session(report.output).run(None, {"x": np.eye(4, dtype=np.float32)})

@@ -1,4 +1,4 @@
-"""onnx's nets without weights through ``--keep legal``: all equal, all with kernels.
+"""onnx's nets without weights through ``--keep all``: all equal, all with kernels.
 
 Half of the small ones keep their trunks apart, so that inner values can be compared, the others
 are written as any user's are; slow runs do both with each.  Their weights are constants made at
@@ -47,7 +47,7 @@ def reports(
 ) -> list[Report]:
     models = chosen(request.param)
     # programs of many steps would hide the inner values
-    options = Options(tmp_path_factory.mktemp("light"), keep="legal", skip=("trunk", "blocks"))
+    options = Options(tmp_path_factory.mktemp("light"), keep="all", skip=("trunk", "blocks"))
     outcomes = list(api.optimize_many(models, options))
     assert not [outcome for outcome in outcomes if outcome.error]
     return [outcome.report for outcome in outcomes if outcome.report]
@@ -61,7 +61,7 @@ def test_there_are_nine() -> None:
 @pytest.mark.parametrize("kind", kinds("whole", "small"))
 def test_most_become_one_program(kind: str, tmp_path: Path) -> None:
     models = chosen(kind)
-    outcomes = list(api.optimize_many(models, Options(tmp_path, keep="legal")))
+    outcomes = list(api.optimize_many(models, Options(tmp_path, keep="all")))
     found = [outcome.report for outcome in outcomes if outcome.report]
     assert len(found) == len(models) and all(report.status == "passed" for report in found)
     assert sorted(report.kernels for report in found)[len(found) // 2] <= 4

@@ -1,4 +1,4 @@
-"""onnx's backend tests through ``--keep legal``: every result must answer as the original.
+"""onnx's backend tests through ``--keep all``: every result must answer as the original.
 
 All models share one library and a handful of processes.  What ONNX Runtime cannot load or run, or
 answers differently from onnx, has nothing to be equal to; the reasons are counted.
@@ -65,7 +65,7 @@ def run_all(folder: Path, only: slice) -> list[Ran]:
     for name in ("models", "data", "out"):
         (folder / name).mkdir()
     cases = write_cases(folder / "models", folder / "data", only)
-    options = Options(folder / "out", keep="legal", data=folder / "data")
+    options = Options(folder / "out", keep="all", data=folder / "data")
     outcomes = list(api.optimize_many([case.model for case in cases], options))
     with WorkerPool() as worker_pool:
         return [

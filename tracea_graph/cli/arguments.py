@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tracea_graph.cli.bench import add_bench
@@ -16,10 +18,17 @@ from tracea_graph.cli.sweep import add_sweep
 from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.errors import UsageError, close_match
-from tracea_graph.options import Options
+from tracea_graph.options import OPTIONS, Options
 from tracea_graph.version import VERSION, versions
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
+
+
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {f"--{old}": f"--{one.name}" for one in OPTIONS.values() for old in one.was}
+    | {"--settle": "--retune"}
+)
+"""Flags of earlier versions, and what they are called now."""
 
 
 class _Completion(argparse.Action):
@@ -55,9 +64,21 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = next((w for w in message.split() if w.startswith("--")), "")
         if message.startswith("unrecognized") and unknown:
-            near = close_match(unknown.partition("=")[0], self._option_string_actions)
-            raise UsageError(f"there is no option {unknown}{near or self._listing()}")
+            raise UsageError(f"there is no option {unknown}{self._near(unknown)}")
         raise UsageError(f"{message}{self._listing()}")
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """A subcommand says itself which words it does not know: it alone knows what is near."""
+        found, rest = super().parse_known_args(*args, **kwargs)
+        if rest and " " in self.prog:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+    def _near(self, unknown: str) -> str:
+        """The end of a sentence: the flag that may be meant, by its current name."""
+        flags = self._option_string_actions
+        renamed = {old: new for old, new in RENAMED.items() if new in flags}
+        return close_match(unknown.partition("=")[0], flags, renamed) or self._listing()
 
     def _listing(self) -> str:
         return f"; {self.prog} --help lists all options"

@@ -13,7 +13,7 @@ from tracea_graph.check.peers import PEERS
 from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
-from tracea_graph.commands.settle import settle
+from tracea_graph.commands.retune import retune
 from tracea_graph.errors import UsageError
 from tracea_graph.options import values
 from tracea_graph.pipeline.output import check_file, write_text
@@ -21,8 +21,8 @@ from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.views.bench import render_bench
 from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.profiling import Profile
+from tracea_graph.views.retune import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
-from tracea_graph.views.settlement import render_settlement
 
 __all__ = ["add_bench", "run_bench"]
 
@@ -38,7 +38,7 @@ def add_bench(commands: Any) -> None:
         description="Race models against the first of them in ONNX Runtime at all optimizations, "
         "in turn in one process. A result's library beside it is used; a single model is raced "
         "against NAME.tracea.onnx beside it. With --profile: where one model's time goes. With "
-        "--settle: keep of a result's kernels those that are faster on this machine.",
+        "--retune: measure a result's kernels on this machine and drop those that are not faster.",
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     groups = add_flags(parser, "bench")
@@ -48,9 +48,9 @@ def add_bench(commands: Any) -> None:
     group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
     group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
     group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
-    groups["settle"].add_argument(
-        "--settle", action="store_true",
-        help="measure one result's kernels here and rewrite it without those that lose",
+    groups["retune"].add_argument(
+        "--retune", action="store_true",
+        help="measure one result's kernels here and drop those that are not faster",
     )  # fmt: skip
 
 
@@ -71,8 +71,8 @@ def _add_measuring(group: Any) -> None:
 
 def run_bench(args: argparse.Namespace, console: Console) -> int:
     """Measure and print; the exit code.  Raises UsageError for impossible arguments."""
-    if args.settle:
-        return _settle(args, console)
+    if args.retune:
+        return _retune(args, console)
     options = _options(args)
     progress = Console(stderr=True, quiet=args.json, highlight=False)
     pictures = {kind: getattr(args, kind) for kind in _PICTURES if getattr(args, kind) is not None}
@@ -97,14 +97,14 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _settle(args: argparse.Namespace, console: Console) -> int:
+def _retune(args: argparse.Namespace, console: Console) -> int:
     if args.profile or len(args.models) > 1:
-        raise UsageError("--settle takes one result and no --profile")
+        raise UsageError("--retune takes one result and no --profile")
     options = made_options(args)
     progress = Console(stderr=True, quiet=args.json, highlight=False)
     with progress.status("starting") as status:
-        found = settle(args.models[0], options, status.update)
-    _show(console, found.to_json() if args.json else render_settlement(found))
+        found = retune(args.models[0], options, status.update)
+    _show(console, found.to_json() if args.json else render_retuned(found))
     return 0
 
 

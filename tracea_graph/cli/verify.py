@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from tracea_graph.cli.flags import add_flags, made_options
-from tracea_graph.commands.settle import strip
+from tracea_graph.commands.retune import strip
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import VerifyError
 from tracea_graph.options import values

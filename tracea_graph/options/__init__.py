@@ -111,7 +111,7 @@ class Options:
         "says so. Compiling, which is done once for a machine, and choosing smaller matrices come "
         "on top",
         also={
-            "bench": Use("longest time to settle (default: 60)", 60.0, "settle"),
+            "bench": Use("longest time to retune (default: 60)", 60.0, "retune"),
             "tune": Use("time to measure, such as 60, 60s or 5m (default: 60)", 60.0),
             "tune worker": Use("work so long", 30 * _DAY),
         },
@@ -162,8 +162,8 @@ class Options:
     )  # fmt: skip
 
     keep: str = option(
-        "faster", choices=("faster", "legal"), group=_REWRITING, locked=True,
-        help="faster: what was measured faster; legal: all that passes its checks, nothing timed",
+        "faster", choices=("faster", "all"), group=_REWRITING, locked=True,
+        help="faster: what was measured faster; all: all that passes its checks, nothing timed",
         more="keep what was measured faster, or all that passes its checks, untimed",
     )  # fmt: skip
     precision: str = option(
@@ -239,9 +239,9 @@ class Options:
         None, parse=Path, metavar="PLAN.json", group=_LOCKING, place=True,
         help="write all decisions to this file", more="write every decision of this run to a file",
     )  # fmt: skip
-    fresh: bool = option(
-        False, flag=True, group=_LOCKING, place=True,
-        help="tune and time again, whatever an equal earlier run decided",
+    use_cache: bool = option(
+        True, name="no-cache", flag=True, group=_LOCKING, place=True, was=("fresh",),
+        help="tune and time again, even if an equal earlier run has decided",
     )  # fmt: skip
     lock: Path | None = option(
         None, parse=Path, metavar="PLAN.json", group=_LOCKING, place=True,
@@ -254,10 +254,9 @@ class Options:
         help="no bodies: loading needs the library",
         more="write no function bodies: loading then needs the library",
     )  # fmt: skip
-    plain_weights: bool = option(
-        False, flag=True, group=_WRITING, locked=True,
-        help="keep weights as the original has them",
-        more="keep weights as the original stores them",
+    prepack: bool = option(
+        True, name="no-prepack", flag=True, group=_WRITING, locked=True, was=("plain-weights",),
+        help="store weights as the original does, not in the order kernels read them",
     )  # fmt: skip
     single_file: bool = option(
         False, flag=True, group=_WRITING, locked=True,

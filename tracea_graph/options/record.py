@@ -45,7 +45,7 @@ class Option:
     ``tracea-optimize``.
 
     ``place`` options change where things go, not what they are; a lock keeps ``locked`` ones; a
-    file cannot have one that is not ``in_file``.
+    file cannot have one that is not ``in_file``.  ``was`` are earlier names, for a hint.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Option:
     place: bool = False
     locked: bool = False
     in_file: bool = True
+    was: tuple[str, ...] = ()
 
     def check(self, value: Any) -> None:
         """Raises UsageError for a value that makes no sense."""

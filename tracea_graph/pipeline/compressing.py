@@ -425,7 +425,7 @@ def check_options(options: Options) -> None:
         raise UsageError(f"{what} needs a --max-error above 0, not {options.max_error:g}")
     for name, on in (
         ("--no-custom-ops", not options.custom_ops),
-        ("--plain-weights", options.plain_weights),
+        ("--no-prepack", not options.prepack),
         ("--no-verify", not options.verify),
         ("--lock", options.lock is not None),
         ("--save-lock", options.save_lock is not None),

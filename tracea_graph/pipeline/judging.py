@@ -380,7 +380,7 @@ class Judge:
         add up to what was verified: what they come to is looked at again, and what is left is
         raced as one.
         """
-        if candidate is None or self.options.keep == "legal" or self.lock or self.unmeasured:
+        if candidate is None or self.options.keep == "all" or self.lock or self.unmeasured:
             return candidate
         try:
             return self._timed_and_right(candidate)

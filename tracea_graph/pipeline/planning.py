@@ -107,12 +107,12 @@ class Planner:
         self.cost = cost
         self.scan = scan or WeightScan()
         request = Request(
-            options.precision, options.plain_weights, options.windows, compressed, self.scan
+            options.precision, options.prepack, options.windows, compressed, self.scan
         )
         every = self._every(request)
         named = every
-        if request.plain_weights:  # does without some rules, which may be named all the same
-            named = self._every(replace(request, plain_weights=False))
+        if not request.prepack:  # does without some rules, which may be named all the same
+            named = self._every(replace(request, prepack=True))
         known = {p.name for phase in named if not phase.always for p in phase.passes} | {*JOINING}
         for rule in (*options.only, *options.skip):
             if rule not in known:
@@ -217,7 +217,7 @@ class Planner:
 
     @property
     def _legal(self) -> bool:
-        return self._options.keep == "legal"
+        return self._options.keep == "all"
 
     def _price(self, region: Region) -> float:
         """Share of the budget a new kind of region takes; nothing where nothing is measured."""

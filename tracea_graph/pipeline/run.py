@@ -89,7 +89,7 @@ def read(run: Run) -> None:
     run.files = files_of(run.source)
     check_earlier(run.paths, run.files)
     run.memory = Memory.of(run.files, options, run.foundry.target)
-    if run.lock is None and not (run.fresh or options.fresh):
+    if run.lock is None and not run.fresh and options.use_cache:
         run.lock = run.memory.recall()
 
 

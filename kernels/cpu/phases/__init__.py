@@ -45,18 +45,17 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         SkipScatteredZeros(request.scan, few, twice),
     )
     pack = Phase("layouts", (PackMatrices(twice),))
-    changed = not request.plain_weights
     return (
         Phase("gates", (PackGates(),), always=True),
-        *((Phase("filters", (PackFilters(),)),) if changed else ()),
+        *((Phase("filters", (PackFilters(),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *MOVEMENT,
         *((Phase("compress", other),) if compressed else ()),
-        Phase("sparsity", (*(skipping if changed else ()), *near)),
-        *((pack,) if changed else ()),
+        Phase("sparsity", (*(skipping if request.prepack else ()), *near)),
+        *((pack,) if request.prepack else ()),
         *_lower(precision, tiles),
         Phase(CONNECT, (trunk.ConnectBlocks(),)),
     )

@@ -1,8 +1,8 @@
-"""Settling: on the machine a result runs on, its kernels are measured and those that lose go.
+"""Measure a result's kernels again on the machine it runs on, and drop those that lose.
 
-A result is written where it is built and runs elsewhere.  Plans, bodies and library are all here,
-so nothing is compiled: an operator type that is not faster gets its bodies back.  ``strip`` gives
-all of them back: the result as plain ONNX.
+A result may run on another machine than it was built on.  Plans, bodies and library are there,
+hence nothing is compiled: an operator type that is not faster gets its bodies back.  ``strip``
+gives all bodies back: the result as plain ONNX.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tracea_graph.scratch import Scratch
 from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions
-from tracea_graph.views.settlement import Settlement, SettlementRow
+from tracea_graph.views.retune import Retuned, RetunedRow
 
-__all__ = ["settle", "strip", "write_inlined"]
+__all__ = ["retune", "strip", "write_inlined"]
 
 Progress = Callable[[str], None]
 
 
-def settle(path: Path, options: Options, progress: Progress = lambda _: None) -> Settlement:
+def retune(path: Path, options: Options, progress: Progress = lambda _: None) -> Retuned:
     """Measure every operator type of a result here, and rewrite the file without those that lose.
 
     ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model is
@@ -49,12 +49,12 @@ def settle(path: Path, options: Options, progress: Progress = lambda _: None) ->
     if is_guarded(model):
         raise UsageError(
             f"{path} runs its kernels only while initializers have their defaults, and cannot be "
-            "settled: optimize the original here instead"
+            "retuned: optimize the original here instead"
         )
     calls, library = calls_of(model), entrant(path).library
     if not calls or library is None:
         missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
-        raise UsageError(f"{path} has no kernels to settle: {missing}")
+        raise UsageError(f"{path} has no kernels to retune: {missing}")
     feeds = gather_inputs(load(path, inline=True), options)
     with Scratch() as name:
         plain = Path(name, "plain.onnx")
@@ -69,7 +69,7 @@ def settle(path: Path, options: Options, progress: Progress = lambda _: None) ->
             threads=options.thread_counts, budget=options.budget,
         )  # fmt: skip
     progress("writing")
-    found = _settlement(path, variants, decision)
+    found = _retuned(path, variants, decision)
     if found.dropped:
         _rewrite(path, found)
     return found
@@ -119,9 +119,9 @@ def _check(
         raise VerifyError(f"{result.name} is not right on this machine: {found.sentence}")
 
 
-def _settlement(path: Path, variants: _Variants, decision: Decision) -> Settlement:
+def _retuned(path: Path, variants: _Variants, decision: Decision) -> Retuned:
     rows = tuple(
-        SettlementRow(
+        RetunedRow(
             v.group.key, len(v.group.rewrites), v.kept and decision.candidate is not None, v.reason
         )
         for v in decision.verdicts
@@ -132,10 +132,10 @@ def _settlement(path: Path, variants: _Variants, decision: Decision) -> Settleme
         if decision.candidate is not None
     }
     machine = host_fingerprint()
-    return Settlement(str(path), rows, total, versions(), machine, decision.notes)
+    return Retuned(str(path), rows, total, versions(), machine, decision.notes)
 
 
-def _rewrite(path: Path, found: Settlement) -> None:
+def _rewrite(path: Path, found: Retuned) -> None:
     """Replace the model, its data and its report; drop the library if nothing is left for it."""
     kept = frozenset(row.type for row in found.rows if row.kept)
     paths = Paths(path)
@@ -146,12 +146,12 @@ def _rewrite(path: Path, found: Settlement) -> None:
         stage.publish(written.data, paths.library if kept else None)
 
 
-def _report(stage: Stage, found: Settlement, data: Path | None) -> None:
-    """The report beside the model, with what was settled; a new one where there is none."""
+def _report(stage: Stage, found: Retuned, data: Path | None) -> None:
+    """The report beside the model, with what retuning found; a new one where there is none."""
     record: dict[str, Any] = {"versions": dict(found.versions)}
     if stage.paths.report.is_file():
         record = json.loads(stage.paths.report.read_text(encoding="utf-8"))
-    record |= {"data": data and data.name, "settled": found.to_dict()}
+    record |= {"data": data and data.name, "retuned": found.to_dict()}
     stage.report.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What settling a result found: which operator types stay on this machine, and why."""
+"""The result of ``bench --retune``: which operator types stay kernels on this machine, and why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.text import Text
 
 from tracea_graph.views.text import cell, new_table, plain
 
-__all__ = ["Settlement", "SettlementRow", "render_settlement"]
+__all__ = ["Retuned", "RetunedRow", "render_retuned"]
 
 
 @dataclass(frozen=True)
-class SettlementRow:
+class RetunedRow:
     """One operator type: how many nodes have it, whether they stay kernels, and why."""
 
     type: str
@@ -27,11 +27,11 @@ class SettlementRow:
 
 
 @dataclass(frozen=True)
-class Settlement:
+class Retuned:
     """``speedup`` is what stays against plain ONNX, by thread count and binding."""
 
     model: str
-    rows: tuple[SettlementRow, ...]
+    rows: tuple[RetunedRow, ...]
     speedup: Mapping[str, float]
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
@@ -51,12 +51,12 @@ class Settlement:
         return json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n"
 
 
-def render_settlement(found: Settlement) -> RenderableType:
+def render_retuned(found: Retuned) -> RenderableType:
     """A line about the whole, then one for each operator type."""
     return Group(*_parts(found))
 
 
-def _parts(found: Settlement) -> Iterator[RenderableType]:
+def _parts(found: Retuned) -> Iterator[RenderableType]:
     kept = len(found.rows) - len(found.dropped)
     change = "rewritten" if found.dropped else "unchanged"
     yield Text(

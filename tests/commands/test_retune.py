@@ -1,4 +1,4 @@
-"""``tracea bench --settle``: what loses here gets its body back, nothing is compiled."""
+"""``tracea bench --retune``: what loses here gets its body back, nothing is compiled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tracea_graph import Options, optimize
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.check.timing import Ratio
 from tracea_graph.cli import main
-from tracea_graph.commands import settle as settle_module
-from tracea_graph.commands.settle import settle, strip
+from tracea_graph.commands import retune as retune_module
+from tracea_graph.commands.retune import retune, strip
 from tracea_graph.errors import UsageError, VerifyError
 
 pytestmark = pytest.mark.compiler
@@ -30,7 +30,7 @@ CLOSE = 1e-5
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("built")
     model = transformer(folder)
-    optimize(model, Options(keep="legal", verify=False, skip=("blocks",)))
+    optimize(model, Options(keep="all", verify=False, skip=("blocks",)))
     return folder
 
 
@@ -60,7 +60,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Losing], None]:
             total = {(1, "x"): Ratio(1.02, 0.9, 1.1, 15, 1.02, 1.0, 1.0, 1.0)}
             return Decision(kept, verdicts, total, build(dropped) if kept else None)
 
-        monkeypatch.setattr(settle_module, "decide", decided)
+        monkeypatch.setattr(retune_module, "decide", decided)
 
     return lose
 
@@ -83,7 +83,7 @@ def test_a_type_that_loses_gets_its_bodies_back(
     losing(lambda t: t.startswith("FusedAttention"))
     library = deployed.with_suffix(".so").read_bytes()
     before = kinds(deployed)
-    found = settle(deployed, QUICK)
+    found = retune(deployed, QUICK)
     assert [t.split("_")[0] for t in found.dropped] == ["FusedAttention"]
     assert kinds(deployed) == before - {"FusedAttention"}
     assert deployed.with_suffix(".so").read_bytes() == library
@@ -91,17 +91,17 @@ def test_a_type_that_loses_gets_its_bodies_back(
     assert right(deployed, built / "tiny-bert.onnx", padded_text())
     onnx.checker.check_model(deployed, full_check=True)
     record = json.loads(deployed.with_suffix(".json").read_text())
-    assert record["settled"]["rows"] and record["data"] is None
+    assert record["retuned"]["rows"] and record["data"] is None
     assert {p.name.split(".")[-1] for p in deployed.parent.iterdir()} == {"onnx", "so", "json"}
 
 
-def test_a_second_run_settles_what_is_left(
+def test_a_second_run_retunes_what_is_left(
     deployed: Path, losing: Callable[[Losing], None]
 ) -> None:
     losing(lambda t: t.startswith("FusedAttention"))
-    settle(deployed, QUICK)
+    retune(deployed, QUICK)
     losing(lambda t: t.startswith("FusedGemm"))
-    settle(deployed, QUICK)
+    retune(deployed, QUICK)
     assert not kinds(deployed) & {"FusedAttention", "FusedGemm"}
     assert kinds(deployed)
 
@@ -110,7 +110,7 @@ def test_where_all_lose_plain_onnx_is_left(
     deployed: Path, built: Path, losing: Callable[[Losing], None]
 ) -> None:
     losing(lambda t: True)
-    assert not settle(deployed, QUICK).speedup
+    assert not retune(deployed, QUICK).speedup
     assert kinds(deployed) == set()
     assert not deployed.with_suffix(".so").exists()
     assert not onnx.load(deployed).functions
@@ -122,7 +122,7 @@ def test_where_none_loses_no_file_changes(
 ) -> None:
     losing(lambda t: False)
     before = {p: p.read_bytes() for p in deployed.parent.iterdir()}
-    assert settle(deployed, QUICK).dropped == ()
+    assert retune(deployed, QUICK).dropped == ()
     assert {p: p.read_bytes() for p in deployed.parent.iterdir()} == before
 
 
@@ -130,16 +130,16 @@ def test_large_weights_move_to_a_new_data_file(
     tmp_path: Path, losing: Callable[[Losing], None]
 ) -> None:
     original = product(tmp_path / "large.onnx", 1472, 1472, copies=2)
-    result = Path(optimize(original, Options(keep="legal", verify=False)).output)
+    result = Path(optimize(original, Options(keep="all", verify=False)).output)
     losing(lambda t: True)
-    settle(result, QUICK)
+    retune(result, QUICK)
     (data,) = tmp_path.glob("*.data")
     assert json.loads(result.with_suffix(".json").read_text())["data"] == data.name
     assert right(result, original, {"x": np.ones((3, 1472), np.float32)})
 
 
 def test_it_measures(deployed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ("bench", str(deployed), "--settle", "--threads", "1", "--budget", "10", "--json")
+    args = ("bench", str(deployed), "--retune", "--threads", "1", "--budget", "10", "--json")
     assert main(args) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     kept = {row["type"] for row in rows if row["kept"]}
@@ -147,17 +147,17 @@ def test_it_measures(deployed: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert kinds(deployed) == {t.split("_")[0] for t in kept}
 
 
-def test_what_cannot_be_settled_says_why(deployed: Path, built: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no kernels to settle: it is plain ONNX"):
-        settle(built / "tiny-bert.onnx", QUICK)
+def test_what_cannot_be_retuned_says_why(deployed: Path, built: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no kernels to retune: it is plain ONNX"):
+        retune(built / "tiny-bert.onnx", QUICK)
     library = deployed.with_suffix(".so")
     data = library.read_bytes()
     library.unlink()
-    with pytest.raises(UsageError, match=r"no kernels to settle: put tiny-bert\.tracea\.so"):
-        settle(deployed, QUICK)
+    with pytest.raises(UsageError, match=r"no kernels to retune: put tiny-bert\.tracea\.so"):
+        retune(deployed, QUICK)
     library.write_bytes(data[:-1])
     with pytest.raises(UsageError, match="is not the library"):
-        settle(deployed, QUICK)
+        retune(deployed, QUICK)
 
 
 def test_kernels_that_are_wrong_here_are_an_error(
@@ -171,8 +171,8 @@ def test_kernels_that_are_wrong_here_are_an_error(
         big.CopyFrom(onnx.numpy_helper.from_array(values, big.name))
         onnx.save(model, out)
 
-    monkeypatch.setattr(settle_module, "strip", wrong)
+    monkeypatch.setattr(retune_module, "strip", wrong)
     before = deployed.read_bytes()
     with pytest.raises(VerifyError, match="is not right on this machine"):
-        settle(deployed, QUICK)
+        retune(deployed, QUICK)
     assert deployed.read_bytes() == before
