@@ -2,7 +2,7 @@
 
 Every float32 value becomes a double.  Operators that ONNX Runtime has for float32 only stand
 between casts: what they round is all that is rounded.  InstanceNormalization, which cancels there
-what should not be there at all (x · s − mean · s), is spelled in others' words.
+what should not be there at all (x · s − mean · s), is decomposed, and so is LayerNormalization.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _widened(
                 attribute.i = _DOUBLE
         return [made]
     if node.op_type == "InstanceNormalization":
-        return _normalized(node, opset)
+        return _instance_normalized(node, opset)
+    if node.op_type == "LayerNormalization" and _over_last_axis(node):
+        return _normalized(node, *node.input, node.output[0], opset)
     if node.op_type == "If" or has_doubles(node.domain, node.op_type, opset):
         return [made]
     before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
@@ -82,30 +84,49 @@ def _widened(
     return [*before, made, *after]
 
 
-def _normalized(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+def _instance_normalized(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
     """An InstanceNormalization of doubles."""
     x, scale, bias = node.input
-    own, epsilon = f"{node.output[0]}__", next((a.f for a in node.attribute), 1e-5)
-    mean, end = ("ReduceMean", f", {own}last") if opset >= 18 else ("ReduceMean <axes = [2]>", "")
-    text = f"""
-        {own}last = Constant <value = int64[1] {{2}}> ()
+    own = f"{node.output[0]}__"
+    before = f"""
         {own}flat = Constant <value = int64[3] {{0, 0, -1}}> ()
         {own}channels = Constant <value = int64[3] {{1, -1, 1}}> ()
-        {own}epsilon = Constant <value = double {{{epsilon!r}}}> ()
         {own}size = Shape ({x})
         {own}rows = Reshape ({x}, {own}flat)
-        {own}mean = {mean} ({own}rows{end})
-        {own}off = Sub ({own}rows, {own}mean)
+        {own}scale = Reshape ({scale}, {own}channels)
+        {own}bias = Reshape ({bias}, {own}channels)"""
+    last = helper.make_node("Reshape", [f"{own}moved", f"{own}size"], [node.output[0]])
+    operands = (f"{own}rows", f"{own}scale", f"{own}bias", f"{own}moved")
+    return [*_nodes(before), *_normalized(node, *operands, opset), last]
+
+
+def _normalized(
+    node: onnx.NodeProto, x: str, scale: str, bias: str, y: str, opset: int
+) -> list[onnx.NodeProto]:
+    """A normalization over the last axis, by a sum for the mean and one for the variance."""
+    own = f"{node.output[0]}__"
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    mean, end = ("ReduceMean", f", {own}last") if opset >= 18 else ("ReduceMean <axes = [-1]>", "")
+    return _nodes(f"""
+        {own}last = Constant <value = int64[1] {{-1}}> ()
+        {own}epsilon = Constant <value = double {{{epsilon!r}}}> ()
+        {own}mean = {mean} ({x}{end})
+        {own}off = Sub ({x}, {own}mean)
         {own}square = Mul ({own}off, {own}off)
         {own}variance = {mean} ({own}square{end})
         {own}more = Add ({own}variance, {own}epsilon)
         {own}root = Sqrt ({own}more)
         {own}normal = Div ({own}off, {own}root)
-        {own}scale = Reshape ({scale}, {own}channels)
-        {own}bias = Reshape ({bias}, {own}channels)
-        {own}scaled = Mul ({own}normal, {own}scale)
-        {own}moved = Add ({own}scaled, {own}bias)
-        {node.output[0]} = Reshape ({own}moved, {own}size)"""
+        {own}scaled = Mul ({own}normal, {scale})
+        {y} = Add ({own}scaled, {bias})""")
+
+
+def _over_last_axis(node: onnx.NodeProto) -> bool:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    return axis == -1 and len(node.input) == 3 and len(node.output) == 1
+
+
+def _nodes(text: str) -> list[onnx.NodeProto]:
     return list(parser.parse_graph(f"g () => () {{ {text} }}").node)
 
 

@@ -3,9 +3,10 @@
 An answer is right if it is as near to ONNX Runtime's, optimizations off, as any must be.  If it
 is not, the original is asked again: with optimizations on, with inputs and then every value moved
 by a rounding or, once it overflows, lost (:mod:`.steadiness`), and in double precision
-(:mod:`.doubling`).  An element in whose kind these differ (a number, NaN, an infinity, an integer)
-says nothing.  Any other must be of that kind, and from the double no farther than four times the
-farthest of them, or than is allowed.
+(:mod:`.doubling`), there also with its sums in another order (:mod:`.conditioning`).  An element
+in whose kind these differ (a number, NaN, an infinity, an integer) says nothing.  Any other must
+be of that kind, and from the double no farther than four times the farthest of them, or than is
+allowed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import onnx
 from fuzz.deviating import deviating
 from fuzz.doubling import doubled
 from fuzz.judging import alike, settled
-from fuzz.steadiness import Array, brittle, jittered_twice, moved
+from fuzz.steadiness import Array, brittle, jittered_twice, moved, reordered_twice
 
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
@@ -64,6 +64,7 @@ class Original:
             others.append(self._asked(self._brittle, feed, "off"))
         wide = {n: a.astype("float64") if a.dtype == "float32" else a for n, a in feed.items()}
         double = self._asked(self._doubled, wide, "off")
+        others += [self._asked(path, wide, "off") for path in self._reordered]
         known = [answer for answer in others if answer is not None]
         trouble = settled(found, double or wanted, known)
         for other in self._deviating if trouble else ():
@@ -91,6 +92,11 @@ class Original:
     def _jittered(self) -> list[Path]:
         made = jittered_twice(onnx.load(self._path))
         return [self._saved(model, f"jittered{i}") for i, model in enumerate(made)]
+
+    @cached_property
+    def _reordered(self) -> list[Path]:
+        made = reordered_twice(onnx.load(self._path))
+        return [self._saved(model, f"reordered{i}") for i, model in enumerate(made)]
 
     @cached_property
     def _brittle(self) -> Path:

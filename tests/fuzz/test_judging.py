@@ -119,6 +119,77 @@ def test_a_model_that_rounds_inside_an_operator_does_not_stand() -> None:
     assert not steady(normalized(1, 1), images[1])
 
 
+def hidden_rows() -> onnx.ModelProto:
+    """LayerNormalization of rows of which a mask replaces every number by −1e9."""
+    nodes = [
+        helper.make_node("Where", ["keep", "x", "low"], ["masked"]),
+        helper.make_node("LayerNormalization", ["masked", "s", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "hidden",
+        [helper.make_tensor_value_info("keep", TensorProto.BOOL, [2, 1]),
+         helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 24])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.float32(-1e9), "low"),
+         numpy_helper.from_array(np.full(24, 0.5, np.float32), "s"),
+         numpy_helper.from_array(np.full(24, 0.3, np.float32), "b")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def test_a_cancelled_variance_excuses_its_own_row_only(tmp_path: Path) -> None:
+    """A mean that is one rounding off −1e9 turns the row into the bias plus or minus the scale."""
+    path = tmp_path / "hidden.onnx"
+    onnx.save(hidden_rows(), path)
+    x = np.random.default_rng(2).standard_normal((2, 24)).astype(np.float32)
+    feed = {"keep": np.array([[False], [True]]), "x": x}
+    assert not steady(hidden_rows(), {"": feed})
+    assert steady(hidden_rows(), {"": {**feed, "keep": np.array([[True], [True]])}})
+    with WorkerPool() as worker_pool:
+        original = Original(worker_pool, path)
+        wanted = original.answer(feed)
+        assert wanted is not None
+        for row, number, wrong in (
+            (0, 0.8, False),
+            (0, -0.2, False),
+            (0, 9, True),
+            (1, 0.8, True),
+        ):
+            found = {"y": wanted["y"].copy()}
+            found["y"][row] = number
+            assert bool(original.judge(found, wanted, feed)) == wrong
+
+
+def overflowing(op: str) -> onnx.ModelProto:
+    """1.5 of one number and −1.2 of its neighbour."""
+    w = np.array([1.5, -1.2], np.float32)
+    node = helper.make_node(op, ["x", "w"], ["y"])
+    graph = helper.make_graph(
+        [node], "overflowing",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w.reshape(1, 1, 1, 2), "w")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_only_sums_that_overflow_in_some_order_may_be_infinite(op: str, tmp_path: Path) -> None:
+    path = tmp_path / "overflowing.onnx"
+    onnx.save(overflowing(op), path)
+    low = np.finfo(np.float32).min
+    feed = {"x": np.array([[[[low, low, 1, 2], [1, low / 2, 1, 1]]]], np.float32)}
+    with WorkerPool() as worker_pool:
+        original = Original(worker_pool, path)
+        wanted = original.answer(feed)
+        assert wanted is not None
+        for number in (np.inf, -np.inf, np.nan):
+            for row, wrong in ((0, False), (1, True)):
+                found = {"y": wanted["y"].copy()}
+                found["y"][0, 0, row, 1] = number
+                assert bool(original.judge(found, wanted, feed)) == wrong
+
+
 def losing() -> onnx.ModelProto:
     """Maxima over x, and attention of h in order."""
     nodes = [
