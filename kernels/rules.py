@@ -16,8 +16,9 @@ class RuleNames:
     """Names of rules, by what they are for.
 
     ``rounding`` rules change numbers only.  ``fallback`` maps rules to those whose places they
-    take when these are not used; ``further`` maps rules to those they go on from.  ``reliefs`` are
-    sets of them to do without where all of it is too coarse: what costs least time first.
+    take when these are not used; ``further`` maps rules to those they go on from.
+    ``precision_fallbacks`` are sets of rules to do without where the error is too large, the
+    cheapest set first.
 
     ``row_tiling`` rules say how many rows the steps of a program make at a time, those that make
     most first; the first one's name is that of their phase.  ``packing`` rules only store a
@@ -27,7 +28,7 @@ class RuleNames:
     rounding: tuple[str, ...] = ()
     fallback: Mapping[str, str] = field(default_factory=lambda: _NONE)
     further: Mapping[str, str] = field(default_factory=lambda: _NONE)
-    reliefs: tuple[tuple[str, ...], ...] = ()
+    precision_fallbacks: tuple[tuple[str, ...], ...] = ()
     row_tiling: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
 

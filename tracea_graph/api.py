@@ -17,7 +17,7 @@ from tracea_graph.hardware import Decision
 from tracea_graph.onnx_io import library_of
 from tracea_graph.options import Options
 from tracea_graph.passes import JOINING
-from tracea_graph.pipeline.candidates import Foundry
+from tracea_graph.pipeline.candidates import LibraryBuilder
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.lock import read_lock
 from tracea_graph.pipeline.output import Paths, paths_of_all
@@ -126,7 +126,7 @@ def _together(
     options = lock.settle(options) if lock else options
     precision, notes = settle_precision(options.target, options.precision)
     options = replace(options, precision=precision)
-    foundry = Foundry(target_of(options.target, precision), options.environment)
+    libraries = LibraryBuilder(target_of(options.target, precision), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
     with Scratch() as name, ExitStack() as stack:
@@ -141,7 +141,7 @@ def _together(
                     paths,
                     options,
                     notes,
-                    foundry,
+                    libraries,
                     worker_pool,
                     folder,
                     lock,
@@ -153,7 +153,7 @@ def _together(
         if len(runs) > 1:
             progress(f"building one library for {len(runs)} models")
             planned = (r for r, e in zip(runs, errors, strict=True) if not (e or r.report))
-            foundry.stock((run.assembly for run in planned), Path(name, "all.so"))
+            libraries.build_shared((run.assembly for run in planned), Path(name, "all.so"))
         for error in errors:
             run = runs.pop(0)  # a run that is over takes no memory
             error = error or _failure(run, FINISHING)

@@ -20,13 +20,13 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 __all__ = [
-    "Blame",
     "BuildError",
     "CycleError",
     "GraphError",
     "ModelError",
     "OutOfTime",
     "RuleError",
+    "RuleErrorContext",
     "StillReadError",
     "TraceaError",
     "UsageError",
@@ -117,16 +117,16 @@ class RuleError(TraceaError):
         self.rule = rule
 
 
-class Blame:
-    """Names a ``rule`` in whatever is raised meanwhile, as a RuleError.
+class RuleErrorContext:
+    """Context manager that turns any exception into a RuleError naming ``rule``.
 
-    The rule may change on the way: questions are many, and entering a block is not free.
+    ``rule`` may be reassigned inside the block: entering a block for every question is not free.
     """
 
     def __init__(self, rule: str = "") -> None:
         self.rule = rule
 
-    def __enter__(self) -> Blame:
+    def __enter__(self) -> RuleErrorContext:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

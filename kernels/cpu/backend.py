@@ -26,7 +26,12 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.phases import phases
 from tracea_graph.kernels.cpu.phases.layouts import PACKED
-from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
+from tracea_graph.kernels.cpu.phases.precision import (
+    FALLBACK,
+    FURTHER,
+    LOWERING,
+    PRECISION_FALLBACKS,
+)
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
 from tracea_graph.kernels.cpu.schedules import SCHEDULES
 from tracea_graph.kernels.program import Call, OpType, Program
@@ -55,7 +60,7 @@ class CpuBackend:
     name = "cpu"
     caps = tuple(isa.name for isa in LEVELS)
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
-    rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, TILE_SIZES, (PACKED,))
+    rules = RuleNames(LOWERING, FALLBACK, FURTHER, PRECISION_FALLBACKS, TILE_SIZES, (PACKED,))
     most_guarded = MOST_GUARDED
     schedules: Schedules | None = SCHEDULES
     diagnostics: Diagnostics | None = DIAGNOSTICS

@@ -57,7 +57,7 @@ class GpuBackend:
     """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
 
     targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
-    rules = RuleNames(rounding=(NARROWING,), reliefs=((NARROWING,),))
+    rules = RuleNames(rounding=(NARROWING,), precision_fallbacks=((NARROWING,),))
     most_guarded = MOST_GUARDED
     caps = ()
     schedules: Schedules | None = None

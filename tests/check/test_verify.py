@@ -294,20 +294,20 @@ def test_errors_by_hand():
     assert errors(np.float32([1e-37]), np.float32([2e-37])).relative == pytest.approx(0.5)
 
 
-# ---- blame -----------------------------------------------------------------------------
+# ---- bisection -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("guilty", [{"r3"}, {"r0"}, {"r15"}, {"r2", "r13"}, {"r4", "r5", "r9"}])
-def test_bisection_finds_what_fails_together_in_few_calls(guilty):
+@pytest.mark.parametrize("culprits", [{"r3"}, {"r0"}, {"r15"}, {"r2", "r13"}, {"r4", "r5", "r9"}])
+def test_bisection_finds_what_fails_together_in_few_calls(culprits):
     calls: list[frozenset[str]] = []
 
     def fails(on: frozenset[str]) -> bool:
         calls.append(on)
-        return guilty <= on
+        return culprits <= on
 
     rewrites = [f"r{i}" for i in range(16)]
-    assert bisect(rewrites, fails) == guilty
-    assert len(calls) <= 1 + 2 * len(guilty) * 4 + 2
+    assert bisect(rewrites, fails) == culprits
+    assert len(calls) <= 1 + 2 * len(culprits) * 4 + 2
     assert len(calls) == len(set(calls)), "no set is built twice"
 
 
@@ -318,7 +318,7 @@ def test_bisection_without_patience_blames_all_after_one_call():
         calls.append(on)
         return "b" in on
 
-    assert bisect("abcd", fails, patient=lambda: False) == frozenset("abcd")
+    assert bisect("abcd", fails, has_time=lambda: False) == frozenset("abcd")
     assert len(calls) == 1
 
 

@@ -20,7 +20,7 @@ from tracea_graph.check import reference
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu.library import build_library
-from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.toolchain.cache import ObjectCache
 
 pytestmark = pytest.mark.compiler
@@ -234,7 +234,7 @@ def test_a_kernel_that_goes_wrong_is_dropped(
 def test_a_library_that_cannot_be_loaded_is_said_at_once(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs a library that is not there: no rewrite is to blame, so none is looked for."""
+    """It needs a library that is missing: no rewrite is the culprit, so there is no bisection."""
     gone, built = home / "libgone.so", list[Path | None]()
     subprocess.run(
         ["g++", "-shared", "-o", gone, "-Wl,-soname,libgone.so", "-x", "c++", "/dev/null"],
@@ -242,14 +242,14 @@ def test_a_library_that_cannot_be_loaded_is_said_at_once(
     )
     line = f'for a; do [ "$a" = -shared ] && set -- "$@" -Wl,--no-as-needed {gone}; done'
     monkeypatch.setenv("CXX", compiler(home, line))
-    write = Workshop.write
+    write = CandidateBuilder.write
 
-    def noted(*args: Any, **more: Any) -> Built:
+    def noted(*args: Any, **more: Any) -> BuiltModel:
         made = write(*args, **more)
         built.append(made.library)
         return made
 
-    monkeypatch.setattr(Workshop, "write", noted)
+    monkeypatch.setattr(CandidateBuilder, "write", noted)
     cache = cache_with_runtime(home / "cache")
     report = optimize("good.onnx", Options(keep="all", target="cpu:scalar", cache=cache))
     assert (report.outcome, report.library, len(built)) == ("kept original", None, 1)

@@ -9,7 +9,7 @@ from graphs import Net, every_phase, normal
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, RELIEFS
+from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, PRECISION_FALLBACKS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.rewrite import Limits, Trace, schedule
@@ -78,7 +78,7 @@ def test_what_bf16_is_too_coarse_for_goes_to_integers() -> None:
 
 
 def test_the_last_relief_is_without_any_rounding() -> None:
-    assert set(RELIEFS[-1]) == set(LOWERING)
+    assert set(PRECISION_FALLBACKS[-1]) == set(LOWERING)
     assert FALLBACK["int16-conv"] == "bf16-conv"
 
 

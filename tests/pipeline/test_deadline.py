@@ -20,11 +20,11 @@ from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
-from tracea_graph.pipeline import judging, run
+from tracea_graph.pipeline import evaluator, run
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Chooser
+from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
-from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.planning import Planner
 
 
@@ -104,12 +104,12 @@ def test_a_plan_there_is_no_time_for_leaves_the_original(tmp_path: Path, keep: s
 def test_nothing_is_kept_that_there_was_no_time_to_verify(
     tmp_path: Path, keep: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Late(Judge):
+    class Late(Evaluator):
         def verify(self, full: Any) -> Any:
             with self.deadline.within(0.0):
                 return super().verify(full)
 
-    monkeypatch.setattr(run, "Judge", Late)
+    monkeypatch.setattr(run, "Evaluator", Late)
     report = outcome(tmp_path, keep=keep)
     assert report.reason == "the budget of 180 s ran out before a result was verified"
 
@@ -117,13 +117,13 @@ def test_nothing_is_kept_that_there_was_no_time_to_verify(
 def test_nothing_is_kept_that_there_was_no_time_to_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Late(Judge):
+    class Late(Evaluator):
         def time(self, candidate: Any) -> Any:
             assert candidate is not None
             with self.deadline.within(0.0):
                 return super().time(candidate)
 
-    monkeypatch.setattr(run, "Judge", Late)
+    monkeypatch.setattr(run, "Evaluator", Late)
     assert outcome(tmp_path).reason == "the budget ran out before it was timed everywhere"
 
 
@@ -147,7 +147,7 @@ def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
     graph = net.graph(net("Relu", net.input("x", 64, 32)))
     planner = Planner(graph, Options(keep="all"), {}, deadline=Deadline(0.0, Time()))
     model, timed = SimpleNamespace(graph=graph), [SimpleNamespace(symbols={})]
-    setting = SimpleNamespace(model=model, foundry=SimpleNamespace(target=None), planner=planner)
+    setting = SimpleNamespace(model=model, libraries=SimpleNamespace(target=None), planner=planner)
     chooser = SimpleNamespace(
         setting=setting, inputs=SimpleNamespace(timed=timed), options=Options(keep="all")
     )
@@ -156,15 +156,15 @@ def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
 
 
 def test_time_that_runs_out_while_timing_is_said() -> None:
-    class Late(Judge):
+    class Late(Evaluator):
         def _faster(self, candidate: Any, apart: bool) -> Any:
             raise OutOfTime("planning took too long")
 
     nothing = cast(Any, None)
-    judge = Late(nothing, nothing, nothing, Options(), ("avx512",))
-    assert judge.time(cast(Any, SimpleNamespace())) is None
+    one = Late(nothing, nothing, nothing, Options(), ("avx512",))
+    assert one.time(cast(Any, SimpleNamespace())) is None
     said = "the budget of 180 s ran out before what is faster was measured and verified"
-    assert judge.reason == said
+    assert one.reason == said
 
 
 def test_a_worker_is_not_asked_when_there_is_no_time(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_worker_is_not_asked_when_there_is_no_time(tmp_path: Path) -> None:
         assert not worker.alive, "nobody waits for what it is at"
 
 
-class Blaming(Judge):
+class CountingEvaluator(Evaluator):
     """Wrong where ``e`` is on; each look takes four seconds."""
 
     def check(self, candidate: Any, isas: Any = (), labels: Any = None) -> Verification:
@@ -206,13 +206,13 @@ def full() -> Iterator[Any]:
 def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full: Any) -> None:
     nothing, time = cast(Any, None), Time()
     shop = cast(Any, SimpleNamespace(parts=lambda group: ()))
-    judge = Blaming(
+    one = CountingEvaluator(
         nothing, shop, nothing, Options(), ("avx512",), deadline=Deadline(budget, time)
     )
-    with judge._searching():
-        assert judge._blame(full) == set(dropped)
-    sentence = f"what is to blame was sought for {min(60.0, 0.3 * budget):.3g} s"
-    assert [cut.partition(":")[0] for cut in judge.deadline.cut] == [sentence] * (dropped != "e")
+    with one._bisection():
+        assert one._bisect(full) == set(dropped)
+    sentence = f"bisection stopped after {min(60.0, 0.3 * budget):.3g} s"
+    assert [cut.partition(":")[0] for cut in one.deadline.cut] == [sentence] * (dropped != "e")
     assert time.seconds <= 0.3 * budget + 4.0
 
 
@@ -224,36 +224,36 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[d
         asked.append({**given, "isa": given["env"]["TRACEA_ISA"]})
         return Verification(status if given["check"] else "passed", "")
 
-    monkeypatch.setattr(judging, "compare", compare)
-    monkeypatch.setattr(Judge, "_choices", lambda judge: {})
+    monkeypatch.setattr(evaluator, "compare", compare)
+    monkeypatch.setattr(Evaluator, "_choices", lambda _: {})
     return asked
 
 
-def a_judge(isas: tuple[str, ...], **more: Any) -> Judge:
+def an_evaluator(isas: tuple[str, ...], **more: Any) -> Evaluator:
     small, large = np.zeros(4, np.float32), np.zeros(400, np.float32)
     inputs = Inputs((), {}, {"n=400": {"x": large}, "n=1": {"x": small[:1]},
                              "n=4, padded": {"x": small}, "n=400, uniform": {"x": large}},
                     frozenset(("n=400, uniform",)))  # fmt: skip
     nothing = cast(Any, None)
-    judge = Judge(nothing, nothing, inputs, Options(), isas, **more)
-    judge._reference = Reference({}, {}, {}, (), (), {})
-    return judge
+    one = Evaluator(nothing, nothing, inputs, Options(), isas, **more)
+    one._reference = Reference({}, {}, {}, (), (), {})
+    return one
 
 
 BUILT = cast(Any, SimpleNamespace(model=None, library=Path("l")))
 
 
 def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, judge = looked_at(monkeypatch), a_judge(("scalar", "avx2"))
-    assert judge.check(BUILT).status == "passed"
+    asked, one = looked_at(monkeypatch), an_evaluator(("scalar", "avx2"))
+    assert one.check(BUILT).status == "passed"
     highest, lower = asked
     assert highest["isa"] == "avx2" and lower["isa"] == "scalar"
     assert highest["levels"] == ("off", "all") and set(lower["levels"]) == {"all"}
     assert not highest["spare"]
     assert set(lower["spare"]) == {"n=400", "n=1", "n=400, uniform"}, "all but the padded one"
-    with judge._searching():
-        judge.check(BUILT)
-    judge.check(BUILT)
+    with one._bisection():
+        one.check(BUILT)
+    one.check(BUILT)
     brief = [one["brief"] for one in asked]
     assert brief == [False, False, True, True, False, False], "who seeks asks only if it is wrong"
 
@@ -261,33 +261,33 @@ def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.Mon
 def test_other_levels_are_not_looked_at_where_the_highest_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, judge = looked_at(monkeypatch, "failed"), a_judge(("scalar", "avx2", "avx512"))
-    assert judge.check(BUILT).status == "failed"
+    asked, one = looked_at(monkeypatch, "failed"), an_evaluator(("scalar", "avx2", "avx512"))
+    assert one.check(BUILT).status == "failed"
     assert [one["isa"] for one in asked] == ["avx512"]
-    assert judge._failing == "avx512"
-    assert judge.check(BUILT, ("avx2", "scalar")).status == "passed"
+    assert one._failing == "avx512"
+    assert one.check(BUILT, ("avx2", "scalar")).status == "passed"
 
 
 def test_time_for_another_look_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
-    judge = a_judge(("scalar", "avx2"), deadline=Deadline(100.0, time))
+    one = an_evaluator(("scalar", "avx2"), deadline=Deadline(100.0, time))
     looked_at(monkeypatch)
-    compare = judging.compare
+    compare = evaluator.compare
 
     def slowly(*args: Any, **given: Any) -> Verification:
         time.seconds += 40.0 if given["env"]["TRACEA_ISA"] == "scalar" else 4.0
         return compare(*args, **given)
 
-    monkeypatch.setattr(judging, "compare", slowly)
-    judge.check(BUILT)
-    assert judge._budget == 100.0 - 44.0 - 4.0, "published files are verified at the highest level"
+    monkeypatch.setattr(evaluator, "compare", slowly)
+    one.check(BUILT)
+    assert one._budget == 100.0 - 44.0 - 4.0, "published files are verified at the highest level"
 
 
 def test_a_search_looks_at_no_feed_that_a_smaller_one_outdoes() -> None:
     def error(feed: str, relative: float) -> OutputError:
         return OutputError("y", feed, relative, relative, 1.0, 0.0, relative < 1e-2)
 
-    judge = a_judge(("avx2",))
+    one = an_evaluator(("avx2",))
     found = {"n=400": 2e-2, "n=1": 1e-3, "n=4, padded": 3e-2, "n=400, uniform": 4e-2}
-    judge.verification = Verification("failed", "", tuple(map(error, found, found.values())))
-    assert judge._telling() == {"n=400, uniform", "n=4, padded"}
+    one.verification = Verification("failed", "", tuple(map(error, found, found.values())))
+    assert one._failing_feeds() == {"n=400, uniform", "n=4, padded"}

@@ -14,7 +14,7 @@ from tracea_graph import Options, api
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline import judging
+from tracea_graph.pipeline import evaluator
 from tracea_graph.pipeline.inputs import gather_inputs
 
 K, ROWS = 64, 5
@@ -57,7 +57,7 @@ def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.Mo
         asked[named["env"].get("TRACEA_ISA", "")] = named["labels"]
         return compare(*args, **named)
 
-    monkeypatch.setattr(judging, "compare", noted)
+    monkeypatch.setattr(evaluator, "compare", noted)
     options = Options(tmp_path / "out", keep="all", data=many(tmp_path, 30), threads=(1,))
     report = api.optimize(product(tmp_path / "m.onnx", K, K), options)
     assert report.status == "passed" and report.library

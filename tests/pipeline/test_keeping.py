@@ -14,8 +14,8 @@ from tiny import answers, product
 
 from tracea_graph import Options, api
 from tracea_graph.check.verify import Verification
-from tracea_graph.pipeline import judging
-from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline import evaluator
+from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 
 KEEP = Options(keep="all", only=("attention",))
 """Rules that cannot apply to a product, so that the original is kept."""
@@ -152,16 +152,18 @@ def test_where_even_the_plain_form_is_wrong_no_rewrite_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, built = product(tmp_path / "m.onnx", 32, 32, copies=4), list[frozenset[str]]()
-    build = Workshop.build
+    build = CandidateBuilder.build
 
-    def noted(shop: Workshop, dropped: frozenset[str] = frozenset(), **more: Any) -> Built:
+    def noted(
+        shop: CandidateBuilder, dropped: frozenset[str] = frozenset(), **more: Any
+    ) -> BuiltModel:
         built.append(dropped)
         return build(shop, dropped, **more)
 
-    monkeypatch.setattr(Workshop, "build", noted)
+    monkeypatch.setattr(CandidateBuilder, "build", noted)
     wrong = Verification("failed", "output 'y' with rows=1: it is off by 1")
-    monkeypatch.setattr(judging, "compare", lambda *args, **more: wrong)
+    monkeypatch.setattr(evaluator, "compare", lambda *args, **more: wrong)
     options = Options(keep="all", target="cpu:scalar", skip=("blocks",))
     report = api.optimize(original, options)
     assert (report.outcome, report.library, len(built)) == ("kept original", None, 2)
-    assert "no rewrite is to blame, but its plain form is wrong: output 'y'" in report.reason
+    assert "no rewrite is the culprit: without any it is wrong too: output 'y'" in report.reason

@@ -16,7 +16,7 @@ from tracea_graph import Options, api
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
-from tracea_graph.pipeline import candidates, judging
+from tracea_graph.pipeline import candidates, evaluator
 from tracea_graph.tuning import Problem, Workload
 
 pytestmark = pytest.mark.compiler
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def locked(model: Path) -> Path:
     """``first.onnx`` and the plan it was made by."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "decide", all_but_the_first)
+        patch.setattr(evaluator, "decide", all_but_the_first)
         patch.setattr(candidates, "tune", other_drivers)
         patch.setattr(candidates, "tables", dict)
         plan = model.with_name("plan.json")
@@ -66,7 +66,7 @@ def locked(model: Path) -> Path:
 def test_the_same_plan_makes_the_same_files(
     model: Path, locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((judging, "decide"), (candidates, "tune")):
+    for module, name in ((evaluator, "decide"), (candidates, "tune")):
         monkeypatch.setattr(module, name, never)
     out = tmp_path / "again.onnx"
     report = api.optimize(model, Options(output=out, lock=locked))

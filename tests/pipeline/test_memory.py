@@ -21,7 +21,7 @@ from tracea_graph.check.timing import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
 from tracea_graph.onnx_io import external, writer
-from tracea_graph.pipeline import candidates, judging, memory
+from tracea_graph.pipeline import candidates, evaluator, memory
 from tracea_graph.views import Report
 
 pytestmark = pytest.mark.compiler
@@ -68,7 +68,7 @@ def runner(model: Path, folder: Path) -> Run:
 def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many groups were decided about in each run that decided; all are faster."""
     counts: list[int] = []
-    monkeypatch.setattr(judging, "decide", all_faster(counts))
+    monkeypatch.setattr(evaluator, "decide", all_faster(counts))
     return counts
 
 
@@ -82,7 +82,7 @@ def earlier(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The decision of one earlier run, in its folder."""
     folder = tmp_path_factory.mktemp("earlier")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "decide", all_faster([]))
+        patch.setattr(evaluator, "decide", all_faster([]))
         assert runner(model, folder)().improved
     return folder / "cache" / memory.FOLDER
 
@@ -133,7 +133,7 @@ def first(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an earlier run: its decision, and its result with a data file."""
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "decide", all_faster([]))
+        patch.setattr(evaluator, "decide", all_faster([]))
         patch.setattr(writer, "INLINE_LIMIT", 0)
         assert runner(model, folder)().improved
     return folder
@@ -264,13 +264,13 @@ def test_drivers_found_since_make_it_out_of_date(
 def test_a_result_that_is_wrong_now_is_decided_anew(
     again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare, wrong = judging.compare, [True]
+    compare, wrong = evaluator.compare, [True]
 
     def once(*given: Any, **named: Any) -> Any:
         found = compare(*given, **named)
         return replace(found, status="failed") if wrong and wrong.pop() else found
 
-    monkeypatch.setattr(judging, "compare", once)
+    monkeypatch.setattr(evaluator, "compare", once)
     report = again()
     assert report.improved and "decided on" not in report.reason and len(decided) == 1
 
@@ -296,7 +296,7 @@ def test_an_original_that_was_kept_is_judged_anew(
         verdicts = tuple(Verdict(g, False, "dropped: no gain") for g in groups)
         return Decision(frozenset(), verdicts, {(1, "default"): GAIN}, None)
 
-    monkeypatch.setattr(judging, "decide", none)
+    monkeypatch.setattr(evaluator, "decide", none)
     assert not run().improved and not run().improved
     assert len(counts) == 2 and not (tmp_path / "cache" / memory.FOLDER).exists()
 

@@ -12,8 +12,8 @@ from tracea_graph import Options
 from tracea_graph.check.timing import Ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES
-from tracea_graph.pipeline.candidates import Workshop
-from tracea_graph.pipeline.judging import fastest_tile_sizes
+from tracea_graph.pipeline.candidates import CandidateBuilder
+from tracea_graph.pipeline.evaluator import fastest_tile_sizes
 from tracea_graph.pipeline.planning import Plan, Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
@@ -59,15 +59,15 @@ def _values(made: Planner) -> list[str]:
 def test_the_largest_tiles_are_dropped_first(tmp_path: Path) -> None:
     made = planner()
     unused: Any = SimpleNamespace(guarded={})
-    workshop = Workshop(unused, Options(), made, unused, tmp_path)
-    workshop.plan()
-    (group,) = (g for g in workshop.plan()[0].groups if workshop.tile_sizes(g))
-    keys = workshop.tile_sizes(group)
+    builder = CandidateBuilder(unused, Options(), made, unused, tmp_path)
+    builder.plan()
+    (group,) = (g for g in builder.plan()[0].groups if builder.tile_sizes(g))
+    keys = builder.tile_sizes(group)
     assert len(keys) == len(TILE_SIZES) - 1
 
     def rows(*dropped: str) -> list[int]:
         """A recipe's ruling is enough to plan the same again."""
-        return rows_of(made.follow(workshop.recipe(frozenset(dropped)).ruling))
+        return rows_of(made.follow(builder.recipe(frozenset(dropped)).ruling))
 
     assert rows() > rows(keys[0]) > rows(keys[1]) > []
     assert rows(group) == rows(group, keys[0]) == []

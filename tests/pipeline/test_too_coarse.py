@@ -14,9 +14,9 @@ from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
 from tracea_graph.check.distance import Limits
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.options import Options
-from tracea_graph.pipeline import judging
+from tracea_graph.pipeline import evaluator
 from tracea_graph.pipeline.assembly import row_tiling_key
-from tracea_graph.pipeline.judging import Judge
+from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.target import BACKENDS
 
 COUNTS = {"bf16-conv": 20, "bf16": 8, "int16": 8}
@@ -30,12 +30,12 @@ class Shop:
 
     names = BACKENDS[0].rules
 
-    def lowered(self, rule: str) -> tuple[str, ...]:
+    def precision_keys(self, rule: str) -> tuple[str, ...]:
         return tuple(f"{rule} {i + 1}" for i in range(COUNTS.get(rule, 0)))
 
 
 @dataclass
-class Strict(Judge):
+class Strict(Evaluator):
     """Within tolerance without the first ``needed`` regions of ``rule``, and of all of ``too``."""
 
     rule: str = "bf16-conv"
@@ -43,7 +43,7 @@ class Strict(Judge):
     too: str = ""
     asked: int = 0
 
-    def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
+    def _fails(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
         self.asked += 1
         ends = {key.split()[0]: int(key.split()[1]) for key in dropped if " " in key}
         whole = not self.too or ends.get(self.too) == COUNTS[self.too]
@@ -53,7 +53,7 @@ class Strict(Judge):
 FEEDS = cast(Any, SimpleNamespace(bytes_of=lambda feed: 1))
 
 
-def judge(precision: str = "bf16", **more: Any) -> Strict:
+def strict(precision: str = "bf16", **more: Any) -> Strict:
     nothing = cast(Any, None)
     options = Options(precision=precision)
     failed = Verification("failed", "it was wrong", (), {}, Limits(1e-2))
@@ -63,8 +63,8 @@ def judge(precision: str = "bf16", **more: Any) -> Strict:
 
 @pytest.mark.parametrize("needed", range(1, 21))
 def test_the_front_stays_exact_as_far_as_needed(needed: int) -> None:
-    one = judge(needed=needed)
-    (key,) = one._too_coarse()
+    one = strict(needed=needed)
+    (key,) = one._precision_culprits()
     kept = int(key.split()[1])
     assert needed <= kept <= needed + 1
     assert one.asked <= 7
@@ -73,31 +73,31 @@ def test_the_front_stays_exact_as_far_as_needed(needed: int) -> None:
 
 
 def test_another_rule_where_the_first_is_not_to_blame() -> None:
-    (key,) = judge(rule="bf16", needed=3)._too_coarse()
+    (key,) = strict(rule="bf16", needed=3)._precision_culprits()
     assert key == "bf16 3"
 
 
 def test_two_rules_where_neither_is_enough() -> None:
-    one = judge(rule="bf16-conv", needed=6, too="bf16")
-    assert one._too_coarse() == {"bf16 8", "bf16-conv 6"}
+    one = strict(rule="bf16-conv", needed=6, too="bf16")
+    assert one._precision_culprits() == {"bf16 8", "bf16-conv 6"}
     assert one.warnings[0].startswith("without bf16, bf16-conv in 6 of 20 places: ")
 
 
 def test_what_costs_least_comes_back_last() -> None:
-    one = judge(rule="bf16", needed=5, too="bf16-conv")
-    assert one._too_coarse() == {"bf16 5", "bf16-conv 20"}
+    one = strict(rule="bf16", needed=5, too="bf16-conv")
+    assert one._precision_culprits() == {"bf16 5", "bf16-conv 20"}
 
 
 def test_float32_where_integers_are_too_coarse_as_well() -> None:
-    found = judge(rule="int16", needed=8, too="bf16-conv")._too_coarse()
+    found = strict(rule="int16", needed=8, too="bf16-conv")._precision_culprits()
     assert found == {"bf16 1", "bf16-conv 20", "int16 8"}, (
         "nothing speaks against products in bf16"
     )
 
 
 def test_nothing_where_no_rule_is_enough() -> None:
-    assert not judge(needed=21)._too_coarse()
-    assert not judge("fp32")._too_coarse()
+    assert not strict(needed=21)._precision_culprits()
+    assert not strict("fp32")._precision_culprits()
 
 
 # ---- after timing ------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Cancelling(Strict):
 
     def check(self, candidate: Any, isas: tuple[str, ...] = ()) -> Verification:
         alone = "slow" in candidate.dropped
-        failed = alone and self._wrong(candidate.dropped)
+        failed = alone and self._fails(candidate.dropped)
         return Verification("failed" if failed else "passed", "it was wrong", (), {}, Limits(1e-2))
 
 
@@ -136,8 +136,8 @@ def without_slow(
 
 
 def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "decide", without_slow)
-    monkeypatch.setattr(Judge, "_timed", lambda _: {})
+    monkeypatch.setattr(evaluator, "decide", without_slow)
+    monkeypatch.setattr(Evaluator, "_timed", lambda _: {})
     shop = Candidates()
     one = Cancelling(
         cast(Any, SimpleNamespace(path=Path("m"))), cast(Any, shop), cast(Any, None),
@@ -158,24 +158,24 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
     """Without i of 8 products the error is 1.25 - 0.1 i of what is allowed: i = 3 would do, but
     where that was too much for another level once, room is left."""
 
-    def check(judge: Judge, built: Any, isas: object, labels: object) -> Verification:
+    def check(_: Evaluator, built: Any, isas: object, labels: object) -> Verification:
         error = 1.25e-2 - 1e-3 * max(int(key.split()[1]) for key in built)
         passed = error <= 1e-2
         output = OutputError("y", "seed 0", error, error, 1.0, 0.0, passed)
         return Verification("passed" if passed else "failed", "", (output,), {}, Limits(1e-2))
 
-    monkeypatch.setattr(Judge, "check", check)
-    monkeypatch.setattr(Judge, "build", lambda judge, dropped: dropped)
-    monkeypatch.setattr(Shop, "lowered", lambda _, rule: EIGHT if rule == "bf16" else ())
+    monkeypatch.setattr(Evaluator, "check", check)
+    monkeypatch.setattr(Evaluator, "build", lambda _, dropped: dropped)
+    monkeypatch.setattr(Shop, "precision_keys", lambda _, rule: EIGHT if rule == "bf16" else ())
     nothing = cast(Any, None)
-    for guilty, options, kept in (
+    for culprits, options, kept in (
         (frozenset[str](), Options(precision="bf16"), 3),
         (frozenset(("bf16 1",)), Options(precision="bf16"), 4),
         (frozenset(("bf16 1",)), Options(precision="bf16", atol=1.0), 3),
     ):
-        one = Judge(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), guilty=guilty)
+        one = Evaluator(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), culprits=culprits)
         one.verification = Verification("failed", "it was wrong", (), {}, Limits(1e-2))
-        assert one._too_coarse() == {f"bf16 {kept}"}
+        assert one._precision_culprits() == {f"bf16 {kept}"}
 
 
 def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
@@ -186,26 +186,26 @@ def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
 
     asked = list[frozenset[str] | None]()
 
-    def check(judge: Judge, built: object, isas: object, labels: frozenset[str] | None) -> Any:
+    def check(_: Evaluator, built: object, isas: object, labels: frozenset[str] | None) -> Any:
         asked.append(labels)
         return Verification("passed", "")
 
-    monkeypatch.setattr(Judge, "check", check)
-    monkeypatch.setattr(Judge, "build", lambda judge, dropped: None)
-    one = judge()
+    monkeypatch.setattr(Evaluator, "check", check)
+    monkeypatch.setattr(Evaluator, "build", lambda _, dropped: None)
+    one = strict()
     outputs = tuple(error(f"data[{i}]", i * 1e-3) for i in range(30))
     one.verification = Verification("failed", "it was wrong", outputs)
-    assert not Judge._wrong(one, frozenset())
+    assert not Evaluator._fails(one, frozenset())
     one.verification = Verification("failed", "it does not run")
-    assert not Judge._wrong(one, frozenset())
+    assert not Evaluator._fails(one, frozenset())
     assert asked == [{"data[29]", "data[28]", "data[27]", "data[26]"}, None]
 
 
 @dataclass
-class Turning(Judge):
+class Turning(Evaluator):
     """Wrong as long as program ``a`` has row tiles."""
 
-    def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
+    def _fails(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
         return dropped.isdisjoint({"a", row_tiling_key("a")})
 
 
@@ -215,4 +215,4 @@ def test_a_program_stays_where_its_turns_alone_are_wrong() -> None:
     one = Turning(nothing, shop, nothing, Options(), ("avx512",))
     groups = dict.fromkeys(("a", row_tiling_key("a"), "b"), ())
     full = cast(Any, SimpleNamespace(assembly=SimpleNamespace(groups=groups)))
-    assert one._blame(full) == {row_tiling_key("a")}
+    assert one._bisect(full) == {row_tiling_key("a")}

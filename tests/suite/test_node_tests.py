@@ -114,7 +114,7 @@ def test_only_old_opsets_are_refused(suite: Suite) -> None:
 
 
 def test_nothing_is_dropped(suite: Suite) -> None:
-    """Every rewrite of a model that ONNX Runtime runs is right, so none is ever to blame."""
+    """Every rewrite of a model that ONNX Runtime runs is right, so there never is a culprit."""
     dropped = {
         r.case.name
         for r in suite[1]

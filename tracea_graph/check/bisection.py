@@ -1,4 +1,4 @@
-"""Which rewrites are to blame when all of them together fail."""
+"""Find the faulty rewrites when all of them together fail."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ __all__ = ["bisect"]
 def bisect(
     rewrites: Sequence[str],
     fails: Callable[[frozenset[str]], bool],
-    patient: Callable[[], bool] = lambda: True,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> frozenset[str]:
-    """A smallest set of rewrites that fails together (QuickXplain, Junker 2004).
+    """Return a minimal set of rewrites that fails together (QuickXplain, Junker 2004).
 
     ``fails(on)`` builds and verifies with just the rewrites in ``on``; it must be False for none.
-    No rewrite can be left out of the result.  One guilty rewrite of n costs about 2·log2(n)
-    calls.  Empty if all of them together do not fail.  As soon as ``patient()`` is False, asked
-    before and after each call, the smallest set that was seen to fail: what a call says is not
-    believed if patience ended meanwhile.
+    No rewrite can be left out of the result.  One faulty rewrite of n costs about 2·log2(n)
+    calls.  The result is empty if all rewrites together do not fail.  ``has_time()`` is asked
+    before and after each call; once it is False, the smallest set seen to fail so far is
+    returned, and the verdict of a call that time ran out on is ignored.
     """
     known = frozenset(rewrites)
-    if not rewrites or (not fails(known) and patient()):
+    if not rewrites or (not fails(known) and has_time()):
         return frozenset()
 
     def fails_in_time(on: frozenset[str]) -> bool:
         nonlocal known
-        failed = patient() and fails(on)
-        if not patient():
-            raise _OutOfPatience
+        failed = has_time() and fails(on)
+        if not has_time():
+            raise _OutOfTime
         known = on if failed else known
         return failed
 
-    def blame(sure: frozenset[str], fresh: bool, rest: tuple[str, ...]) -> frozenset[str]:
-        """What of ``rest`` is needed to fail beside ``sure``; ``fresh`` if ``sure`` just grew."""
-        if fresh and fails_in_time(sure):
+    def minimal(sure: frozenset[str], grown: bool, rest: tuple[str, ...]) -> frozenset[str]:
+        """The part of ``rest`` that fails with ``sure``; ``grown`` if ``sure`` just grew."""
+        if grown and fails_in_time(sure):
             return frozenset()
         if len(rest) == 1:
             return frozenset(rest)
         first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
-        right = blame(sure | set(first), True, second)
-        left = blame(sure | right, bool(right), first)
+        right = minimal(sure | set(first), True, second)
+        left = minimal(sure | right, bool(right), first)
         return left | right
 
     try:
-        return blame(frozenset(), False, tuple(dict.fromkeys(rewrites)))
-    except _OutOfPatience:
+        return minimal(frozenset(), False, tuple(dict.fromkeys(rewrites)))
+    except _OutOfTime:
         return known
 
 
-class _OutOfPatience(Exception):
-    """Looking further is not worth the time."""
+class _OutOfTime(Exception):
+    """The time for the search is up."""

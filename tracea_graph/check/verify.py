@@ -68,7 +68,7 @@ class Verification:
 
     ``outputs`` has one entry per output and feed; ``rejected`` names the feeds the original
     refused and what it said; ``loads`` is False if the library was refused before any node of
-    the model was looked at: no rewrite is to blame then.
+    the model was looked at: no rewrite is the culprit then.
     """
 
     status: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracea_graph.errors import Blame, GraphError
+from tracea_graph.errors import GraphError, RuleErrorContext
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.onnx_io import Function
@@ -167,7 +167,7 @@ def assemble(graph: TileGraph, backend: Backend) -> Assembly:
     for region in graph.regions():
         if not region.fused:
             continue
-        with Blame(region.rule):
+        with RuleErrorContext(region.rule):
             program = backend.lower(graph, region)
             body = bodies.setdefault(region.params, region.params.body(graph.opset))
             try:

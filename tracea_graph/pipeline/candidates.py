@@ -1,4 +1,4 @@
-"""Candidates: complete results on disk, each with some groups of rewrites left out."""
+"""Build candidates: complete results on disk, each with some groups of rewrites left out."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tracea_graph.toolchain import Library
 from tracea_graph.tuning import Drivers, Task, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
-__all__ = ["Built", "Foundry", "Recipe", "Workshop"]
+__all__ = ["BuiltModel", "CandidateBuilder", "LibraryBuilder", "Recipe"]
 
 
-class Foundry:
-    """Builds libraries for assemblies, for the same target."""
+class LibraryBuilder:
+    """Builds the libraries of assemblies for one target, and shares one among many models."""
 
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target, self.environment = target, environment
@@ -43,10 +43,10 @@ class Foundry:
         self._chains: dict[int, Chain] = {}
         self._published: Path | None = None
 
-    def stock(self, assemblies: Iterable[Assembly], out: Path) -> None:
+    def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
         """Build one library, quickly, for all assemblies and whatever has no more than they have.
 
-        Where that fails each assembly gets its own, so that only the guilty one has none.
+        If that fails each assembly gets its own, so that only the faulty one has none.
         """
         for assembly in assemblies:
             self._types |= assembly.types
@@ -68,7 +68,7 @@ class Foundry:
         return replace(shared, path=out)
 
     def published(self, library: Library, place: Path) -> None:
-        """A library is in its final place: if it is the shared one, others can be links to it."""
+        """Note where a library was published; copies of the shared one then become links to it."""
         if self._shared is not None and library.sha256 == self._shared.sha256:
             self._published = place
 
@@ -118,7 +118,7 @@ _TUNING_SHARE = {"quick": 0.0, "default": 0.0, "thorough": 0.15}
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltModel:
     """A result on disk, with what went into it."""
 
     model: Path
@@ -140,13 +140,13 @@ class Recipe:
     drivers: Drivers
 
 
-class Workshop:
+class CandidateBuilder:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
-    A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
-    what is left is exactly what the passes would do without it.  One that only stores
-    numbers in another form is dropped by barring the rule that does: the plain form is what it is
-    judged against.  A ``locked`` recipe leaves nothing to decide.
+    A group of rewrites is dropped by freezing the operators it covers and planning again, so the
+    rest is exactly what the passes would do without it.  A group that only stores numbers in
+    another form is dropped by excluding the rule that does so there: it is compared with the
+    plain form.  With ``locked`` decisions nothing is left to decide.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class Workshop:
         model: Model,
         options: Options,
         planner: Planner,
-        foundry: Foundry,
+        libraries: LibraryBuilder,
         folder: Path,
         locked: Recipe | None = None,
     ) -> None:
         self.model, self.options, self.planner = model, options, planner
-        self.foundry, self.folder = foundry, folder
+        self.libraries, self.folder = libraries, folder
         self.seconds: dict[str, float] = {}
         self._frozen: dict[str, frozenset[str]] = {}
         self._rules: dict[str, tuple[str, ...]] = {}
@@ -213,7 +213,7 @@ class Workshop:
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
             rule = items[0].region.rule if group == items[0].group else self.names.row_tiling[0]
             if rule in (*FORMS, *self.names.forms):
-                self._rules[group] = _with_heirs(rule, self.names)
+                self._rules[group] = _with_fallbacks(rule, self.names)
         return assembly, plan
 
     def _fitting(
@@ -258,15 +258,15 @@ class Workshop:
                 key = f"{group} at {region.results[0]}"
                 found[key] = written
                 if region.rule in (*FORMS, *self.names.forms):
-                    self._rules[key] = _with_heirs(region.rule, self.names)
+                    self._rules[key] = _with_fallbacks(region.rule, self.names)
         if len(found) < 2:
             return ()
         self._frozen |= found
         return tuple(found)
 
-    def lowered(self, rule: str) -> tuple[str, ...]:
-        """Keys under which one rule that lowers precision can be dropped: in the first region it
-        was applied to, or would be without another, in the first two … everywhere."""
+    def precision_keys(self, rule: str) -> tuple[str, ...]:
+        """Keys that drop one precision-lowering rule: in the first region it was applied to (or
+        would be without another rule), in the first two … everywhere."""
         graph = self.planner.plan(apart=True).graph
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
@@ -313,7 +313,7 @@ class Workshop:
         assembly, _ = self.plan()
         options = self.options
         task = Task(
-            self.foundry.target.levels,
+            self.libraries.target.levels,
             options.thread_counts,
             min(_TUNING_SHARE[options.effort] * options.budget, seconds) * measure,
             seed=options.seed,
@@ -336,7 +336,7 @@ class Workshop:
         dropped: frozenset[str] = frozenset(),
         out: Path | None = None,
         earlier: DataFile | None = None,
-    ) -> Built:
+    ) -> BuiltModel:
         """A candidate, as it is to be published at ``out``, perhaps with ``earlier`` data.
 
         Without ``out`` it lies in the scratch folder, where all share one pool of weights.
@@ -351,19 +351,19 @@ class Workshop:
     def write(
         self, out: Path, assembly: Assembly, trace: Trace,
         pool: DataPool | None = None, earlier: DataFile | None = None,
-    ) -> Built:  # fmt: skip
+    ) -> BuiltModel:  # fmt: skip
         """Build the library and write the model at ``out``; no library if nothing was fused.
 
         Of a guarded model nothing is left then that could be compared: it is the original.
         """
         if self._guards and not assembly.placed:
             plain = write_original(self.model.path, out)
-            return Built(plain.model, plain.data, None, assembly, trace, None)
+            return BuiltModel(plain.model, plain.data, None, assembly, trace, None)
         library, library_path = None, None
         if assembly.types:
             start = time.perf_counter()
             library_path = out.with_suffix(".so")
-            library = self.foundry.library(assembly, library_path)
+            library = self.libraries.library(assembly, library_path)
             self._spent("build", start)
         start = time.perf_counter()
         domain = library.domain if library else ""
@@ -385,14 +385,14 @@ class Workshop:
             earlier=earlier,
         )
         self._spent("write", start)
-        return Built(
+        return BuiltModel(
             written.model, written.data, library_path, assembly, trace, library, written.stored
         )
 
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """The generated sources of an assembly's library, for people to read."""
         folder.mkdir(parents=True, exist_ok=True)
-        target, chains = self.foundry.target, assembly.chains.values()
+        target, chains = self.libraries.target, assembly.chains.values()
         for source in target.backend.sources(assembly.kernels, chains, target.levels):
             (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
 
@@ -400,8 +400,8 @@ class Workshop:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
 
-def _with_heirs(rule: str, names: RuleNames) -> tuple[str, ...]:
-    """A rule and those that would take its place: without them all, what is left is plain."""
+def _with_fallbacks(rule: str, names: RuleNames) -> tuple[str, ...]:
+    """A rule and its fallbacks: without all of them the region keeps its plain form."""
     if rule in names.row_tiling[:1]:
         return names.row_tiling
     first = names.further.get(rule, rule)

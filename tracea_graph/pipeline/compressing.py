@@ -45,7 +45,7 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
-from tracea_graph.pipeline.candidates import Built, Foundry, Workshop
+from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
 from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
@@ -65,7 +65,7 @@ class Gauge:
     threads: int
     _wanted: dict[str, Arrays] = field(default_factory=dict)
 
-    def error(self, built: Built, feeds: Mapping[str, Arrays]) -> float:
+    def error(self, built: BuiltModel, feeds: Mapping[str, Arrays]) -> float:
         """The largest error of a result over some inputs by name."""
         with Worker(limit=600.0) as worker:
             missing = feeds.keys() - self._wanted.keys()
@@ -96,7 +96,7 @@ class Setting:
     options: Options
     inputs: Inputs
     planner: Planner
-    foundry: Foundry
+    libraries: LibraryBuilder
     scratch: Path
     clock: Clock
 
@@ -273,7 +273,7 @@ class Chooser:
         """A planner that puts them in."""
         setting, symbols = self.setting, self.inputs.timed[0].symbols
         return Planner(
-            setting.model.graph, self.options, symbols, setting.foundry.target,
+            setting.model.graph, self.options, symbols, setting.libraries.target,
             setting.planner.cost, compressed, setting.planner.scan, setting.planner.deadline,
         )  # fmt: skip
 
@@ -286,8 +286,8 @@ class Chooser:
         planner = self.planner_of(self._compressed(layers, chosen))
         folder = setting.scratch / f"trial{trial}"
         folder.mkdir(parents=True, exist_ok=True)
-        workshop = Workshop(setting.model, self.options, planner, setting.foundry, folder)
-        return self.gauge.error(workshop.build(), self.parts.steer)
+        builder = CandidateBuilder(setting.model, self.options, planner, setting.libraries, folder)
+        return self.gauge.error(builder.build(), self.parts.steer)
 
     # ---- what is told ------------------------------------------------------------------
 
@@ -346,12 +346,12 @@ class Compression:
     rows: tuple[CompressionRow, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    measure: Callable[[Built], float] | None = None
-    steered: Callable[[Built], float] | None = None
+    measure: Callable[[BuiltModel], float] | None = None
+    steered: Callable[[BuiltModel], float] | None = None
     budget: float = 0.0
     own_metric: bool = False
 
-    def confirm(self, kept: Built | None) -> tuple[float | None, tuple[str, ...]]:
+    def confirm(self, kept: BuiltModel | None) -> tuple[float | None, tuple[str, ...]]:
         """The error of what is to be published on inputs that steered nothing, and a warning if
         it is above the budget there; None where nothing was chosen.
 

@@ -201,7 +201,7 @@ class Planner:
             min_gain_us=float("-inf") if self._legal else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
             check=self._options.environment.check,
-            patient=lambda: not self.deadline.over,
+            has_time=lambda: not self.deadline.over,
             lacks=self.backend.lacks,
         )
         phases = [p for p in self._phases if self._wanted(p, apart)]

@@ -21,11 +21,11 @@ from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.assembly import Assembly, Placed
-from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Compression
+from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
-from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, Stage, write_text
@@ -86,7 +86,7 @@ class Reporter:
             self.clock.step("scanning weights")
             self.findings = findings_of(self.model.graph, scan)
 
-    def confirm(self, kept: Built | None) -> None:
+    def confirm(self, kept: BuiltModel | None) -> None:
         """Measure what is to be published on inputs that steered nothing.
 
         Raises VerifyError as :meth:`Compression.confirm` does.
@@ -100,21 +100,25 @@ class Reporter:
         return self._count() != len(self.model.skeleton.graph.node)
 
     def publish(
-        self, kept: Built | None, judge: Judge, workshop: Workshop, stage: Stage
+        self,
+        kept: BuiltModel | None,
+        evaluator: Evaluator,
+        builder: CandidateBuilder,
+        stage: Stage,
     ) -> Report:
         """Stage the final files, write the report beside them, and move all into place."""
         if kept is None:
             final, library, model = None, None, stage.model
             data = write_original(self.model.path, model).data
         else:
-            final = self._final(kept, workshop, stage)
+            final = self._final(kept, builder, stage)
             data, library, model = final.data, final.library, final.model
             self.clock.step("confirming")
-            judge.confirm(final, kept)
-        report = self._report(kept, judge, data)
+            evaluator.confirm(final, kept)
+        report = self._report(kept, evaluator, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library, model)
-        recipe = workshop.recipe(judge.dropped if kept else frozenset())
+        recipe = builder.recipe(evaluator.dropped if kept else frozenset())
         groups = [asdict(row) for row in report.groups]
         lock = Lock.of(
             self.model.graph, self.options, self.levels, recipe, groups, kept is not None,
@@ -126,29 +130,29 @@ class Reporter:
             library_hash = final.built.sha256 if final.built else ""
             self.memory.keep(lock, report, library_hash, final.stored)
         if kept is not None and kept.built is not None:
-            workshop.foundry.published(kept.built, self.paths.library)
+            builder.libraries.published(kept.built, self.paths.library)
         return report
 
-    def _final(self, kept: Built, workshop: Workshop, stage: Stage) -> Built:
+    def _final(self, kept: BuiltModel, builder: CandidateBuilder, stage: Stage) -> BuiltModel:
         """The final model, staged; its library is the one that was measured."""
         staged = kept.model in (stage.model, stage.beside)
-        final = kept if staged else workshop.write(stage.model, kept.assembly, kept.trace)
+        final = kept if staged else builder.write(stage.model, kept.assembly, kept.trace)
         if self.options.keep_sources is not None:
-            workshop.write_sources(kept.assembly, self.options.keep_sources)
+            builder.write_sources(kept.assembly, self.options.keep_sources)
         return final
 
     # ---- the report --------------------------------------------------------------------
 
-    def _report(self, kept: Built | None, judge: Judge, data: Path | None) -> Report:
+    def _report(self, kept: BuiltModel | None, evaluator: Evaluator, data: Path | None) -> Report:
         self.clock.step("done")
-        check, timings = judge.verification, _timings(judge)
+        check, timings = evaluator.verification, _timings(evaluator)
         placed = kept.assembly.placed if kept else []
         before = len(self.model.skeleton.graph.node)
         return Report(
             input=str(self.model.path),
             output=str(self.paths.model),
             outcome="improved" if kept else "kept original",
-            reason=self._reason(kept, judge),
+            reason=self._reason(kept, evaluator),
             library=str(self.paths.library) if kept and kept.library else None,
             data=str(self.paths.model.with_name(data.name)) if data else None,
             domain=kept.built.domain if kept and kept.built else None,
@@ -161,7 +165,7 @@ class Reporter:
             floor=max((o.floor for o in check.outputs), default=None) if check else None,
             backend=kept.assembly.backend.name if kept and kept.library else "",
             levels=self.levels if kept and kept.library else (),
-            groups=self._groups(kept, judge),
+            groups=self._groups(kept, evaluator),
             rules=rule_rows(self.trace),
             savings=self._savings(kept),
             findings=self._findings(kept),
@@ -169,40 +173,40 @@ class Reporter:
             held_out=self.held_out,
             timings=timings if kept else (),
             tried=() if kept else timings,
-            warnings=(*self._warnings(judge), *self._faults(kept)),
+            warnings=(*self._warnings(evaluator), *self._faults(kept)),
             bindings=self.inputs.labels,
             notes=(
                 *self.inputs.notes,
                 *self.compression.notes,
-                *judge.notes,
+                *evaluator.notes,
                 *_skipped(kept),
                 *_compared(kept, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
             faults=tuple(self._faults(kept).values()),
-            seconds={**self.clock.seconds, **judge.workshop.seconds},
+            seconds={**self.clock.seconds, **evaluator.builder.seconds},
             versions=versions(),
             machine=dict(_machine()),
             manifest=dict(kept.built.manifest) if kept and kept.built else {},
         )
 
-    def _faults(self, kept: Built | None) -> dict[str, str]:
+    def _faults(self, kept: BuiltModel | None) -> dict[str, str]:
         """A warning and a traceback for every rule that raised, in the first plan or the last."""
         return {**self.trace.faults(), **(kept.trace.faults() if kept else {})}
 
-    def _findings(self, kept: Built | None) -> tuple[FindingRow, ...]:
+    def _findings(self, kept: BuiltModel | None) -> tuple[FindingRow, ...]:
         """What the weights hold; equal weights need no second look."""
         if self.lock and self.lock.recalled:
             return self.lock.findings
         trace = kept.trace if kept else self.trace
         return finding_rows(self.findings, trace, kept is not None)
 
-    def _savings(self, kept: Built | None) -> tuple[SavingRow, ...]:
+    def _savings(self, kept: BuiltModel | None) -> tuple[SavingRow, ...]:
         if self.assembly is None:
             return ()
         return saving_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
 
-    def _compressed(self, kept: Built | None) -> tuple[CompressionRow, ...]:
+    def _compressed(self, kept: BuiltModel | None) -> tuple[CompressionRow, ...]:
         """What was chosen for each layer, and whether it stayed."""
         placed = kept.assembly.placed if kept else []
         stored = [v for item in placed for v in item.region.operands]
@@ -219,19 +223,21 @@ class Reporter:
     def _unverified(self) -> str:
         return "nothing was rewritten" if self.options.verify else "--no-verify was given"
 
-    def _reason(self, kept: Built | None, judge: Judge) -> str:
+    def _reason(self, kept: BuiltModel | None, evaluator: Evaluator) -> str:
         if kept is None:
             locked = self.lock and f"{self.lock.where} says so"
-            return judge.reason or locked or next(iter(self.deadline.cut), "no rewrite applies")
+            return (
+                evaluator.reason or locked or next(iter(self.deadline.cut), "no rewrite applies")
+            )
         before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
         kind = "kernels" if kernels > 1 else "a kernel"
         which = f", {kernels} of them {kind}" if kernels else ""
-        because = self.lock.because if self.lock else gain_of(_timings(judge))
+        because = self.lock.because if self.lock else gain_of(_timings(evaluator))
         return f"{before} nodes became {after}{which}, {because}"
 
-    def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = [*self.notes, *self.compression.warnings, *self.told, *judge.warnings]
+    def _warnings(self, evaluator: Evaluator) -> tuple[str, ...]:
+        found = [*self.notes, *self.compression.warnings, *self.told, *evaluator.warnings]
         found += self.deadline.cut
         found += filter(None, (runtime_conflict(),))
         if is_result(self.model):
@@ -239,19 +245,21 @@ class Reporter:
             found.append(f"{name} is a result of this tool; give it the original for a better one")
         if self.model.unknown:
             found.append(fed_too(len(self.model.unknown)))
-        rejected = judge.verification.rejected if judge.verification else {}
+        rejected = evaluator.verification.rejected if evaluator.verification else {}
         for label in (label for label in self.inputs.timing if label in rejected):
             found.insert(0, f"the original rejects inputs with {label}: {_brief(rejected[label])}")
         return tuple(found)
 
-    def _groups(self, kept: Built | None, judge: Judge) -> tuple[GroupRow, ...]:
+    def _groups(self, kept: BuiltModel | None, evaluator: Evaluator) -> tuple[GroupRow, ...]:
         """What was decided about each group, in graph order; those that only formed later last.
 
         Of a recalled decision, what was found then.
         """
         if kept is not None and self.lock and self.lock.recalled:
             return self.lock.groups
-        verdicts = {v.group.key: v for v in judge.decision.verdicts} if judge.decision else {}
+        verdicts = (
+            {v.group.key: v for v in evaluator.decision.verdicts} if evaluator.decision else {}
+        )
         final = kept.assembly.groups if kept else {}
         planned = self.assembly.groups if self.assembly else {}
         rows = []
@@ -259,7 +267,9 @@ class Reporter:
             verdict, stays = verdicts.get(key), key in final
             gains = tuple(r.median for r in verdict.ratios.values()) if verdict else ()
             if verdict is None or verdict.kept != stays:
-                reason = _unjudged(stays, key in planned, judge.charges.get(key, ""), kept is None)
+                reason = _unjudged(
+                    stays, key in planned, evaluator.culprit_errors.get(key, ""), kept is None
+                )
             else:
                 reason = verdict.reason
             names = tuple(name for item in items for name in item.originals)
@@ -268,23 +278,23 @@ class Reporter:
         return tuple(rows)
 
 
-def _unjudged(stays: bool, planned: bool, charge: str, nothing_stays: bool) -> str:
-    """Why a group that was not timed by itself stays or goes; ``charge`` is what it did wrong."""
+def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> str:
+    """Why a group that was not timed by itself stays or goes; ``error`` is what it did wrong."""
     if stays:
         return "kept, not timed" if planned else "kept: formed when others were dropped"
-    if charge:
-        return f"dropped: with it, {charge}"
+    if error:
+        return f"dropped: with it, {error}"
     return "dropped with all others" if nothing_stays else "dropped: it needed others"
 
 
-def _timings(judge: Judge) -> tuple[TimingRow, ...]:
-    if judge.decision is None:
+def _timings(evaluator: Evaluator) -> tuple[TimingRow, ...]:
+    if evaluator.decision is None:
         return ()
     return tuple(
         TimingRow(
             threads, label, r.a_ms, r.b_ms, r.a_min, r.b_min, r.median, r.low, r.high, r.pairs
         )
-        for (threads, label), r in judge.decision.total.items()
+        for (threads, label), r in evaluator.decision.total.items()
     )
 
 
@@ -294,7 +304,7 @@ def _brief(said: str) -> str:
     return said.split("\n")[0][:200]
 
 
-def _compared(kept: Built | None, model: Model) -> tuple[str, ...]:
+def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
     """What becomes of initializers that are inputs as well."""
     if kept is None or not model.guarded:
         return ()
@@ -305,7 +315,7 @@ def _compared(kept: Built | None, model: Model) -> tuple[str, ...]:
     )
 
 
-def _skipped(kept: Built | None) -> tuple[str, ...]:
+def _skipped(kept: BuiltModel | None) -> tuple[str, ...]:
     """What skipping does to values that are not finite, where the kernels do not see to it."""
     return (_SKIPPED,) if kept and kept.trace.applied().get(DEAD_CHANNELS) else ()
 

@@ -11,12 +11,12 @@ from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.onnx_io import Model, files_of, load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.candidates import Built, Foundry, Workshop
+from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Setting
 from tracea_graph.pipeline.compressing import compress as choose_smaller
+from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs, gather_inputs
-from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, check_earlier, keep_unread, staging
@@ -45,7 +45,7 @@ class Run:
     paths: Paths
     options: Options
     notes: Sequence[str]
-    foundry: Foundry
+    libraries: LibraryBuilder
     worker_pool: WorkerPool | None
     scratch: Path
     lock: Lock | None
@@ -60,11 +60,11 @@ class Run:
     model: Model = field(init=False)  # read; with guarded initializers: choose
     inputs: Inputs = field(init=False)  # gather; with more feeds: choose
     reporter: Reporter = field(init=False)  # choose
-    workshop: Workshop = field(init=False)  # choose
-    judge: Judge = field(init=False)  # choose
+    builder: CandidateBuilder = field(init=False)  # choose
+    evaluator: Evaluator = field(init=False)  # choose
     assembly: Assembly = field(init=False)  # plan
     staged: Staged = field(init=False)  # build
-    candidate: Built | None = field(init=False)  # build; without what is wrong: verify
+    candidate: BuiltModel | None = field(init=False)  # build; without what is wrong: verify
 
     def anew(self) -> Run:
         """The run before its first stage, which an equal run's decision is not to spoil again."""
@@ -88,7 +88,7 @@ def read(run: Run) -> None:
         return
     run.files = files_of(run.source)
     check_earlier(run.paths, run.files)
-    run.memory = Memory.of(run.files, options, run.foundry.target)
+    run.memory = Memory.of(run.files, options, run.libraries.target)
     if run.lock is None and not run.fresh and options.use_cache:
         run.lock = run.memory.recall()
 
@@ -102,7 +102,12 @@ def gather(run: Run) -> None:
 def choose(run: Run) -> None:
     """Choose what to plan for: guarded initializers, and the smaller matrices asked for."""
     run.clock.step("planning")
-    options, target, lock, deadline = run.options, run.foundry.target, run.lock, run.deadline
+    options, target, lock, deadline = (
+        run.options,
+        run.libraries.target,
+        run.lock,
+        run.deadline,
+    )
     symbols = run.inputs.timed[0].symbols
     if lock is None:
         model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline)
@@ -113,31 +118,33 @@ def choose(run: Run) -> None:
     locked = lock.recipe(model.graph, target.levels) if lock else None
     with deadline.suspended():  # how far matrices shrink is what the user asked for
         smaller = choose_smaller(
-            Setting(model, options, run.inputs, planner, run.foundry, run.scratch, run.clock)
+            Setting(model, options, run.inputs, planner, run.libraries, run.scratch, run.clock)
         )
     run.inputs = overridden(model, smaller.inputs)
-    run.workshop = Workshop(model, options, smaller.planner, run.foundry, run.scratch, locked)
+    run.builder = CandidateBuilder(
+        model, options, smaller.planner, run.libraries, run.scratch, locked
+    )
     run.reporter = Reporter(
         run.paths, model, run.inputs, target.levels, options, run.notes, run.clock, smaller,
         deadline, lock, run.memory,
     )  # fmt: skip
-    run.judge = Judge(
-        model, run.workshop, run.inputs, options, target.levels, run.worker_pool, lock,
+    run.evaluator = Evaluator(
+        model, run.builder, run.inputs, options, target.levels, run.worker_pool, lock,
         bool(target.backend.unmeasured()), deadline,
     )  # fmt: skip
 
 
 def plan(run: Run) -> None:
     """Schedule rewrites by their predicted gain, and lower what they make to programs."""
-    lock, workshop = run.lock, run.workshop
+    lock, builder = run.lock, run.builder
     if lock and lock.improved:
-        run.judge.prepare()
-    run.assembly, trace = workshop.begin(run.deadline)
+        run.evaluator.prepare()
+    run.assembly, trace = builder.begin(run.deadline)
     if lock:
         lock.check(run.assembly)
         schedules = run.assembly.backend.schedules
-        workshop.use(lock.drivers(run.assembly.workloads(()), schedules))
-    scan = None if lock and lock.recalled else workshop.planner.scan
+        builder.use(lock.drivers(run.assembly.workloads(()), schedules))
+    scan = None if lock and lock.recalled else builder.planner.scan
     run.reporter.planned(run.assembly, trace, scan)
     run.clock.pause()
 
@@ -148,7 +155,7 @@ def tune(run: Run) -> None:
     run.clock.step("tuning")
     if run.options.keep == "faster" and (run.lock is None or run.lock.recalled):
         sizes = [b.symbols for b in run.inputs.timed]
-        run.workshop.tune(sizes, measure=run.lock is None, seconds=run.deadline.left)
+        run.builder.tune(sizes, measure=run.lock is None, seconds=run.deadline.left)
 
 
 def build(run: Run) -> None:
@@ -159,26 +166,26 @@ def build(run: Run) -> None:
     if not run.reporter.worth_building() or (lock is not None and not lock.improved):
         return
     earlier = lock.stored(run.paths) if lock else None
-    timed = run.options.keep == "faster" and not (lock or run.judge.unmeasured)
+    timed = run.options.keep == "faster" and not (lock or run.evaluator.unmeasured)
     out = None if timed else staged.model
     with run.deadline.suspended():  # compilers take their time once: what they made is kept
-        run.candidate = run.workshop.build(out=staged.beside if earlier else out, earlier=earlier)
+        run.candidate = run.builder.build(out=staged.beside if earlier else out, earlier=earlier)
 
 
 def verify(run: Run) -> None:
     """Compare the candidate with the original, and drop the rewrites that are wrong."""
     run.clock.step("verifying")
-    run.candidate = run.judge.verify(run.candidate)
+    run.candidate = run.evaluator.verify(run.candidate)
 
 
 def race(run: Run) -> None:
     """Time the candidate against the original, and drop the rewrites that are not faster."""
     run.clock.step("timing")
-    run.candidate = run.judge.time(run.candidate)
+    run.candidate = run.evaluator.time(run.candidate)
     run.reporter.confirm(run.candidate)
 
 
 def publish(run: Run) -> None:
     """Move the files into place, the report beside them."""
     run.clock.step("writing")
-    run.report = run.reporter.publish(run.candidate, run.judge, run.workshop, run.staged)
+    run.report = run.reporter.publish(run.candidate, run.evaluator, run.builder, run.staged)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.errors import Blame
+from tracea_graph.errors import RuleErrorContext
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Pass, Preview, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -59,9 +59,9 @@ class Memo:
             if graph.states(entry.seen) == entry.states:
                 return entry.said
         said: list[Answer] = []
-        with graph.watched() as seen, Blame() as blame:
+        with graph.watched() as seen, RuleErrorContext() as context:
             for p in passes:
-                name = blame.rule = p.name
+                name = context.rule = p.name
                 said += [(name, item) for item in p.propose(graph, region)]
         values = tuple(seen)
         new = _Entry(values, graph.states(values), tuple(said))

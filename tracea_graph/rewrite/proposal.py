@@ -117,7 +117,7 @@ class Limits:
 
     ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
     single rules.  ``max_error`` bounds the root of the summed squares of predicted errors, which
-    are independent roundings.  ``patient`` is asked again and again: scheduling ends with
+    are independent roundings.  ``has_time`` is asked again and again: scheduling ends with
     OutOfTime once it is False.  ``lacks`` says why nothing could run a fused region, "" where
     something can.
     """
@@ -129,7 +129,7 @@ class Limits:
     min_gain_us: float = 0.0
     max_error: float = float("inf")
     check: bool = False
-    patient: Callable[[], bool] = lambda: True
+    has_time: Callable[[], bool] = lambda: True
     lacks: Callable[[TileGraph, Region], str] = lambda graph, region: ""
 
 

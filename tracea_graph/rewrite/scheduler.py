@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from math import hypot
 
-from tracea_graph.errors import Blame, CycleError, GraphError, OutOfTime, StillReadError
+from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.memo import Memo
@@ -137,7 +137,7 @@ class _Run:
         self, region: Region, phase: int, passes: Sequence[Pass], key: Hashable = None
     ) -> None:
         """What passes of a phase, all of them unless there is a ``key``, say of a region."""
-        if not self.limits.patient():
+        if not self.limits.has_time():
             raise OutOfTime("planning took too long")
         if region.writes and self.constant.issuperset(region.writes):
             return
@@ -154,7 +154,7 @@ class _Run:
             if isinstance(item, Miss):
                 self.missed.setdefault(asked, {})[item] = None
                 continue
-            with Blame(name):
+            with RuleErrorContext(name):
                 site = Waiting(phase, item, self.gain(item))
             self.waiting.setdefault(asked, []).append(site)
             self.heap.push(self.graph, site)
@@ -182,7 +182,7 @@ class _Run:
             return False
         missing = (r for r in proposal.shared if self.graph.region(r.id) is None)
         new = (*proposal.new, *missing)
-        with Blame(rule):
+        with RuleErrorContext(rule):
             try:
                 self.graph.replace(proposal.old, new, proposal.specs, proposal.weights)
             except GraphError as error:
@@ -230,7 +230,7 @@ class _Run:
         """Why nothing could run one of its regions, "" where something can run them all."""
         preview = Preview(self.graph, proposal)
         fused = (r for r in (*proposal.new, *proposal.shared) if r.fused)
-        with Blame(proposal.rule):
+        with RuleErrorContext(proposal.rule):
             return next(filter(None, (self.limits.lacks(preview, r) for r in fused)), "")
 
     def is_taken(self, weight: Weight) -> bool:

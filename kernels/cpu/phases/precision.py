@@ -58,8 +58,8 @@ __all__ = [
     "FURTHER",
     "INT16_ERROR",
     "LOWERING",
+    "PRECISION_FALLBACKS",
     "PRODUCT_ERROR",
-    "RELIEFS",
     "ROUNDING",
     "AttentionInBf16",
     "GemmInBf16",
@@ -93,7 +93,7 @@ FALLBACK = MappingProxyType(
 """Rules that take what is left without another."""
 FURTHER = MappingProxyType({"bf16-depthwise": "bf16-conv"})
 """Rules that go on where another was applied."""
-RELIEFS = (
+PRECISION_FALLBACKS = (
     ("bf16-depthwise",), ("bf16",), ("bf16-attention",), ("bf16-conv",),
     ("bf16-depthwise", "bf16-conv"), ("bf16", "bf16-attention"),
     ("bf16", "bf16-depthwise", "bf16-conv"),
@@ -103,7 +103,7 @@ RELIEFS = (
     ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv", "bf16x2",
      "bf16x2-conv"),
 )  # fmt: skip
-"""What to do without where all of it is too coarse: what costs least time first."""
+"""Sets of rules to do without where the error is too large, the cheapest set first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS: Mapping[str, WeightLayout] = MappingProxyType({"bf16": PAIRS, "bf16-weights": MIXED})
 Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]

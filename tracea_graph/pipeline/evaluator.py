@@ -1,4 +1,4 @@
-"""Judging: a result is verified, blamed, timed, and thinned out until only what pays is left."""
+"""Verify and time candidates: drop rewrites that are wrong or not measured faster."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from tracea_graph.errors import BuildError, ModelError, OutOfTime, VerifyError, 
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import row_tiling_key
-from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
 
-__all__ = ["Judge", "fastest_tile_sizes", "relief"]
+__all__ = ["Evaluator", "fastest_tile_sizes", "precision_fallback"]
 
-_PATIENCE, _SEARCH_SHARE = 60.0, 0.3
-"""Seconds of one search for the rewrites to blame, and its share of the time that is left; after
-that all that could be to blame are dropped."""
-_SPENT = 0.9  # of what is allowed, where all of it was too much for another level or feed
-_TELLING = 4  # feeds a search for what is to blame looks at
-_METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
+_BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.3
+"""Limit of one bisection in seconds and as a share of the time left; when it is reached, every
+rewrite that may still be faulty is dropped."""
+_PRECISION_MARGIN = 0.9
+"""Of the tolerance, where an earlier fallback did not hold for another level or feed."""
+_BISECTION_FEEDS = 4  # feeds that a bisection runs
+_METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric decides
 
 
 @dataclass
-class Judge:
-    """Holds what was found out about one model's candidates.
+class Evaluator:
+    """Verify and time one model's candidates, and hold the results.
 
-    Kernels that are ``unmeasured`` cannot run here: what ONNX Runtime makes of the bodies is
-    verified, and nothing is timed.
+    Kernels that are ``unmeasured`` cannot run here: the function bodies are verified in ONNX
+    Runtime instead, and nothing is timed.
     """
 
     model: Model
-    workshop: Workshop
+    builder: CandidateBuilder
     inputs: Inputs
     options: Options
     levels: tuple[str, ...]
@@ -59,33 +60,33 @@ class Judge:
     deadline: Deadline = field(default_factory=Deadline)
     verification: Verification | None = None
     decision: Decision | None = None
-    guilty: frozenset[str] = frozenset()
-    charges: dict[str, str] = field(default_factory=dict)
-    """What was wrong with each group to blame, or with the part of it that is."""
+    culprits: frozenset[str] = frozenset()
+    culprit_errors: dict[str, str] = field(default_factory=dict)
+    """What was wrong with each culprit group, or with the faulty part of it."""
     slower_tiles: frozenset[str] = frozenset()
     """Keys of row tiles that were slower than smaller ones."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _failing: str = ""
-    _right: Built | None = None
+    _right: BuiltModel | None = None
     _reference: Reference | None = None
-    _ahead: Future[Reference] | None = None
-    _built: dict[frozenset[str], Built] = field(default_factory=dict)
+    _pending_reference: Future[Reference] | None = None
+    _built: dict[frozenset[str], BuiltModel] = field(default_factory=dict)
     _check_seconds: float = 0.0  # a look at something right at the highest level
-    _seeking: bool = False
+    _bisecting: bool = False
 
     def prepare(self) -> None:
-        """Begin to run the original while its result is still planned and built."""
+        """Start running the original while its result is still planned and built."""
         if self.options.verify:
-            self._ahead = ThreadPoolExecutor(1).submit(self._originally())
+            self._pending_reference = ThreadPoolExecutor(1).submit(self._reference_call())
 
-    def _original(self) -> Reference:
-        ahead, self._ahead = self._ahead, None
-        return ahead.result() if ahead else self._originally()()
+    def _reference_answers(self) -> Reference:
+        ahead, self._pending_reference = self._pending_reference, None
+        return ahead.result() if ahead else self._reference_call()()
 
-    def _originally(self) -> Callable[[], Reference]:
-        """How the original is run; the graph is not looked at any more then."""
+    def _reference_call(self) -> Callable[[], Reference]:
+        """Bind everything the run of the original needs; it does not read the graph later."""
         return partial(
             reference,
             self.model.path,
@@ -100,7 +101,7 @@ class Judge:
 
     @contextmanager
     def _acquire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
-        """A worker that no request keeps beyond the deadline."""
+        """Acquire a worker whose requests end at the deadline."""
         with (self.worker_pool.acquire if self.worker_pool else new_worker)(
             library, env
         ) as worker:
@@ -112,13 +113,13 @@ class Judge:
 
     # ---- verification ------------------------------------------------------------------
 
-    def verify(self, full: Built | None) -> Built | None:
-        """``full`` if it is right; else what is left without the rewrites to blame; else None.
+    def verify(self, full: BuiltModel | None) -> BuiltModel | None:
+        """Return ``full`` if it is right, else the candidate without the culprits, else None.
 
-        None too if even the model without any fused region is wrong: ONNX Runtime takes models
-        that the specification forbids as long as it does not look closely, and constants that
-        were folded make it; and if there is no time to say that anything is right.  Raises
-        ModelError for an original that ONNX Runtime cannot load.
+        None too if even the model without any fused region is wrong (ONNX Runtime accepts some
+        models that the specification forbids, and folded constants make it check them), and if
+        the time is up before anything was verified.  Raises ModelError for an original that ONNX
+        Runtime cannot load.
         """
         try:
             if full is None:
@@ -130,8 +131,11 @@ class Judge:
             return None
 
     def _load_original(self) -> None:
-        """Raise ModelError if ONNX Runtime cannot; not where nobody wants it run, or for a file
-        whose name it cannot be told."""
+        """Raise ModelError if ONNX Runtime cannot load the original.
+
+        Does nothing where the original is not to be run, or where its file name is not valid
+        Unicode.
+        """
         name = os.fsencode(self.model.path).decode(errors="replace")
         if not self.options.verify or self.inputs.trouble or name != str(self.model.path):
             return
@@ -147,7 +151,7 @@ class Judge:
     def _out_of_time(self) -> str:
         return f"the budget of {self.options.budget:g} s ran out"
 
-    def _verified(self, full: Built) -> Built | None:
+    def _verified(self, full: BuiltModel) -> BuiltModel | None:
         self._built[frozenset()] = full
         if not (self.options.verify or (self.inputs.trouble and self.options.keep == "faster")):
             return full
@@ -160,43 +164,43 @@ class Judge:
             raise VerifyError(f"the result of {self.lock.where} is wrong: {why}")
         return self._within_tolerance(full)
 
-    def _within_tolerance(self, full: Built) -> Built | None:
-        """A candidate that was just verified, without the rewrites to blame for what was wrong."""
+    def _within_tolerance(self, full: BuiltModel) -> BuiltModel | None:
+        """Drop culprits from a candidate that was just verified until it is within tolerance."""
         assert self.verification is not None
         rest, first = full, self.verification.sentence
         while self.verification.status == "failed":
             if not self.verification.loads:
                 self.reason = self.verification.sentence
                 return None
-            with self._searching():
-                guilty = self._too_coarse()
-            if not guilty:
-                with self._searching():
-                    guilty = self._blame(rest)
-            if not guilty:
-                self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
+            with self._bisection():
+                culprits = self._precision_culprits()
+            if not culprits:
+                with self._bisection():
+                    culprits = self._bisect(rest)
+            if not culprits:
+                self.reason = f"no rewrite is the culprit: without any it is wrong too: {first}"
                 return None
-            charge = self.verification.sentence
-            self.charges |= {key.partition(" at ")[0]: charge for key in guilty}
-            self.guilty |= guilty
+            error = self.verification.sentence
+            self.culprit_errors |= {key.partition(" at ")[0]: error for key in culprits}
+            self.culprits |= culprits
             rest = self.build(self.dropped)
             self.verification = self.check(rest)
-        if rest.library is None and self.guilty:
+        if rest.library is None and self.culprits:
             self.reason = f"every rewrite was out of tolerance: {first}"
             return None
         self._right = rest
         return rest
 
-    def _unproved(self, full: Built) -> tuple[str, ...]:
-        """The ISA levels to verify; the highest alone where an equal run has verified the very
-        same library under them all."""
+    def _unproved(self, full: BuiltModel) -> tuple[str, ...]:
+        """The ISA levels to verify: the highest alone if an equal run verified the very same
+        library under all of them."""
         same = self.lock and full.built and self.lock.library == full.built.sha256
         if not same or len(self.levels) < 2:
             return ()
         self.notes.append(f"{', '.join(self.levels[:-1])}: verified then, with the same library")
         return self.levels[-1:]
 
-    def confirm(self, final: Built, kept: Built) -> None:
+    def confirm(self, final: BuiltModel, kept: BuiltModel) -> None:
         """Verify the files that are to be published, written anew from ``kept``.
 
         Of kernels that were found right before, the highest ISA level is enough; files that were
@@ -211,16 +215,19 @@ class Judge:
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
 
     def check(
-        self, candidate: Built, only: tuple[str, ...] = (), labels: frozenset[str] | None = None
+        self,
+        candidate: BuiltModel,
+        only: tuple[str, ...] = (),
+        labels: frozenset[str] | None = None,
     ) -> Verification:
         """Compare a candidate with the original under every ISA level this host can run.
 
-        The highest level comes first, and alone where it fails; the others run side by side:
-        nothing is timed here.  The highest level to fail is remembered: who is to blame is asked
-        at that one alone.  ``labels`` are the feeds to look at; by default those below the highest
-        level see a few of the caller's own.  What ONNX Runtime does around kernels depends on no
-        level: below the highest, where kernels may take many times as long, it runs with all its
-        optimizations only, and feeds but the one that matters most are spare.
+        The highest level comes first, and alone where it fails; the others run in parallel, since
+        nothing is timed here.  The highest level to fail is remembered: bisection runs at that
+        one alone.  ``labels`` are the feeds to run; by default the levels below the highest get a
+        few of the caller's own.  What ONNX Runtime does around kernels depends on no level: below
+        the highest, where kernels may take many times as long, it runs with all its optimizations
+        only, and all feeds but the most important one may be skipped.
         """
         levels = only or (self.levels[::-1] if candidate.library else self.levels[-1:])
         found = self._found(candidate, levels, labels)
@@ -234,10 +241,10 @@ class Judge:
         return found[0]
 
     def _found(
-        self, candidate: Built, levels: tuple[str, ...], labels: frozenset[str] | None
+        self, candidate: BuiltModel, levels: tuple[str, ...], labels: frozenset[str] | None
     ) -> list[Verification]:
-        """What the first level gives, and each other one if the first is right."""
-        known = self._reference = self._reference or self._original()
+        """The verification at the first level, and at each other one if the first passes."""
+        known = self._reference = self._reference or self._reference_answers()
         if known.unloadable:
             raise ModelError(known.trouble)
         start = self.deadline.spent()
@@ -253,7 +260,7 @@ class Judge:
             return [first, *rest]
 
     def _compare(
-        self, known: Reference, candidate: Built, level: str, labels: frozenset[str] | None
+        self, known: Reference, candidate: BuiltModel, level: str, labels: frozenset[str] | None
     ) -> Verification:
         highest = level == self.levels[-1]
         return compare(
@@ -270,7 +277,7 @@ class Judge:
             labels=labels if labels or highest else self.inputs.brief,
             spare=() if highest else self.inputs.verification.keys() - {self.inputs.foremost},
             levels=known.levels if highest else known.levels[-1:],
-            brief=self._seeking,
+            brief=self._bisecting,
         )
 
     def _choices(self) -> dict[str, Choice]:
@@ -279,19 +286,21 @@ class Judge:
     def _limits(self) -> Limits:
         return Limits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits
 
-    def _too_coarse(self) -> frozenset[str]:
-        """The rules that only lower precision without which all is within tolerance, if there are
-        such, and as much of each as there has to be."""
+    def _precision_culprits(self) -> frozenset[str]:
+        """Smallest set of precision-lowering rewrites whose removal brings the error within
+        tolerance; empty if there is none."""
         if self.options.precision == "fp32" or self.verification is None:
             return frozenset()
-        spent = _SPENT if self.guilty else 1.0
+        spent = _PRECISION_MARGIN if self.culprits else 1.0
         try:
-            names = self.workshop.names
-            keys = {rule: self.workshop.lowered(rule) for rule in names.rounding}
+            names = self.builder.names
+            keys = {rule: self.builder.precision_keys(rule) for rule in names.rounding}
         except OutOfTime:
             return frozenset()
-        coarse = partial(self._wrong, spent=spent)
-        counts = relief(names.reliefs, keys, self.dropped, self._wrong, coarse, self._patient)
+        coarse = partial(self._fails, spent=spent)
+        counts = precision_fallback(
+            names.precision_fallbacks, keys, self.dropped, self._fails, coarse, self._has_time
+        )
         if not counts:
             return frozenset()
         where = ", ".join(
@@ -301,67 +310,68 @@ class Judge:
         self.warnings.append(f"without {where}: with all of it, {self.verification.sentence}")
         return frozenset(keys[rule][n - 1] for rule, n in counts.items()) - self.dropped
 
-    def _blame(self, full: Built) -> frozenset[str]:
+    def _bisect(self, full: BuiltModel) -> frozenset[str]:
         groups = tuple(full.assembly.groups)
-        if not self.guilty and self._wrong(frozenset(groups)):
+        if not self.culprits and self._fails(frozenset(groups)):
             return frozenset()
 
         def fails(kept: frozenset[str]) -> bool:
-            return self._wrong(self.dropped | (frozenset(groups) - kept))
+            return self._fails(self.dropped | (frozenset(groups) - kept))
 
-        guilty = bisect(groups, fails, self._patient)
-        guilty -= {
-            group for group in guilty if row_tiling_key(group) in guilty
-        }  # enough without row tiles
-        for group in sorted(guilty):
-            guilty = (guilty - {group}) | self._blame_within(group, guilty - {group})
-        return guilty
+        culprits = bisect(groups, fails, self._has_time)
+        # a group whose row tiling is faulty may be right without row tiles
+        culprits -= {group for group in culprits if row_tiling_key(group) in culprits}
+        for group in sorted(culprits):
+            culprits = (culprits - {group}) | self._bisect_program(group, culprits - {group})
+        return culprits
 
-    def _blame_within(self, group: str, others: frozenset[str]) -> frozenset[str]:
-        """The steps of a guilty program that are to blame; the whole of it if no part is."""
+    def _bisect_program(self, group: str, others: frozenset[str]) -> frozenset[str]:
+        """The faulty steps of a culprit program; the whole program if no part of it is faulty."""
         try:
-            parts = self.workshop.parts(group)
+            parts = self.builder.parts(group)
         except OutOfTime:
             return frozenset((group,))
 
         def fails(kept: frozenset[str]) -> bool:
-            return self._wrong(self.dropped | others | (frozenset(parts) - kept))
+            return self._fails(self.dropped | others | (frozenset(parts) - kept))
 
-        found = bisect(parts, fails, self._patient)
+        found = bisect(parts, fails, self._has_time)
         return found if 0 < len(found) < len(parts) else frozenset((group,))
 
     @contextmanager
-    def _searching(self) -> Iterator[None]:
-        """A search for what is to blame takes its share of the time that is left, and asks only
-        whether something is wrong, not what."""
-        seconds = min(_PATIENCE, _SEARCH_SHARE * self.deadline.left)
+    def _bisection(self) -> Iterator[None]:
+        """Limit a search for culprits to its share of the time left; candidates are then only
+        checked for being wrong, not for how."""
+        seconds = min(_BISECTION_SECONDS, _BISECTION_SHARE * self.deadline.left)
         with self.deadline.within(seconds):
-            self._seeking = True
+            self._bisecting = True
             try:
                 yield
             finally:
-                self._seeking = False
+                self._bisecting = False
             if self.deadline.over:
-                sought = f"what is to blame was sought for {seconds:.3g} s"
-                self.deadline.tell(f"{sought}: others may have gone with it")
+                stopped = f"bisection stopped after {seconds:.3g} s"
+                self.deadline.tell(f"{stopped}: some correct rewrites may have been dropped too")
 
-    def _patient(self) -> bool:
-        """False once looking for what is to blame took too long."""
+    def _has_time(self) -> bool:
+        """False once the bisection's time is up."""
         return not self.deadline.over
 
-    def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
-        """True if the result without some rewrites takes more than ``spent`` of the tolerance, as
-        far as the feeds tell that did; the others are looked at when nothing is to blame.  False
-        means nothing once patience is over."""
+    def _fails(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
+        """Whether the result without some rewrites uses more than ``spent`` of the tolerance.
+
+        Only the feeds that failed before are run; the others follow once no culprit is left.
+        False has no meaning once the time is up.
+        """
         try:
-            found = self.check(self.build(dropped), (self._failing,), self._telling())
+            found = self.check(self.build(dropped), (self._failing,), self._failing_feeds())
         except OutOfTime:
             return False
         return found.status == "failed" or (found.spent > spent and not self._limits().elementwise)
 
-    def _telling(self) -> frozenset[str] | None:
-        """The feeds that were furthest out of tolerance, and of them those that no smaller one
-        outdid; None for all, where nothing ran."""
+    def _failing_feeds(self) -> frozenset[str] | None:
+        """The feeds furthest out of tolerance, without those a smaller feed exceeds; None (all
+        feeds) if nothing ran."""
         outputs = self.verification.outputs if self.verification else ()
         wrong = sorted((o for o in outputs if not o.passed), key=lambda o: -o.relative)
         telling, least = list[str](), float("inf")
@@ -369,16 +379,15 @@ class Judge:
             if (size := self.inputs.bytes_of(feed)) <= least:
                 telling.append(feed)
                 least = size
-        return frozenset(telling[:_TELLING]) or None
+        return frozenset(telling[:_BISECTION_FEEDS]) or None
 
     # ---- timing ------------------------------------------------------------------------
 
-    def time(self, candidate: Built | None) -> Built | None:
-        """What of the candidate was measured faster, or None.
+    def time(self, candidate: BuiltModel | None) -> BuiltModel | None:
+        """Return the part of the candidate that was measured faster, or None.
 
-        Where roundings were given up because they gained nothing, the others no longer have to
-        add up to what was verified: what they come to is looked at again, and what is left is
-        raced as one.
+        If roundings were dropped because they gained nothing, the error of the others may differ
+        from what was verified: the rest is verified again, and timed as a whole.
         """
         if candidate is None or self.options.keep == "all" or self.lock or self.unmeasured:
             return candidate
@@ -388,7 +397,7 @@ class Judge:
             self.reason = f"{self._out_of_time} before what is faster was measured and verified"
             return None
 
-    def _timed_and_right(self, candidate: Built) -> Built | None:
+    def _timed_and_right(self, candidate: BuiltModel) -> BuiltModel | None:
         kept = self._faster(candidate, self.options.effort != "quick")
         if kept is None or kept is self._right or not self._rounds:
             return kept
@@ -400,17 +409,17 @@ class Judge:
 
     @property
     def _budget(self) -> float:
-        """Seconds to measure in: what is left of the budget, but for verifying what is kept."""
+        """Seconds to measure in: the budget left, less the time to verify the kept result."""
         return max(min(self.options.budget, self.deadline.left) - self._check_seconds, 0.0)
 
     @property
     def _rounds(self) -> bool:
         return self.options.verify and self.options.precision != "fp32"
 
-    def _faster(self, candidate: Built, apart: bool) -> Built | None:
-        """What of it is measured faster; groups that were slower before stay away."""
+    def _faster(self, candidate: BuiltModel, apart: bool) -> BuiltModel | None:
+        """The part of a candidate that is measured faster; groups found slower before stay out."""
         before = self.decision.verdicts if self.decision else ()
-        if apart and (choices := self._lengths(candidate)):
+        if apart and (choices := self._tile_sizes(candidate)):
             with Bench(Worker, self._timed(), self.options.thread_counts, self._budget) as bench:
                 self.slower_tiles = fastest_tile_sizes(choices, self._candidate, bench)
             self.notes += (f"{key}: smaller row tiles were faster" for key in self.slower_tiles)
@@ -436,17 +445,17 @@ class Judge:
     def dropped(self) -> frozenset[str]:
         """Groups that were wrong or not faster, and row tiles that were too large."""
         verdicts = self.decision.verdicts if self.decision else ()
-        return self.guilty | self.slower_tiles | {v.group.key for v in verdicts if not v.kept}
+        return self.culprits | self.slower_tiles | {v.group.key for v in verdicts if not v.kept}
 
-    def _lengths(self, candidate: Built) -> list[tuple[str, ...]]:
+    def _tile_sizes(self, candidate: BuiltModel) -> list[tuple[str, ...]]:
         """Keys of the row tiles that could be smaller, for each program that has any."""
         if not self._timed():
             return []
-        found = map(self.workshop.tile_sizes, candidate.assembly.groups)
+        found = map(self.builder.tile_sizes, candidate.assembly.groups)
         return [keys for keys in found if keys]
 
     def _timed(self) -> dict[str, Feed]:
-        """Feeds to time that the original takes; if it refuses all, the largest of the others."""
+        """Feeds to time that the original accepts; if it refuses all, the largest other feed."""
         refused = self.verification.rejected if self.verification else {}
         timed = {k: f for k, f in self.inputs.timing.items() if k not in refused}
         others = {k: f for k, f in self.inputs.verification.items() if k not in refused}
@@ -458,14 +467,14 @@ class Judge:
 
     @staticmethod
     def _why_nothing(decision: Decision) -> str:
-        """Why the original is kept: what spoke against all rewrites, or that each one lost."""
+        """Why the original is kept: the reason shared by all groups, or that each was slower."""
         reasons = {v.reason.partition(", judged together")[0] for v in decision.verdicts}
         if len(reasons) == 1:  # without its figures: the report has them
             return re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
         return "no rewrite was measured faster on the whole model"
 
-    def _groups(self, candidate: Built) -> list[Group]:
-        planner, graph = self.workshop.planner, candidate.assembly.graph
+    def _groups(self, candidate: BuiltModel) -> list[Group]:
+        planner, graph = self.builder.planner, candidate.assembly.graph
         if not candidate.assembly.groups:
             return [Group("plain ONNX", (), 0.0)]
         return [
@@ -481,48 +490,50 @@ class Judge:
         built = self.build(self.dropped | dropped)
         return Candidate(built.model, built.library)
 
-    def build(self, dropped: frozenset[str]) -> Built:
+    def build(self, dropped: frozenset[str]) -> BuiltModel:
         """The candidate without these groups, built once."""
         if dropped not in self._built:
-            self._built[dropped] = self.workshop.build(dropped)
+            self._built[dropped] = self.builder.build(dropped)
         return self._built[dropped]
 
 
 def _suspect_workers(found: Sequence[Verification]) -> str:
-    """Which workers may have been spoilt by an earlier model: ``all``, those ``dead``, or none."""
+    """Which workers an earlier model may have corrupted: ``all``, the ``dead`` ones, or none."""
     if any(one.status == "failed" for one in found):
         return "all"
     return "" if all(one.status == "passed" for one in found) else "dead"
 
 
-_FRONT = 32  # shares of a net in which the end of what stays exact is searched for
+_RESOLUTION = 32  # parts of a net to which the end of the exact prefix is located
 
 Keys = Mapping[str, Sequence[str]]
-"""For each rule: what drops its first place, its first two … all of them."""
+"""For each rule: the keys that drop its first place, its first two … all of them."""
 
 
-def relief(
-    reliefs: Sequence[Sequence[str]],
+def precision_fallback(
+    fallbacks: Sequence[Sequence[str]],
     keys: Keys,
     dropped: frozenset[str],
     wrong: Callable[[frozenset[str]], bool],
     coarse: Callable[[frozenset[str]], bool],
-    patient: Callable[[], bool],
+    has_time: Callable[[], bool],
 ) -> Mapping[str, int]:
-    """How many places of which rules stay exact beside what is ``dropped``; none if that is of no
-    use.  ``coarse`` asks for more than not to be ``wrong``.
+    """Choose which reduced-precision rewrites to undo, at the smallest cost in run time.
 
-    The first of ``reliefs`` (sets of rules) that is enough is searched: of its last rule, which
-    costs most to do without, as much as possible stays, then of the others.
+    Returns, by rule, the number of leading places to keep exact beside what is ``dropped``; empty
+    if no fallback brings the error within tolerance.  ``coarse`` is stricter than ``wrong``.
+
+    The first of ``fallbacks`` (sets of rules) that suffices is searched: as much as possible of
+    its last rule stays, which costs most to do without, then of the others.
     """
-    present = (tuple(rule for rule in rules if keys[rule]) for rules in reliefs)
+    present = (tuple(rule for rule in rules if keys[rule]) for rules in fallbacks)
     for rules in dict.fromkeys(filter(None, present)):
         counts = {rule: len(keys[rule]) for rule in rules}
         if keys[rules[-1]][-1] in dropped or wrong(dropped | _ends(keys, counts)):
             continue
         for rule in reversed(rules):
             low, high = 0, len(keys[rule])  # too coarse without so many, right without so many
-            while high - low > max(1, len(keys[rule]) // _FRONT) and patient():
+            while high - low > max(1, len(keys[rule]) // _RESOLUTION) and has_time():
                 middle = (low + high) // 2
                 less = _ends(keys, {**counts, rule: middle})
                 low, high = (middle, high) if coarse(dropped | less) else (low, middle)
@@ -532,12 +543,12 @@ def relief(
 
 
 def _ends(keys: Keys, counts: Mapping[str, int]) -> frozenset[str]:
-    """What drops the first places of each rule."""
+    """The keys that drop the first ``counts`` places of each rule."""
     return frozenset(keys[rule][count - 1] for rule, count in counts.items() if count)
 
 
-LENGTHS_SHARE = 0.1
-"""Of the budget, for these races."""
+TILE_SIZES_SHARE = 0.1
+"""Share of the budget for timing row-tile sizes."""
 
 
 def fastest_tile_sizes(
@@ -545,10 +556,10 @@ def fastest_tile_sizes(
 ) -> frozenset[str]:
     """The keys to drop; ``choices`` are those of each program's largest row tiles.
 
-    ``build`` makes the model without some keys.  What cannot be built or run stays out.
+    ``build`` makes the model without some keys.  Models that cannot be built or run are skipped.
     """
     chosen = frozenset[str]()
-    end = bench.now() + LENGTHS_SHARE * bench.budget
+    end = bench.now() + TILE_SIZES_SHARE * bench.budget
     contests = [(keys, key) for keys in choices for key in keys]
     for i, (keys, key) in enumerate(contests):
         seconds = (end - bench.now()) / (len(contests) - i)
