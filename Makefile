@@ -3,7 +3,8 @@
 # make test                the default tests; make test-slow adds the long ones
 # make test-gpu            kernels on this machine's NVIDIA GPU: right, and how fast
 # make sanitize            all kernels under the address, undefined-behaviour and thread sanitizers
-# make check               ruff, mypy, import directions, README's examples; make golden rewrites the golden files
+# make check               ruff, mypy, import directions, the documentation; make golden rewrites
+#                          the golden files, make docs the generated sections of the documentation
 #
 # Each target installs what it needs into .venv; nothing else on the machine changes.
 # PYTHON chooses the interpreter (3.11 or newer), CXX the C++ compiler of generated kernels.
@@ -27,7 +28,7 @@ endif
 zig := $(if $(strip $(compiler)),,zig)
 comma := ,
 
-.PHONY: demo test test-slow test-gpu sanitize check golden clean
+.PHONY: demo test test-slow test-gpu sanitize check golden docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
@@ -59,6 +60,9 @@ check: $(VENV)/dev.stamp
 
 golden: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q --update-golden $(PYTEST_ARGS)
+
+docs: $(VENV)/dev.stamp
+	$(bin)/python -m docs.generate
 
 clean:
 	rm -rf $(VENV) build demo models/build *.egg-info

@@ -111,7 +111,7 @@ def tokens_width(graph: onnx.GraphProto) -> int:
 
 
 def sentences() -> Iterator[str]:
-    """Of the documentation, each once: of the READMEs, then of every module's docstrings."""
+    """Of the documentation, each once: of its pages, then of every module's docstrings."""
     seen = set()
     for text in _texts():
         plain = re.sub(r"`[^`]*`|\|[^\n]*\||\*", " ", text)
@@ -125,6 +125,7 @@ def sentences() -> Iterator[str]:
 def _texts() -> Iterator[str]:
     for path in (
         ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
         ROOT / "kernels" / "cpu" / "README.md",
         ROOT / "models" / "README.md",
     ):

@@ -1,4 +1,4 @@
-"""What the documentation shows is run: every Python and C++ block, every command line."""
+"""What the documentation says is checked: links, paths, examples, commands, generated sections."""
 
 from __future__ import annotations
 
@@ -15,20 +15,35 @@ import onnxruntime
 import pytest
 from tiny import ROOT, product
 
+from docs.generate import SECTIONS, updated
 from tracea_graph import Options, optimize
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
 from tracea_graph.cli.settings import with_config
 from tracea_graph.cli.tune import whole_command
-from tracea_graph.options import table
 from tracea_graph.target import BACKENDS, tile_words
 from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
-    page: (ROOT / page).read_text(encoding="utf-8")
-    for page in ("README.md", "kernels/README.md", "kernels/cpu/README.md")
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "models").glob("*.md")),
+        *sorted((ROOT / "kernels").rglob("*.md")),
+    )
 }
 README = PAGES["README.md"]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
+KINDS = {
+    "python": "run",
+    "cpp": "compiled against onnxruntime's library and run",
+    "csharp": "not run: there is no .NET here",
+    "yaml": "read as settings",
+    "text": "what something printed",
+    "mermaid": "a generated picture",
+}
+"""Languages of code blocks, and what is done with them."""
+FOLDERS = ("tracea_graph", "passes", "kernels", "tests", "models", "docs")
 X = np.random.default_rng(2).standard_normal((3, 32), np.float32)
 
 
@@ -36,6 +51,95 @@ def blocks(language: str) -> list[str]:
     return [
         text for page in PAGES.values() for word, text in BLOCK.findall(page) if word == language
     ]
+
+
+# ---- links and paths -------------------------------------------------------------------
+
+
+def prose(page: str) -> str:
+    """A page without its code blocks, whose brackets are no links."""
+    return re.sub(r"^    .*$", "", BLOCK.sub("", PAGES[page]), flags=re.M)
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors that forges give to the headings of a page."""
+    heads = re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.M)
+    plain = (re.sub(r"[`*]|\[|\]\([^)]*\)", "", head).strip().lower() for head in heads)
+    return {re.sub(r"[^\w -]", "", head).replace(" ", "-") for head in plain}
+
+
+LINKS = [
+    (page, target)
+    for page in PAGES
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    if not target.startswith(("https://", "http://"))
+]
+"""Pages and their relative links."""
+
+
+@pytest.mark.parametrize(("page", "target"), LINKS)
+def test_links_lead_somewhere(page: str, target: str) -> None:
+    name, _, anchor = target.partition("#")
+    path = (ROOT / page).parent / name if name else ROOT / page
+    assert path.exists()
+    if anchor:
+        assert anchor in anchors(path.read_text(encoding="utf-8"))
+
+
+def test_anchors_are_those_of_forges() -> None:
+    page = "# A `b` and [c](d.md)\n## Don't: e_f, g–h\n```text\n# no\n```\n"
+    assert anchors(page) == {"a-b-and-c", "dont-e_f-gh"}
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, waiting = set[str](), ["README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        for source, target in LINKS:
+            path = ((ROOT / page).parent / target.partition("#")[0]).resolve()
+            if source == page and path.suffix == ".md":
+                found = path.relative_to(ROOT).as_posix()
+                waiting += [found] if found not in reached else []
+    assert reached == set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_and_modules_that_pages_name_exist(page: str) -> None:
+    home = (ROOT / page).parent
+    for words in re.findall(r"`([^`\n]+)`", prose(page)):
+        for word in re.findall(r"^[\w./*-]+\.(?:py|h|md|cpp|in|ipynb|json)$|^[\w./-]+/$", words):
+            if word.split("/")[0] in FOLDERS or word.split("/")[0] in os.listdir(home):
+                assert any(home.glob(word)) or any(ROOT.glob(word)), word
+        for word in re.findall(r"python -m ((?:models|tests|docs|tracea_graph)[\w.]*)", words):
+            path = ROOT / word.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), word
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+    assert len(README.split()) <= 900
+
+
+# ---- generated sections ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "name"), SECTIONS)
+def test_generated_sections_are_current(
+    page: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    text = updated(page, name)
+    if request.config.getoption("--update-golden"):
+        (ROOT / page).write_text(text, encoding="utf-8")
+    assert (ROOT / page).read_text(encoding="utf-8") == text, "run make docs"
+
+
+def test_the_reference_names_every_level_that_can_cap_kernels() -> None:
+    caps = r"\|".join(level for backend in BACKENDS for level in backend.caps)
+    assert f"`TRACEA_ISA={caps}`" in PAGES["docs/cli.md"]
+
+
+# ---- examples --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +155,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
     kinds = {word for page in PAGES.values() for word, _ in BLOCK.findall(page)}
-    assert kinds == {"python", "cpp", "csharp", "yaml"}
+    assert kinds == KINDS.keys()
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", dict.fromkeys(blocks("python")))
 def test_python_blocks_run(code: str, folder: Path) -> None:
     code = code.replace('tg.optimize("model.onnx")', 'tg.optimize("model.onnx", OPTIONS)')
     setup = "import tracea_graph\nOPTIONS = tracea_graph.Options(keep='all', verify=False)\n"
@@ -95,24 +199,6 @@ def test_the_cpp_block_runs_on_the_wheels_library(folder: Path, tmp_path: Path) 
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def command_lines() -> list[str]:
-    lines = re.findall(r"^    (tracea(?:-optimize)? [^#\n]+?) *(?:#.*)?$", README, re.M)
-    return [re.sub(r"\[[^]]*\]", "", line) for line in lines]
-
-
-@pytest.mark.parametrize("line", command_lines())
-def test_command_lines_are_understood(line: str) -> None:
-    program, *args = shlex.split(line)
-    parser = tool_parser() if program == "tracea" else optimize_parser()
-    assert parser.parse_args(whole_command(args))
-
-
-def test_the_table_of_options_is_that_of_their_records() -> None:
-    assert table() in README, "write what tracea_graph.options.table() gives into the README"
-    caps = r"\|".join(level for backend in BACKENDS for level in backend.caps)
-    assert f"`TRACEA_ISA={caps}`" in README
-
-
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
@@ -122,7 +208,51 @@ def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
     assert options.threads == (1, 2) and len(hints_from(options.patterns, tile_words())) == 2
 
 
-def test_the_readme_shows_the_commands_it_names() -> None:
+# ---- commands --------------------------------------------------------------------------
+
+
+def command_lines() -> list[str]:
+    """Indented lines and code in backticks that call one of the two commands."""
+    lines = list[str]()
+    for page, text in PAGES.items():
+        lines += re.findall(r"^    (tracea(?:-optimize)? [^#\n…]+?) *(?:#.*)?$", text, re.M)
+        lines += re.findall(r"`(tracea(?:-optimize)? [^`…]+ -[^`…]+)`", prose(page))
+    return sorted({re.sub(r"\[[^]]*\]", "", " ".join(line.split())) for line in lines})
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_command_lines_are_understood(line: str) -> None:
+    program, *args = shlex.split(line)
+    if not any(".onnx" in word for word in args):
+        args += {"bench": ["m.onnx"], "tracea-optimize": ["m.onnx"]}.get(
+            program if program != "tracea" else args[0], []
+        )
+    parser = tool_parser() if program == "tracea" else optimize_parser()
+    assert parser.parse_args(whole_command(args))
+
+
+def test_pages_show_the_commands_there_are() -> None:
     shown = {shlex.split(line)[1] for line in command_lines() if line.startswith("tracea ")}
-    assert shown >= {"explain", "inspect", "bench", "verify", "strip", "doctor"}
-    assert any("--retune" in line for line in command_lines())
+    assert shown >= {"explain", "inspect", "bench", "verify", "strip", "doctor", "tune", "cache"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.startswith(("README", "docs/"))])
+def test_options_that_pages_name_exist(page: str) -> None:
+    known = set(re.findall(r"--[a-z][a-z-]+", PAGES["docs/cli.md"]))
+    named = set[str]()
+    for words in re.findall(r"`(--?[a-z][^`]*)`", prose(page)):
+        named |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", words))
+    if page != "docs/CHANGELOG.md":  # which names what was
+        assert named <= known
+
+
+def test_make_targets_that_pages_name_exist() -> None:
+    named = {
+        target
+        for page in PAGES.values()
+        for target in re.findall(r"(?:^    |`)make ([a-z-]+)", page, re.M)
+    }
+    assert named >= {"demo", "test", "check", "docs"}
+    for target in named:
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""One record makes an option: flags, a key in files, the check of a value, a row in the README."""
+"""One record makes an option: flags, a key in files, the check of a value, a reference row."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Every option of an optimization, each declared once.
 
 From these records follow the flags of all commands and their help, the keys of a file for
-``--config``, the checks of values given in Python, what a lock keeps, and the README's table
-(``python -c "import tracea_graph.options as o; print(o.table())"``).  Adding an option is adding
-one; whoever uses it reads its field.
+``--config``, the checks of values given in Python, what a lock keeps, and the
+command-line reference ``docs/cli.md`` (``make docs`` writes it).  Adding an option is adding one;
+whoever uses it reads its field.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracea_graph.options.files import CONFIG, patterns_of
 from tracea_graph.options.record import Option, Use, declared, option
 from tracea_graph.target import read_environment, targets
 
-__all__ = ["ALONE", "OPTIONS", "STAGES", "Option", "Options", "table", "values"]
+__all__ = ["ALONE", "OPTIONS", "STAGES", "Option", "Options", "values"]
 
 STAGES = ("import", "passes", "lower", "emit")
 """What a model can be stopped after."""
@@ -39,7 +39,7 @@ _MADE_UP = "of the synthesised inputs"
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller may choose; the README's table says what each means.
+    """What a caller may choose; ``docs/cli.md`` says what each means.
 
     Raises UsageError for values that make no sense.
     """
@@ -356,10 +356,3 @@ ALONE: Mapping[str, Option] = MappingProxyType(
     }
 )  # fmt: skip
 """Those of the command line alone."""
-
-
-def table() -> str:
-    """The README's table of options."""
-    rows = [one.row(keyword) for keyword, one in OPTIONS.items()]
-    rows += [one.row("") for one in ALONE.values()]
-    return "\n".join(("| option | meaning | in Python |", "|---|---|---|", *rows))

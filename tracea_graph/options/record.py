@@ -1,5 +1,5 @@
 """What an option is: one record, from which follow its flags, its key in a file for ``--config``,
-the check of a value given in Python, and its row in the README.
+the check of a value given in Python, and its row in the reference.
 
 An option of :class:`~tracea_graph.options.Options` stands in its field's metadata, see
 :func:`option`: the field has its keyword, its type and its default.
@@ -40,8 +40,8 @@ class Option:
     must be one of ``choices``, if there are any; ``values`` are words a value may be, of which
     whoever uses it knows more.  ``many`` flags add up to a tuple; a file may ``join`` a list to
     one word; a ``flag`` has no word: it turns the default over, and a ``counted`` one counts.
-    ``help`` is a sentence for ``--help``, ``more`` what the README says instead.  ``must`` is the
-    test of a value and what it must be.  ``also`` are commands that take it beside
+    ``help`` is a sentence for ``--help``, ``more`` what the reference says instead.  ``must`` is
+    the test of a value and what it must be.  ``also`` are commands that take it beside
     ``tracea-optimize``.
 
     ``place`` options change where things go, not what they are; a lock keeps ``locked`` ones; a
