@@ -155,9 +155,9 @@ class Call:
 class Loop:
     """Calls ``first`` to ``last`` (inclusive) run once for every ``step`` of ``extent`` rows.
 
-    Their views use two more symbols: the rows [``start``, ``end``) of each turn.  Turns that are
-    ``apart`` need nothing of each other: threads take one each, with scratch of their own, and
-    turns may be shorter so that every thread has some.
+    Their views use two more symbols: the rows [``start``, ``end``) of each iteration.  Iterations
+    of a ``parallel`` loop are independent: threads take one each, with scratch of their own, and
+    iterations may be shorter so that every thread has some.
     """
 
     first: int
@@ -166,10 +166,10 @@ class Loop:
     step: int
     start: str
     end: str
-    apart: bool = False
+    parallel: bool = False
 
-    def turns(self, extent: int) -> list[dict[str, int]]:
-        """The values of its symbols, turn by turn."""
+    def iterations(self, extent: int) -> list[dict[str, int]]:
+        """Values of its symbols for each iteration."""
         rows = range(0, extent, self.step)
         return [{self.start: r, self.end: min(r + self.step, extent)} for r in rows]
 

@@ -87,7 +87,7 @@ def turns(
     at = 0
     for loop in program.loops:
         yield from ((call, symbols) for call in program.calls[at : loop.first])
-        for now in loop.turns(evaluate(loop.extent, symbols))[:: -1 if loop.apart else 1]:
+        for now in loop.iterations(evaluate(loop.extent, symbols))[:: -1 if loop.parallel else 1]:
             begin(loop)
             inside = program.calls[loop.first : loop.last + 1]
             yield from ((call, {**symbols, **now}) for call in inside)
@@ -146,7 +146,7 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     def forget(loop: Loop) -> None:
         """What a turn that runs apart has for itself holds nothing."""
         for i, temp in enumerate(program.temps):
-            if loop.apart and loop.first <= temp.first and temp.last <= loop.last:
+            if loop.parallel and loop.first <= temp.first and temp.last <= loop.last:
                 memory[Buffer("temp", i)][:] = np.nan
 
     for call, now in turns(program, symbols, forget):

@@ -10,8 +10,9 @@ header     magic, version, total words, then the counts: inputs, outputs, symbol
 tensor     (inputs, then outputs) ONNX element code, rank and, of an input, 16 << axis for each
            loose axis, one expression per dimension
 symbol     the input and the axis that bind it
-loop       first call, last call, rows of a turn, 1 if turns run apart, expression of all rows;
-           its two symbols, the first row and the end of a turn, are numbered after the bound ones
+loop       first call, last call, rows of an iteration, 1 if parallel, expression of all rows;
+           its two symbols, the first row and the end of an iteration, are numbered after the bound
+           ones
 temp       ONNX element code, count expression, first call, last call; in the order of placement
 call       opcode, #ints, #floats, #views, #drivers, #results, chain (its key, or -1), ints,
            floats (bits of a double), views, drivers; what they are its record in ``calls`` says
@@ -78,7 +79,7 @@ def encode(program: Program) -> tuple[int, ...]:
     does not bind, or the program exceeds :data:`LIMITS`.
     """
     index = {name: i for i, name in enumerate(program.symbols)}
-    turning = [name for loop in program.loops for name in (loop.start, loop.end)]
+    loops = [name for loop in program.loops for name in (loop.start, loop.end)]
     body: list[int] = []
     for what, items in (
         ("inputs", program.inputs),
@@ -94,11 +95,11 @@ def encode(program: Program) -> tuple[int, ...]:
     for where in program.symbols.values():
         body += where
     for loop in program.loops:
-        body += (loop.first, loop.last, loop.step, int(loop.apart))
+        body += (loop.first, loop.last, loop.step, int(loop.parallel))
         body += _expression(loop.extent, index)
     for temp in program.temps:
         body += (temp.dtype.onnx, *_expression(temp.count, index), temp.first, temp.last)
-    index |= {name: len(program.symbols) + i for i, name in enumerate(turning)}
+    index |= {name: len(program.symbols) + i for i, name in enumerate(loops)}
     for call in program.calls:
         body += _call(call, index)
     plan = (MAGIC, VERSION, len(body) + 3, *body)
@@ -250,7 +251,7 @@ class _Reader:
     def loop(self, symbol: int) -> Loop:
         first, last, step, parallel = self.take(4)
         names = f"s{symbol}", f"s{symbol + 1}"
-        return Loop(first, last, self.extent(), step, *names, apart=bool(parallel))
+        return Loop(first, last, self.extent(), step, *names, parallel=bool(parallel))
 
     def temp(self) -> Temp:
         (code,) = self.take(1)

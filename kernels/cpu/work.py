@@ -53,7 +53,7 @@ def _in_all(
     """A call, in all iterations if a loop has it."""
     for loop in plan.loops:
         if loop.first <= index <= loop.last:
-            turns = loop.turns(evaluate(loop.extent, bound))
+            turns = loop.iterations(evaluate(loop.extent, bound))
             if turns:
                 return _together([_work(call, types, {**bound, **turn}) for turn in turns])
             bound = {**bound, loop.start: 0, loop.end: 0}

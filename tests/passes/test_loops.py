@@ -11,7 +11,7 @@ from graphs import Net, normal, optimized
 from interpreter import check_lifetimes, run
 
 from tracea_graph.ir import evaluate
-from tracea_graph.kernels.cpu.lowering.loop_reach import NotCut
+from tracea_graph.kernels.cpu.lowering.access_ranges import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.work import calls_of_plan
@@ -66,8 +66,8 @@ def test_lines_of_images_are_tiled(stride: int, k: int, rows: int) -> None:
     region, plain = program(graph)
     try:
         _, row_tiled = program(graph, RowTile(1, 3, rows))
-    except NotCut as error:
-        assert "shorter than what its windows share" in str(error) and rows * stride < k
+    except NotTileable as error:
+        assert "smaller than what its windows share" in str(error) and rows * stride < k
         return
     x = normal(2, 16, 17, 7)
     for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
@@ -76,7 +76,7 @@ def test_lines_of_images_are_tiled(stride: int, k: int, rows: int) -> None:
     assert loop.step == rows
     iterations = -(-((17 - 1) // stride + 1) // rows)
     twice = (iterations - 1) * max(0, k - stride)  # rows that two iterations read
-    assert loop.apart == (twice <= 17 / 8), "few rows are made twice"
+    assert loop.parallel == (twice <= 17 / 8), "few rows are made twice"
 
 
 def test_values_between_calls_shrink_to_one_tile() -> None:
@@ -103,7 +103,7 @@ def test_rows_of_a_perceptron_are_tiled(rows: int) -> None:
     for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
         assert np.allclose(want, got, rtol=0, atol=1e-12)  # NumPy's sums depend on the row count
     assert any(t.count == rows * 48 for t in row_tiled.temps)
-    assert all(loop.apart for loop in row_tiled.loops)
+    assert all(loop.parallel for loop in row_tiled.loops)
 
 
 def test_two_loops_and_winograd() -> None:
@@ -132,7 +132,7 @@ def test_parallel_iterations_make_whole_winograd_tiles(count: int, rows: int) ->
     region, plain = program(graph)
     assert sum(c.name == "winograd" for c in plain.calls) == count
     _, row_tiled = program(graph, RowTile(0, count - 1, rows))
-    assert [loop.apart for loop in row_tiled.loops] == [True]
+    assert [loop.parallel for loop in row_tiled.loops] == [True]
     x = normal(1, 16, 256, 12)
     for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, row_tiled)), strict=True):
         assert np.allclose(want, got, rtol=0, atol=1e-12)
@@ -140,16 +140,16 @@ def test_parallel_iterations_make_whole_winograd_tiles(count: int, rows: int) ->
 
 def test_what_cannot_be_cut_is_said() -> None:
     _, graph = bottleneck(17)
-    with pytest.raises(NotCut, match="there is one call only"):
+    with pytest.raises(NotTileable, match="there is one call only"):
         program(graph, RowTile(3, 3, 4))
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, "h", "w"), 16, 16, 1))
     unknown = net.graph(net("Relu", conv(net, x, 16, 16, 1)))
-    with pytest.raises(NotCut, match="sizes of an image are not known"):
+    with pytest.raises(NotTileable, match="sizes of an image are not known"):
         program(unknown, RowTile(0, 1, 4))
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, 8, 8), 16, 16, 1))
     pooled = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     other = net.graph(net("Relu", conv(net, pooled, 16, 16, 1)))
-    with pytest.raises(NotCut, match="pool does not work row by row"):
+    with pytest.raises(NotTileable, match="pool does not work row by row"):
         program(other, RowTile(0, 2, 2))

@@ -226,9 +226,9 @@ def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
     return Case("gemm_then_norm", program, (x, pack(w), g, b), (layer_norm(x64 @ w64, g64, b64),))
 
 
-def looped(case: Case, step: int, apart: bool = False) -> Case:
-    """``gemm_then_norm``, some rows at a time: the product's temp holds one turn, a thread's own
-    where turns run apart."""
+def looped(case: Case, step: int, parallel: bool = False) -> Case:
+    """``gemm_then_norm``, some rows at a time: the product's temp holds one tile, private to a
+    thread where iterations are parallel."""
     rows = Expr("sub", ("end", "start"))
 
     def turn(view: View | None) -> View | None:
@@ -246,9 +246,9 @@ def looped(case: Case, step: int, apart: bool = False) -> Case:
         case.program,
         calls=calls,
         temps=(replace(temp, count=Expr("mul", (step, width))),),
-        loops=(Loop(0, 1, "m", step, "start", "end", apart),),
+        loops=(Loop(0, 1, "m", step, "start", "end", parallel),),
     )
-    return replace(case, name=f"{case.name}_by_{step}{'_apart' * apart}", program=program)
+    return replace(case, name=f"{case.name}_by_{step}{'_parallel' * parallel}", program=program)
 
 
 def layer_norm(x: F64, gamma: F64, beta: F64) -> F64:
@@ -577,9 +577,13 @@ def all_cases() -> tuple[Case, ...]:
         gemm_parts(70, 9000, 0, 5, 70, 1, 33),
         gemm_masked(),
         gemm_then_norm(),
-        *(looped(gemm_then_norm(), n, apart) for n in (1, 8, 21, 100) for apart in (False, True)),
+        *(
+            looped(gemm_then_norm(), n, parallel)
+            for n in (1, 8, 21, 100)
+            for parallel in (False, True)
+        ),
         looped(empty(gemm_then_norm()), 8),
-        looped(empty(gemm_then_norm()), 8, apart=True),
+        looped(empty(gemm_then_norm()), 8, parallel=True),
         empty(gemm_then_norm()),
         empty(gemm(4, 20, 8, 0)),
         norm(0, 70, 31),

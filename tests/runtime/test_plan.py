@@ -33,7 +33,7 @@ def test_the_words_of_a_small_plan() -> None:
 
 
 def test_the_words_of_a_loop() -> None:
-    """Four rows a turn, one after another; its symbols are numbered after the bound one."""
+    """Four rows per iteration, one after another; its symbols are numbered after the bound one."""
     rows = Expr("sub", ("end", "start"))
     turn = replace(dense("input", 0, rows, 4), offset=Expr("mul", ("start", 4)))
     call = replace(

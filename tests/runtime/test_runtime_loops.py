@@ -55,7 +55,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 
 
 def test_which_iterations_run_in_parallel() -> None:
-    found = {name: [loop.apart for loop in c.program.loops] for name, c in CASES.items()}
+    found = {name: [loop.parallel for loop in c.program.loops] for name, c in CASES.items()}
     assert found == {
         "at_once": [],
         "parallel": [True],

@@ -169,7 +169,7 @@ def _rows(
             for symbol, (i, axis) in program.symbols.items()
         }
         for loop in program.loops:
-            local |= next(iter(loop.turns(evaluate(loop.extent, local))), {})
+            local |= next(iter(loop.iterations(evaluate(loop.extent, local))), {})
         return evaluate(x.dims[0], local)
     except (KeyError, IndexError):
         return 0

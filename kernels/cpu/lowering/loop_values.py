@@ -1,4 +1,4 @@
-"""What lies between the calls of a loop over rows: how far it is made, where its rows lie.
+"""Values between the calls of a loop over rows: which rows exist, and where they are stored.
 
 Rows are lines of blocked values ``[N, Cb, H, W, 16]``, or rows of matrices.
 """
@@ -10,12 +10,30 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from tracea_graph.ir import Extent, combine, product
-from tracea_graph.kernels.cpu.lowering.loop_reach import NotCut, Reach, made_together
+from tracea_graph.kernels.cpu.lowering.access_ranges import (
+    AccessRange,
+    NotTileable,
+    granularity_of,
+)
 from tracea_graph.kernels.program import Call, View
 
 __all__ = [
-    "LINES", "ROWS", "Before", "Need", "Value", "at_row_0", "cut", "joint", "least", "lines_of",
-    "minus", "plus", "row_of", "step_of", "times", "zeros_below",
+    "LINES",
+    "ROWS",
+    "LoopValue",
+    "PreviousIteration",
+    "RowsNeeded",
+    "at_row_0",
+    "lines_of",
+    "minimum",
+    "minus",
+    "padding_below",
+    "plus",
+    "row_of",
+    "row_stride",
+    "rows_needed",
+    "slice_rows",
+    "times",
 ]  # fmt: skip
 
 LINES, ROWS = 2, 0
@@ -23,11 +41,11 @@ LINES, ROWS = 2, 0
 
 
 @dataclass(frozen=True)
-class Need:
+class RowsNeeded:
     """Rows of a result that exist once ``e`` rows of the last are to be made: a·e + b.
 
-    ``first`` is the first one that a turn reads, which makes it if no turn before has left it;
-    ``rounded``: or one of those before it, for some rows are made together.
+    ``first`` is the first row an iteration reads; it computes that row unless a previous
+    iteration left it.  If ``rounded``, it may start earlier, at a multiple of the granularity.
     """
 
     a: int
@@ -36,18 +54,18 @@ class Need:
     first: Extent = field(compare=False)
     rounded: bool = field(default=False, compare=False)
 
-    def since(self, e: str, apart: bool) -> Extent:
-        """The first row that a turn from ``e`` on makes, ``apart`` from those before it."""
-        return self.first if apart else self.until(e)
+    def begin(self, e: str, parallel: bool) -> Extent:
+        """The first row computed by an iteration that starts at row ``e``."""
+        return self.first if parallel else self.end(e)
 
-    def until(self, e: str) -> Extent:
+    def end(self, e: str) -> Extent:
         if (self.a, self.b) == (1, 0):
             return e
         grown = combine("add", combine("mul", e, self.a), self.b)
-        return combine("max", 0, least(least(grown, self.rows), combine("mul", e, self.rows)))
+        return combine("max", 0, minimum(minimum(grown, self.rows), combine("mul", e, self.rows)))
 
 
-def least(a: Extent, b: Extent) -> Extent:
+def minimum(a: Extent, b: Extent) -> Extent:
     return combine("min", a, b)
 
 
@@ -64,8 +82,8 @@ def times(a: Extent, b: Extent) -> Extent:
 
 
 @dataclass(frozen=True)
-class Before:
-    """The same size a turn earlier."""
+class PreviousIteration:
+    """An extent as it was one iteration earlier."""
 
     start: str
     step: int
@@ -79,64 +97,64 @@ class Before:
         return combine(extent.op, a, b)
 
 
-def joint(
-    call: Call, rows: Extent, top: int, readers: Sequence[tuple[Need, Reach, int]]
-) -> Need | None:
-    """What all readers of a call's results need of it."""
-    together = made_together(call)
+def rows_needed(
+    call: Call, rows: Extent, top: int, readers: Sequence[tuple[RowsNeeded, AccessRange, int]]
+) -> RowsNeeded | None:
+    """Rows of a call that the readers of its results need."""
+    granularity = granularity_of(call)
     found, firsts = [], list[Extent]()
-    for need, reach, at in readers:
-        ahead = (need.b - 1) * reach.stride + reach.span + at - top
-        found.append((need.a * reach.stride, -(-ahead // together) * together))
-        firsts.append(plus(times(need.first, reach.stride), at - top))
+    for need, access, at in readers:
+        ahead = (need.b - 1) * access.stride + access.span + at - top
+        found.append((need.a * access.stride, -(-ahead // granularity) * granularity))
+        firsts.append(plus(times(need.first, access.stride), at - top))
     if not found:
         return None
     if len({a for a, _ in found}) > 1:
-        raise NotCut("readers of a value go through it at different speeds")
-    first = reduce(least, firsts)
-    if together > 1:
-        first = times(combine("floordiv", combine("max", 0, first), together), together)
+        raise NotTileable("readers of a value go through it at different speeds")
+    first = reduce(minimum, firsts)
+    if granularity > 1:
+        first = times(combine("floordiv", combine("max", 0, first), granularity), granularity)
     last = max(b for _, b in found)
-    return Need(found[0][0], last, rows, combine("max", 0, first), together > 1)
+    return RowsNeeded(found[0][0], last, rows, combine("max", 0, first), granularity > 1)
 
 
 @dataclass
-class Value:
+class LoopValue:
     """A buffer that calls of the loop write: where its rows begin, and who reads them.
 
     ``top`` is its first row within the buffer, after ``top`` rows of zeros; ``lines`` all rows of
-    the buffer; ``step`` elements between two; ``room`` rows are left of it (None: it stays whole).
-    Turns that run ``apart`` find nothing in it.
+    the buffer; ``step`` elements between two; it shrinks to ``capacity`` rows (None: it stays
+    whole). ``parallel`` iterations carry nothing over in it.
     """
 
     view: View
-    need: Need
+    need: RowsNeeded
     top: int
     lines: Extent
     step: Extent
-    readers: list[tuple[Need, Reach, int]] = field(default_factory=list)
-    room: int | None = None
+    readers: list[tuple[RowsNeeded, AccessRange, int]] = field(default_factory=list)
+    capacity: int | None = None
     carries: bool = False
-    apart: bool = False
+    parallel: bool = False
 
     @property
     def blocked(self) -> bool:
         return len(self.view.dims) == 5
 
     def window(self, e: str) -> Extent:
-        """The first row of the buffer that is made or read when rows from ``e`` on are made."""
-        rows = [plus(times(n.since(e, self.apart), r.stride), at) for n, r, at in self.readers]
+        """The first row of the buffer touched by an iteration that makes rows from ``e`` on."""
+        rows = [plus(times(n.begin(e, self.parallel), r.stride), at) for n, r, at in self.readers]
         first = rows[0]
         for other in rows[1:]:
-            first = first if other == first else least(first, other)
-        return least(first, self.begins(e)) if self.apart and self.need.rounded else first
+            first = first if other == first else minimum(first, other)
+        return minimum(first, self.begins(e)) if self.parallel and self.need.rounded else first
 
     def made(self, e: str) -> Extent:
-        return plus(self.need.until(e), self.top)
+        return plus(self.need.end(e), self.top)
 
     def begins(self, e: str) -> Extent:
         """The first row that is made when rows from ``e`` on are."""
-        return plus(self.need.since(e, self.apart), self.top)
+        return plus(self.need.begin(e, self.parallel), self.top)
 
     def read(self, e: str) -> Extent:
         """The end of the rows that are read once rows up to ``e`` are made."""
@@ -148,11 +166,11 @@ class Value:
 
     @property
     def count(self) -> Extent:
-        """Elements of what is left of the buffer."""
-        assert self.room is not None
+        """Elements of the shrunken buffer."""
+        assert self.capacity is not None
         if not self.blocked:
-            return times(self.room, self.step)
-        return product((self.view.dims[0], self._blocks, self.room, self.step))
+            return times(self.capacity, self.step)
+        return product((self.view.dims[0], self._blocks, self.capacity, self.step))
 
     @property
     def _blocks(self) -> int:
@@ -163,15 +181,15 @@ class Value:
 
     def rows_of(self, view: View, row: Extent, count: Extent) -> View:
         """Rows [row, row + count) of the buffer, all else as the view has it."""
-        if self.room is not None:
+        if self.capacity is not None:
             view = self._moved(view)
-        return cut(view, times(self.step, row), count)
+        return slice_rows(view, times(self.step, row), count)
 
     def _moved(self, view: View) -> View:
-        """The view at row 0 of what is left of the buffer."""
+        """The view at row 0 of the shrunken buffer."""
         if not self.blocked:
             return view
-        old, new = self.view.strides[1], times(self.step, self.room or 0)
+        old, new = self.view.strides[1], times(self.step, self.capacity or 0)
         assert isinstance(old, int) and isinstance(view.offset, int)
         block, within = divmod(view.offset, old)
         strides = (times(new, self._blocks), new, *view.strides[2:])
@@ -179,12 +197,12 @@ class Value:
         return replace(view, strides=strides, offset=offset)
 
 
-def _reads(need: Need, reach: Reach, at: int, e: str) -> Extent:
-    end = plus(times(plus(need.until(e), -1), reach.stride), reach.span + at)
-    return plus(need.until(e), at) if (reach.stride, reach.span) == (1, 1) else end
+def _reads(need: RowsNeeded, access: AccessRange, at: int, e: str) -> Extent:
+    end = plus(times(plus(need.end(e), -1), access.stride), access.span + at)
+    return plus(need.end(e), at) if (access.stride, access.span) == (1, 1) else end
 
 
-def cut(view: View, shift: Extent, count: Extent) -> View:
+def slice_rows(view: View, shift: Extent, count: Extent) -> View:
     axis = LINES if len(view.dims) == 5 else ROWS
     dims = (*view.dims[:axis], count, *view.dims[axis + 1 :])
     return replace(view, dims=dims, offset=plus(view.offset, shift))
@@ -194,11 +212,11 @@ def row_of(view: View) -> int:
     """The row of its buffer a view begins at."""
     if len(view.dims) != 5:
         if not isinstance(view.offset, int):
-            raise NotCut("a matrix begins somewhere unknown")
+            raise NotTileable("a matrix begins somewhere unknown")
         return 0
     block, line = view.strides[1], view.strides[LINES]
     if not isinstance(view.offset, int) or not isinstance(block, int) or not isinstance(line, int):
-        raise NotCut("the sizes of an image are not known")
+        raise NotTileable("the sizes of an image are not known")
     return view.offset % block // line if block and line else 0
 
 
@@ -220,11 +238,11 @@ def lines_of(view: View) -> Extent:
     return block // line
 
 
-def step_of(view: View) -> Extent:
+def row_stride(view: View) -> Extent:
     return view.strides[LINES if len(view.dims) == 5 else ROWS]
 
 
-def zeros_below(value: Value) -> int:
+def padding_below(value: LoopValue) -> int:
     """Rows of zeros under a value."""
     rest = combine("sub", value.lines, plus(value.top, value.need.rows))
     return rest if isinstance(rest, int) else 0

@@ -49,7 +49,7 @@ def lower_region(
 ) -> None:
     """``lower`` writes the steps that know nothing of blocks.
 
-    Raises NotCut if the calls of a row tile are not tileable.
+    Raises NotTileable if the calls of a row tile are not tileable.
     """
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.cpu.lowering.loops import NotCut
+from tracea_graph.kernels.cpu.lowering.loops import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams, RowTile
@@ -97,6 +97,6 @@ def _why_not(graph: TileGraph, region: Region, row_tiles: tuple[RowTile, ...]) -
     """Why the calls of some steps cannot be tiled by rows; None if they can."""
     try:
         lower(graph, replace(region, params=replace(region.params, row_tiles=row_tiles)))
-    except NotCut as error:
+    except NotTileable as error:
         return str(error)
     return None

@@ -6,7 +6,7 @@
 // weights is read once per band while the band's input stays in L2.  Few output channels are left
 // to runtime/conv_narrow.h.
 #pragma once
-#include "runtime/conv_cut.h"
+#include "runtime/conv_tiling.h"
 #include "runtime/conv_narrow.h"
 
 namespace tracea {
@@ -62,7 +62,7 @@ struct ConvTaps {
 
   ConvTaps(const ConvJob& job, const tracea_conv_tile& tile, int64_t row, int64_t col)
       : rows(taps_of(job.down, job.tap.rows, row, tile.lines)),
-        cols(in_turns(taps_of(job.along, job.tap.cols, col, tile.pixels), job.turn,
+        cols(whole_groups(taps_of(job.along, job.tap.cols, col, tile.pixels), job.tap_group,
                       job.tap.cols)) {}
   bool equals(const ConvTaps& o) const {
     return rows.first == o.rows.first && rows.end == o.rows.end && cols.first == o.cols.first &&
@@ -199,7 +199,7 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   job.down = {job.x->dims[2], pads[0], pads[2], strides[0], dilations[0]};
   job.along = {job.x->dims[3], pads[1], pads[3], strides[1], dilations[1]};
   const Taps rows = taps_of(job.down, tap.rows, 0, job.height);
-  const Taps cols = in_turns(taps_of(job.along, tap.cols, 0, job.width), job.turn, tap.cols);
+  const Taps cols = whole_groups(taps_of(job.along, tap.cols, 0, job.width), job.tap_group, tap.cols);
   const int64_t tall = rows.end - rows.first, wide = cols.end - cols.first;
   job.scattered = tall < tap.rows || wide < tap.cols;
   *x += rows.first * tap.x_row + cols.first * tap.x_col;
@@ -249,7 +249,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   job.conv = whole ? isa.conv_int16 : split ? isa.conv_bf16x2 : pairs ? isa.conv_bf16 : isa.conv;
   job.end = whole ? nullptr : split ? isa.conv_bf16x2_end : pairs ? isa.conv_bf16_end : nullptr;
   job.pixels = pairs && !whole ? isa.pairs_pixels : isa.conv_pixels;
-  job.turn = job.pixels > isa.conv_pixels && !split && !twos ? 2 : 1;  // on matrix tiles
+  job.tap_group = job.pixels > isa.conv_pixels && !split && !twos ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
@@ -283,7 +283,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   job.first = x.f32();
   leave_out(job, call, &job.first);
   job.next_weights = run.next_weights;
-  divide_conv(run, job, stride_h, choose_cut(call, job.images));
+  divide_conv(run, job, stride_h, choose_tiling(call, job.images));
   return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
 }
 

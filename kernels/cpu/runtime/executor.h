@@ -1,7 +1,7 @@
 // Executor: runs a program's calls in order.  Once a call had work for several threads, these stay
 // for the calls that follow (runtime/team.h).
 #pragma once
-#include "runtime/turns.h"
+#include "runtime/loops.h"
 
 namespace tracea {
 
@@ -44,8 +44,8 @@ template <class Each>
 bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers, Each each) {
   Cursor at = {};
   const auto step = [&] {
-    const bool turns = at.loop < program.loop_count && program.loops[at.loop].first == at.call;
-    if (!turns) return each(at.call++);
+    const bool at_loop = at.loop < program.loop_count && program.loops[at.loop].first == at.call;
+    if (!at_loop) return each(at.call++);
     at.call = program.loops[at.loop].last + 1;
     return run_loop(run, program, at.loop++, symbols, buffers, each);
   };

@@ -31,13 +31,13 @@ struct Symbol {
 };
 struct Loop {
   int32_t first, last;  // calls
-  int64_t step;         // rows of a turn, at most if turns run apart
-  bool apart;           // no turn needs what another one left: threads may take one each
+  int64_t step;         // rows of an iteration; a maximum if parallel
+  bool parallel;        // iterations are independent: each thread may take one
   Expr extent;          // all rows
 };
 struct Temp {
   int32_t type, first, last;
-  int32_t loop;  // whose every turn has this temp for itself, or -1
+  int32_t loop;  // whose every iteration has its own copy of this temp, or -1
   Expr count;
 };
 struct View {
@@ -51,7 +51,7 @@ struct View {
 struct Driver {
   int32_t max_rows, tile_panels, row_chunk, panel_group, prefetch;
 };
-struct ConvCut {  // of a convolution of up to `max_images` images; 0 where the library chooses
+struct ConvTiling {  // of a convolution of up to `max_images` images; 0 where the library chooses
   int32_t max_images, pixels, lines, part, bands, columns;
 };
 struct Call {
@@ -62,7 +62,7 @@ struct Call {
   const double* floats;
   View* views;
   const Driver* drivers;  // of products; null for
-  const ConvCut* cuts;    // convolutions, which have these
+  const ConvTiling* tilings;  // convolutions, which have these
 
   const tracea_chain_type* chain_type() const {
     return chain < 0 ? nullptr : &tracea_chain_types[chain];
@@ -80,7 +80,7 @@ struct Program {
   int32_t step_count;
   Pool pool;
 
-  // Those the inputs bind, then two of each loop: the first row of a turn, and its end.
+  // Those the inputs bind, then two of each loop: the first row of an iteration, and its end.
   int32_t all_symbols() const { return symbol_count + 2 * loop_count; }
   int32_t all_values() const { return all_symbols() + step_count; }
 };
@@ -120,11 +120,11 @@ class Reader {
   const Expr* expressions(int32_t count);
   Tensor tensor();
   int32_t type();
-  bool in_turns_apart(int32_t call) const;
+  bool in_parallel_loop(int32_t call) const;
   void view(View* out, int32_t call);
   void call(Call* out, int32_t index);
   const Driver* drivers(int32_t count);
-  const ConvCut* cuts(int32_t count);
+  const ConvTiling* tilings(int32_t count);
   void loops(Loop* out);
 
   void share(Expr* out);
@@ -191,7 +191,7 @@ inline int32_t Reader::step(int64_t op, int64_t a, int64_t b) {
 }
 
 // Sizes of images of any size are long expressions, most of them alike: what does not depend on the
-// turn of a loop is computed once for a run.
+// iteration of a loop is computed once for a run.
 inline void Reader::share(Expr* out) {
   int64_t stack[kMaxExpression / 2];
   int depth = 0;
@@ -230,10 +230,10 @@ inline Tensor Reader::tensor() {
   return out;
 }
 
-inline bool Reader::in_turns_apart(int32_t call) const {
+inline bool Reader::in_parallel_loop(int32_t call) const {
   for (int32_t i = 0; i < program_->loop_count; ++i) {
     const Loop& loop = program_->loops[i];
-    if (loop.apart && loop.first <= call && call <= loop.last) return true;
+    if (loop.parallel && loop.first <= call && call <= loop.last) return true;
   }
   return false;
 }
@@ -262,8 +262,8 @@ inline void Reader::view(View* out, int32_t call) {
   // ViewCache are checked and then used: no other thread may write them in between.
   const bool places = out->type == ORT_I32 || out->type == ORT_I64;
   const bool own = out->kind == kInput || (out->kind == kTemp && p.temps[out->index].loop >= 0);
-  if (places && !own && in_turns_apart(call))
-    error_->fail("Call %d of the plan takes integers that other turns may write.", call);
+  if (places && !own && in_parallel_loop(call))
+    error_->fail("Call %d of the plan takes integers that other iterations may write.", call);
 }
 
 inline const Driver* Reader::drivers(int32_t count) {
@@ -278,8 +278,8 @@ inline const Driver* Reader::drivers(int32_t count) {
   return items;
 }
 
-inline const ConvCut* Reader::cuts(int32_t count) {
-  ConvCut* items = array<ConvCut>(count);
+inline const ConvTiling* Reader::tilings(int32_t count) {
+  ConvTiling* items = array<ConvTiling>(count);
   for (int32_t i = 0; items && i < count; ++i) {
     items[i].max_images = small(0, INT32_MAX, "driver's images");
     items[i].pixels = small(0, 64, "driver's pixels");
@@ -316,7 +316,7 @@ inline void Reader::call(Call* out, int32_t index) {
   out->ints = ints;
   out->floats = floats;
   out->views = views;
-  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->cuts = cuts(out->driver_count);
+  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->tilings = tilings(out->driver_count);
   else out->drivers = drivers(out->driver_count);
   if (!error_->set) check_call(*out, *error_);
 }
@@ -327,7 +327,7 @@ inline void Reader::loops(Loop* out) {
     out[i].first = small(free, program_->call_count - 1, "loop's first call");
     out[i].last = small(out[i].first, program_->call_count - 1, "loop's last call");
     out[i].step = word(1, INT32_MAX, "loop's rows");
-    out[i].apart = small(0, 1, "loop's independence") != 0;
+    out[i].parallel = small(0, 1, "loop's independence") != 0;
     expression(&out[i].extent);
     free = out[i].last + 1;
   }
@@ -348,18 +348,18 @@ inline bool Reader::program() {
   p.call_count = small(0, kMaxCalls, "number of calls");
   Tensor* tensors = array<Tensor>(p.input_count + p.output_count);
   Symbol* symbols = array<Symbol>(p.symbol_count);
-  Loop* turning = array<Loop>(p.loop_count);
+  Loop* loop_items = array<Loop>(p.loop_count);
   Temp* temps = array<Temp>(p.temp_count);
   Call* calls = array<Call>(p.call_count);
-  if (!tensors || !symbols || !turning || !temps || !calls) return false;
+  if (!tensors || !symbols || !loop_items || !temps || !calls) return false;
   p.inputs = tensors, p.outputs = tensors + p.input_count;
-  p.symbols = symbols, p.loops = turning, p.temps = temps, p.calls = calls;
+  p.symbols = symbols, p.loops = loop_items, p.temps = temps, p.calls = calls;
   for (int32_t i = 0; i < p.input_count + p.output_count; ++i) tensors[i] = tensor();
   for (int32_t i = 0; i < p.symbol_count; ++i) {
     symbols[i].input = small(0, p.input_count - 1, "symbol's input");
     symbols[i].axis = small(0, p.inputs[symbols[i].input].rank - 1, "symbol's axis");
   }
-  loops(turning);
+  loops(loop_items);
   steps_ = array<Step>(kMaxSteps);
   if (!steps_) return false;
   p.steps = steps_;
@@ -370,7 +370,8 @@ inline bool Reader::program() {
     temps[i].last = small(temps[i].first, p.call_count - 1, "temp's last call");
     temps[i].loop = -1;
     for (int32_t k = 0; k < p.loop_count; ++k)
-      if (turning[k].apart && turning[k].first <= temps[i].first && temps[i].last <= turning[k].last)
+      if (loop_items[k].parallel && loop_items[k].first <= temps[i].first &&
+          temps[i].last <= loop_items[k].last)
         temps[i].loop = k;
   }
   symbols_ = p.all_symbols();

@@ -1,6 +1,6 @@
 // What each kernel call of a program takes, for TRACEA_PROFILE=FILE: a line for every run of a node,
 //
-//     node's name <tab> values of the program's symbols <tab> nanoseconds of each call, all its turns
+//     node's name <tab> values of the program's symbols <tab> nanoseconds of each call, all iterations
 //
 // numbers between commas.  Off, it costs a run one comparison.
 #pragma once

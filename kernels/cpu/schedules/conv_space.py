@@ -42,7 +42,7 @@ _SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1}
 _BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
 _BAND_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
 _SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
-"""The runtime's constants (``runtime/conv_cut.h``, ``runtime/winograd.h``)."""
+"""The runtime's constants (``runtime/conv_tiling.h``, ``runtime/winograd.h``)."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def driver_of(case: Case, config: Config) -> ConvDriver:
 def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_processors()) -> Cut:
     """How the library cuts a case under a driver on a machine of so many processors.
 
-    ``divide_conv`` of ``runtime/conv_cut.h`` and ``run_winograd`` of ``runtime/winograd.h``.
+    ``divide_conv`` of ``runtime/conv_tiling.h`` and ``run_winograd`` of ``runtime/winograd.h``.
     """
     problem = _convolution(case)
     if problem.winograd:
@@ -203,7 +203,7 @@ def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
 
 
 def _brief(problem: ConvProblem, isa: str) -> bool:
-    """``brief`` of ``runtime/conv_cut.h``."""
+    """``brief`` of ``runtime/conv_tiling.h``."""
     sums = BLOCK * prod(problem.weights[1:4])
     eight = problem.groups == 1 and problem.attributes["last_out"] <= BLOCK // 2
     whole = _tile(problem, isa) == conv_tile(isa)

@@ -25,7 +25,7 @@ _PRODUCTS = ("runtime/gemm.h", "runtime/gemm_rows.h", "runtime/gemm_tile.h", "mi
 _CONVOLUTIONS = (
     "runtime/blocked.h",
     "runtime/conv.h",
-    "runtime/conv_cut.h",
+    "runtime/conv_tiling.h",
     "runtime/winograd.h",
     "micro/conv_*.h",
 )

@@ -13,10 +13,10 @@ constexpr double kConvTask = 1e6;             // multiply-adds worth a task of t
 constexpr double kShared = kConvTask / 8;     // worth being divided, between threads of a team
 constexpr int64_t kNearer = 2;                // reading what all share rather than another core's
 
-// What a plan says about the cut for so many images; all zero where that is nothing.
-inline ConvCut choose_cut(const Call& call, int64_t images) {
+// The plan's tiling for so many images; all zero where the plan has none.
+inline ConvTiling choose_tiling(const Call& call, int64_t images) {
   for (int32_t i = 0; i < call.driver_count; ++i)
-    if (images <= call.cuts[i].max_images) return call.cuts[i];
+    if (images <= call.tilings[i].max_images) return call.tilings[i];
   return {};
 }
 
@@ -44,17 +44,17 @@ inline Taps taps_of(const Axis& a, int64_t taps, int64_t from, int64_t count) {
   return {first, last};
 }
 
-// The same from and to where turns of `turn` taps begin: how sums are put together must not depend on
-// how outputs are cut.
-inline Taps in_turns(const Taps& t, int64_t turn, int64_t taps) {
-  return {t.first / turn * turn, min(ceil_div(t.end, turn) * turn, taps)};
+// Taps widened to whole groups of `group` taps: the order of a sum must not depend on how outputs
+// are tiled.
+inline Taps whole_groups(const Taps& t, int64_t group, int64_t taps) {
+  return {t.first / group * group, min(ceil_div(t.end, group) * group, taps)};
 }
 
 struct ConvJob {
   tracea_conv_fn conv;
   tracea_conv_end_fn end;            // null where kernels set nothing up
   int64_t pixels;                    // of the kernel's largest tile
-  int64_t turn;                      // taps of a row that it takes together
+  int64_t tap_group;                 // taps of a row that it takes together
   const float *x_scales, *w_scales;  // of integers; else null
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
@@ -124,23 +124,23 @@ inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
   job.chunks = ceil_div(job.columns, job.per_task);
 }
 
-// How the outputs are cut, and how much one task takes: as the plan says, else what suits sizes.
-inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut& cut) {
+// Tile sizes of the outputs and the work of one task: as the plan says, else chosen by size.
+inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvTiling& tiling) {
   const tracea_isa_table& isa = *run.host.isa;
   const tracea_conv_tile& tap = job.tap;
   const bool small = brief(job, isa);
-  const int64_t widest = cut.pixels ? min(cut.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
+  const int64_t widest = tiling.pixels ? min(tiling.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
   const bool twos = job.finish.canvas.broad || job.finish.add_broad;
   const int64_t most_nv = twos ? min(isa.conv_nv, 2) : isa.conv_nv;
   const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
-  job.lines = pairs && cut.lines != 1 ? 2 : 1;
+  job.lines = pairs && tiling.lines != 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
   job.narrow = job.width / job.across, job.wider = job.width % job.across;
   job.units = ceil_div(job.height, job.lines);
   job.columns = job.groups * ceil_div(job.per_group, nv);
   const int64_t panel = tap.w_block * nv * 4, weights = job.blocks * tap.w_panel * 4;
-  const int64_t part = cut.part ? min(cut.part, tap.blocks) : max(1, kPanelBytes / panel);
+  const int64_t part = tiling.part ? min(tiling.part, tap.blocks) : max(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
   if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
   if (job.x_scales) job.part = whole_blocks(tap.rows * tap.cols);
@@ -154,22 +154,22 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   job.bands = max(1, min(job.bands, tiles / 4));
   const int64_t threads = run.host.processors;
   if (job.bands >= threads) job.bands = min(tiles, ceil_div(job.bands, threads) * threads);
-  if (cut.bands) job.bands = min(cut.bands, tiles);
+  if (tiling.bands) job.bands = min(tiling.bands, tiles);
   const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
                       static_cast<double>(job.blocks * tap.w_panel);
   int64_t wanted = min(4 * threads, static_cast<int64_t>(work / kConvTask));
   const bool busy = wanted >= threads;  // as many tasks for each, then
   if (busy) wanted = ceil_div(wanted, threads) * threads;
-  if (!cut.bands && !cut.columns && by_lines(job, run.threads(), input, weights, work))
+  if (!tiling.bands && !tiling.columns && by_lines(job, run.threads(), input, weights, work))
     return share_lines(job, run.threads(), wanted);
   const int64_t shared = max(job.images * job.bands, 1);
   int64_t columns = ceil_div(wanted, shared);
   while (busy && columns < job.columns && shared * columns % threads) ++columns;
   job.per_task = ceil_div(job.columns, max(min(columns, job.columns), 1));
-  if (cut.columns) job.per_task = min(cut.columns, job.columns);
+  if (tiling.columns) job.per_task = min(tiling.columns, job.columns);
   job.chunks = ceil_div(job.columns, job.per_task);
   const int64_t tasks = job.images * job.bands * job.chunks;
-  if (!cut.bands && tasks < min(wanted, 2 * threads))
+  if (!tiling.bands && tasks < min(wanted, 2 * threads))
     job.bands = max(job.bands, min(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 

@@ -1,4 +1,4 @@
-"""How a call follows the rows of its results: which rows of each view it needs for them."""
+"""Access ranges of calls: the rows of each view that some rows of the results need."""
 
 from __future__ import annotations
 
@@ -10,24 +10,34 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Call, View
 
 __all__ = [
-    "SAME", "NotCut", "Reach", "as_rows", "halo_of_result", "in_turns", "made_together", "reaches",
-    "read", "results", "row_tiled", "written",
+    "SAME",
+    "AccessRange",
+    "NotTileable",
+    "access_ranges",
+    "as_rows",
+    "granularity_of",
+    "halo_of_result",
+    "in_loop",
+    "read",
+    "results",
+    "row_tiled",
+    "written",
 ]  # fmt: skip
 
 
-class NotCut(ValueError):
-    """Why some calls cannot run in bands of rows."""
+class NotTileable(ValueError):
+    """Why some calls cannot be tiled by rows."""
 
 
 @dataclass(frozen=True)
-class Reach:
+class AccessRange:
     """Rows [n0, n1) of a result need rows [n0·stride, (n1 − 1)·stride + span) of a view."""
 
     stride: int = 1
     span: int = 1
 
 
-SAME = Reach()
+SAME = AccessRange()
 
 
 def row_tiled(call: Call) -> bool:
@@ -35,8 +45,8 @@ def row_tiled(call: Call) -> bool:
     return CALLS.of(call).row_tiled
 
 
-def reaches(call: Call) -> Sequence[Reach | None]:
-    """How far a row of the results reaches into each view; None where it needs all of it."""
+def access_ranges(call: Call) -> Sequence[AccessRange | None]:
+    """Rows of each view that a row of the results needs; None where it needs all of them."""
     kinds = {"row": SAME, "all": None, "window": None}
     schema = CALLS.of(call)
     return [
@@ -45,16 +55,18 @@ def reaches(call: Call) -> Sequence[Reach | None]:
     ]
 
 
-def _window(call: Call) -> Reach:
+def _window(call: Call) -> AccessRange:
     """The rows a convolution's window covers."""
     if call.op == "winograd":
-        return Reach(1, 3)
+        return AccessRange(1, 3)
     weight = CALLS.of(call).named(call)["w"]
     assert isinstance(weight, View)
     taps = weight.dims[1 if call.op == "depthwise" else 2]
     if not isinstance(taps, int):
-        raise NotCut("the window's height is not known")
-    return Reach(call.attributes["strides"][0], (taps - 1) * call.attributes["dilations"][0] + 1)
+        raise NotTileable("the window's height is not known")
+    return AccessRange(
+        call.attributes["strides"][0], (taps - 1) * call.attributes["dilations"][0] + 1
+    )
 
 
 def halo_of_result(call: Call) -> tuple[int, int, int, int]:
@@ -72,22 +84,22 @@ def results(call: Call) -> tuple[View, ...]:
     return tuple(v for i in written(call) if (v := call.views[i]) is not None)
 
 
-def read(call: Call) -> Iterator[tuple[View, Reach | None]]:
-    """What a call reads, and how far; None for what it needs all of."""
+def read(call: Call) -> Iterator[tuple[View, AccessRange | None]]:
+    """Views a call reads, with their access ranges; None where it needs all rows."""
     own = written(call)
-    for i, (view, reach) in enumerate(zip(call.views, reaches(call), strict=True)):
+    for i, (view, access) in enumerate(zip(call.views, access_ranges(call), strict=True)):
         if view is not None and i not in own:
-            yield view, reach
+            yield view, access
 
 
-def made_together(call: Call) -> int:
-    """Rows a call makes together: cut elsewhere, it would compute them otherwise."""
+def granularity_of(call: Call) -> int:
+    """Rows a call makes at once; tiles must be multiples to compute the same bits."""
     granularity = CALLS.of(call).granularity
     return call.attributes[granularity] if granularity else 1
 
 
-def in_turns(call: Call) -> Call:
-    """The call as a loop has it: what lies around the rows of a turn need not be zeros."""
+def in_loop(call: Call) -> Call:
+    """The call inside a loop, where the rows around a tile need not be zeros."""
     return call.having(zeros=(0, 0, 0, 0)) if "zeros" in call.attributes else call
 
 
@@ -98,13 +110,13 @@ def as_rows(call: Call) -> Call:
         return call
     dims = views[0].dims
     if len(dims) < 2 or any(v.dims != dims for v in views):
-        raise NotCut("an elementwise part is no matrix")
+        raise NotTileable("an elementwise part is no matrix")
     merged = []
     for view in views:
         for axis in range(len(dims) - 2):
             inner = combine("mul", view.dims[axis + 1], view.strides[axis + 1])
             if view.strides[axis] != inner and dims[axis] != 1:
-                raise NotCut("an elementwise part reads rows that lie apart")
+                raise NotTileable("an elementwise part reads rows that lie apart")
         shape = (product(dims[:-1]), dims[-1])
         merged.append(View(view.buffer, shape, view.strides[-2:], view.offset))
     return replace(call, views=tuple(merged))
