@@ -29,7 +29,7 @@ from tracea_graph.kernels.cpu import phases as cpu_phases
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Limits, Pass, Phase, Trace, schedule
+from tracea_graph.rewrite import Pass, Phase, SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
@@ -40,8 +40,8 @@ __all__ = [
 Array = npt.NDArray[Any]
 Operand = str | float | int | Array
 BINDINGS = {"batch": 2, "seq": 5}
-LEGAL = Limits(min_gain_us=-np.inf, check=True)
-APART = Limits(skip=frozenset({"blocks", "trunk"}), min_gain_us=float("-inf"))
+LEGAL = SchedulerLimits(min_gain_us=-np.inf, check=True)
+APART = SchedulerLimits(skip=frozenset({"blocks", "trunk"}), min_gain_us=float("-inf"))
 """All rules, but what could be steps of one program stays apart."""
 """Tiny sizes gain little: whatever is legal is applied."""
 
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def optimized(
-    graph: TileGraph, phases: Sequence[Phase] | None = None, limits: Limits = LEGAL
+    graph: TileGraph, phases: Sequence[Phase] | None = None, limits: SchedulerLimits = LEGAL
 ) -> Trace:
     """Run the phases (all by default) on ``graph``, in place."""
     cost = CostModel(Machine(), BINDINGS)

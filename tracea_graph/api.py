@@ -18,7 +18,6 @@ from tracea_graph.onnx_io import library_of
 from tracea_graph.options import Options
 from tracea_graph.passes import JOINING
 from tracea_graph.pipeline.candidates import LibraryBuilder
-from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.lock import read_lock
 from tracea_graph.pipeline.output import Paths, paths_of_all
 from tracea_graph.pipeline.run import (
@@ -34,6 +33,7 @@ from tracea_graph.pipeline.run import (
     tune,
     verify,
 )
+from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.scratch import Scratch, sweep
 from tracea_graph.target import settle_precision, target_of
 from tracea_graph.ttg import TileGraph
@@ -123,7 +123,7 @@ def _together(
 ) -> Iterator[Outcome]:
     """Optimize models that share what they can: every one is planned, then each is finished."""
     lock = read_lock(options.lock) if options.lock else None
-    options = lock.settle(options) if lock else options
+    options = lock.apply_settings(options) if lock else options
     precision, notes = settle_precision(options.target, options.precision)
     options = replace(options, precision=precision)
     libraries = LibraryBuilder(target_of(options.target, precision), options.environment)
@@ -133,8 +133,8 @@ def _together(
         worker_pool = stack.enter_context(WorkerPool()) if options.keep == "all" else None
         runs = []
         for i, (source, paths) in enumerate(work):
-            clock, folder = Clock(progress), Path(name, str(i))
-            deadline = Deadline(budget, clock.spent)
+            timer, folder = StepTimer(progress), Path(name, str(i))
+            deadline = Deadline(budget, timer.spent)
             runs.append(
                 Run(
                     source,
@@ -145,7 +145,7 @@ def _together(
                     worker_pool,
                     folder,
                     lock,
-                    clock,
+                    timer,
                     deadline,
                 )
             )
@@ -169,7 +169,7 @@ def _failure(run: Run, stages: Sequence[Stage]) -> Exception | None:
         with run.open:
             for stage in stages:
                 if run.report is None:
-                    with run.memory.holding(run.lock):
+                    with run.decision_cache.invalidating(run.lock):
                         stage(run)
     except Exception as error:  # the caller is told; the other models go on
         return error

@@ -11,7 +11,14 @@ from check.test_worker import bad_library
 from check.tiny_models import graph, save
 
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.distance import Elementwise, Limits, choices, errors, floors, undecided
+from tracea_graph.check.distance import (
+    Elementwise,
+    ErrorLimits,
+    choices,
+    errors,
+    floors,
+    undecided,
+)
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare, verify
 from tracea_graph.check.worker import Worker
@@ -36,7 +43,7 @@ def test_what_is_just_too_much_is_told_from_what_is_allowed(tmp_path):
         "g (float[N,8] x) => (float[N,8] y) { y = Abs(x) }",
         "g (float[N,8] x) => (float[N,8] y) { a = Abs(x)  y = Mul(a, w) }",
         other={"w": np.float32(1 - 1.0004e-2)},
-        limits=Limits(1e-2),
+        limits=ErrorLimits(1e-2),
     )
     assert found.status == "failed"
     assert "off by 1.000" in found.sentence and "1.0e-02 is allowed" in found.sentence
@@ -55,7 +62,9 @@ def test_an_error_above_the_tolerance_fails_and_below_passes(tmp_path):
     found = outcome(tmp_path, MATMUL, MATMUL, weights={"w": W}, other=wrong)
     assert found.status == "failed" and "'y' with one" in found.sentence
     assert found.worst == pytest.approx(1e-3, rel=0.01)
-    lossy = outcome(tmp_path, MATMUL, MATMUL, weights={"w": W}, other=wrong, limits=Limits(1e-2))
+    lossy = outcome(
+        tmp_path, MATMUL, MATMUL, weights={"w": W}, other=wrong, limits=ErrorLimits(1e-2)
+    )
     assert lossy.status == "passed"
 
 

@@ -86,7 +86,7 @@ SPOILT = {
     "bindings": [put("bindings", value) for value in (3, [["rows", 1]], {"rows": "x"})],
     "improved": [put("improved", "yes")],
     "frozen": [put("frozen", value) for value in ([[{}, 1]], [["a"]], 3)],
-    "barred": [put("barred", value) for value in ([[{}, [], 3]], [["a", "b"]], "abc")],
+    "excluded": [put("excluded", value) for value in ([[{}, [], 3]], [["a", "b"]], "abc")],
     "drivers": [put("drivers", value) for value in ([[1, 2]], [[]], [[{}, [{"x": 1}]]])],
     "machine": [put("machine", 3), put_inside("machine", "gflops", "many")],
     "settings": [

@@ -18,7 +18,7 @@ from models.scan import STATE, WIDTH, unrolled
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.movement import hoisting, merging
-from tracea_graph.pipeline.planning import Planner, Ruling
+from tracea_graph.pipeline.planning import Constraints, Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg.topology import Topology
 
@@ -106,7 +106,7 @@ def test_planning_looks_for_no_garbage(tmp_path: Path) -> None:
     gc.collect()
     gc.callbacks.append(look)
     try:
-        planner.follow(Ruling({}, {}))
+        planner.plan_under(Constraints({}, {}))
     finally:
         gc.callbacks.remove(look)
     assert len(looked) <= 2, "one look, when it is done"

@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.panels import PANELS, Blocks
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import TileGraph
 
 Array = npt.NDArray[Any]
@@ -36,7 +36,7 @@ def sparse(k: int, n: int, zeros: float, block: tuple[int, int] = (16, 16)) -> A
 def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, Trace]:
     """The product as the cost model would have it."""
     cost = CostModel(Machine(), {"rows": rows})
-    trace = schedule(graph, every_phase(), cost, Limits())
+    trace = schedule(graph, every_phase(), cost, SchedulerLimits())
     (region,) = graph.regions()
     assert isinstance(region.params, GemmParams)
     return region.params, trace

@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -30,7 +30,7 @@ def net(
 
 def planned(graph: TileGraph, precision: str) -> tuple[Region, Trace]:
     """The only region left, every rewrite being as good as any other."""
-    limits = Limits(min_gain_us=float("-inf"))
+    limits = SchedulerLimits(min_gain_us=float("-inf"))
     trace = schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
@@ -118,7 +118,7 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     third = conv(joined, 48, 96)
     deep = conv(conv(third, 32, 48), 32, 32, kernel=3, group=32)
     graph = net.graph(conv(conv(deep, 32, 32), 16, 32, kernel=3, strides=[2, 2]))
-    limits = Limits(min_gain_us=float("-inf"))
+    limits = SchedulerLimits(min_gain_us=float("-inf"))
     ways = every_phase(precision="bf16", tiles=tiles)
     schedule(graph, [p for p in ways if p.name != "winograd"], lambda g, r: 1.0, limits)
     (region,) = graph.regions()

@@ -12,7 +12,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -28,7 +28,7 @@ def planned(
     graph: TileGraph, precision: str = "bf16x2", tiles: bool = True, without: Sequence[str] = ()
 ) -> tuple[Region, Trace]:
     """The only region left, every rewrite being as good as any other."""
-    limits = Limits(min_gain_us=float("-inf"))
+    limits = SchedulerLimits(min_gain_us=float("-inf"))
     known = every_phase(precision=precision, tiles=tiles)
     kept = (p for p in known if not {rule.name for rule in p.passes} & {*without})
     trace = schedule(graph, tuple(kept), lambda g, r: 1.0, limits)

@@ -12,7 +12,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, PRECISION_FALLBACKS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -23,13 +23,13 @@ def net(channels: int, filters: int, kernel: int = 1, group: int = 1) -> TileGra
 
 
 def planned(
-    graph: TileGraph, precision: str = "int16", barred: Sequence[str] = ()
+    graph: TileGraph, precision: str = "int16", excluded: Sequence[str] = ()
 ) -> tuple[Region, Trace]:
     """The only region left, every rewrite being as good as any other."""
     written = {v for n in (node for r in graph.regions() for node in r.nodes) for v in n.outputs}
-    limits = Limits(
+    limits = SchedulerLimits(
         min_gain_us=float("-inf"),
-        barred={rule: dict.fromkeys(written, "coarse") for rule in barred},
+        excluded={rule: dict.fromkeys(written, "coarse") for rule in excluded},
     )
     trace = schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     (region,) = graph.regions()

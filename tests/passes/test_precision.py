@@ -12,7 +12,7 @@ from tracea_graph.kernels.cpu.panels import pack_pairs, unpack_pairs, unpack_spl
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 RNG = np.random.default_rng(0)
@@ -25,9 +25,9 @@ def net(k: int = 6, n: int = 20, opset: int = 17) -> TileGraph:
 
 
 def planned(
-    graph: TileGraph, precision: str, limits: Limits | None = None, tiles: bool = False
+    graph: TileGraph, precision: str, limits: SchedulerLimits | None = None, tiles: bool = False
 ) -> tuple[Region, Trace]:
-    limits = limits or Limits(min_gain_us=float("-inf"))
+    limits = limits or SchedulerLimits(min_gain_us=float("-inf"))
     trace = schedule(
         graph, every_phase(precision=precision, tiles=tiles), lambda g, r: 1.0, limits
     )
@@ -63,8 +63,8 @@ def test_integers_take_scales_along(k: int) -> None:
 @pytest.mark.parametrize(("tiles", "layout"), [(False, "int16"), (True, "split")])
 def test_what_bf16_is_barred_from_goes_to_integers_or_sums(tiles: bool, layout: str) -> None:
     graph = net()
-    barred = {"bf16": {graph.outputs[0]: "it was wrong"}}
-    limits = Limits(min_gain_us=float("-inf"), barred=barred)
+    excluded = {"bf16": {graph.outputs[0]: "it was wrong"}}
+    limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
     region, trace = planned(graph, "bf16", limits, tiles)
     assert isinstance(region.params, GemmParams) and region.params.layout.name == layout
     assert ("bf16", "it was wrong") in trace.misses()
@@ -123,8 +123,8 @@ def test_an_odd_depth_has_no_mixed_form() -> None:
 def test_a_barred_product_keeps_its_exact_form() -> None:
     graph = net()
     result = graph.outputs[0]
-    barred = {rule: {result: "it was wrong"} for rule in ("bf16", "int16")}
-    limits = Limits(min_gain_us=float("-inf"), barred=barred)
+    excluded = {rule: {result: "it was wrong"} for rule in ("bf16", "int16")}
+    limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
     region, trace = planned(graph, "bf16", limits)
     assert region.op == "FusedGemm" and region.params.layout.name == "panels"
     assert ("bf16", "it was wrong") in trace.misses()
@@ -148,7 +148,7 @@ def cached(queries: int | str) -> TileGraph:
 @pytest.mark.parametrize("queries", ["rows", FEW_QUERIES + 1, FEW_QUERIES])
 def test_a_cache_is_rounded_for_many_queries(queries: int | str) -> None:
     graph = cached(queries)
-    limits = Limits(min_gain_us=float("-inf"))
+    limits = SchedulerLimits(min_gain_us=float("-inf"))
     trace = schedule(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
     every = [r.params for r in graph.regions()]
     every += [step.params for p in every if isinstance(p, RegionParams) for step in p.steps]

@@ -24,7 +24,7 @@ from interpreter import run
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.rewrite import Limits
+from tracea_graph.rewrite import SchedulerLimits
 from tracea_graph.ttg import TileGraph
 
 FEEDS = {"x": normal(2, 16, 9, 7)}
@@ -176,7 +176,7 @@ def test_a_frozen_convolution_parts_the_trunk() -> None:
         values.append(net("Relu", conv(net, values[-1], 16)))
     graph = net.graph(values[-1])
     frozen = {net.nodes[4].output[0]: "it was wrong"}
-    optimized(graph, limits=Limits(frozen=frozen, min_gain_us=-np.inf, check=True))
+    optimized(graph, limits=SchedulerLimits(frozen=frozen, min_gain_us=-np.inf, check=True))
     assert Counter(ops(graph))["FusedRegion"] == 2 and "Conv" in ops(graph)
     assert_same(net, graph, FEEDS, 3e-5)
 

@@ -12,7 +12,7 @@ from graphs import Net, assert_same, every_phase, normal, optimized
 from tracea_graph.ir import DType
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import TileGraph
 
 Array = npt.NDArray[Any]
@@ -37,7 +37,7 @@ def planned(
     """The same as the cost model would have it."""
     net, graph = product(w, rows, opset)
     cost = CostModel(Machine(), {"rows": 1})
-    limits = Limits(max_error=0.0 if precision == "fp32" else 0.1)
+    limits = SchedulerLimits(max_error=0.0 if precision == "fp32" else 0.1)
     return net, graph, schedule(graph, every_phase(precision=precision), cost, limits)
 
 

@@ -21,11 +21,11 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator, run
-from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Chooser
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.timer import Deadline, StepTimer
 
 
 class Time:
@@ -40,19 +40,19 @@ class Time:
 
 def test_a_clock_counts_the_steps_and_not_what_lies_between() -> None:
     time = Time()
-    clock = Clock(lambda step: None, now=time)
+    timer = StepTimer(lambda step: None, now=time)
     time.seconds = 5.0
-    assert clock.spent() == 0.0, "nothing has begun"
-    clock.step("planning")
+    assert timer.spent() == 0.0, "nothing has begun"
+    timer.step("planning")
     time.seconds = 7.0
-    assert clock.spent() == 2.0
-    clock.pause()
+    assert timer.spent() == 2.0
+    timer.pause()
     time.seconds = 100.0
-    clock.step("building it")
+    timer.step("building it")
     time.seconds = 101.0
-    assert clock.spent() == 3.0
-    clock.step("done")
-    assert clock.seconds == {"planning": 2.0, "building": 1.0}
+    assert timer.spent() == 3.0
+    timer.step("done")
+    assert timer.seconds == {"planning": 2.0, "building": 1.0}
 
 
 def test_what_a_deadline_leaves() -> None:

@@ -43,13 +43,13 @@ def test_each_tile_size_is_a_proposal_and_the_largest_comes_first() -> None:
     made = planner()
     found = []
     for i in range(len(TILE_SIZES)):
-        barred = {rule: dict.fromkeys(_values(made), "slower") for rule in TILE_SIZES[:i]}
-        plan = made.plan(barred=barred)
+        excluded = {rule: dict.fromkeys(_values(made), "slower") for rule in TILE_SIZES[:i]}
+        plan = made.plan(excluded=excluded)
         assert plan.trace.applied()[TILE_SIZES[i]] == 1
         found += rows_of(plan)
     assert found == sorted(set(found), reverse=True) and len(found) == len(TILE_SIZES)
-    barred = {rule: dict.fromkeys(_values(made), "slower") for rule in TILE_SIZES}
-    assert rows_of(made.plan(barred=barred)) == []
+    excluded = {rule: dict.fromkeys(_values(made), "slower") for rule in TILE_SIZES}
+    assert rows_of(made.plan(excluded=excluded)) == []
 
 
 def _values(made: Planner) -> list[str]:
@@ -66,8 +66,8 @@ def test_the_largest_tiles_are_dropped_first(tmp_path: Path) -> None:
     assert len(keys) == len(TILE_SIZES) - 1
 
     def rows(*dropped: str) -> list[int]:
-        """A recipe's ruling is enough to plan the same again."""
-        return rows_of(made.follow(builder.recipe(frozenset(dropped)).ruling))
+        """The constraints among a builder's decisions are enough to plan the same again."""
+        return rows_of(made.plan_under(builder.decisions(frozenset(dropped)).constraints))
 
     assert rows() > rows(keys[0]) > rows(keys[1]) > []
     assert rows(group) == rows(group, keys[0]) == []

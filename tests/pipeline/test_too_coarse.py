@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
-from tracea_graph.check.distance import Limits
+from tracea_graph.check.distance import ErrorLimits
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
@@ -56,7 +56,7 @@ FEEDS = cast(Any, SimpleNamespace(bytes_of=lambda feed: 1))
 def strict(precision: str = "bf16", **more: Any) -> Strict:
     nothing = cast(Any, None)
     options = Options(precision=precision)
-    failed = Verification("failed", "it was wrong", (), {}, Limits(1e-2))
+    failed = Verification("failed", "it was wrong", (), {}, ErrorLimits(1e-2))
     more["verification"] = failed
     return Strict(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), **more)
 
@@ -123,7 +123,9 @@ class Cancelling(Strict):
     def check(self, candidate: Any, isas: tuple[str, ...] = ()) -> Verification:
         alone = "slow" in candidate.dropped
         failed = alone and self._fails(candidate.dropped)
-        return Verification("failed" if failed else "passed", "it was wrong", (), {}, Limits(1e-2))
+        return Verification(
+            "failed" if failed else "passed", "it was wrong", (), {}, ErrorLimits(1e-2)
+        )
 
 
 def without_slow(
@@ -162,7 +164,7 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
         error = 1.25e-2 - 1e-3 * max(int(key.split()[1]) for key in built)
         passed = error <= 1e-2
         output = OutputError("y", "seed 0", error, error, 1.0, 0.0, passed)
-        return Verification("passed" if passed else "failed", "", (output,), {}, Limits(1e-2))
+        return Verification("passed" if passed else "failed", "", (output,), {}, ErrorLimits(1e-2))
 
     monkeypatch.setattr(Evaluator, "check", check)
     monkeypatch.setattr(Evaluator, "build", lambda _, dropped: dropped)
@@ -174,7 +176,7 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
         (frozenset(("bf16 1",)), Options(precision="bf16", atol=1.0), 3),
     ):
         one = Evaluator(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), culprits=culprits)
-        one.verification = Verification("failed", "it was wrong", (), {}, Limits(1e-2))
+        one.verification = Verification("failed", "it was wrong", (), {}, ErrorLimits(1e-2))
         assert one._precision_culprits() == {f"bf16 {kept}"}
 
 

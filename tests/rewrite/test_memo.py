@@ -16,7 +16,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Limits, Memo, Miss, Phase, Proposal, schedule
+from tracea_graph.rewrite import Memo, Miss, Phase, Proposal, SchedulerLimits, schedule
 from tracea_graph.rewrite import memo as memos
 from tracea_graph.ttg import Region, TileGraph
 
@@ -39,7 +39,9 @@ def test_what_became_of_a_neighbour_is_asked_about() -> None:
     schedule(graph.copy(memo.history), phases, cost, memo=memo)
     frozen = {graph.regions()[1].results[0]: "it is frozen"}
     before = len(rule.asked)
-    trace = schedule(graph.copy(memo.history), phases, cost, Limits(frozen=frozen), memo=memo)
+    trace = schedule(
+        graph.copy(memo.history), phases, cost, SchedulerLimits(frozen=frozen), memo=memo
+    )
     assert trace.applied() == {rule.name: 1}
     # what Tanh reads and writes differs from the first run, where both pairs were fused
     assert len(rule.asked) <= before + 3
@@ -109,7 +111,7 @@ def test_every_answer_a_plan_takes_from_memory_is_right(
     planner = Planner(graph, Options(keep=keep), sizes, cost=CostModel(Machine(), sizes))
     first = planner.plan()
     asked, fresh = kept
-    second = planner.follow(first.ruling)
+    second = planner.plan_under(first.constraints)
     assert kept[1] == fresh < asked < kept[0], "the second plan has all from memory"
     assert second.trace.decisions == first.trace.decisions
 

@@ -11,7 +11,7 @@ from graphs import Net
 
 from tracea_graph.errors import GraphError, RuleError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
-from tracea_graph.rewrite import Limits, Miss, Phase, Proposal, Trace, schedule
+from tracea_graph.rewrite import Miss, Phase, Proposal, SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 WEIGHT = {"Exp": 5.0, "Relu": 1.0, "Tanh": 1.0, "Add": 1.0, "Pair": 0.5, "Triple": 0.5}
@@ -50,10 +50,10 @@ class Fuse:
         return Region(name, self.op, before.operands, region.results, nodes, params=self)
 
 
-CHECKED = Limits(check=True)
+CHECKED = SchedulerLimits(check=True)
 
 
-def run(graph: TileGraph, *passes: object, limits: Limits = CHECKED) -> Trace:
+def run(graph: TileGraph, *passes: object, limits: SchedulerLimits = CHECKED) -> Trace:
     return schedule(graph, (Phase("test", passes),), cost, limits)  # type: ignore[arg-type]
 
 
@@ -111,7 +111,7 @@ def test_only_the_neighbourhood_is_asked_again() -> None:
 
 def test_no_gain_is_rejected() -> None:
     _, graph = chain("Tanh", "Relu")
-    trace = run(graph, Fuse("Tanh", "Relu"), limits=Limits(min_gain_us=1.6))
+    trace = run(graph, Fuse("Tanh", "Relu"), limits=SchedulerLimits(min_gain_us=1.6))
     assert [d.verdict for d in trace.decisions] == ["rejected"]
     assert trace.decisions[0].reason.startswith("no gain is predicted for '")
     assert ops(graph) == ["Tanh", "Relu"]
@@ -120,13 +120,17 @@ def test_no_gain_is_rejected() -> None:
 def test_frozen_operators_stay() -> None:
     _, graph = chain("Tanh", "Relu", "Exp")
     inner = graph.regions()[0].results[0]
-    trace = run(graph, Fuse("Tanh", "Relu"), limits=Limits(frozen={inner: "measured no faster"}))
+    trace = run(
+        graph, Fuse("Tanh", "Relu"), limits=SchedulerLimits(frozen={inner: "measured no faster"})
+    )
     assert verdicts(trace) == [("tanh-relu", "rejected", "measured no faster")]
 
 
 def test_what_nothing_could_run_is_not_made() -> None:
     _, graph = chain("Tanh", "Relu", "Exp")
-    small = Limits(lacks=lambda graph, region: "there are no triples" * (region.op == "Triple"))
+    small = SchedulerLimits(
+        lacks=lambda graph, region: "there are no triples" * (region.op == "Triple")
+    )
     trace = run(graph, Fuse("Tanh", "Relu"), Fuse("Pair", "Exp", "Triple"), limits=small)
     assert ("pair-exp", "rejected", "there are no triples") in verdicts(trace)
     assert trace.applied() == {"tanh-relu": 1} and ops(graph) == ["Pair", "Exp"]
@@ -135,12 +139,12 @@ def test_what_nothing_could_run_is_not_made() -> None:
 @pytest.mark.parametrize(
     ("limits", "applied"),
     [
-        (Limits(only=frozenset({"relu-exp"})), {"relu-exp"}),
-        (Limits(skip=frozenset({"relu-exp"})), {"tanh-relu"}),
-        (Limits(only=frozenset({"relu-exp"}), skip=frozenset({"relu-exp"})), set()),
+        (SchedulerLimits(only=frozenset({"relu-exp"})), {"relu-exp"}),
+        (SchedulerLimits(skip=frozenset({"relu-exp"})), {"tanh-relu"}),
+        (SchedulerLimits(only=frozenset({"relu-exp"}), skip=frozenset({"relu-exp"})), set()),
     ],
 )
-def test_rules_can_be_chosen(limits: Limits, applied: set[str]) -> None:
+def test_rules_can_be_chosen(limits: SchedulerLimits, applied: set[str]) -> None:
     _, graph = chain("Tanh", "Relu", "Exp")
     assert (
         set(run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"), limits=limits).applied())
@@ -384,7 +388,7 @@ class Rough:
 
 def test_rewrites_stay_within_the_error_allowed() -> None:
     _, graph = chain("Tanh", "Tanh", "Tanh")
-    trace = run(graph, Rough(), limits=Limits(max_error=0.015))
+    trace = run(graph, Rough(), limits=SchedulerLimits(max_error=0.015))
     assert [d.verdict for d in trace.decisions] == ["applied", "applied", "rejected"]
     assert trace.decisions[-1].reason == (
         "its predicted error of 0.01 would bring that of all rewrites above the 0.015 allowed"
@@ -444,7 +448,9 @@ def test_a_constant_never_takes_a_name_that_means_something_else(
     specs = {v: TensorSpec(DType.F32, (4,)) for v in ("x", "middle", "a", "y")}
     weights = {"two": Weight("two", DType.F32, (1,), lambda: two)}
     graph = TileGraph.of_nodes(nodes, ("x",), ("y",), weights, specs)
-    trace = run(graph, Scaled(name, number), limits=Limits(min_gain_us=-np.inf, check=True))
+    trace = run(
+        graph, Scaled(name, number), limits=SchedulerLimits(min_gain_us=-np.inf, check=True)
+    )
     assert [d.verdict for d in trace.decisions] == [verdict]
     if verdict == "rejected":
         assert trace.decisions[0].reason == f"the model has another value called {name!r}"

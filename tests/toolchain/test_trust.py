@@ -15,7 +15,7 @@ from tracea_graph.hardware import memo
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
-from tracea_graph.pipeline.memory import Memory
+from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.trust import distrust, make_private, read_private, trusted
 from tracea_graph.tuning import Entry, TuningCache
@@ -173,14 +173,15 @@ def test_a_decision_others_can_have_written_is_read_by_nobody(
     path.write_text("{}")
     seen: list[object] = []
     monkeypatch.setattr(
-        "tracea_graph.pipeline.memory.parse_lock", lambda content, where: seen.append(content)
+        "tracea_graph.pipeline.decision_cache.parse_lock",
+        lambda content, where: seen.append(content),
     )
     path.write_text('{"made": 0, "gain": "", "lock": 1}')
-    Memory(path).recall()
+    DecisionCache(path).load()
     assert seen == [1]
     spoil(path)
     with pytest.warns(UserWarning, match=f"{path} {why}"):
-        assert Memory(path).recall() is None
+        assert DecisionCache(path).load() is None
     assert seen == [1]
 
 

@@ -19,8 +19,18 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
-    "NO_CHOICES", "Choice", "Elementwise", "Errors", "Limits",
-    "choices", "errors", "floors", "is_float", "otherwise", "relative_distance", "undecided",
+    "NO_CHOICES",
+    "Choice",
+    "Elementwise",
+    "ErrorLimits",
+    "Errors",
+    "choices",
+    "errors",
+    "floors",
+    "is_float",
+    "otherwise",
+    "relative_distance",
+    "undecided",
 ]  # fmt: skip
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
@@ -79,7 +89,7 @@ class Elementwise:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ErrorLimits:
     """How far outputs may lie from the reference's.
 
     ``tolerance`` is a share of ``max|y|``; outputs in ``own`` have one of their own, which is

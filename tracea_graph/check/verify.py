@@ -26,7 +26,7 @@ import numpy as np
 from tracea_graph.check.distance import (
     NO_CHOICES,
     Choice,
-    Limits,
+    ErrorLimits,
     errors,
     is_float,
     otherwise,
@@ -75,7 +75,7 @@ class Verification:
     sentence: str
     outputs: tuple[OutputError, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: ErrorLimits = field(default_factory=ErrorLimits)
     loads: bool = True
 
     @property
@@ -97,7 +97,7 @@ def verify(
     library: Path | None,
     feeds: Feeds,
     *,
-    limits: Limits | None = None,
+    limits: ErrorLimits | None = None,
     choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
@@ -122,7 +122,7 @@ def compare(
     library: Path | None,
     feeds: Feeds,
     *,
-    limits: Limits | None = None,
+    limits: ErrorLimits | None = None,
     choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
@@ -140,7 +140,7 @@ def compare(
     long; ``levels`` are those of ONNX Runtime's optimizations to run at, of the reference's.  A
     ``brief`` look ends with the first output that is wrong.
     """
-    limits = limits or Limits()
+    limits = limits or ErrorLimits()
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, limits)
     found: list[OutputError] = []
@@ -214,7 +214,7 @@ def _judge(
     known: Reference,
     label: str,
     answers: Outputs,
-    limits: Limits,
+    limits: ErrorLimits,
     choices: Mapping[str, Choice],
 ) -> Iterator[OutputError]:
     """One entry per output of one run."""
@@ -273,7 +273,9 @@ def _worst_of(found: Sequence[OutputError]) -> tuple[OutputError, ...]:
     return tuple(worst.values())
 
 
-def _verdict(known: Reference, outputs: tuple[OutputError, ...], limits: Limits) -> Verification:
+def _verdict(
+    known: Reference, outputs: tuple[OutputError, ...], limits: ErrorLimits
+) -> Verification:
     failed = [o for o in outputs if not o.passed]
     if not failed:
         largest = max((o.relative for o in outputs), default=0.0)
@@ -290,7 +292,7 @@ def _verdict(known: Reference, outputs: tuple[OutputError, ...], limits: Limits)
     return Verification("failed", sentence, outputs, known.rejected, limits)
 
 
-def _told(limits: Limits, outputs: Sequence[OutputError]) -> str:
+def _told(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
     """What was allowed, as a clause."""
     if limits.elementwise is not None:
         return str(limits.elementwise)

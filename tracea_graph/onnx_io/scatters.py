@@ -21,11 +21,11 @@ __all__ = ["drop_whole_scatters"]
 
 def drop_whole_scatters(draft: Draft) -> int:
     """Who reads such a result reads what was written."""
-    barred = draft.captured() | draft.kept
+    excluded = draft.captured() | draft.kept
     makers = {v: call.proto for call in draft.calls() for v in call.proto.output}
     dropped = 0
     for call in list(draft.calls()):
-        if call.op != "ScatterND" or call.proto.output[0] in barred:
+        if call.op != "ScatterND" or call.proto.output[0] in excluded:
             continue
         updates = call.proto.input[2]
         if updates in draft.tensors and _writes_all(call.proto, makers, draft.facts):

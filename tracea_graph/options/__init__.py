@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.check.distance import Elementwise, Limits
+from tracea_graph.check.distance import Elementwise, ErrorLimits
 from tracea_graph.config import TOLERANCE, Environment, Prune, Window, usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.options import values
@@ -296,11 +296,11 @@ class Options:
         return usual if self.max_error is None else self.max_error
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ErrorLimits:
         """What outputs may be off by: what was asked for, and nothing else then."""
         given = self.rtol is not None or self.atol is not None
         by_element = Elementwise(self.rtol or 0.0, self.atol or 0.0) if given else None
-        return Limits(self.tolerance, self.max_error is not None, elementwise=by_element)
+        return ErrorLimits(self.tolerance, self.max_error is not None, elementwise=by_element)
 
     @property
     def compresses(self) -> bool:

@@ -20,8 +20,8 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.clock import Deadline
-from tracea_graph.pipeline.planning import Plan, Planner, Ruling, condition_of, guards_of
+from tracea_graph.pipeline.planning import Constraints, Plan, Planner, condition_of, guards_of
+from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import Backend, Target, tile_words
@@ -29,7 +29,7 @@ from tracea_graph.toolchain import Library
 from tracea_graph.tuning import Drivers, Task, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
-__all__ = ["BuiltModel", "CandidateBuilder", "LibraryBuilder", "Recipe"]
+__all__ = ["BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
 
 
 class LibraryBuilder:
@@ -131,12 +131,12 @@ class BuiltModel:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """All decisions behind a result: what gains were predicted with, what was ruled out, and the
+class Decisions:
+    """All decisions behind a result: the cost model that predicted gains, the constraints, and the
     tuned drivers."""
 
     cost: CostModel
-    ruling: Ruling
+    constraints: Constraints
     drivers: Drivers
 
 
@@ -156,7 +156,7 @@ class CandidateBuilder:
         planner: Planner,
         libraries: LibraryBuilder,
         folder: Path,
-        locked: Recipe | None = None,
+        locked: Decisions | None = None,
     ) -> None:
         self.model, self.options, self.planner = model, options, planner
         self.libraries, self.folder = libraries, folder
@@ -182,7 +182,7 @@ class CandidateBuilder:
             deadline.tell(f"planning was not finished in {seconds:.3g} s, its share of the budget")
             graph = self.model.graph
             nothing = Assembly(graph, self.planner.backend)
-            self._plans[frozenset()] = nothing, Plan(graph, Trace(), Ruling({}, {}))
+            self._plans[frozenset()] = nothing, Plan(graph, Trace(), Constraints({}, {}))
             return self.plan()
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
@@ -190,10 +190,10 @@ class CandidateBuilder:
         assembly, plan = self._planned(dropped)
         return assembly.tuned(self._drivers), plan.trace
 
-    def recipe(self, dropped: frozenset[str]) -> Recipe:
+    def decisions(self, dropped: frozenset[str]) -> Decisions:
         """What it takes to plan the same again."""
         plan = self._planned(dropped)[1]
-        return Recipe(self.planner.cost, plan.ruling, self._drivers)
+        return Decisions(self.planner.cost, plan.constraints, self._drivers)
 
     def _planned(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
         if dropped not in self._plans:
@@ -203,11 +203,11 @@ class CandidateBuilder:
     def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
         why = "measured no faster, or wrong"
         frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
-        barred: dict[str, dict[str, str]] = {}
+        excluded: dict[str, dict[str, str]] = {}
         for group in dropped & self._rules.keys():
             for rule in self._rules[group]:
-                barred.setdefault(rule, {}).update(dict.fromkeys(self._frozen[group], why))
-        assembly, plan = self._fitting(frozen, barred)
+                excluded.setdefault(rule, {}).update(dict.fromkeys(self._frozen[group], why))
+        assembly, plan = self._fitting(frozen, excluded)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
@@ -217,22 +217,22 @@ class CandidateBuilder:
         return assembly, plan
 
     def _fitting(
-        self, frozen: dict[str, str], barred: dict[str, dict[str, str]]
+        self, frozen: dict[str, str], excluded: dict[str, dict[str, str]]
     ) -> tuple[Assembly, Plan]:
         """A plan all of whose programs the runtime takes: what is too large for it is cut up, or
         left as it was."""
         if self._locked is not None:
-            made = partial(self.planner.follow, self._locked.ruling)
+            made = partial(self.planner.plan_under, self._locked.constraints)
             return self._guarded(*self.planner.assembled(made))
         while True:
-            made = partial(self.planner.plan, frozen, barred)
+            made = partial(self.planner.plan, frozen, excluded)
             assembly, plan = self._guarded(*self.planner.assembled(made))
             if not assembly.unfit:
                 return assembly, plan
             for region, why in assembly.unfit:
                 joins = region.rule in (*self.names.row_tiling[:1], *JOINING)
                 values = (v for n in region.nodes for v in n.outputs if v)
-                (barred.setdefault(region.rule, {}) if joins else frozen).update(
+                (excluded.setdefault(region.rule, {}) if joins else frozen).update(
                     dict.fromkeys(values, why)
                 )
 

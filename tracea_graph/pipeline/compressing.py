@@ -46,9 +46,9 @@ from tracea_graph.options import Options
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
-from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.timer import StepTimer
 from tracea_graph.views import CompressionRow
 
 __all__ = ["Chooser", "Compression", "Gauge", "Setting", "Settled", "compress"]
@@ -98,12 +98,12 @@ class Setting:
     planner: Planner
     libraries: LibraryBuilder
     scratch: Path
-    clock: Clock
+    timer: StepTimer
 
     @property
     def progress(self) -> Callable[[str], None]:
         """Hears what is under way."""
-        return self.clock.progress
+        return self.timer.progress
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def compress(setting: Setting) -> Compression:
             raise UsageError("--metric measures --low-rank and --prune: give one of them with it")
         return Compression(setting.inputs, setting.planner)
     check_options(options)
-    setting.clock.step("compressing")
+    setting.timer.step("compressing")
     # layers are known by their own channels; what is dropped between them would hide them
     skip = (*options.skip, DEAD_CHANNELS)
     chooser = Chooser(

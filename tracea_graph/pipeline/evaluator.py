@@ -14,7 +14,7 @@ from pathlib import Path
 from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.decide import Candidate, Decision, Group, clear_gain, decide
-from tracea_graph.check.distance import Choice, Limits, choices
+from tracea_graph.check.distance import Choice, ErrorLimits, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
@@ -26,9 +26,9 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.timer import Deadline
 
 __all__ = ["Evaluator", "fastest_tile_sizes", "precision_fallback"]
 
@@ -283,8 +283,8 @@ class Evaluator:
     def _choices(self) -> dict[str, Choice]:
         return dict(choices(self.model.graph))
 
-    def _limits(self) -> Limits:
-        return Limits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits
+    def _limits(self) -> ErrorLimits:
+        return ErrorLimits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits
 
     def _precision_culprits(self) -> frozenset[str]:
         """Smallest set of precision-lowering rewrites whose removal brings the error within

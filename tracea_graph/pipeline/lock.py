@@ -1,7 +1,7 @@
 """Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
 
     {"format": 3, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
-     "improved": true, "guarded": false, "frozen": [[key, why]…], "barred": […], "drivers": […],
+     "improved": true, "guarded": false, "frozen": [[key, why]…], "excluded": […], "drivers": […],
      "groups": […]}
 
 Values are named by structural hashes, so a model that was exported or trained anew still fits; a
@@ -24,9 +24,9 @@ from tracea_graph.onnx_io import DataFile
 from tracea_graph.ops.structure import graph_key, value_keys
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.candidates import Recipe
+from tracea_graph.pipeline.candidates import Decisions
 from tracea_graph.pipeline.output import Paths
-from tracea_graph.pipeline.planning import Ruling
+from tracea_graph.pipeline.planning import Constraints
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import Drivers, Schedules, Workload
@@ -91,7 +91,7 @@ _GROUP = MappingProxyType(
 _SETTINGS = MappingProxyType(
     {keyword: _like(one.default) for keyword, one in OPTIONS.items() if one.locked}
 )
-"""Options the files depend on, beside the recipe, and what their values are."""
+"""Options the files depend on, beside the decisions, and what their values are."""
 _CONTENT = MappingProxyType(
     {
         "tracea": _is_text,
@@ -102,7 +102,7 @@ _CONTENT = MappingProxyType(
         "bindings": lambda found: all(type(value) is int for value in found.values()),
         "improved": _is_flag,
         "frozen": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 2),
-        "barred": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 3),
+        "excluded": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 3),
         "drivers": lambda found: _are(found, lambda row: _are(row[1], _is_driver)),
         "groups": lambda found: _are(found, lambda group: _fits(group, _GROUP)),
     }
@@ -115,14 +115,14 @@ _ADVICE = "make a new one with --save-lock"
 class Lock:
     """A lock's content as read; ``where`` is the file, for messages.
 
-    ``said`` says who decided, where that was an equal earlier run and not the user; then
+    ``provenance`` says when an equal earlier run decided, if the lock is not the user's; then
     ``library`` is the SHA-256 of the library that was verified, ``data`` what was in the data
     file, whose path is its name only, ``findings`` what it told of the model's weights.
     """
 
     where: str
     content: Mapping[str, Any]
-    said: str = ""
+    provenance: str = ""
     library: str = ""
     data: DataFile | None = None
     findings: tuple[FindingRow, ...] = ()
@@ -133,7 +133,7 @@ class Lock:
         graph: TileGraph,
         options: Options,
         levels: Sequence[str],
-        recipe: Recipe,
+        decisions: Decisions,
         groups: Sequence[Mapping[str, Any]],
         improved: bool,
         guarded: bool = False,
@@ -141,15 +141,15 @@ class Lock:
         """What was decided about an imported graph; ``groups`` are the report's rows, ``guarded``
         says that initializers of the graph may be fed (see ``guarding``)."""
         keys = value_keys(graph)
-        frozen = [[keys.get(v, v), why] for v, why in recipe.ruling.frozen.items()]
-        barred = [
+        frozen = [[keys.get(v, v), why] for v, why in decisions.constraints.frozen.items()]
+        excluded = [
             [rule, keys.get(v, v), why]
-            for rule, values in recipe.ruling.barred.items()
+            for rule, values in decisions.constraints.excluded.items()
             for v, why in values.items()
         ]
         drivers = [
             [problem.key, [driver_to_json(driver) for driver in table]]
-            for problem, table in recipe.drivers.items()
+            for problem, table in decisions.drivers.items()
         ]
         return cls(
             "",
@@ -159,12 +159,12 @@ class Lock:
                 "structure": graph_key(graph, keys),
                 "isas": list(levels),
                 "settings": {name: getattr(options, name) for name in _SETTINGS},
-                "machine": dataclasses.asdict(recipe.cost.machine),
-                "bindings": dict(recipe.cost.bindings),
+                "machine": dataclasses.asdict(decisions.cost.machine),
+                "bindings": dict(decisions.cost.bindings),
                 "improved": improved,
                 "guarded": guarded,
                 "frozen": sorted(frozen),
-                "barred": sorted(barred),
+                "excluded": sorted(excluded),
                 "drivers": sorted(drivers, key=str),
                 "groups": list(groups),
             },
@@ -175,14 +175,14 @@ class Lock:
         return json.dumps(self.content, indent=1, sort_keys=True, default=str) + "\n"
 
     @property
-    def recalled(self) -> bool:
-        """True of what an equal earlier run decided."""
-        return bool(self.said)
+    def cached(self) -> bool:
+        """True if the lock comes from the decision cache."""
+        return bool(self.provenance)
 
     @property
     def because(self) -> str:
         """The end of a sentence that begins with what was done."""
-        return self.said or f"as {self.where} says"
+        return self.provenance or f"as {self.where} says"
 
     @property
     def improved(self) -> bool:
@@ -217,7 +217,7 @@ class Lock:
         found = dataclasses.replace(self.data, path=paths.data(self.data.sha256))
         return found if found.intact() else None
 
-    def settle(self, options: Options) -> Options:
+    def apply_settings(self, options: Options) -> Options:
         """The options it was made with.
 
         Raises UsageError if one that was given contradicts it.
@@ -234,7 +234,7 @@ class Lock:
             found[name] = value
         return dataclasses.replace(options, **found)
 
-    def recipe(self, graph: TileGraph, levels: Sequence[str]) -> Recipe:
+    def decisions(self, graph: TileGraph, levels: Sequence[str]) -> Decisions:
         """Its decisions about an imported graph, but for the drivers.
 
         Raises UsageError if the graph computes something else, or the machine has other
@@ -253,10 +253,10 @@ class Lock:
             )
         values = {key: value for value, key in keys.items()}
         frozen = {values.get(key, key): why for key, why in self.content["frozen"]}
-        barred: dict[str, dict[str, str]] = {}
-        for rule, key, why in self.content["barred"]:
-            barred.setdefault(rule, {})[values.get(key, key)] = why
-        return Recipe(self.cost, Ruling(frozen, barred), {})
+        excluded: dict[str, dict[str, str]] = {}
+        for rule, key, why in self.content["excluded"]:
+            excluded.setdefault(rule, {})[values.get(key, key)] = why
+        return Decisions(self.cost, Constraints(frozen, excluded), {})
 
     def check(self, assembly: Assembly) -> None:
         """Raise UsageError unless the assembly has just the groups that were kept."""
@@ -317,7 +317,7 @@ def parse_lock(content: Any, path: str | Path) -> Lock:
             raise UsageError(f"{path} is no plan lock: {name!r} is malformed in it; {_ADVICE}")
     lock = Lock(str(path), content)
     try:
-        lock.settle(Options())
+        lock.apply_settings(Options())
         assert lock.cost
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path} is no plan lock: {error}") from error

@@ -27,18 +27,18 @@ from tracea_graph.passes import CONNECT, JOINING, UNCHANGED, Request, phases
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
-from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Inputs
+from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel, price
-from tracea_graph.rewrite import Limits, Memo, Phase, Trace, schedule
+from tracea_graph.rewrite import Memo, Phase, SchedulerLimits, Trace, schedule
 from tracea_graph.target import Backend, Target, target_of
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "Constraints",
     "Guard",
     "Plan",
     "Planner",
-    "Ruling",
     "condition_of",
     "guarded_if_it_pays",
     "guards_of",
@@ -47,8 +47,8 @@ __all__ = [
 ]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-Barred = Mapping[str, Mapping[str, str]]
-NO_BARS: Barred = MappingProxyType({})
+Exclusions = Mapping[str, Mapping[str, str]]
+NO_EXCLUSIONS: Exclusions = MappingProxyType({})
 
 _WORTH_US = 1.0
 """A lone region of these words that promises less is not worth a kernel of its own."""
@@ -56,21 +56,21 @@ _DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, MoveParams
 
 
 @dataclass(frozen=True)
-class Ruling:
-    """What the scheduler was told to leave alone, and why: all that a plan depends on beside the
-    graph, the options and the cost model."""
+class Constraints:
+    """What the scheduler must leave alone, and why: all that a plan depends on beside the graph,
+    the options and the cost model."""
 
     frozen: Mapping[str, str]
-    barred: Barred
+    excluded: Exclusions
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A scheduled graph, the account of how it came about, and what was ruled out before."""
+    """A scheduled graph, the trace of how it came about, and the constraints it was made under."""
 
     graph: TileGraph
     trace: Trace
-    ruling: Ruling
+    constraints: Constraints
 
 
 class Planner:
@@ -138,38 +138,38 @@ class Planner:
     def plan(
         self,
         frozen: Mapping[str, str] = NOTHING,
-        barred: Barred = NO_BARS,
+        excluded: Exclusions = NO_EXCLUSIONS,
         apart: bool = False,
     ) -> Plan:
         """The scheduled graph; operators that write a frozen value stay.
 
-        ``frozen`` says why of each; ``barred`` does for single rules.  ``apart`` leaves regions
+        ``frozen`` says why of each; ``excluded`` does for single rules.  ``apart`` leaves regions
         that could be steps of one program as nodes of their own.  A plan that was finished stands
         where there is no time to plan again without what it has too little of.
         """
-        if frozen or barred or apart:
-            return self._planned(frozen, barred, apart)
-        self._whole = self._whole or self._planned(frozen, barred, apart)
+        if frozen or excluded or apart:
+            return self._planned(frozen, excluded, apart)
+        self._whole = self._whole or self._planned(frozen, excluded, apart)
         return self._whole
 
-    def _planned(self, frozen: Mapping[str, str], barred: Barred, apart: bool) -> Plan:
+    def _planned(self, frozen: Mapping[str, str], excluded: Exclusions, apart: bool) -> Plan:
         frozen = {**self._rounded, **self._known_petty, **frozen}
-        plan = self.follow(Ruling(frozen, barred), apart)
+        plan = self.plan_under(Constraints(frozen, excluded), apart)
         try:
             petty = {} if self._legal or apart else self._petty(plan)
             if petty.keys() - frozen.keys():
                 self._known_petty |= petty
-                return self._planned(frozen, barred, apart)
+                return self._planned(frozen, excluded, apart)
         except OutOfTime:
             self.deadline.tell(f"planning ended early: kernels below {_WORTH_US:g} µs are left in")
         return plan
 
-    def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
-        """The scheduled graph under a ruling, with nothing added to it."""
+    def plan_under(self, constraints: Constraints, apart: bool = False) -> Plan:
+        """The scheduled graph under just these constraints."""
         while True:
             try:
                 with no_collection():  # the memo keeps what rules say
-                    return self._scheduled(ruling, apart)
+                    return self._scheduled(constraints, apart)
             except RuleError as error:
                 self._leave_out(error)
 
@@ -189,14 +189,14 @@ class Planner:
         self._broken[error.rule] = error
         self._whole, self._memo = None, Memo()  # both know what the rule said
 
-    def _scheduled(self, ruling: Ruling, apart: bool) -> Plan:
+    def _scheduled(self, constraints: Constraints, apart: bool) -> Plan:
         graph = self._graph.copy(self._memo.history)
         graph.bindings = {**graph.bindings, **self.cost.bindings}
-        limits = Limits(
+        limits = SchedulerLimits(
             frozenset(self._options.only),
             frozenset((*self._options.skip, *self._broken)),
-            ruling.frozen,
-            ruling.barred,
+            constraints.frozen,
+            constraints.excluded,
             # a region that joins a program costs no node of its own
             min_gain_us=float("-inf") if self._legal else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
@@ -207,7 +207,7 @@ class Planner:
         phases = [p for p in self._phases if self._wanted(p, apart)]
         trace = schedule(graph, phases, self.cost, limits, self._price, self._memo)
         trace.broken = tuple(self._broken.values())
-        return Plan(graph, trace, ruling)
+        return Plan(graph, trace, constraints)
 
     def _wanted(self, phase: Phase, apart: bool) -> bool:
         """Row tiling pays here and costs there: it is tried where somebody measures, or asks."""
@@ -252,7 +252,7 @@ class Planner:
             and self.gain(graph, r) < (_WORTH_US if isinstance(r.params, _DOUBTFUL) else 0.0)
         ]
         if any(isinstance(r.params, RegionParams) for r in small):
-            apart = self.follow(plan.ruling, apart=True).graph
+            apart = self.plan_under(plan.constraints, apart=True).graph
             losing = [
                 r for r in apart.regions()
                 if r.fused and self.gain(apart, r) < -self.cost.machine.node_us

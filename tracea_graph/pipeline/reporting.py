@@ -22,13 +22,13 @@ from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Compression
+from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, Stage, write_text
+from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import TileGraph
@@ -68,11 +68,11 @@ class Reporter:
     levels: tuple[str, ...]
     options: Options
     notes: Sequence[str]
-    clock: Clock
+    timer: StepTimer
     compression: Compression
     deadline: Deadline = field(default_factory=Deadline)
     lock: Lock | None = None
-    memory: Memory = field(default_factory=Memory)
+    decision_cache: DecisionCache = field(default_factory=DecisionCache)
     assembly: Assembly | None = None
     held_out: float | None = None
     findings: tuple[Finding, ...] = ()
@@ -83,7 +83,7 @@ class Reporter:
         """What was planned; ``scan`` says what the weights hold, None that nobody asks."""
         self.assembly, self.trace = assembly, trace
         if scan is not None:
-            self.clock.step("scanning weights")
+            self.timer.step("scanning weights")
             self.findings = findings_of(self.model.graph, scan)
 
     def confirm(self, kept: BuiltModel | None) -> None:
@@ -113,22 +113,22 @@ class Reporter:
         else:
             final = self._final(kept, builder, stage)
             data, library, model = final.data, final.library, final.model
-            self.clock.step("confirming")
+            self.timer.step("confirming")
             evaluator.confirm(final, kept)
         report = self._report(kept, evaluator, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library, model)
-        recipe = builder.recipe(evaluator.dropped if kept else frozenset())
+        decisions = builder.decisions(evaluator.dropped if kept else frozenset())
         groups = [asdict(row) for row in report.groups]
         lock = Lock.of(
-            self.model.graph, self.options, self.levels, recipe, groups, kept is not None,
+            self.model.graph, self.options, self.levels, decisions, groups, kept is not None,
             bool(self.model.guarded),
         )  # fmt: skip
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())
         if final is not None:
             library_hash = final.built.sha256 if final.built else ""
-            self.memory.keep(lock, report, library_hash, final.stored)
+            self.decision_cache.store(lock, report, library_hash, final.stored)
         if kept is not None and kept.built is not None:
             builder.libraries.published(kept.built, self.paths.library)
         return report
@@ -144,7 +144,7 @@ class Reporter:
     # ---- the report --------------------------------------------------------------------
 
     def _report(self, kept: BuiltModel | None, evaluator: Evaluator, data: Path | None) -> Report:
-        self.clock.step("done")
+        self.timer.step("done")
         check, timings = evaluator.verification, _timings(evaluator)
         placed = kept.assembly.placed if kept else []
         before = len(self.model.skeleton.graph.node)
@@ -184,7 +184,7 @@ class Reporter:
             ),
             rejected=dict(check.rejected) if check else {},
             faults=tuple(self._faults(kept).values()),
-            seconds={**self.clock.seconds, **evaluator.builder.seconds},
+            seconds={**self.timer.seconds, **evaluator.builder.seconds},
             versions=versions(),
             machine=dict(_machine()),
             manifest=dict(kept.built.manifest) if kept and kept.built else {},
@@ -196,7 +196,7 @@ class Reporter:
 
     def _findings(self, kept: BuiltModel | None) -> tuple[FindingRow, ...]:
         """What the weights hold; equal weights need no second look."""
-        if self.lock and self.lock.recalled:
+        if self.lock and self.lock.cached:
             return self.lock.findings
         trace = kept.trace if kept else self.trace
         return finding_rows(self.findings, trace, kept is not None)
@@ -255,7 +255,7 @@ class Reporter:
 
         Of a recalled decision, what was found then.
         """
-        if kept is not None and self.lock and self.lock.recalled:
+        if kept is not None and self.lock and self.lock.cached:
             return self.lock.groups
         verdicts = (
             {v.group.key: v for v in evaluator.decision.verdicts} if evaluator.decision else {}

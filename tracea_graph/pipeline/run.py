@@ -12,17 +12,17 @@ from tracea_graph.onnx_io import Model, files_of, load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
-from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Setting
 from tracea_graph.pipeline.compressing import compress as choose_smaller
+from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs, gather_inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, check_earlier, keep_unread, staging
 from tracea_graph.pipeline.output import Stage as Staged
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, overridden
 from tracea_graph.pipeline.reporting import Reporter
+from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.views import Report
 
 __all__ = [
@@ -49,10 +49,10 @@ class Run:
     worker_pool: WorkerPool | None
     scratch: Path
     lock: Lock | None
-    clock: Clock
+    timer: StepTimer
     deadline: Deadline
     fresh: bool = False
-    memory: Memory = field(default_factory=Memory)
+    decision_cache: DecisionCache = field(default_factory=DecisionCache)
     open: ExitStack = field(default_factory=ExitStack)
     report: Report | None = None
 
@@ -68,7 +68,14 @@ class Run:
 
     def anew(self) -> Run:
         """The run before its first stage, which an equal run's decision is not to spoil again."""
-        return replace(self, lock=None, fresh=True, memory=Memory(), open=ExitStack(), report=None)
+        return replace(
+            self,
+            lock=None,
+            fresh=True,
+            decision_cache=DecisionCache(),
+            open=ExitStack(),
+            report=None,
+        )
 
 
 Stage = Callable[[Run], None]
@@ -80,7 +87,7 @@ def read(run: Run) -> None:
     One that only ONNX Runtime can read is kept as it is.
     """
     options = run.options
-    run.clock.step(f"reading {run.source.name}")
+    run.timer.step(f"reading {run.source.name}")
     try:
         run.model = load(run.source, freeze=options.freeze_initializers)
     except Exception as error:  # raised again unless ONNX Runtime takes the model
@@ -88,20 +95,20 @@ def read(run: Run) -> None:
         return
     run.files = files_of(run.source)
     check_earlier(run.paths, run.files)
-    run.memory = Memory.of(run.files, options, run.libraries.target)
+    run.decision_cache = DecisionCache.of(run.files, options, run.libraries.target)
     if run.lock is None and not run.fresh and options.use_cache:
-        run.lock = run.memory.recall()
+        run.lock = run.decision_cache.load()
 
 
 def gather(run: Run) -> None:
     """Make or load the inputs to verify and to time with."""
-    run.clock.step("preparing inputs")
+    run.timer.step("preparing inputs")
     run.inputs = gather_inputs(run.model, run.options)
 
 
 def choose(run: Run) -> None:
     """Choose what to plan for: guarded initializers, and the smaller matrices asked for."""
-    run.clock.step("planning")
+    run.timer.step("planning")
     options, target, lock, deadline = (
         run.options,
         run.libraries.target,
@@ -115,18 +122,18 @@ def choose(run: Run) -> None:
         model = load(run.model.path, guard=True) if lock.guarded else run.model
         planner = Planner(model.graph, options, symbols, target, lock.cost)
     run.model = model
-    locked = lock.recipe(model.graph, target.levels) if lock else None
+    locked = lock.decisions(model.graph, target.levels) if lock else None
     with deadline.suspended():  # how far matrices shrink is what the user asked for
         smaller = choose_smaller(
-            Setting(model, options, run.inputs, planner, run.libraries, run.scratch, run.clock)
+            Setting(model, options, run.inputs, planner, run.libraries, run.scratch, run.timer)
         )
     run.inputs = overridden(model, smaller.inputs)
     run.builder = CandidateBuilder(
         model, options, smaller.planner, run.libraries, run.scratch, locked
     )
     run.reporter = Reporter(
-        run.paths, model, run.inputs, target.levels, options, run.notes, run.clock, smaller,
-        deadline, lock, run.memory,
+        run.paths, model, run.inputs, target.levels, options, run.notes, run.timer, smaller,
+        deadline, lock, run.decision_cache,
     )  # fmt: skip
     run.evaluator = Evaluator(
         model, run.builder, run.inputs, options, target.levels, run.worker_pool, lock,
@@ -144,23 +151,23 @@ def plan(run: Run) -> None:
         lock.check(run.assembly)
         schedules = run.assembly.backend.schedules
         builder.use(lock.drivers(run.assembly.workloads(()), schedules))
-    scan = None if lock and lock.recalled else builder.planner.scan
+    scan = None if lock and lock.cached else builder.planner.scan
     run.reporter.planned(run.assembly, trace, scan)
-    run.clock.pause()
+    run.timer.pause()
 
 
 def tune(run: Run) -> None:
     """Find schedules for the kernels, or take those that earlier runs found."""
     run.staged = run.open.enter_context(staging(run.paths, run.files))
-    run.clock.step("tuning")
-    if run.options.keep == "faster" and (run.lock is None or run.lock.recalled):
+    run.timer.step("tuning")
+    if run.options.keep == "faster" and (run.lock is None or run.lock.cached):
         sizes = [b.symbols for b in run.inputs.timed]
         run.builder.tune(sizes, measure=run.lock is None, seconds=run.deadline.left)
 
 
 def build(run: Run) -> None:
     """Compile the kernels and write a model with all rewrites, if there are any."""
-    run.clock.step("building")
+    run.timer.step("building")
     lock, staged = run.lock, run.staged
     run.candidate = None
     if not run.reporter.worth_building() or (lock is not None and not lock.improved):
@@ -174,18 +181,18 @@ def build(run: Run) -> None:
 
 def verify(run: Run) -> None:
     """Compare the candidate with the original, and drop the rewrites that are wrong."""
-    run.clock.step("verifying")
+    run.timer.step("verifying")
     run.candidate = run.evaluator.verify(run.candidate)
 
 
 def race(run: Run) -> None:
     """Time the candidate against the original, and drop the rewrites that are not faster."""
-    run.clock.step("timing")
+    run.timer.step("timing")
     run.candidate = run.evaluator.time(run.candidate)
     run.reporter.confirm(run.candidate)
 
 
 def publish(run: Run) -> None:
     """Move the files into place, the report beside them."""
-    run.clock.step("writing")
+    run.timer.step("writing")
     run.report = run.reporter.publish(run.candidate, run.evaluator, run.builder, run.staged)

@@ -12,14 +12,21 @@ from tracea_graph.rewrite.pattern import (
     constant_number,
     match,
 )
-from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Price, Proposal, RulePass
+from tracea_graph.rewrite.proposal import (
+    Cost,
+    Pass,
+    Phase,
+    Price,
+    Proposal,
+    RulePass,
+    SchedulerLimits,
+)
 from tracea_graph.rewrite.scheduler import constant_values, schedule
 from tracea_graph.rewrite.trace import Decision, Trace
 
 __all__ = [
     "Cost",
     "Decision",
-    "Limits",
     "Match",
     "Memo",
     "Miss",
@@ -31,6 +38,7 @@ __all__ = [
     "Rewrite",
     "Rule",
     "RulePass",
+    "SchedulerLimits",
     "Trace",
     "constant_number",
     "constant_values",

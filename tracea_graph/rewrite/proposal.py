@@ -10,7 +10,7 @@ from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.rewrite.pattern import Match, Miss, Rewrite, Rule, matches
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Cost", "Limits", "Pass", "Phase", "Preview", "Price", "Proposal", "RulePass"]
+__all__ = ["Cost", "Pass", "Phase", "Preview", "Price", "Proposal", "RulePass", "SchedulerLimits"]
 
 Cost = Callable[[TileGraph, Region], float]
 """Predicted time of one region in µs."""
@@ -112,10 +112,10 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the caller allows: rules, the least gain in µs, and the error.
+class SchedulerLimits:
+    """What the caller allows the scheduler: rules, the least gain in µs, and the error.
 
-    ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
+    ``frozen`` maps values whose operators stay as they are to the reason; ``excluded`` does so for
     single rules.  ``max_error`` bounds the root of the summed squares of predicted errors, which
     are independent roundings.  ``has_time`` is asked again and again: scheduling ends with
     OutOfTime once it is False.  ``lacks`` says why nothing could run a fused region, "" where
@@ -125,7 +125,7 @@ class Limits:
     only: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
     frozen: Mapping[str, str] = field(default_factory=dict)
-    barred: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    excluded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     min_gain_us: float = 0.0
     max_error: float = float("inf")
     check: bool = False

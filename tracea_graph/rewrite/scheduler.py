@@ -17,20 +17,28 @@ from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import Miss
-from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Price, Proposal
+from tracea_graph.rewrite.proposal import (
+    Cost,
+    Pass,
+    Phase,
+    Preview,
+    Price,
+    Proposal,
+    SchedulerLimits,
+)
 from tracea_graph.rewrite.trace import Trace
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["constant_values", "schedule"]
 
-NO_LIMITS = Limits()
+NO_SCHEDULER_LIMITS = SchedulerLimits()
 
 
 def schedule(
     graph: TileGraph,
     phases: Sequence[Phase],
     cost: Cost,
-    limits: Limits = NO_LIMITS,
+    limits: SchedulerLimits = NO_SCHEDULER_LIMITS,
     price: Price = lambda region: 0.0,
     memo: Memo | None = None,
 ) -> Trace:
@@ -51,7 +59,7 @@ def schedule(
     return run.trace
 
 
-def _wanted(name: str, limits: Limits) -> bool:
+def _wanted(name: str, limits: SchedulerLimits) -> bool:
     return name not in limits.skip and (not limits.only or name in limits.only)
 
 
@@ -81,7 +89,7 @@ class _Run:
         graph: TileGraph,
         phases: Sequence[Phase],
         cost: Cost,
-        limits: Limits,
+        limits: SchedulerLimits,
         price: Price,
         memo: Memo,
     ) -> None:
@@ -214,7 +222,7 @@ class _Run:
         if lacking := self.lacking(proposal):
             return "rejected", lacking
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
-        for kept in (limits.frozen, limits.barred.get(proposal.rule, {})):
+        for kept in (limits.frozen, limits.excluded.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
                 return "rejected", kept[found]
         if site.gain < limits.min_gain_us and not proposal.step:

@@ -1,4 +1,4 @@
-"""What step is under way, how long each one took, and when the run has to end."""
+"""Time the steps of a run, and bound it by a deadline."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["Clock", "Deadline"]
+__all__ = ["Deadline", "StepTimer"]
 
 
 @dataclass
-class Clock:
+class StepTimer:
     """Names the step under way and adds up seconds per step; ``now`` tells seconds."""
 
     progress: Callable[[str], None]

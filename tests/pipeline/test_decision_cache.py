@@ -21,7 +21,7 @@ from tracea_graph.check.timing import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
 from tracea_graph.onnx_io import external, writer
-from tracea_graph.pipeline import candidates, evaluator, memory
+from tracea_graph.pipeline import candidates, decision_cache, evaluator
 from tracea_graph.views import Report
 
 pytestmark = pytest.mark.compiler
@@ -31,7 +31,7 @@ Run = Callable[..., Report]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return product(tmp_path_factory.mktemp("memory") / "m.onnx", 64, 64, copies=3)
+    return product(tmp_path_factory.mktemp("decisions") / "m.onnx", 64, 64, copies=3)
 
 
 def all_faster(counts: list[int]) -> Callable[..., Decision]:
@@ -84,13 +84,13 @@ def earlier(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "decide", all_faster([]))
         assert runner(model, folder)().improved
-    return folder / "cache" / memory.FOLDER
+    return folder / "cache" / decision_cache.FOLDER
 
 
 @pytest.fixture
 def again(run: Run, earlier: Path, tmp_path: Path) -> Run:
     """A run after the earlier one: its decision lies in the cache."""
-    shutil.copytree(earlier, tmp_path / "cache" / memory.FOLDER)
+    shutil.copytree(earlier, tmp_path / "cache" / decision_cache.FOLDER)
     return run
 
 
@@ -199,7 +199,7 @@ def test_weights_that_are_not_what_was_written_are_written_again(
 def test_data_of_other_weights_is_not_taken(
     data: Path, run: Run, decided: list[int], written: list[str], tmp_path: Path
 ) -> None:
-    (path,) = (tmp_path / "cache" / memory.FOLDER).glob("*.json")
+    (path,) = (tmp_path / "cache" / decision_cache.FOLDER).glob("*.json")
     found = json.loads(path.read_text())
     found["data"]["places"] = dict(list(found["data"]["places"].items())[1:])
     path.write_text(json.dumps(found))
@@ -237,11 +237,13 @@ def test_other_weights_are_another_model(
 def test_another_compiler_machine_or_source_decides_anew(
     again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = memory.machine_facts
-    monkeypatch.setattr(memory, "machine_facts", lambda *a: {**facts(*a), "compiler": "another"})
+    facts = decision_cache.machine_facts
+    monkeypatch.setattr(
+        decision_cache, "machine_facts", lambda *a: {**facts(*a), "compiler": "another"}
+    )
     again()
     assert len(decided) == 1
-    monkeypatch.setattr(memory, "_sources", lambda: "others")
+    monkeypatch.setattr(decision_cache, "_sources", lambda: "others")
     again()
     assert len(decided) == 2
     again()
@@ -279,7 +281,7 @@ def test_a_result_that_is_wrong_now_is_decided_anew(
 def test_a_spoilt_decision_is_made_again(
     again: Run, decided: list[int], tmp_path: Path, text: str
 ) -> None:
-    (path,) = (tmp_path / "cache" / memory.FOLDER).glob("*.json")
+    (path,) = (tmp_path / "cache" / decision_cache.FOLDER).glob("*.json")
     path.write_text(text)
     again()
     assert len(decided) == 1
@@ -298,18 +300,18 @@ def test_an_original_that_was_kept_is_judged_anew(
 
     monkeypatch.setattr(evaluator, "decide", none)
     assert not run().improved and not run().improved
-    assert len(counts) == 2 and not (tmp_path / "cache" / memory.FOLDER).exists()
+    assert len(counts) == 2 and not (tmp_path / "cache" / decision_cache.FOLDER).exists()
 
 
 def test_old_decisions_go_and_a_folder_that_cannot_be_written_costs_time_alone(
     run: Run, decided: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "cache" / memory.FOLDER
+    folder = tmp_path / "cache" / decision_cache.FOLDER
     folder.write_text("in the way")
     assert run().improved and run().improved
     assert len(decided) == 2
     folder.unlink()
-    monkeypatch.setattr(memory, "_MOST", 1)
+    monkeypatch.setattr(decision_cache, "_MOST", 1)
     run()
     run(budget=77.0)
     assert len(list(folder.glob("*.json"))) == 1

@@ -1,10 +1,10 @@
-"""What earlier runs decided, to be applied again where nothing it rests on has changed.
+"""Cache of decisions: what an earlier run decided is applied again if nothing it rests on changed.
 
 A decision is a plan lock in ``CACHE/decisions``, under a digest of the model's files, all options
 that matter, the machine, the compiler, ONNX Runtime and this package's version and sources.  An
 equal run applies it: nothing is tuned or timed again, but the result is built and verified anew.
 Drivers found since, or a result that is wrong now, make it out of date.  Only results that were
-measured faster are remembered: an original that was kept is judged anew every time.
+measured faster are cached: an original that was kept is evaluated anew every time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tracea_graph.toolchain.trust import make_private, read_private, trusted
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.views import FindingRow, Report
 
-__all__ = ["FOLDER", "Memory"]
+__all__ = ["FOLDER", "DecisionCache"]
 
 FOLDER = "decisions"
 _MOST = 200
@@ -42,15 +42,15 @@ _SOURCES = ("*.py", "*.h", "*.cpp", "*.in")
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
-    """The place of one decision; ``path`` is None where nothing is to be remembered."""
+class DecisionCache:
+    """The cache entry of one run's decisions; ``path`` is None where nothing is to be cached."""
 
     path: Path | None = None
 
     @classmethod
-    def of(cls, files: Sequence[Path], options: Options, target: Target) -> Memory:
-        """Where the decision about a model lies.  Smaller models and plans from a file have none,
-        nor has what a user's own data or metric decides."""
+    def of(cls, files: Sequence[Path], options: Options, target: Target) -> DecisionCache:
+        """The entry of a model.  Compressed models and plans from a file have none, nor has what a
+        user's own data or metric decides."""
         own = options.data or options.holdout or options.metric or options.compresses
         if own or options.lock or options.keep != "faster" or not options.verify:
             return cls()
@@ -66,27 +66,28 @@ class Memory:
         key = digest(about, *map(_content, files))
         return cls(options.environment.cache / FOLDER / f"{key}.json")
 
-    def recall(self) -> Lock | None:
-        """The decision, as a lock that says when it was made; None if there is none."""
+    def load(self) -> Lock | None:
+        """The cached decisions, as a lock that says when it was made; None if there are none."""
         if self.path is None:
             return None
         try:
             found = json.loads(read_private(self.path, self.path.parent) or b"null")
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
-            said = f"decided on {made} ({found['gain']}), verified again now"
+            provenance = f"decided on {made} ({found['gain']}), verified again now"
             lock = parse_lock(found["lock"], str(self.path))
             findings = tuple(FindingRow(**row) for row in found["findings"])
             library = str(found["library"])
             return dataclasses.replace(
-                lock, said=said, library=library, data=_data_of(found["data"]), findings=findings
-            )
+                lock, provenance=provenance, library=library, data=_data_of(found["data"]),
+                findings=findings,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             return None
 
-    def keep(self, lock: Lock, report: Report, library: str, data: DataFile | None) -> None:
-        """Remember a decision, its library and its data file, both by their SHA-256.
+    def store(self, lock: Lock, report: Report, library: str, data: DataFile | None) -> None:
+        """Store decisions, with the SHA-256 of the library and of the data file.
 
-        A folder that cannot be written costs the next run its time.
+        Does nothing if the folder cannot be written: then the next run decides again.
         """
         if self.path is None or not report.timings:
             return
@@ -104,21 +105,21 @@ class Memory:
                 old.unlink(missing_ok=True)
 
     @contextmanager
-    def holding(self, lock: Lock | None) -> Iterator[None]:
-        """While a recalled decision is applied: one that fails is forgotten.
+    def invalidating(self, lock: Lock | None) -> Iterator[None]:
+        """Remove the entry if applying it fails inside the block.
 
-        Raises OutdatedError then, and lets errors of other runs be.
+        Raises OutdatedError then; errors of runs without cached decisions pass unchanged.
         """
         try:
             yield
         except (UsageError, VerifyError) as error:
-            if lock is None or not lock.recalled:
+            if lock is None or not lock.cached:
                 raise
-            self.forget()
+            self.invalidate()
             raise OutdatedError(str(error)) from error
 
-    def forget(self) -> None:
-        """The decision does not hold any more."""
+    def invalidate(self) -> None:
+        """Remove the entry: its decisions do not hold any more."""
         if self.path is not None:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
