@@ -168,7 +168,7 @@ def test_a_tight_budget_judges_small_groups_together():
     found = run(machine, budget=2.0)
     judged = {r[0] for r in machine.raced} - {"original"}
     assert "a" in judged and any("," in name for name in judged) and len(judged) < 8
-    assert found.kept == set("abcdefgh") and "judged together" in found.verdicts[-1].reason
+    assert found.kept == set("abcdefgh") and "timed together" in found.verdicts[-1].reason
 
 
 def test_the_budget_is_kept_and_what_was_not_timed_is_raced_together():

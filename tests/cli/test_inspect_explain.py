@@ -70,7 +70,7 @@ def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture
     left = [s for s in record["stories"] if not s["rule"]]
     assert left and all(s["missed"] or s["superseded"] or s["untouched"] for s in left)
     words = told(capsys, "explain", model, *APART)
-    assert "FusedAttention" in words and "left as they are" in words
+    assert "FusedAttention" in words and "unchanged" in words
 
 
 def test_what_no_rule_takes_has_a_reason(
@@ -116,7 +116,7 @@ def test_one_operator_and_rules_left_out(model: Path, capsys: pytest.CaptureFixt
     record = json.loads(told(capsys, "explain", model, "--json", *skipped))
     (softmax, *_) = [s for s in record["stories"] if s["op"] == "Softmax"]
     words = told(capsys, "explain", model, "--node", softmax["nodes"][0], *skipped)
-    assert words.startswith("Softmax left as it is")
+    assert words.startswith("Softmax unchanged")
     words = told(capsys, "explain", model, "--node", softmax["nodes"][0], *APART)
     assert words.startswith("FusedAttention by")
 
@@ -194,7 +194,7 @@ def test_a_shape_that_is_an_operand_is_no_operand_of_the_arithmetic(
     size = net("Shape", net("NonZero", net.input("x", "n", 8)))
     model = saved(net, tmp_path, net("Expand", net.input("y", 1, 1), size, name="wide"))
     words = told(capsys, "explain", model, "--node", "wide")
-    assert "left as it is" in words and "fit together" not in words
+    assert "unchanged" in words and "fit together" not in words
 
 
 def test_weights_that_may_be_fed_are_pointed_out(

@@ -102,11 +102,11 @@ def test_a_budget_is_used_and_held(model: Path, data: Path) -> None:
     before = hashlib.sha256(model.read_bytes()).hexdigest()
     report = api.optimize(model, options(data))
     assert report.improved and [row.kept for row in report.compressed] == [True, True]
-    assert report.held_out is not None and 0.005 < report.held_out <= 0.05
+    assert report.holdout_error is not None and 0.005 < report.holdout_error <= 0.05
     assert report.error is not None and report.error <= 0.05
-    assert all(row.left < 0.8 and row.saved > 0 for row in report.compressed)
+    assert all(row.kept_share < 0.8 and row.saved_us > 0 for row in report.compressed)
     for row in report.compressed:
-        assert row.measured is not None and row.measured < 1.3 * row.predicted
+        assert row.holdout_error is not None and row.holdout_error < 1.3 * row.predicted
     assert hashlib.sha256(model.read_bytes()).hexdigest() == before
 
 
@@ -128,7 +128,7 @@ def test_the_predicted_error_is_that_of_the_kernels(tmp_path: Path) -> None:
     report = api.optimize(path, chosen)
     (row,) = report.compressed
     assert relative(report, seen[0]) == pytest.approx(row.predicted, rel=0.02)
-    assert relative(report, inputs(1, seed=1)[0]) == pytest.approx(row.measured, rel=0.02)
+    assert relative(report, inputs(1, seed=1)[0]) == pytest.approx(row.holdout_error, rel=0.02)
 
 
 @pytest.mark.compiler
@@ -137,7 +137,7 @@ def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
     assert report.improved and all(row.technique == "zeros" for row in report.compressed)
     assert any(row.kept for row in report.compressed)
-    assert report.held_out is not None and 0 < report.held_out <= 0.9
+    assert report.holdout_error is not None and 0 < report.holdout_error <= 0.9
 
 
 @pytest.mark.compiler
@@ -148,11 +148,11 @@ def test_channels_go_from_both_products(model: Path, data: Path, precision: str)
     report = api.optimize(model, chosen)
     (row,) = report.compressed
     assert row.kept and row.layer == "down" and row.technique == "channels"
-    assert row.size % 16 == 0 and row.measured is not None
-    assert row.measured < 1.3 * row.predicted
+    assert row.size % 16 == 0 and row.holdout_error is not None
+    assert row.holdout_error < 1.3 * row.predicted
     stored = onnx.load(str(report.output)).graph.initializer
-    assert sum(np.prod(t.dims) for t in stored) < row.left * 2 * K * N + 2 * N + K
-    assert report.held_out is not None and 0 < report.held_out <= 0.15
+    assert sum(np.prod(t.dims) for t in stored) < row.kept_share * 2 * K * N + 2 * N + K
+    assert report.holdout_error is not None and 0 < report.holdout_error <= 0.15
 
 
 @pytest.mark.parametrize("spec", [Prune(0.5, group=4), Prune(0.5)], ids=["2:4", "unstructured"])
@@ -166,7 +166,7 @@ def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: Prune) 
 def test_a_matrix_that_layers_share_is_one(tmp_path: Path, data: Path) -> None:
     report = api.optimize(network(tmp_path / "shared.onnx", shared=True), options(data))
     assert len(report.compressed) == 1 and report.improved
-    assert report.held_out is not None and report.held_out <= 0.05
+    assert report.holdout_error is not None and report.holdout_error <= 0.05
 
 
 @pytest.mark.compiler
@@ -189,7 +189,7 @@ def test_without_data_it_says_so(model: Path) -> None:
     report = api.optimize(model, options(None))
     said = " ".join(report.warnings)
     assert "plain SVD" in said and "the figure means little" in said
-    assert all(row.measured is None for row in report.compressed)
+    assert all(row.holdout_error is None for row in report.compressed)
 
 
 @pytest.mark.compiler
@@ -204,7 +204,7 @@ def test_the_users_own_metric_is_the_budget(model: Path, data: Path, tmp_path: P
     metric = tmp_path / "metric.py"
     metric.write_text("def tenth(a, b): return abs(a['y'] - b['y']).max() / 10\n")
     report = api.optimize(model, options(data, metric=f"{metric}:tenth"))
-    assert report.held_out is not None and 0 < report.held_out <= 0.05
+    assert report.holdout_error is not None and 0 < report.holdout_error <= 0.05
 
 
 def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) -> None:

@@ -98,14 +98,14 @@ def test_the_error_of_filters_is_known(
     np.savez(tmp_path / "held.npz", x=pictures(1, 1))
     report = api.optimize(model, options(tmp_path, holdout=tmp_path / "held.npz"))
     (row,) = report.compressed
-    assert row.kept and row.layer == "conv" and row.left < 0.8
+    assert row.kept and row.layer == "conv" and row.kept_share < 0.8
     bias = np.zeros(FILTERS)
     stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
     bias = stored["b"].astype(np.float64)
     if norm:
         scale = stored["scale"] / np.sqrt(stored["variance"] + 1e-5)
         bias = (bias - stored["mean"]) * scale + stored["shift"]
-    for seed, expected in ((0, row.predicted), (1, row.measured)):
+    for seed, expected in ((0, row.predicted), (1, row.holdout_error)):
         delta, wanted = change(report, pictures(1, seed)[0])
         linear = wanted - bias.reshape(-1, 1, 1)
         relative = np.linalg.norm(delta) / np.linalg.norm(linear)
@@ -143,7 +143,7 @@ def test_tables_and_heads(tmp_path: Path, head: str, layers: list[str]) -> None:
     np.savez(tmp_path / "seen.npz", x=tokens(40, 0))
     report = api.optimize(model, options(tmp_path))
     assert [row.layer for row in report.compressed] == layers
-    assert all(row.kept and row.left < 0.9 for row in report.compressed)
+    assert all(row.kept and row.kept_share < 0.9 for row in report.compressed)
     delta, wanted = change(report, tokens(1, 5)[0])
     assert 0 < np.abs(delta).max() < 0.2 * np.abs(wanted).max()
     if not head:

@@ -85,7 +85,7 @@ def test_the_report_says_what_was_used(tmp_path: Path) -> None:
     net.graph(y)
     onnx.save(net.model, tmp_path / "m.onnx")
     report = api.optimize(tmp_path / "m.onnx", Options(keep="all", threads=(1,)))
-    used = {f"{row.weight}: {row.found}": row.used for row in report.findings}
+    used = {f"{row.weight}: {row.structure}": row.applied for row in report.weight_analysis}
     assert used["w0: 192 of 256 outputs zero"] == "dead-channels"
     (rest,) = (why for words, why in used.items() if "unstructured" in words)
     assert rest.startswith("no")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from models.sparse import block_mask
 from tracea_graph.pipeline.assembly import Assembly, assemble
-from tracea_graph.pipeline.reporting import saving_rows
+from tracea_graph.pipeline.reporting import storage_rows
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
 from tracea_graph.target import BACKENDS
@@ -28,28 +28,28 @@ def assembly(w: np.ndarray) -> Assembly:
 def test_zero_blocks() -> None:
     mask = block_mask((768, 320), 0.75, (16, 16), "random")
     planned = assembly(normal(768, 320) * mask)
-    (row,) = saving_rows(planned, set())
+    (row,) = storage_rows(planned, set())
     blocks = 48 * 20 // 4
     assert (row.technique, row.count, row.kept) == ("zero blocks, 16 × 16", 1, False)
     assert (row.before, row.after) == (768 * 320 * 4, blocks * (16 * 16 * 4 + 4))
-    assert saving_rows(planned, planned.groups.keys())[0].kept
+    assert storage_rows(planned, planned.groups.keys())[0].kept
 
 
 def test_exact_rank() -> None:
     w = (normal(512, 20) @ normal(20, 256, seed=2)).astype(np.float32)
-    rows = saving_rows(assembly(w), set())
+    rows = storage_rows(assembly(w), set())
     assert {row.technique for row in rows} == {"exact rank"}
     assert sum(row.before for row in rows) == 512 * 256 * 4
     assert sum(row.after for row in rows) == (512 + 256) * 32 * 4
 
 
 def test_dense_weights_save_nothing() -> None:
-    assert saving_rows(assembly(normal(256, 256)), set()) == ()
+    assert storage_rows(assembly(normal(256, 256)), set()) == ()
 
 
 def test_the_report_shows_them() -> None:
     mask = block_mask((768, 320), 0.9, (16, 16), "bands")
-    rows = saving_rows(assembly(normal(768, 320) * mask), set())
+    rows = storage_rows(assembly(normal(768, 320) * mask), set())
     report = Report("m.onnx", "m.tracea.onnx", "kept original", "it was slower", savings=rows)
     page = io.StringIO()
     Console(width=160, file=page).print(render_report(report))

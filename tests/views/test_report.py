@@ -99,7 +99,7 @@ def test_the_files_of_a_result_are_listed() -> None:
             "1.00×",
         ),
         (
-            replace(DROPPED, reason="dropped: the budget ran out, judged together: a, b"),
+            replace(DROPPED, reason="dropped: the budget ran out, timed together: a, b"),
             "dropped: the budget ran out",
             "1.00×",
         ),

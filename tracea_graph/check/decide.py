@@ -17,7 +17,7 @@ are real.  Groups that alone are neither a clear gain nor slower are then raced 
 stays against what stays without them: many small gains are one large one, and that can be seen.
 What remains is raced against the original again by the same rule.  If that fails nothing stays,
 unless noise alone hides the groups' shares: the whole was a clear gain and no group a loss.
-Groups too small for their share of the budget are judged together as one; where that leaves a
+Groups too small for their share of the budget are timed together as one; where that leaves a
 single unit, the whole budget goes to racing it against the original.
 """
 
@@ -110,7 +110,7 @@ def decide(
 ) -> Decision:
     """Measure groups and keep what pays, within ``budget`` seconds of measuring.
 
-    Without ``apart`` they are judged together: one race, all or nothing.
+    Without ``apart`` they are timed together: one race, all or nothing.
 
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
     in; one that dies is replaced and its candidate loses.  ``clock`` tells the seconds of the
@@ -126,7 +126,7 @@ def decide(
 
 @dataclass
 class _Unit:
-    """Groups judged together, the model without them, and what was found so far."""
+    """Groups timed together, the model without them, and what was found so far."""
 
     groups: list[Group]
     ratings: dict[Key, Rating] = field(default_factory=dict)
@@ -342,7 +342,7 @@ def _rated(ratios: Mapping[Key, Ratio]) -> dict[Key, Rating]:
 
 def _reason(kept: bool, ratings: Mapping[Key, Rating], unit: Sequence[Group]) -> str:
     """One sentence: the outcome and its numbers, and who was judged along."""
-    along = f", judged together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
+    along = f", timed together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
     proven = any(r.win for r in ratings.values())
     weak = {key: r for key, r in ratings.items() if not (r.likely if proven else r.win)}
     if kept:

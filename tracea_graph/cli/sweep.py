@@ -95,7 +95,7 @@ def _point(budget: float, report: Report) -> SweepPoint:
     first = rows[0] if rows else None
     before = first.before_ms if first else 0.0
     after = before / first.ratio if first and report.improved else before
-    error = report.held_out if report.held_out is not None else report.error or 0.0
+    error = report.holdout_error if report.holdout_error is not None else report.error or 0.0
     layers = sum(row.kept for row in report.compressed)
     return SweepPoint(
         budget, error if report.improved else 0.0, before, after, layers, report.output

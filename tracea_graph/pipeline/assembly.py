@@ -200,7 +200,7 @@ _OF = ("MatMul", "Gemm", "Conv", "Gather")
 
 
 def _group(graph: TileGraph, region: Region, type_name: str) -> str:
-    """Equal programs on equal weights' sizes are judged together, and both factors of a matrix."""
+    """Equal programs on equal weights' sizes are timed together, and both factors of a matrix."""
     if region.rule in (FACTORED, LOW_RANK):
         weights = [graph.weight(n.inputs[n.op != "Gather"]) for n in region.nodes if n.op in _OF]
         shapes = "+".join("x".join(map(str, w.shape)) for w in weights if w)

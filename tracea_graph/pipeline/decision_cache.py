@@ -29,7 +29,7 @@ from tracea_graph.target import Target
 from tracea_graph.toolchain.cache import digest, write_whole
 from tracea_graph.toolchain.trust import make_private, read_private, trusted
 from tracea_graph.tuning.identity import machine_facts
-from tracea_graph.views import FindingRow, Report
+from tracea_graph.views import Report, WeightRow
 
 __all__ = ["FOLDER", "DecisionCache"]
 
@@ -75,11 +75,11 @@ class DecisionCache:
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
             provenance = f"decided on {made} ({found['gain']}), verified again now"
             lock = parse_lock(found["lock"], str(self.path))
-            findings = tuple(FindingRow(**row) for row in found["findings"])
+            weight_analysis = tuple(WeightRow(**row) for row in found["weight_analysis"])
             library = str(found["library"])
             return dataclasses.replace(
                 lock, provenance=provenance, library=library, data=_data_of(found["data"]),
-                findings=findings,
+                weight_analysis=weight_analysis,
             )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             return None
@@ -94,7 +94,7 @@ class DecisionCache:
         found = {
             "made": time.time(), "gain": report.gain, "lock": lock.content, "library": library,
             "data": data and {"sha256": data.sha256, "places": dict(data.places)},
-            "findings": [dataclasses.asdict(row) for row in report.findings],
+            "weight_analysis": [dataclasses.asdict(row) for row in report.weight_analysis],
         }  # fmt: skip
         with suppress(OSError):
             make_private(self.path.parent)

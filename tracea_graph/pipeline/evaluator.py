@@ -468,7 +468,7 @@ class Evaluator:
     @staticmethod
     def _why_nothing(decision: Decision) -> str:
         """Why the original is kept: the reason shared by all groups, or that each was slower."""
-        reasons = {v.reason.partition(", judged together")[0] for v in decision.verdicts}
+        reasons = {v.reason.partition(", timed together")[0] for v in decision.verdicts}
         if len(reasons) == 1:  # without its figures: the report has them
             return re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
         return "no rewrite was measured faster on the whole model"

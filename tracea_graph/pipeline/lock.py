@@ -32,7 +32,7 @@ from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import Drivers, Schedules, Workload
 from tracea_graph.tuning.wire import driver_to_json
 from tracea_graph.version import VERSION
-from tracea_graph.views import FindingRow, GroupRow
+from tracea_graph.views import GroupRow, WeightRow
 
 __all__ = ["Lock", "parse_lock", "read_lock"]
 
@@ -117,7 +117,7 @@ class Lock:
 
     ``provenance`` says when an equal earlier run decided, if the lock is not the user's; then
     ``library`` is the SHA-256 of the library that was verified, ``data`` what was in the data
-    file, whose path is its name only, ``findings`` what it told of the model's weights.
+    file, whose path is its name only, ``weight_analysis`` what it found in the model's weights.
     """
 
     where: str
@@ -125,7 +125,7 @@ class Lock:
     provenance: str = ""
     library: str = ""
     data: DataFile | None = None
-    findings: tuple[FindingRow, ...] = ()
+    weight_analysis: tuple[WeightRow, ...] = ()
 
     @classmethod
     def of(

@@ -35,17 +35,17 @@ from tracea_graph.ttg import TileGraph
 from tracea_graph.version import runtime_conflict, versions
 from tracea_graph.views import (
     CompressionRow,
-    FindingRow,
     GroupRow,
     Report,
-    SavingRow,
+    StorageRow,
     TimingRow,
+    WeightRow,
     gain_of,
     rule_rows,
 )
 from tracea_graph.views.report import fed_too
 
-__all__ = ["Finding", "Reporter", "finding_rows", "findings_of", "saving_rows"]
+__all__ = ["Finding", "Reporter", "findings_of", "storage_rows", "weight_rows"]
 
 _SKIPPED = (
     "channels without weights are left out: a NaN or an infinity that reached the outputs through "
@@ -74,7 +74,7 @@ class Reporter:
     lock: Lock | None = None
     decision_cache: DecisionCache = field(default_factory=DecisionCache)
     assembly: Assembly | None = None
-    held_out: float | None = None
+    holdout_error: float | None = None
     findings: tuple[Finding, ...] = ()
     told: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace)
@@ -91,7 +91,7 @@ class Reporter:
 
         Raises VerifyError as :meth:`Compression.confirm` does.
         """
-        self.held_out, self.told = self.compression.confirm(kept)
+        self.holdout_error, self.told = self.compression.confirm(kept)
 
     def worth_building(self) -> bool:
         """False if no rewrite applies; plain ONNX is worth it if the graph became another."""
@@ -167,10 +167,10 @@ class Reporter:
             levels=self.levels if kept and kept.library else (),
             groups=self._groups(kept, evaluator),
             rules=rule_rows(self.trace),
-            savings=self._savings(kept),
-            findings=self._findings(kept),
+            compact_weights=self._compact_weights(kept),
+            weight_analysis=self._weight_analysis(kept),
             compressed=self._compressed(kept),
-            held_out=self.held_out,
+            holdout_error=self.holdout_error,
             timings=timings if kept else (),
             tried=() if kept else timings,
             warnings=(*self._warnings(evaluator), *self._faults(kept)),
@@ -194,17 +194,17 @@ class Reporter:
         """A warning and a traceback for every rule that raised, in the first plan or the last."""
         return {**self.trace.faults(), **(kept.trace.faults() if kept else {})}
 
-    def _findings(self, kept: BuiltModel | None) -> tuple[FindingRow, ...]:
-        """What the weights hold; equal weights need no second look."""
+    def _weight_analysis(self, kept: BuiltModel | None) -> tuple[WeightRow, ...]:
+        """The weight analysis; an equal earlier run has made it already."""
         if self.lock and self.lock.cached:
-            return self.lock.findings
+            return self.lock.weight_analysis
         trace = kept.trace if kept else self.trace
-        return finding_rows(self.findings, trace, kept is not None)
+        return weight_rows(self.findings, trace, kept is not None)
 
-    def _savings(self, kept: BuiltModel | None) -> tuple[SavingRow, ...]:
+    def _compact_weights(self, kept: BuiltModel | None) -> tuple[StorageRow, ...]:
         if self.assembly is None:
             return ()
-        return saving_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
+        return storage_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
 
     def _compressed(self, kept: BuiltModel | None) -> tuple[CompressionRow, ...]:
         """What was chosen for each layer, and whether it stayed."""
@@ -363,7 +363,7 @@ def findings_of(graph: TileGraph, scan: WeightScan) -> tuple[Finding, ...]:
     return (*found, *_copies(large, readers))
 
 
-def finding_rows(found: tuple[Finding, ...], trace: Trace, kept: bool) -> tuple[FindingRow, ...]:
+def weight_rows(found: tuple[Finding, ...], trace: Trace, kept: bool) -> tuple[WeightRow, ...]:
     """A row each: which rule made use of it in what is kept, or why none did."""
     applied: dict[str, str] = {}
     missed: dict[str, str] = {}
@@ -380,7 +380,7 @@ def finding_rows(found: tuple[Finding, ...], trace: Trace, kept: bool) -> tuple[
         why = next((missed[n] for n in finding.nodes if missed.get(n)), "")
         return f"no: {why}" if why else "no"
 
-    return tuple(FindingRow(f.weight, f.found, f.before, f.after, used(f)) for f in found)
+    return tuple(WeightRow(f.weight, f.found, f.before, f.after, used(f)) for f in found)
 
 
 def _second(node: Node, weight: Weight) -> bool:
@@ -457,7 +457,7 @@ def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[
 _RANKS = {FACTORED: "exact rank", LOW_RANK: "low rank"}
 
 
-def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
+def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:
     """A row for each planned group of products that stores less; ``kept`` are those that stay.
 
     Zero blocks and scattered zeros: the dense matrix, and stored blocks or numbers with their map.
@@ -476,7 +476,7 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
             continue
         before = sum(_dense_bytes(planned, item) for item in items)
         after = sum(_stored_bytes(planned, item) for item in items)
-        rows.append(SavingRow(group, technique, len(items), before, after, group in kept))
+        rows.append(StorageRow(group, technique, len(items), before, after, group in kept))
     return tuple(rows)
 
 

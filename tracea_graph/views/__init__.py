@@ -5,12 +5,12 @@ from __future__ import annotations
 from tracea_graph.views.graph import render_graph, render_stages
 from tracea_graph.views.report import (
     CompressionRow,
-    FindingRow,
     GroupRow,
     Report,
     RuleRow,
-    SavingRow,
+    StorageRow,
     TimingRow,
+    WeightRow,
     gain_of,
     report_page,
     rule_rows,
@@ -19,12 +19,12 @@ from tracea_graph.views.text import plain, render_report, render_rules
 
 __all__ = [
     "CompressionRow",
-    "FindingRow",
     "GroupRow",
     "Report",
     "RuleRow",
-    "SavingRow",
+    "StorageRow",
     "TimingRow",
+    "WeightRow",
     "gain_of",
     "plain",
     "render_graph",

@@ -18,9 +18,9 @@ __all__ = ["Explanation", "Story", "render_explanation", "render_node"]
 
 @dataclass(frozen=True)
 class Story:
-    """One region after the passes: what it stands for, and what was tried on its operators.
+    """One region after the passes: what it replaces, and what was tried on its operators.
 
-    ``rule`` is empty for an operator left as it was.  ``before_us`` and ``after_us`` are predicted
+    ``rule`` is empty for an unchanged operator.  ``before_us`` and ``after_us`` are predicted
     times of one run; ``measured`` the gain of the whole model from it and its equals, if a report
     of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed`` those
     that nearly applied, with the first reason that failed; ``superseded`` what lost to another;
@@ -62,7 +62,7 @@ class Explanation:
 
 
 def render_explanation(told: Explanation) -> RenderableType:
-    """Equal regions share a row; then what was left as it is, and every near miss."""
+    """Equal regions share a row; then what is unchanged, and every near miss."""
     return Group(*_parts(told))
 
 
@@ -87,7 +87,7 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
         table = new_table("fused")
         table.add_column("region", no_wrap=True)
         table.add_column("count", justify="right")
-        for name in ("built by", "stands for"):
+        for name in ("built by", "replaces"):
             table.add_column(name, overflow="fold")
         for name in ("predicted µs", "measured"):
             table.add_column(name, justify="right", no_wrap=True)
@@ -99,7 +99,7 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
             )  # fmt: skip
         yield from ("", table)
     if left:
-        table = new_table("left as they are")
+        table = new_table("unchanged")
         table.add_column("operator", no_wrap=True)
         table.add_column("count", justify="right")
         table.add_column("predicted µs in all", justify="right", no_wrap=True)
@@ -137,11 +137,11 @@ def _shared(told: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _story(story: Story) -> Iterator[RenderableType]:
-    title = f"{story.op} " + (f"by {story.rule}" if story.rule else "left as it is")
+    title = f"{story.op} " + (f"by {story.rule}" if story.rule else "unchanged")
     yield Text(plain(title), style="bold")
     yield Text(plain(f"  writes {', '.join(story.results)}"))
     if story.rule:
-        yield Text(plain(f"  stands for {', '.join(story.nodes)}"))
+        yield Text(plain(f"  replaces {', '.join(story.nodes)}"))
         yield Text(plain(f"  built by {', '.join(story.steps)}"))
     if story.inside:
         yield Text(plain(f"  {story.inside}"))

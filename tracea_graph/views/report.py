@@ -19,7 +19,7 @@ import numpy as np
 from tracea_graph.rewrite import Trace
 
 __all__ = [
-    "CompressionRow", "FindingRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow",
+    "CompressionRow", "GroupRow", "Report", "RuleRow", "StorageRow", "TimingRow", "WeightRow",
     "fed_too", "gain_of", "located", "report_page", "rule_rows", "unnamed", "with_folder",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ class GroupRow:
         """The reason in a few words, without its figures."""
         if self.kept:
             return self.reason.partition(":")[0].partition(" with the whole")[0]
-        words = self.reason.partition(", judged together")[0].partition(" (")[0]
+        words = self.reason.partition(", timed together")[0].partition(" (")[0]
         return words.partition("×")[0].rpartition(", ")[0] if "×" in words else words
 
     @property
@@ -108,38 +108,41 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
 
 
 @dataclass(frozen=True)
-class SavingRow:
-    """Products of one group that store less than dense weights: bytes of all their weights."""
+class StorageRow:
+    """Matmuls of one group that store less than dense weights: bytes of all their weights."""
 
     group: str
     technique: str
     count: int
-    before: int
-    after: int
+    dense: int
+    stored: int
     kept: bool
 
 
 @dataclass(frozen=True)
-class FindingRow:
-    """What a weight holds that could be left out, its bytes as it is and as it could be, and the
-    rule that made use of it or why none did."""
+class WeightRow:
+    """Structure in a weight (zeros, low rank, copies) that would allow fewer numbers.
+
+    ``stored`` and ``potential`` are bytes in the original and with the structure exploited;
+    ``applied`` is the rule that exploited it, or why none did.
+    """
 
     weight: str
-    found: str
-    before: int
-    after: int
-    used: str
+    structure: str
+    stored: int
+    potential: int
+    applied: str
 
 
 @dataclass(frozen=True)
 class CompressionRow:
     """A layer ``[k, n]`` that was given another matrix: ``technique`` and its ``size`` (a rank, a
     share of zeros, or how many channels less), and the share of its numbers and operations that
-    is left.  What is stored in its place has a name that begins with one of its ``marks``.
+    is kept.  What is stored in its place has a name that begins with one of its ``marks``.
 
-    ``predicted`` and ``measured`` are relative errors of the layer's output on calibration data
-    and on held-out data (None without); ``output`` is what it is predicted to add to the model's
-    error, ``saved`` the µs it is predicted to save.
+    ``predicted`` and ``holdout_error`` are relative errors of the layer's output on calibration
+    data and on holdout data (None without); ``model_error`` is what it is predicted to add to the
+    model's error, ``saved_us`` the run time it is predicted to save.
     """
 
     layer: str
@@ -148,17 +151,19 @@ class CompressionRow:
     size: float
     k: int
     n: int
-    left: float
+    kept_share: float
     predicted: float
-    measured: float | None
-    output: float
-    saved: float
+    holdout_error: float | None
+    model_error: float
+    saved_us: float
     kept: bool = False
 
     @property
     def ratio(self) -> float:
-        """The error on held-out data as a multiple of that on calibration data; 1 without."""
-        return self.measured / self.predicted if self.measured and self.predicted else 1.0
+        """The error on holdout data as a multiple of that on calibration data; 1 without."""
+        if not (self.holdout_error and self.predicted):
+            return 1.0
+        return self.holdout_error / self.predicted
 
     @property
     def title(self) -> str:
@@ -196,10 +201,10 @@ class Report:
 
     ``error`` is the largest difference from the original as a share of ``max|y|``, ``floor`` that
     of ONNX Runtime with its own optimizations from without; ``status`` is ``passed``,
-    ``inconclusive`` or ``skipped``.  ``held_out`` is the error of all smaller layers on held-out
-    inputs, by the user's own metric where there is one.  ``tried`` are the timings of what was not
-    kept, where the original was; ``rejected`` the inputs the original itself refuses, and what it
-    said; ``faults`` the tracebacks of rules that raised and were left out.
+    ``inconclusive`` or ``skipped``.  ``holdout_error`` is the error of all compressed layers on
+    holdout inputs, by the user's own metric where there is one.  ``tried`` are the timings
+    of the rejected result where the original was kept; ``rejected`` the inputs the original itself
+    refuses, with its message; ``faults`` the tracebacks of rules that raised and were left out.
     """
 
     input: str
@@ -220,10 +225,10 @@ class Report:
     levels: tuple[str, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
-    savings: tuple[SavingRow, ...] = ()
-    findings: tuple[FindingRow, ...] = ()
+    compact_weights: tuple[StorageRow, ...] = ()
+    weight_analysis: tuple[WeightRow, ...] = ()
     compressed: tuple[CompressionRow, ...] = ()
-    held_out: float | None = None
+    holdout_error: float | None = None
     timings: tuple[TimingRow, ...] = ()
     tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from tracea_graph.views.report import (
     CompressionRow,
-    FindingRow,
     Report,
     RuleRow,
-    SavingRow,
+    StorageRow,
     TimingRow,
+    WeightRow,
     with_folder,
 )
 
@@ -61,10 +61,10 @@ def _tables(report: Report, full: bool) -> Iterator[Table]:
         yield _timings("original against all rewrites that were tried", report.tried)
     if report.groups:
         yield _groups(report, full)
-    if report.findings:
-        yield _findings(report.findings)
-    if report.savings:
-        yield _savings(report.savings)
+    if report.weight_analysis:
+        yield _weight_analysis(report.weight_analysis)
+    if report.compact_weights:
+        yield _compact_weights(report.compact_weights)
     if report.compressed:
         yield _compressed(report.compressed)
     if full and report.rules:
@@ -102,59 +102,59 @@ def _groups(report: Report, full: bool) -> Table:
     return table
 
 
-def _findings(rows: Sequence[FindingRow]) -> Table:
-    """What weights hold; equal findings of several share a line."""
-    alike: dict[tuple[str, str], list[FindingRow]] = {}
+def _weight_analysis(rows: Sequence[WeightRow]) -> Table:
+    """Structure in weights; weights with equal structure share a line."""
+    alike: dict[tuple[str, str], list[WeightRow]] = {}
     for row in rows:
-        alike.setdefault((row.found, row.used), []).append(row)
-    table = new_table("found in weights")
-    for name in ("weight", "found"):
+        alike.setdefault((row.structure, row.applied), []).append(row)
+    table = new_table("weight analysis")
+    for name in ("weight", "structure"):
         table.add_column(name, overflow="fold")
-    for name in ("stored", "could be"):
+    for name in ("stored", "potential"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("used", overflow="fold")
-    for (found, used), some in alike.items():
+    table.add_column("applied", overflow="fold")
+    for (structure, applied), some in alike.items():
         more = f" and {len(some) - 1} more" if some[1:] else ""
-        sizes = (_size(sum(r.before for r in some)), _size(sum(r.after for r in some)))
-        table.add_row(cell(some[0].weight) + more, cell(found), *sizes, cell(used))
+        sizes = (_size(sum(r.stored for r in some)), _size(sum(r.potential for r in some)))
+        table.add_row(cell(some[0].weight) + more, cell(structure), *sizes, cell(applied))
     return table
 
 
-def _savings(rows: Sequence[SavingRow]) -> Table:
-    """What structure in the weights saves, whether it was kept or not."""
-    table = new_table("structure in weights")
+def _compact_weights(rows: Sequence[StorageRow]) -> Table:
+    """Bytes that kernels for sparse or low-rank weights save, applied or not."""
+    table = new_table("compact weights")
     table.add_column("kernel", no_wrap=True)
-    table.add_column("found", no_wrap=True)
+    table.add_column("structure", no_wrap=True)
     for name in ("count", "dense", "stored", "share"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("used", no_wrap=True)
+    table.add_column("applied", no_wrap=True)
     for row in rows:
-        share = f"{100 * row.after / row.before:.0f} %" if row.before else ""
-        sizes = _size(row.before), _size(row.after)
-        used = "yes" if row.kept else "no"
-        table.add_row(cell(row.group), row.technique, str(row.count), *sizes, share, used)
+        share = f"{100 * row.stored / row.dense:.0f} %" if row.dense else ""
+        sizes = _size(row.dense), _size(row.stored)
+        applied = "yes" if row.kept else "no"
+        table.add_row(cell(row.group), row.technique, str(row.count), *sizes, share, applied)
     return table
 
 
 def _compressed(rows: Sequence[CompressionRow]) -> Table:
-    """What became of each layer under the error budget."""
-    table = new_table("smaller layers")
+    """The smaller matrix each layer got under the error budget."""
+    table = new_table("compressed layers")
     table.add_column("layer", overflow="fold")
     table.add_column("technique", no_wrap=True)
-    for name in ("matrix", "left", "predicted", "held out", "output", "saves"):
+    for name in ("matrix", "kept", "predicted", "holdout error", "model error", "saved"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("used", no_wrap=True)
+    table.add_column("applied", no_wrap=True)
     for row in rows:
-        held = "" if row.measured is None else f"{row.measured:.2g} ({row.ratio:.2f}×)"
+        held = "" if row.holdout_error is None else f"{row.holdout_error:.2g} ({row.ratio:.2f}×)"
         table.add_row(
             cell(row.layer),
             row.title,
             f"{row.k} × {row.n}",
-            f"{100 * row.left:.0f} %",
+            f"{100 * row.kept_share:.0f} %",
             f"{row.predicted:.2g}",
             held,
-            f"{row.output:.2g}",
-            f"{three_digits(row.saved / 1000)} ms",
+            f"{row.model_error:.2g}",
+            f"{three_digits(row.saved_us / 1000)} ms",
             "yes" if row.kept else "no",
         )
     return table

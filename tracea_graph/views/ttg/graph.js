@@ -200,7 +200,7 @@
     if (n.rule) {
       const folded = make("details");
       folded.open = n.originals.length <= 12;
-      folded.appendChild(make("summary", "stands for", "font-weight:600;cursor:pointer"));
+      folded.appendChild(make("summary", "replaces", "font-weight:600;cursor:pointer"));
       folded.appendChild(make("div", n.originals.join("\n"), "white-space:pre-wrap;overflow-wrap:anywhere"));
       sidebar.appendChild(folded);
     }
