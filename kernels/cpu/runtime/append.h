@@ -16,7 +16,7 @@ inline int64_t place_of_item(const TensorView& places, int64_t item) {
   return reinterpret_cast<const int64_t*>(places.data)[item * places.strides[0]];
 }
 
-// ViewCache say where each item's first new row goes: `rows` of them end within `keys`.
+// Positions say where each item's first new row goes: `rows` of them end within `keys`.
 inline bool check_places(Run& run, const TensorView& places, int64_t rows, int64_t held, int64_t keys) {
   for (int64_t b = 0; b < places.dims[0]; ++b) {
     const int64_t place = place_of_item(places, b);

@@ -1,6 +1,6 @@
 // Products by a matrix of which only some blocks are stored: y = chain(x * w + bias).
 //
-// ViewCache number the blocks of the dense matrix, panel after panel, along k in each; the L1 map
+// Block indices number the blocks of the dense matrix, panel after panel, along k in each; the L1 map
 // lists the places that are stored, in ascending order, as the blocks themselves lie.  Rows of x
 // are packed by sixteen first.  A row with a NaN or an infinity gives NaN in every column that skips
 // it, as the products by zero would: those sums begin with what the skipped blocks add to them.

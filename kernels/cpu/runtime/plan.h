@@ -259,7 +259,7 @@ inline void Reader::view(View* out, int32_t call) {
   } else {
     out->type = (out->kind == kInput ? p.inputs : p.outputs)[out->index].type;
   }
-  // ViewCache are checked and then used: no other thread may write them in between.
+  // Indices are checked and then used: no other thread may write them in between.
   const bool places = out->type == ORT_I32 || out->type == ORT_I64;
   const bool own = out->kind == kInput || (out->kind == kTemp && p.temps[out->index].loop >= 0);
   if (places && !own && in_parallel_loop(call))

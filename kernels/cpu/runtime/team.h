@@ -1,7 +1,7 @@
 // The threads that stay with a program between its calls: a *team*, as OpenMP says.
 //
 // A parallel loop of the runtime's wakes threads up and waits for them, which takes microseconds,
-// and a net has a hundred calls of some ten.  So one such loop holds a region of calls.  Whoever
+// and a net has a hundred calls of some ten.  So one such loop holds a run of calls.  Whoever
 // takes its first task leads: it runs the calls and hands out their tasks through a few cache
 // lines.  The others follow.  Nobody is waited for that has not taken a task: a thread that comes
 // late, or never, is only help that is missing, and one that has long had nothing to do goes back
@@ -36,7 +36,7 @@ class Team {
   Team() { memset(static_cast<void*>(this), 0, sizeof *this), came_ = 1; }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
-  // with a region of neighbours, the same one in every call, and then takes what others left.
+  // with a stretch of neighbours, the same one in every call, and then takes what others left.
   void share(int64_t tasks, void (*task)(void*, size_t), void* job) {
     shares_ = static_cast<int32_t>(min(present(), tasks));
     for (int32_t i = 0; i < shares_; ++i) {
