@@ -16,8 +16,17 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
-    "Attributes", "Buffer", "Call", "CallWork", "Driver", "Loop", "OpType", "Program", "Temp",
-    "Touched", "View",
+    "Attributes",
+    "Buffer",
+    "Call",
+    "CallWork",
+    "Loop",
+    "OpType",
+    "Program",
+    "Schedule",
+    "Temp",
+    "Touched",
+    "View",
 ]  # fmt: skip
 
 
@@ -53,16 +62,16 @@ class View:
 
 
 @dataclass(frozen=True)
-class Driver:
-    """How a backend divides the work of one call: whole numbers by name.
+class Schedule:
+    """Tiling and work division of one call, as the backend's host loop reads it: integers by name.
 
-    A backend's drivers are dataclasses of this one.  Their first number is the most rows (of a
-    convolution: images) a driver is for, the others are what can be tuned.
+    A backend's schedules are dataclasses of this one.  Their first number is the most rows (of a
+    convolution: images) a schedule is for, the others are what can be tuned.
     """
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """The driver of these numbers, in order.  Raises TypeError if there are too many."""
+        """The schedule of these numbers, in order.  Raises TypeError if there are too many."""
         make: Callable[..., Self] = cls
         return make(*numbers)
 
@@ -72,11 +81,11 @@ class Driver:
         return next(iter(asdict(self).values()))  # type: ignore[no-any-return]
 
     def up_to(self, rows: int) -> Self:
-        """The driver for up to so many rows."""
+        """The schedule for up to so many rows."""
         return self.of((rows, *astuple(self)[1:]))
 
     def having(self, **settings: int) -> Self:
-        """The driver with some of its numbers replaced.  Raises TypeError for one it lacks."""
+        """The schedule with some of its numbers replaced.  Raises TypeError for one it lacks."""
         return replace(self, **settings)
 
     @property
@@ -126,8 +135,8 @@ class Call:
     """One kernel call: an op on one element type, its views, its attributes by name.
 
     The backend's record of the call (``kernels.calls``) says what each view and attribute is, and
-    makes calls.  ``chain`` is its elementwise part, if any; ``drivers`` say how it is tiled, up to
-    so many rows each.
+    makes calls.  ``chain`` is its elementwise part, if any; ``schedules`` tile it, each
+    for up to so many rows.
     """
 
     op: str
@@ -135,7 +144,7 @@ class Call:
     views: tuple[View | None, ...]
     attributes: Attributes = field(default_factory=Attributes)
     chain: Chain | None = None
-    drivers: tuple[Driver, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @staticmethod
     def name_of(op: str, dtype: str) -> str:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.program import Attributes, Call, Driver, View
+from tracea_graph.kernels.program import Attributes, Call, Schedule, View
 from tracea_graph.ops.chain import Chain
 
 __all__ = [
@@ -206,7 +206,7 @@ class CallSchema:
     attributes: tuple[Attribute, ...] = ()
     dtype: str = "f32"
     chain: str = "none"
-    schedule: type[Driver] | None = None
+    schedule: type[Schedule] | None = None
     kernels: tuple[str | tuple[str, str], ...] = ()
     problem: Problem | None = None
     multiplies: str = ""
@@ -237,7 +237,7 @@ class CallSchema:
     def make(
         self,
         chain: Chain | None = None,
-        drivers: Sequence[Driver] = (),
+        schedules: Sequence[Schedule] = (),
         **named: Value | Operands,
     ) -> Call:
         """The call with these operands and attributes, by name.
@@ -258,16 +258,16 @@ class CallSchema:
             views += self._views(operand, named.pop(operand.name, None), counts)
         if named:
             raise GraphError(f"A call of {self.name} has no {', '.join(sorted(named))}.")
-        if self.schedule is None and drivers:
+        if self.schedule is None and schedules:
             raise GraphError(f"A call of {self.name} takes no schedule.")
         self.words(attributes)
-        return Call(self.op, self.dtype, tuple(views), attributes, chain, tuple(drivers))
+        return Call(self.op, self.dtype, tuple(views), attributes, chain, tuple(schedules))
 
     def listed(
         self,
         views: Sequence[View | None],
         chain: Chain | None = None,
-        drivers: Sequence[Driver] = (),
+        schedules: Sequence[Schedule] = (),
         **attributes: Value,
     ) -> Call:
         """The call with its views in order; see :meth:`make`."""
@@ -278,7 +278,7 @@ class CallSchema:
             o.name: views[found[o.name]] if o.many else views[found[o.name].start]
             for o in self.operands
         }
-        return self.make(chain, drivers, **named, **attributes)
+        return self.make(chain, schedules, **named, **attributes)
 
     def _views(
         self, operand: Operand, given: Value | Operands, counts: Mapping[str, int]
@@ -456,7 +456,7 @@ class Calls(Mapping[str, CallSchema]):
 
     def _known(self, name: str) -> CallSchema:
         if name not in self._named:
-            raise GraphError(f"No driver runs {name!r}; plans know {', '.join(self._named)}.")
+            raise GraphError(f"No host loop runs {name!r}; plans know {', '.join(self._named)}.")
         return self._named[name]
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with TuningCache(Path(folder, "tuning.sqlite")) as cache:
             for key in keys:
-                cache.put(key, Entry({"driver": {}, "gain": 1.0}, [], True, "a product"))
+                cache.put(key, Entry({"schedule": {}, "gain": 1.0}, [], True, "a product"))
             random.Random(0).shuffle(keys)
             _say("a tuning result", [partial(cache.get, key) for key in keys])
         environment, cpu = Environment(cache=Path(folder)), profile_cpu()

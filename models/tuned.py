@@ -2,7 +2,7 @@
 
 Each model is tuned twice, each time from nothing: for ``--budget`` seconds, as ``tracea tune``
 would, and for ``--long`` seconds, where nothing is left out for promising little.  A row per
-region of the model says how many times as fast as the policy's first choice the best driver of
+region of the model says how many times as fast as the policy's first choice the best schedule of
 either search was judged to be, on pairs taken after it was chosen; the last lines say what both
 come to end to end, weighted by predicted shares, and for how many regions the first choice is
 within 10 % of the best.
@@ -42,7 +42,7 @@ class Compared:
 
     @property
     def measured(self) -> list[float]:
-        """What the best driver known gains in each region that was measured."""
+        """What the best schedule known gains in each region that was measured."""
         return [max(row[3], row[4]) for row in self.rows if row[5] in _DONE]
 
     @property

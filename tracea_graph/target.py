@@ -24,7 +24,7 @@ from tracea_graph.passes import Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.tuning.schedules import Tunable
+from tracea_graph.tuning.schedule_space import Tunable
 
 __all__ = [
     "BACKENDS", "HOST", "Backend", "Target", "backend_named", "host_fingerprint",
@@ -160,7 +160,7 @@ def targets() -> tuple[str, ...]:
 
 def tile_words() -> tuple[str, ...]:
     """Every word that a hint's tile may say for some backend."""
-    found = (b.schedules.tile for b in BACKENDS if b.schedules is not None)
+    found = (b.schedule_space.tile for b in BACKENDS if b.schedule_space is not None)
     return tuple(dict.fromkeys(word for words in found for word in words))
 
 

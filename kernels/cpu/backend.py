@@ -33,7 +33,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
     PRECISION_FALLBACKS,
 )
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
@@ -42,7 +42,7 @@ from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = ["CPU", "CpuBackend"]
 
@@ -62,7 +62,7 @@ class CpuBackend:
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
     rules = RuleNames(LOWERING, FALLBACK, FURTHER, PRECISION_FALLBACKS, TILE_SIZES, (PACKED,))
     most_guarded = MOST_GUARDED
-    schedules: Schedules | None = SCHEDULES
+    schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     diagnostics: Diagnostics | None = DIAGNOSTICS
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:

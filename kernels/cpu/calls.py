@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
@@ -118,7 +118,7 @@ def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema
         (choice("layout", layouts), number("parts", 1, LIMITS["kMaxParts"], default=1)),
         dtype,
         chain="epilogue",
-        schedule=GemmDriver,
+        schedule=GemmSchedule,
         kernels=("gemm",),
         problem=_gemm_bf16x2_problem if dtype == "bf16x2" else _gemm_problem,
         row_tiled=dtype in _EITHER,
@@ -394,7 +394,7 @@ def _convolution(
         (*attributes, _HALO, *more, *_CLAMP),
         dtype,
         chain="epilogue",
-        schedule=ConvDriver if tiled else None,
+        schedule=ConvSchedule if tiled else None,
         kernels=kernels,
         problem=problem,
         multiplies=multiplies,

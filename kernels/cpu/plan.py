@@ -14,11 +14,11 @@ loop       first call, last call, rows of an iteration, 1 if parallel, expressio
            its two symbols, the first row and the end of an iteration, are numbered after the bound
            ones
 temp       ONNX element code, count expression, first call, last call; in the order of placement
-call       opcode, #ints, #floats, #views, #drivers, #results, chain (its key, or -1), ints,
-           floats (bits of a double), views, drivers; what they are its record in ``calls`` says
+call       opcode, #ints, #floats, #views, #schedules, #results, chain (its key, or -1), ints,
+           floats (bits of a double), views, schedules; what they are its record in ``calls`` says
 view       kind (-1 none: nothing follows; 0 input, 1 output, 2 temp), index, rank, offset
            expression, one expression per dimension, one per stride
-driver     the fields of the call's schedule, in order
+schedule     the fields of the call's schedule, in order
 expression #words, then postfix code: ``0 value``, ``1 symbol``, or an operator (2 add, 3 sub,
            4 mul, 5 floordiv, 6 ceildiv, 7 max, 8 min)
 =========  =====================================================================================
@@ -55,7 +55,7 @@ LIMITS = MappingProxyType(
         "ints": 16,
         "floats": 16,
         "views": 24,
-        "drivers": 16,
+        "schedules": 16,
         "expression": 2048,
     }
 )
@@ -126,7 +126,7 @@ def _call(call: Call, index: dict[str, int]) -> list[int]:
     ints, floats = schema.words(call.attributes)
     words = [CALLS.opcode(call)]
     for what, items in (
-        ("ints", ints), ("floats", floats), ("views", call.views), ("drivers", call.drivers)
+        ("ints", ints), ("floats", floats), ("views", call.views), ("schedules", call.schedules)
     ):  # fmt: skip
         words.append(_counted(what, items))
     words.append(len(schema.written(call)))
@@ -135,8 +135,8 @@ def _call(call: Call, index: dict[str, int]) -> list[int]:
     words += map(float_bits, floats)
     for view in call.views:
         words += _view(view, index)
-    for driver in call.drivers:
-        words += astuple(driver)
+    for schedule in call.schedules:
+        words += astuple(schedule)
     return words
 
 
@@ -258,15 +258,15 @@ class _Reader:
         return Temp(_element(code), self.extent(), *self.take(2))
 
     def call(self) -> DecodedCall:
-        opcode, ints, floats, views, drivers, results, chain = self.take(7)
+        opcode, ints, floats, views, schedules, results, chain = self.take(7)
         schema = CALLS.coded(opcode)
         whole, reals = self.take(ints), [bits_float(word) for word in self.take(floats)]
         attributes = schema.attributes_of(whole, reals)
         seen = tuple(self.view() for _ in range(views))
         tables = []
-        if drivers and schema.schedule is None:
+        if schedules and schema.schedule is None:
             raise ValueError(f"{schema.name} takes no schedule")
-        for _ in range(drivers):
+        for _ in range(schedules):
             assert schema.schedule is not None
             tables.append(schema.schedule.of(self.take(len(fields(schema.schedule)))))
         call = Call(schema.op, schema.dtype, seen, attributes, None, tuple(tables))

@@ -14,17 +14,17 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
-from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
 from tracea_graph.kernels.cpu.functions import KERNELS
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
 
 __all__ = ["kernels_header", "schema_header"]
 
-_SCHEDULES: Mapping[type[Driver] | None, str] = {
+_SCHEDULES: Mapping[type[Schedule] | None, str] = {
     None: "kNoSchedule",
-    GemmDriver: "kGemmSchedule",
-    ConvDriver: "kConvSchedule",
+    GemmSchedule: "kGemmSchedule",
+    ConvSchedule: "kConvSchedule",
 }
 _CHAINS = {
     "none": "kNoChain", "required": "kChainRequired", "epilogue": "kEpilogue",

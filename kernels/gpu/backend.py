@@ -30,7 +30,7 @@ from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = ["GPU", "GpuBackend"]
 
@@ -60,7 +60,7 @@ class GpuBackend:
     rules = RuleNames(rounding=(NARROWING,), precision_fallbacks=((NARROWING,),))
     most_guarded = MOST_GUARDED
     caps = ()
-    schedules: Schedules | None = None
+    schedule_space: ScheduleSpace | None = None
     diagnostics: Diagnostics | None = None
 
     def __init__(

@@ -283,7 +283,7 @@ class PlainBackend:
     targets, caps = ("plain:c",), ()
     rules = RuleNames()
     most_guarded = 8
-    schedules = diagnostics = None
+    schedule_space = diagnostics = None
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         return ("c",)

@@ -16,7 +16,7 @@ from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
 pytestmark = pytest.mark.compiler  # machine facts name one
-VALUE = {"driver": [4, 0, 128, 0, 0], "gain": 1.25}
+VALUE = {"schedule": [4, 0, 128, 0, 0], "gain": 1.25}
 
 
 @pytest.fixture

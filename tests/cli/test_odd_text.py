@@ -87,7 +87,7 @@ SPOILT = {
     "improved": [put("improved", "yes")],
     "frozen": [put("frozen", value) for value in ([[{}, 1]], [["a"]], 3)],
     "excluded": [put("excluded", value) for value in ([[{}, [], 3]], [["a", "b"]], "abc")],
-    "drivers": [put("drivers", value) for value in ([[1, 2]], [[]], [[{}, [{"x": 1}]]])],
+    "schedules": [put("schedules", value) for value in ([[1, 2]], [[]], [[{}, [{"x": 1}]]])],
     "machine": [put("machine", 3), put_inside("machine", "gflops", "many")],
     "settings": [
         put("settings", []),

@@ -13,15 +13,15 @@ from runtime.conv_calls import conv
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.kernels.cpu.drivers import ConvDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.conv_space import divide
 from tracea_graph.kernels.cpu.variants import conv_tile
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops.chain import Chain
-from tracea_graph.tuning import Case, Tuned, Workload, problems_of, tables, with_drivers
+from tracea_graph.tuning import Case, Tuned, Workload, problems_of, tables, with_schedules
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from
 from tracea_graph.tuning.problem import default_of
@@ -39,7 +39,7 @@ def program(**more: object) -> Program:
 
 
 def posed(of: Program) -> ConvProblem:
-    found = SCHEDULES.problem_of(of, of.calls[-1])
+    found = SCHEDULE_SPACE.problem_of(of, of.calls[-1])
     assert isinstance(found, ConvProblem)
     return found
 
@@ -77,42 +77,45 @@ def test_symbolic_sizes_and_computed_filters_are_no_problem() -> None:
     x, weight, *rest = call.views
     assert x is not None and weight is not None
     wide = replace(x, dims=(*x.dims[:3], "w", x.dims[4]))
-    assert SCHEDULES.problem_of(made, replace(call, views=(wide, weight, *rest))) is None
+    assert SCHEDULE_SPACE.problem_of(made, replace(call, views=(wide, weight, *rest))) is None
     computed = replace(weight, buffer=Buffer("temp", 0))
-    assert SCHEDULES.problem_of(made, replace(call, views=(x, computed, *rest))) is None
+    assert SCHEDULE_SPACE.problem_of(made, replace(call, views=(x, computed, *rest))) is None
 
 
-def test_images_are_rows_and_drivers_reach_the_call() -> None:
+def test_images_are_rows_and_schedules_reach_the_call() -> None:
     made = program(batch=2)
     specs = list(made.inputs)
-    (load,) = problems_of([(made, specs)], SCHEDULES.problem_of, [{"n": 2}, {"n": 8}])
+    (load,) = problems_of([(made, specs)], SCHEDULE_SPACE.problem_of, [{"n": 2}, {"n": 8}])
     assert load == Workload(PLAIN, 1, (2, 8))
-    few, many = ConvDriver(bands=2), ConvDriver(columns=1)
+    few, many = ConvSchedule(h_tasks=2), ConvSchedule(oc_chunk=1)
     found = [Tuned(Case(PLAIN, rows), d, 1.1, "cache") for rows, d in ((2, few), (8, many))]
     table = tables(found)[PLAIN]
     assert table == (replace(few, max_images=4), many)
-    assert with_drivers(made, SCHEDULES.problem_of, {PLAIN: table}).calls[-1].drivers == table
-    assert tables([Tuned(Case(PLAIN, 2), ConvDriver(), 1.0, "cache")]) == {}
+    assert (
+        with_schedules(made, SCHEDULE_SPACE.problem_of, {PLAIN: table}).calls[-1].schedules
+        == table
+    )
+    assert tables([Tuned(Case(PLAIN, 2), ConvSchedule(), 1.0, "cache")]) == {}
 
 
 @named
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
 def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level: str) -> None:
     case = Case(problem, 2)
-    drivers = list(legal(case, SCHEDULES, level))
-    assert drivers[0] == default_of(case) == ConvDriver()
-    cuts = [divide(case, d, level) for d in drivers]  # type: ignore[arg-type]
+    schedules = list(legal(case, SCHEDULE_SPACE, level))
+    assert schedules[0] == default_of(case) == ConvSchedule()
+    cuts = [divide(case, d, level) for d in schedules]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1
     assert all(1 <= cut.bands <= cut.tiles for cut in cuts)
     assert problem.winograd or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
-    found = candidates(case, SCHEDULES, level, (1, 2))
-    assert len(found) == len(drivers) - 1 and default_of(case) not in found
-    assert all(SCHEDULES.modelled_us(case, d, level, 2) > 0 for d in found)
+    found = candidates(case, SCHEDULE_SPACE, level, (1, 2))
+    assert len(found) == len(schedules) - 1 and default_of(case) not in found
+    assert all(SCHEDULE_SPACE.modelled_us(case, d, level, 2) > 0 for d in found)
 
 
 def test_more_processors_get_more_tasks() -> None:
     case = Case(posed(conv(256, 256, (14, 14), (3, 3), pad=PAD).program), 1)
-    one, many = (divide(case, ConvDriver(), "avx512", processors) for processors in (1, 16))
+    one, many = (divide(case, ConvSchedule(), "avx512", processors) for processors in (1, 16))
     assert many.bands * many.chunks > one.bands * one.chunks
 
 
@@ -122,21 +125,24 @@ def test_more_processors_get_more_tasks() -> None:
 )
 def test_two_processors_get_as_many_tasks_each(channels: int, filters: int, side: int) -> None:
     case = Case(posed(conv(channels, filters, (side, side), (1, 1)).program), 1)
-    cut = divide(case, ConvDriver(), "avx512", 2)
+    cut = divide(case, ConvSchedule(), "avx512", 2)
     assert cut.bands * cut.chunks % 2 == 0
 
 
 @named
 def test_they_travel_as_json(problem: ConvProblem) -> None:
     case = Case(problem, 2)
-    assert case_from_json(json.loads(json.dumps(case_to_json(case, SCHEDULES))), SCHEDULES) == case
+    assert (
+        case_from_json(json.loads(json.dumps(case_to_json(case, SCHEDULE_SPACE))), SCHEDULE_SPACE)
+        == case
+    )
 
 
 def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
-    case, driver = Case(WINOGRAD, 1), ConvDriver(bands=3)
-    own = hint_of(Tuned(case, driver, 1.2, "measured"))
-    found = hints_from([{"match": "*", "tile": {"panels": 2}}, own], SCHEDULES.tile)
-    assert hinted(found, case) == driver, "a product's hint says nothing about a convolution"
+    case, schedule = Case(WINOGRAD, 1), ConvSchedule(h_tasks=3)
+    own = hint_of(Tuned(case, schedule, 1.2, "measured"))
+    found = hints_from([{"match": "*", "tile": {"panels": 2}}, own], SCHEDULE_SPACE.tile)
+    assert hinted(found, case) == schedule, "a product's hint says nothing about a convolution"
     assert hinted(found, Case(PLAIN, 1)) is None
 
 
@@ -145,7 +151,9 @@ def test_they_run_under_any_cut(tmp_path: Path) -> None:
     environment = Environment(cache=tmp_path / "cache")
     with Stand(PROBLEMS, CPU, "scalar", tmp_path, environment=environment, cache=1) as stand:
         for problem in PROBLEMS:
-            race = stand.race(Case(problem, 2), ConvDriver(), ConvDriver(bands=2), 1, 2, 300.0)
+            race = stand.race(
+                Case(problem, 2), ConvSchedule(), ConvSchedule(h_tasks=2), 1, 2, 300.0
+            )
             assert min(race.a_ms) > 0 and len(race.b_ms) == 2
 
 

@@ -1,4 +1,4 @@
-"""The space holds legal drivers only, each division of the work once."""
+"""The space holds legal schedules only, each division of the work once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.kernels.cpu import emitter
-from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES, text
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE, text
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.gemm_space import divide
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
@@ -31,17 +31,17 @@ def test_the_text_that_keys_follow_is_there() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
-def test_drivers_are_legal_and_distinct(case: Case, level: str) -> None:
+def test_schedules_are_legal_and_distinct(case: Case, level: str) -> None:
     mr, widest = gemm_tile(level)
-    drivers, default = list(legal(case, SCHEDULES, level)), default_of(case)
-    for driver in drivers:
-        assert driver.max_rows == default.max_rows >= case.rows
-        assert 0 <= driver.tile_panels <= widest
-        assert driver.row_chunk == default.row_chunk or driver.row_chunk % mr == 0
-        assert driver.row_chunk >= 1 and driver.panel_group >= 0 and driver.prefetch in (0, 1)
-    divisions = [divide(case, driver, level) for driver in drivers]
+    schedules, default = list(legal(case, SCHEDULE_SPACE, level)), default_of(case)
+    for schedule in schedules:
+        assert schedule.max_rows == default.max_rows >= case.rows
+        assert 0 <= schedule.nr_panels <= widest
+        assert schedule.mc == default.mc or schedule.mc % mr == 0
+        assert schedule.mc >= 1 and schedule.nc >= 0 and schedule.prefetch in (0, 1)
+    divisions = [divide(case, schedule, level) for schedule in schedules]
     assert len(set(divisions)) == len(divisions)
-    assert drivers[0] == default
+    assert schedules[0] == default
 
 
 def test_many_processors_get_tasks_enough() -> None:
@@ -57,13 +57,11 @@ def test_many_processors_get_tasks_enough() -> None:
 def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> None:
     case, plain = (Case(GemmProblem(768, 768, which), 128) for which in (layout, "panels"))
     mr, _ = pairs_tile(level) if layout == "pairs" else gemm_tile(level)
-    drivers = [d for d in legal(case, SCHEDULES, level) if isinstance(d, GemmDriver)]
-    assert all(
-        d == default_of(case) or d.row_chunk == 256 or d.row_chunk % mr == 0 for d in drivers
-    )
-    assert {d.prefetch for d in drivers} == {0, 1}, "packed weights may be prefetched"
-    assert len({divide(case, d, level) for d in drivers}) == len(drivers)
-    times = [SCHEDULES.modelled_us(c, default_of(c), level, 1) for c in (case, plain)]
+    schedules = [d for d in legal(case, SCHEDULE_SPACE, level) if isinstance(d, GemmSchedule)]
+    assert all(d == default_of(case) or d.mc == 256 or d.mc % mr == 0 for d in schedules)
+    assert {d.prefetch for d in schedules} == {0, 1}, "packed weights may be prefetched"
+    assert len({divide(case, d, level) for d in schedules}) == len(schedules)
+    times = [SCHEDULE_SPACE.modelled_us(c, default_of(c), level, 1) for c in (case, plain)]
     assert times[0] < 0.7 * times[1], "two steps of k at once"
 
 
@@ -82,26 +80,28 @@ def test_what_is_too_small_to_share_keeps_wide_tiles() -> None:
 
 def test_plain_weights_are_never_prefetched() -> None:
     case = Case(GemmProblem(384, 1536, "kn"), 128)
-    assert not any(divide(case, d, "avx512").prefetch for d in legal(case, SCHEDULES, "avx512"))
+    assert not any(
+        divide(case, d, "avx512").prefetch for d in legal(case, SCHEDULE_SPACE, "avx512")
+    )
 
 
 def test_one_row_leaves_nothing_to_chunk() -> None:
     case = Case(GemmProblem(768, 768), 1)
-    assert {d.row_chunk for d in legal(case, SCHEDULES, "avx512")} == {default_of(case).row_chunk}
+    assert {d.mc for d in legal(case, SCHEDULE_SPACE, "avx512")} == {default_of(case).mc}
 
 
 def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
     case = Case(GemmProblem(768, 768), 1)
-    found = candidates(case, SCHEDULES, "avx512", (1, 2), 6)
-    assert len(found) == 6 and found[0] == GemmDriver(4, panel_group=8, prefetch=0)
+    found = candidates(case, SCHEDULE_SPACE, "avx512", (1, 2), 6)
+    assert len(found) == 6 and found[0] == GemmSchedule(4, nc=8, prefetch=0)
     assert divide(case, default_of(case), "avx512") not in [
         divide(case, d, "avx512") for d in found
     ]
-    assert found == candidates(case, SCHEDULES, "avx512", (1, 2), 6)
-    everything = candidates(case, SCHEDULES, "avx512", (1, 2), 10**6)
+    assert found == candidates(case, SCHEDULE_SPACE, "avx512", (1, 2), 6)
+    everything = candidates(case, SCHEDULE_SPACE, "avx512", (1, 2), 10**6)
     assert (
         found == everything[:6]
-        and len(everything) == len(list(legal(case, SCHEDULES, "avx512"))) - 1
+        and len(everything) == len(list(legal(case, SCHEDULE_SPACE, "avx512"))) - 1
     )
 
 
@@ -109,13 +109,13 @@ def test_the_model_knows_what_narrow_tiles_and_idle_threads_cost() -> None:
     case = Case(GemmProblem(768, 768), 128)
     default = default_of(case)
     by_width = {
-        d.tile_panels: SCHEDULES.modelled_us(case, d, "avx512", 1)
-        for d in legal(case, SCHEDULES, "avx512")
-        if (d.row_chunk, d.panel_group, d.prefetch) == (default.row_chunk, 0, 1)
+        d.nr_panels: SCHEDULE_SPACE.modelled_us(case, d, "avx512", 1)
+        for d in legal(case, SCHEDULE_SPACE, "avx512")
+        if (d.mc, d.nc, d.prefetch) == (default.mc, 0, 1)
     }
     assert by_width[1] > by_width[2] >= by_width[0]
-    one_task = GemmDriver(512, panel_group=16)
+    one_task = GemmSchedule(512, nc=16)
     assert divide(case, one_task, "avx512").tasks == 1
-    assert SCHEDULES.modelled_us(case, one_task, "avx512", 2) > 1.5 * SCHEDULES.modelled_us(
-        case, default_of(case), "avx512", 2
-    )
+    assert SCHEDULE_SPACE.modelled_us(
+        case, one_task, "avx512", 2
+    ) > 1.5 * SCHEDULE_SPACE.modelled_us(case, default_of(case), "avx512", 2)

@@ -17,7 +17,7 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
-from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
 from tracea_graph.kernels.program import Buffer, Program
@@ -553,10 +553,10 @@ def test_elementwise_kinds_say_only_whether_the_last_axis_moves() -> None:
     assert chain is not None and chain.operands == ("full", "col")
 
 
-def test_the_drivers_cover_every_number_of_rows() -> None:
+def test_the_schedules_cover_every_number_of_rows() -> None:
     (call,) = CASES["gemm"].program.calls
-    assert call.drivers == DRIVERS
-    rows = [d.max_rows for d in DRIVERS]
+    assert call.schedules == GEMM_SCHEDULES
+    rows = [d.max_rows for d in GEMM_SCHEDULES]
     assert rows == sorted(rows) and rows[-1] == 2**31 - 1
 
 

@@ -250,13 +250,11 @@ def test_another_compiler_machine_or_source_decides_anew(
     assert len(decided) == 2
 
 
-def test_drivers_found_since_make_it_out_of_date(
+def test_schedules_found_since_make_it_out_of_date(
     again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tables(tuned: Any) -> dict[Any, Any]:
-        return {
-            t.case.problem: (replace(t.case.problem.defaults[-1], panel_group=2),) for t in tuned
-        }
+        return {t.case.problem: (replace(t.case.problem.defaults[-1], nc=2),) for t in tuned}
 
     monkeypatch.setattr(candidates, "tables", tables)
     assert "decided on" not in again().reason and len(decided) == 1

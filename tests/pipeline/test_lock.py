@@ -15,7 +15,7 @@ from tiny import product, transformer
 from tracea_graph import Options, api
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.pipeline import candidates, evaluator
 from tracea_graph.tuning import Problem, Workload
 
@@ -37,10 +37,10 @@ def all_but_the_first(
     return Decision(kept, verdicts, {}, build(frozenset({groups[0].key})))
 
 
-def other_drivers(
+def other_schedules(
     workloads: Sequence[Workload], *given: Any, **named: Any
 ) -> Mapping[Problem, Any]:
-    table = tuple(replace(driver, panel_group=2) for driver in DRIVERS)
+    table = tuple(replace(schedule, nc=2) for schedule in GEMM_SCHEDULES)
     return {workload.problem: table for workload in workloads}
 
 
@@ -54,7 +54,7 @@ def locked(model: Path) -> Path:
     """``first.onnx`` and the plan it was made by."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "decide", all_but_the_first)
-        patch.setattr(candidates, "tune", other_drivers)
+        patch.setattr(candidates, "tune", other_schedules)
         patch.setattr(candidates, "tables", dict)
         plan = model.with_name("plan.json")
         out = model.with_name("first.onnx")
@@ -75,7 +75,7 @@ def test_the_same_plan_makes_the_same_files(
         first = model.with_name(f"first{ending}").read_bytes()
         assert out.with_suffix(ending).read_bytes() == first, ending
     content = json.loads(locked.read_text())
-    assert content["drivers"] and content["frozen"]
+    assert content["schedules"] and content["frozen"]
     assert sum(not group["kept"] for group in content["groups"]) == 1
 
 

@@ -1,4 +1,4 @@
-"""The cost model against what ``models.regions`` and ``models.drivers`` measured on a Zen 4."""
+"""The cost model against what ``models.regions`` and ``models.schedules`` measured on a Zen 4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.regions import source_of
 
 HERE = Path(__file__).parent
 STORED: dict[str, Any] = json.loads((HERE / "measured_regions.json").read_text())
-DRIVERS = json.loads((HERE / "measured_drivers.json").read_text())
+SCHEDULES = json.loads((HERE / "measured_schedules.json").read_text())
 QUICK = ("tiny-bert", "mobilenetv2", "minilm")
 CLOSE = 1.1
 
@@ -44,7 +44,7 @@ def test_predictions_over_the_zoo(tmp_path: Path) -> None:
     held_to(tuple(STORED["models"]), tmp_path, error=0.25, right=0.9)
 
 
-def test_the_first_driver_is_close_to_the_best() -> None:
-    best = [max((gain for _, gain in raced), default=1.0) for _, _, raced in DRIVERS]
+def test_the_first_schedule_is_close_to_the_best() -> None:
+    best = [max((gain for _, gain in raced), default=1.0) for _, _, raced in SCHEDULES]
     assert len(best) >= 12
     assert sum(gain <= CLOSE for gain in best) >= 0.9 * len(best)

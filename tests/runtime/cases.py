@@ -21,7 +21,7 @@ from runtime.support import Case, dense, operator_case, single, spec, strided
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.program import Buffer, Loop, Program, Temp, View
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
@@ -79,7 +79,7 @@ LAYOUTS = ("panels", "kn", "nk")
 
 
 def gemm(
-    m: int, n: int, k: int, layout: int, bias: bool = True, drivers: Sequence[GemmDriver] = ()
+    m: int, n: int, k: int, layout: int, bias: bool = True, schedules: Sequence[GemmSchedule] = ()
 ) -> Case:
     """x[M,K] times a weight in one of the three layouts."""
     x, w, b = random(m, k), random(k, n, seed=1), random(n, seed=2)
@@ -91,12 +91,12 @@ def gemm(
         dense("input", 2, n) if bias else None,
         dense("output", 0, "m", n),
     )
-    call = CALLS.listed("gemm", views, layout=LAYOUTS[layout], drivers=tuple(drivers))
+    call = CALLS.listed("gemm", views, layout=LAYOUTS[layout], schedules=tuple(schedules))
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64, b64 = wide(x, w, b)
     y = x64 @ w64 + (b64 if bias else 0)
     feeds = (x, stored, b) if bias else (x, stored)
-    name = f"gemm_{m}x{n}x{k}_layout{layout}_{'bias' if bias else 'plain'}_{len(drivers)}"
+    name = f"gemm_{m}x{n}x{k}_layout{layout}_{'bias' if bias else 'plain'}_{len(schedules)}"
     return Case(name, program, feeds, (y,))
 
 
@@ -536,8 +536,8 @@ def empty(case: Case, axis: int = 0) -> Case:
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    small = GemmDriver(8, tile_panels=1, row_chunk=4, panel_group=2, prefetch=0)
-    large = GemmDriver(1000, tile_panels=2, row_chunk=50)
+    small = GemmSchedule(8, nr_panels=1, mc=4, nc=2, prefetch=0)
+    large = GemmSchedule(1000, nr_panels=2, mc=50)
     ids = np.array([[0, 49, -1, 7, -50], [3, 3, 3, 20, 21]])
     outside = np.array([[0, 50, 1]])
     return (
@@ -546,8 +546,8 @@ def all_cases() -> tuple[Case, ...]:
             for layout in range(3)
             for m, n, k in ((1, 1, 1), (7, 47, 31), (130, 100, 64))
         ),
-        gemm(130, 200, 65, 0, drivers=(small, large)),
-        gemm(5, 200, 65, 0, bias=False, drivers=(small, large)),
+        gemm(130, 200, 65, 0, schedules=(small, large)),
+        gemm(5, 200, 65, 0, bias=False, schedules=(small, large)),
         gemm(64, 257, 96, 1, bias=False),
         gemm(200, 33, 20, 2),  # more rows than columns: the weight is packed
         *(gemm(m, 130, 70, layout) for m in (5, 8, 9, 40) for layout in (1, 2)),

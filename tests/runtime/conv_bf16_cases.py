@@ -41,8 +41,8 @@ def _dense(**more: Any) -> list[Case]:
         conv(700, 40, (7, 7), (3, 3), pad=same(3), add=True, halo=(0, 0, 1, 2), **more),
         conv(34, 40, (9, 15), batch=2, add=True, clamp=(0, 1), **more),
         conv(64, 160, (40, 80), batch=2, chain=SILU, **more),
-        conv(70, 40, (7, 6), (3, 3), pad=same(3), batch=2, drivers=CUTS[:1], **more),
-        conv(64, 130, (9, 15), batch=2, add=True, chain=SILU, drivers=CUTS[1:2], **more),
+        conv(70, 40, (7, 6), (3, 3), pad=same(3), batch=2, schedules=CUTS[:1], **more),
+        conv(64, 130, (9, 15), batch=2, add=True, chain=SILU, schedules=CUTS[1:2], **more),
     ]
     for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
         cases.append(conv(24, 33, (5, 9), batch=2, chain=chain, halo=halo, **more))
@@ -125,8 +125,8 @@ def _broad() -> list[Case]:
         conv(704, 64, (7, 7), (3, 3), pad=same(3), add=True, broad="xya", halo=(0, 0, 1, 2),
              **rounds),
         conv(64, 160, (40, 80), batch=2, chain=SILU, broad="xy", **rounds),
-        conv(96, 64, (7, 6), (3, 3), pad=same(3), drivers=CUTS[:1], broad="xy", **rounds),
-        conv(96, 128, (9, 15), batch=2, add=True, chain=SILU, drivers=CUTS[1:2], broad="xya",
+        conv(96, 64, (7, 6), (3, 3), pad=same(3), schedules=CUTS[:1], broad="xy", **rounds),
+        conv(96, 128, (9, 15), batch=2, add=True, chain=SILU, schedules=CUTS[1:2], broad="xya",
              **rounds),
     ]  # fmt: skip
     for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):

@@ -26,8 +26,8 @@ from runtime.blocked import (
 from runtime.cases import Array, random
 from runtime.support import Case
 
-from tracea_graph.kernels.cpu.drivers import ConvDriver
 from tracea_graph.kernels.cpu.filters import BROAD
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.winograd import transform
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.bf16 import round_bf16 as rounded
@@ -48,7 +48,7 @@ def conv(
     half: bool = False,
     each: bool = False,
     either: bool = False,
-    drivers: tuple[ConvDriver, ...] = (),
+    schedules: tuple[ConvSchedule, ...] = (),
     broad: str = "",
     **more: Any,
 ) -> Case:
@@ -94,15 +94,15 @@ def conv(
         kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, broad, more
     )
     case = epilogue(name, op, feeds, views, attributes, y, half=half, broad=broad, **more)
-    return driven(case, drivers) if drivers else case
+    return driven(case, schedules) if schedules else case
 
 
-def driven(case: Case, drivers: tuple[ConvDriver, ...]) -> Case:
-    """The case with its last call cut as the drivers say."""
+def driven(case: Case, schedules: tuple[ConvSchedule, ...]) -> Case:
+    """The case with its last call cut as the schedules say."""
     *calls, last_call = case.program.calls
-    program = replace(case.program, calls=(*calls, replace(last_call, drivers=drivers)))
-    first = "_".join(map(str, astuple(drivers[0])[1:]))
-    return replace(case, name=f"{case.name}_cut{len(drivers)}_{first}", program=program)
+    program = replace(case.program, calls=(*calls, replace(last_call, schedules=schedules)))
+    first = "_".join(map(str, astuple(schedules[0])[1:]))
+    return replace(case, name=f"{case.name}_cut{len(schedules)}_{first}", program=program)
 
 
 def transformed(x: Array, w: Array) -> Array:

@@ -21,7 +21,7 @@ from runtime.conv_calls import conv, depthwise, stem
 from runtime.conv_moves import border, deal, plain, pool, pool_all, resize, turn
 from runtime.support import Case
 
-from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
 
 __all__ = [
     "CHAINS", "CUTS", "all_conv_cases", "conv", "depthwise", "plain", "pool", "stem", "turn",
@@ -74,24 +74,29 @@ def dense_cases() -> list[Case]:
 
 
 CUTS = (
-    ConvDriver(pixels=5, lines=1, part=1, bands=3, columns=1),
-    ConvDriver(pixels=64, part=1 << 24, bands=1 << 24, columns=1 << 24),
-    ConvDriver(1, bands=1),
-    ConvDriver(pixels=1, bands=2),
+    ConvSchedule(ow_tile=5, oh_tile=1, ic_block=1, h_tasks=3, oc_chunk=1),
+    ConvSchedule(ow_tile=64, ic_block=1 << 24, h_tasks=1 << 24, oc_chunk=1 << 24),
+    ConvSchedule(1, h_tasks=1),
+    ConvSchedule(ow_tile=1, h_tasks=2),
 )
 
 
 def cut_cases() -> list[Case]:
-    """Drivers of a plan, sensible and not, alone and by the number of images."""
+    """Schedules of a plan, sensible and not, alone and by the number of images."""
     cases: list[Case] = []
-    for drivers in (*((cut,) for cut in CUTS), (ConvDriver(1, pixels=3), ConvDriver(bands=2))):
+    for schedules in (
+        *((cut,) for cut in CUTS),
+        (ConvSchedule(1, ow_tile=3), ConvSchedule(h_tasks=2)),
+    ):
         cases += [
             conv(70, 40, (7, 6), (3, 3), pad=same(3), add=True, batch=2, chain=SILU,
-                 halo=(0, 0, 1, 2), drivers=drivers),
-            conv(40, 130, (9, 15), batch=2, clamp=(0, 6), drivers=drivers),
-            conv(64, 96, (6, 5), (3, 1), (1, 2), (2, 1), (2, 0, 2, 0), groups=2, drivers=drivers),
+                 halo=(0, 0, 1, 2), schedules=schedules),
+            conv(40, 130, (9, 15), batch=2, clamp=(0, 6), schedules=schedules),
+            conv(64, 96, (6, 5), (3, 1), (1, 2), (2, 1), (2, 0, 2, 0), groups=2,
+                 schedules=schedules),
         ]  # fmt: skip
-        cases += [conv(24, 33, (13, 9), (3, 3), pad=same(3), m=m, batch=2, drivers=drivers)
+        cases += [conv(24, 33, (13, 9), (3, 3), pad=same(3), m=m, batch=2,
+                       schedules=schedules)
                   for m in (2, 4)]  # fmt: skip
     return cases
 

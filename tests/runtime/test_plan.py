@@ -73,7 +73,7 @@ def test_expressions_are_postfix() -> None:
     ("program", "words"),
     [
         (replace(PROGRAM, symbols={}), "'m', which no input"),
-        (replace(PROGRAM, calls=(replace(NORM, op="fft"),)), "No driver runs 'fft'"),
+        (replace(PROGRAM, calls=(replace(NORM, op="fft"),)), "No host loop runs 'fft'"),
         (replace(PROGRAM, calls=(NORM,) * (LIMITS["calls"] + 1)), "at most 4096 calls"),
         (replace(PROGRAM, inputs=(replace(spec("m", 4), dtype=None),)), "fully typed"),
         (replace(PROGRAM, outputs=(spec(*[1] * 9),)), "at most 8 rank"),

@@ -1,4 +1,4 @@
-"""Every driver, under every instruction set this machine has, against NumPy in fp64."""
+"""Every host loop, under every instruction set this machine has, against NumPy in fp64."""
 
 from __future__ import annotations
 

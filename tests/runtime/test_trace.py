@@ -17,8 +17,8 @@ from runtime.support import Case, model, run_worker, single, spec
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
 from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain import Library
@@ -101,18 +101,20 @@ def test_work_of_convolutions_counts_channels_not_whole_blocks(case: Case, size:
 
 
 SCHEDULES = {
-    "gemm": gemm(5, 48, 16, 0, drivers=(GemmDriver(8, tile_panels=1), GemmDriver(1000))),
-    "conv": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), drivers=(ConvDriver(bands=2),)),
-    "winograd": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), m=2, drivers=(ConvDriver(4),)),
-    "conv_bf16": conv(32, 16, (8, 8), (1, 1), half=True, drivers=(ConvDriver(), ConvDriver(4))),
+    "gemm": gemm(5, 48, 16, 0, schedules=(GemmSchedule(8, nr_panels=1), GemmSchedule(1000))),
+    "conv": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), schedules=(ConvSchedule(h_tasks=2),)),
+    "winograd": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), m=2, schedules=(ConvSchedule(4),)),
+    "conv_bf16": conv(
+        32, 16, (8, 8), (1, 1), half=True, schedules=(ConvSchedule(), ConvSchedule(4))
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_calls_with_a_schedule_are_counted_as_those_without(name: str) -> None:
     program = SCHEDULES[name].program
-    bare = tuple(replace(call, drivers=()) for call in program.calls)
-    assert any(call.drivers for call in program.calls)
+    bare = tuple(replace(call, schedules=()) for call in program.calls)
+    assert any(call.schedules for call in program.calls)
     sizes = [SCHEDULES[name].feeds[i].shape[axis] for i, axis in program.symbols.values()]
     assert calls_of_plan(encode(program), sizes) == calls_of_plan(
         encode(replace(program, calls=bare)), sizes
@@ -120,7 +122,9 @@ def test_calls_with_a_schedule_are_counted_as_those_without(name: str) -> None:
 
 
 def test_every_kind_of_schedule_is_among_them() -> None:
-    tried = {type(d) for case in SCHEDULES.values() for c in case.program.calls for d in c.drivers}
+    tried = {
+        type(d) for case in SCHEDULES.values() for c in case.program.calls for d in c.schedules
+    }
     assert tried == {schema.schedule for schema in CALLS.values()} - {None}
 
 

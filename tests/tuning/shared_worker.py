@@ -18,8 +18,8 @@ from typing import ClassVar
 
 from tracea_graph.check.timing import Race
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.tuning import Case, Problem, Task, Tuner, TuningCache
 from tracea_graph.tuning.together import help_others
 
@@ -30,12 +30,18 @@ class Machine:
     began: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def race(
-        self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
+        self,
+        case: Case,
+        a: GemmSchedule,
+        b: GemmSchedule,
+        threads: int,
+        pairs: int,
+        seconds: float,
     ) -> Race:
         sys.stdout.write(f"race {case.rows} {b}\n")
         sys.stdout.flush()
         self.began()
-        return Race((1.3,) * pairs, (1.0 if b.row_chunk == 64 else 1.31,) * pairs)
+        return Race((1.3,) * pairs, (1.0 if b.mc == 64 else 1.31,) * pairs)
 
 
 @contextmanager
@@ -48,7 +54,7 @@ def opened(task: Task, cache: Path, machine: str) -> Iterator[Tuner]:
         yield Tuner(
             found,
             stand,
-            schedules=SCHEDULES,
+            schedule_space=SCHEDULE_SPACE,
             level="avx512",
             threads=task.threads,
             facts={"machine": machine},

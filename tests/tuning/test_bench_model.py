@@ -14,10 +14,10 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.panels import unpack_panels
 from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
@@ -49,7 +49,7 @@ IN_BF16 = Chain(
     (2,),
     stores=(DType.BF16,),
 )
-DRIVER = GemmDriver(2**31 - 1)
+SCHEDULE = GemmSchedule(2**31 - 1)
 CACHE = 1 << 18
 
 
@@ -65,10 +65,10 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> None:
     case = Case(PROBLEM, 5)
-    stand.race(case, DRIVER, DRIVER, 1, 1, 300.0)
+    stand.race(case, SCHEDULE, SCHEDULE, 1, 1, 300.0)
     repeated, folder = stand.model(case), stand.library.path.parent
     path = folder / "whole.onnx"
-    path.write_bytes(repeated.serialize(encode(bench_program(PROBLEM, (DRIVER,)))))
+    path.write_bytes(repeated.serialize(encode(bench_program(PROBLEM, (SCHEDULE,)))))
     onnx.checker.check_model(str(path))
     feeds = {
         name: np.random.default_rng(i).standard_normal(spec.shape, dtype=np.float32)
@@ -98,19 +98,19 @@ def test_weights_exceed_the_cache_within_bounds(stand: Stand) -> None:
 
 def test_operands_and_results_of_other_types(stand: Stand) -> None:
     case = Case(MASKED, 5)
-    assert len(stand.race(case, DRIVER, DRIVER, 1, 2, 300.0).a_ms) == 2
+    assert len(stand.race(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
     path = stand.library.path.parent / "masked.onnx"
-    path.write_bytes(stand.model(case).serialize(encode(bench_program(MASKED, (DRIVER,)))))
+    path.write_bytes(stand.model(case).serialize(encode(bench_program(MASKED, (SCHEDULE,)))))
     model = onnx.load(path, load_external_data=False)
     assert [i.type.tensor_type.elem_type for i in model.graph.input] == [1, 9, 7, 9]
     assert model.graph.output[0].type.tensor_type.elem_type == 9
 
 
-def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand) -> None:
+def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand) -> None:
     case = Case(PROBLEM, 3)
     with pytest.raises(WorkerError):
-        stand.race(case, DRIVER, GemmDriver(2**31 - 1, row_chunk=0), 1, 1, 300.0)
-    assert len(stand.race(case, DRIVER, DRIVER, 1, 2, 300.0).a_ms) == 2
+        stand.race(case, SCHEDULE, GemmSchedule(2**31 - 1, mc=0), 1, 1, 300.0)
+    assert len(stand.race(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,16 +128,16 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
 def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
     environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
     with Stand([problem], CPU, "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
-        race = stand.race(case, DRIVER, GemmDriver(2**31 - 1, panel_group=1), 1, 2, 300.0)
+        race = stand.race(case, SCHEDULE, GemmSchedule(2**31 - 1, nc=1), 1, 2, 300.0)
     assert len(race.a_ms) == 2 and min(race.b_ms) > 0
 
 
 def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where_not() -> None:
     few, many = (Case(GemmProblem(768, 768), rows) for rows in (1, 128))
     assert (
-        repeats(few, SCHEDULES, "avx512", 48 << 20)
-        == repeats(many, SCHEDULES, "avx512", 48 << 20)
+        repeats(few, SCHEDULE_SPACE, "avx512", 48 << 20)
+        == repeats(many, SCHEDULE_SPACE, "avx512", 48 << 20)
         == 22
     )
     small = Case(GemmProblem(64, 64), 1 << 16)
-    assert 2 <= repeats(small, SCHEDULES, "avx512", 48 << 20) < 64
+    assert 2 <= repeats(small, SCHEDULE_SPACE, "avx512", 48 << 20) < 64

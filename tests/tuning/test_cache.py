@@ -13,8 +13,10 @@ import pytest
 
 from tracea_graph.tuning.cache import Entry, TuningCache
 
-ENTRY = Entry({"driver": [4, 0, 128, 0, 0], "gain": 1.25}, [{"pairs": [1.0, 2.0]}], True, "a case")
-BEGUN = Entry({"driver": [4, 0, 128, 0, 1], "gain": 1.0}, [], False)
+ENTRY = Entry(
+    {"schedule": [4, 0, 128, 0, 0], "gain": 1.25}, [{"pairs": [1.0, 2.0]}], True, "a case"
+)
+BEGUN = Entry({"schedule": [4, 0, 128, 0, 1], "gain": 1.0}, [], False)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Hints settle drivers, entry points propose them; both are checked."""
+"""Hints settle schedules, entry points propose them; both are checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import Case, Tuned, Tuner, TuningCache, Workload, hints
@@ -30,18 +30,18 @@ def test_the_first_hint_that_fits_counts() -> None:
             {"match": "gemm 768x768*", "epilogue": "fused", "tile": {"rows": 64, "panels": 2}},
             {"match": "gemm 768x768*", "stages": 1},
         ],
-        SCHEDULES.tile,
+        SCHEDULE_SPACE.tile,
     )
     fused, plain = hinted(found, CASE), hinted(found, OTHER)
-    assert fused == GemmDriver(512, tile_panels=2, row_chunk=64)
-    assert plain is not None and (plain.prefetch, plain.row_chunk) == (0, 256)
+    assert fused == GemmSchedule(512, nr_panels=2, mc=64)
+    assert plain is not None and (plain.prefetch, plain.mc) == (0, 256)
     assert hinted(found, Case(GemmProblem(8, 8), 128)) is None
 
 
-def test_a_result_as_a_hint_gives_its_driver_to_its_case_alone() -> None:
-    driver = GemmDriver(512, 2, 96, 4, 0)
-    found = hints_from([hint_of(Tuned(CASE, driver, 1.2, "measured"))], SCHEDULES.tile)
-    assert hinted(found, CASE) == driver
+def test_a_result_as_a_hint_gives_its_schedule_to_its_case_alone() -> None:
+    schedule = GemmSchedule(512, 2, 96, 4, 0)
+    found = hints_from([hint_of(Tuned(CASE, schedule, 1.2, "measured"))], SCHEDULE_SPACE.tile)
+    assert hinted(found, CASE) == schedule
     assert hinted(found, OTHER) is None
 
 
@@ -51,15 +51,15 @@ def test_hinted_cases_are_not_measured(tmp_path: Path) -> None:
         raise AssertionError("nothing is to be measured")
         yield
 
-    found = hints_from([{"match": "*", "tile": {"columns": 2}}], SCHEDULES.tile)
+    found = hints_from([{"match": "*", "tile": {"columns": 2}}], SCHEDULE_SPACE.tile)
     with TuningCache(tmp_path / "c.sqlite") as cache:
         tuner = Tuner(
-            cache, stand, schedules=SCHEDULES, level="avx512", threads=(1,), facts={},
+            cache, stand, schedule_space=SCHEDULE_SPACE, level="avx512", threads=(1,), facts={},
             pin=lambda case: hinted(found, case),
         )  # fmt: skip
         tuned = tuner.run([Workload(FUSED, 1, (128,))], 100.0)
     assert {t.source for t in tuned} == {"hint"}
-    assert {t.driver.panel_group for t in tuned} == {2}
+    assert {t.schedule.nc for t in tuned} == {2}
 
 
 class Point:
@@ -88,9 +88,9 @@ def test_an_entry_point_proposes_before_the_policy(monkeypatch: pytest.MonkeyPat
         return [{"rows": 48, "stages": 1}]
 
     installed(monkeypatch, mine)
-    ranked = candidates(CASE, SCHEDULES, "avx512", (1,), 4)
+    ranked = candidates(CASE, SCHEDULE_SPACE, "avx512", (1,), 4)
     first, *rest = proposals()(CASE, ranked)
-    assert (first.row_chunk, first.prefetch) == (48, 0) and rest == ranked
+    assert (first.mc, first.prefetch) == (48, 0) and rest == ranked
     assert first.max_rows == default_of(CASE).max_rows
     assert seen == [{"op": str(FUSED), "rows": 128, "k": 768, "n": 768, "dtype": "f32"}]
 

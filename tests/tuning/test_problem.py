@@ -1,12 +1,12 @@
-"""Problems are read off programs, and tuned drivers put into them."""
+"""Problems are read off programs, and tuned schedules put into them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine
-from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.program import Buffer
@@ -16,12 +16,12 @@ from tracea_graph.tuning.problem import (
     Workload,
     problems_of,
     row_class,
-    with_drivers,
+    with_schedules,
 )
 
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
 WIDE, NARROW = GemmProblem(32, 128, epilogue=GELU), GemmProblem(128, 32, "kn", bias=False)
-TUNED = (GemmDriver(7, prefetch=0), GemmDriver(2**31 - 1))
+TUNED = (GemmSchedule(7, prefetch=0), GemmSchedule(2**31 - 1))
 
 
 def specs(problem: Problem) -> list[TensorSpec]:
@@ -41,38 +41,38 @@ def placed(*problems: Problem) -> list[tuple[object, object]]:
 def test_a_program_poses_the_problem_it_was_made_of() -> None:
     for problem in (WIDE, NARROW):
         program = bench_program(problem, ())
-        assert SCHEDULES.problem_of(program, program.calls[0]) == problem
+        assert SCHEDULE_SPACE.problem_of(program, program.calls[0]) == problem
 
 
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:
     program = bench_program(WIDE, ())
     (call,) = program.calls
-    assert SCHEDULES.problem_of(program, replace(call, op="norm")) is None
-    assert SCHEDULES.problem_of(program, call.having(layout="nk")) is None
+    assert SCHEDULE_SPACE.problem_of(program, replace(call, op="norm")) is None
+    assert SCHEDULE_SPACE.problem_of(program, call.having(layout="nk")) is None
     x, weight, *rest = call.views
     assert weight is not None
     computed = replace(weight, buffer=Buffer("temp", 0))
-    assert SCHEDULES.problem_of(program, replace(call, views=(x, computed, *rest))) is None
+    assert SCHEDULE_SPACE.problem_of(program, replace(call, views=(x, computed, *rest))) is None
 
 
 def test_workloads_count_nodes_and_evaluate_rows() -> None:
     bindings = [{"batch": 1, "seq": 128}, {"batch": 2, "seq": 64}, {"batch": 1, "seq": 16}]
-    found = problems_of(placed(WIDE, NARROW, WIDE), SCHEDULES.problem_of, bindings)
+    found = problems_of(placed(WIDE, NARROW, WIDE), SCHEDULE_SPACE.problem_of, bindings)
     assert found == (Workload(WIDE, 2, (16, 128)), Workload(NARROW, 1, (16, 128)))
 
 
 def test_an_unbound_symbol_leaves_rows_unknown() -> None:
-    assert problems_of(placed(WIDE), SCHEDULES.problem_of, [{"batch": 1}]) == (
+    assert problems_of(placed(WIDE), SCHEDULE_SPACE.problem_of, [{"batch": 1}]) == (
         Workload(WIDE, 1, ()),
     )
 
 
-def test_drivers_go_into_calls_of_their_problem_only() -> None:
+def test_schedules_go_into_calls_of_their_problem_only() -> None:
     wide, narrow = (
-        with_drivers(bench_program(p, ()), SCHEDULES.problem_of, {WIDE: TUNED})
+        with_schedules(bench_program(p, ()), SCHEDULE_SPACE.problem_of, {WIDE: TUNED})
         for p in (WIDE, NARROW)
     )
-    assert wide.calls[0].drivers == TUNED and narrow.calls[0].drivers == ()
+    assert wide.calls[0].schedules == TUNED and narrow.calls[0].schedules == ()
 
 
 def test_row_classes_cover_every_row_count() -> None:

@@ -24,8 +24,8 @@ from tuning.shared_worker import Machine, opened
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.drivers import GemmDriver
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import Case, Task, TuningCache, Workload
@@ -43,17 +43,17 @@ LOADS = (Workload(GemmProblem(768, 768), 4, (128,)), Workload(GemmProblem(768, 3
 CASES = [Case(load.problem, 128) for load in LOADS]
 
 
-def _place(driver: GemmDriver, drivers: Sequence[GemmDriver]) -> dict[str, Any]:
-    return {"params": params_of(driver), "distributions": space_of(drivers)}
+def _place(schedule: GemmSchedule, schedules: Sequence[GemmSchedule]) -> dict[str, Any]:
+    return {"params": params_of(schedule), "distributions": space_of(schedules)}
 
 
 def published(url: str, cache: Path, machine: str = "m") -> None:
     """The cases stand in the storage, no trial is done."""
-    shared = Shared(url, SCHEDULES)
+    shared = Shared(url, SCHEDULE_SPACE)
     with opened(Task((), (1,)), cache, machine) as made:
         for case in CASES:
             job = {
-                "case": case_to_json(case, SCHEDULES),
+                "case": case_to_json(case, SCHEDULE_SPACE),
                 "threads": [1],
                 "share": 0.5,
                 "trials": TRIALS,
@@ -117,12 +117,12 @@ def test_four_workers_on_postgresql_survive_the_death_of_one(
         assert worker.process.wait(timeout=1800) == 0, worker.log.read_text()
     assert victim.process.wait() == -signal.SIGKILL
     assert all(len(worker.races) >= 1 for worker in workers), "all took part"
-    shared = Shared(postgres, SCHEDULES)
+    shared = Shared(postgres, SCHEDULE_SPACE)
     with opened(Task((), (1,)), cache, "m") as made:
         for case in CASES:
             study = shared.publish(key_of(made.about(case)), {})
             assert study.outcome is not None
-            assert study.outcome.driver.row_chunk == 64
+            assert study.outcome.schedule.mc == 64
             assert study.outcome.gain == pytest.approx(1.3)
             done = {str(t.params) for t in study.trials if t.state.name == "COMPLETE"}
             states = {t.state.name for t in study.trials}
@@ -137,7 +137,7 @@ def test_machines_that_meet_at_an_empty_database_lay_it_out_once(postgres: str) 
         server.execute("CREATE DATABASE empty")
     url = postgres.replace("/postgres", "/empty")
     with ThreadPoolExecutor(4) as pool:
-        opened_by = list(pool.map(Shared, [url] * 4, [SCHEDULES] * 4))
+        opened_by = list(pool.map(Shared, [url] * 4, [SCHEDULE_SPACE] * 4))
     for shared in opened_by:
         shared.publish("k", {"case": 1})
         assert list(shared.jobs()) == [{"case": 1}]
@@ -148,22 +148,22 @@ def test_a_study_that_its_founder_left_half_set_up_is_completed(
     sqlite: str, tmp_path: Path, begun: int
 ) -> None:
     """Whatever a machine had done when it died, another finds what is missing and takes it."""
-    shared = Shared(sqlite, SCHEDULES, lost_after=0.0)
+    shared = Shared(sqlite, SCHEDULE_SPACE, lost_after=0.0)
     with opened(Task((), (1,)), tmp_path / "a.sqlite", "m") as made:
         study = shared.publish(key_of(made.about(CASES[0])), {})
-        drivers = candidates(CASES[0], SCHEDULES, "avx512", (1,), TRIALS)
-        for driver in drivers[:begun]:
-            assert study._begin(_task(driver), **_place(driver, drivers)) is not None
+        schedules = candidates(CASES[0], SCHEDULE_SPACE, "avx512", (1,), TRIALS)
+        for schedule in schedules[:begun]:
+            assert study._begin(_task(schedule), **_place(schedule, schedules)) is not None
         tuned = made.study(Job(CASES[0], True, 1.0), Machine(), math.inf, TRIALS, study)
     assert study.judging
-    assert tuned.driver.row_chunk == 64
+    assert tuned.schedule.mc == 64
     done = [t for t in study.trials if t.state.name == "COMPLETE"]
     assert len(done) == TRIALS
 
 
 def test_of_two_that_begin_the_same_one_goes_on(sqlite: str) -> None:
     """The lower number does, however the two take turns."""
-    one, other = (Shared(sqlite, SCHEDULES).publish("k", {}) for _ in range(2))
+    one, other = (Shared(sqlite, SCHEDULE_SPACE).publish("k", {}) for _ in range(2))
     assert one._begin("1 2 3") is not None
     assert other._begin("1 2 3") is None
     assert other._begin("3 2 1") is not None
@@ -173,7 +173,7 @@ def test_of_two_that_begin_the_same_one_goes_on(sqlite: str) -> None:
 
 def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Path) -> None:
     """A machine so slow that every trial of it is given up still gets done."""
-    slow, other = (Shared(sqlite, SCHEDULES, lost_after=0.0) for _ in range(2))
+    slow, other = (Shared(sqlite, SCHEDULE_SPACE, lost_after=0.0) for _ in range(2))
     with opened(Task((), (1,)), tmp_path / "a.sqlite", "m") as made:
         key = key_of(made.about(CASES[0]))
         watching = other.publish(key, {})
@@ -186,7 +186,7 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
 
         study = slow.publish(key, {})
         tuned = made.study(Job(CASES[0], True, 1.0), Watched(), math.inf, TRIALS, study)
-    assert tuned.driver.row_chunk == 64
+    assert tuned.schedule.mc == 64
     assert {t.state.name for t in study.trials[:-1]} == {"COMPLETE", "FAIL"}
 
 
@@ -194,7 +194,7 @@ def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: P
     published(sqlite, tmp_path / "a.sqlite", "m")
     other = Worker(sqlite, tmp_path / "b.sqlite", "other")
     assert other.process.wait(timeout=1800) == 0, other.log.read_text()
-    shared = Shared(sqlite, SCHEDULES)
+    shared = Shared(sqlite, SCHEDULE_SPACE)
     for machine, done in (("other", True), ("m", False)):
         with opened(Task((), (1,)), tmp_path / "c.sqlite", machine) as made:
             studies = [shared.publish(key_of(made.about(case)), {}) for case in CASES]
@@ -211,7 +211,7 @@ def test_what_others_found_comes_from_the_storage_once_and_from_the_cache_then(
         with opened(task, cache, "m") as made:
             found = {t.case: t for t in tune_together(made, LOADS[:1], task)}
         assert found[CASES[0]].source == source
-        assert found[CASES[0]].driver.row_chunk == 64
+        assert found[CASES[0]].schedule.mc == 64
     with TuningCache(cache) as known:
         assert any(entry.final for _, entry in known)
 
@@ -229,7 +229,9 @@ def test_cases_travel_as_json() -> None:
     ):
         case = Case(problem, 128)
         assert (
-            case_from_json(json.loads(json.dumps(case_to_json(case, SCHEDULES))), SCHEDULES)
+            case_from_json(
+                json.loads(json.dumps(case_to_json(case, SCHEDULE_SPACE))), SCHEDULE_SPACE
+            )
             == case
         )
 
@@ -244,7 +246,7 @@ def test_cases_travel_as_json() -> None:
 )
 def test_storages_that_cannot_be_used(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Shared(url, SCHEDULES)
+        Shared(url, SCHEDULE_SPACE)
 
 
 @contextmanager
@@ -284,8 +286,8 @@ def tune_through(url: str, folder: Path) -> None:
         task = Task((), (1,), budget=1e6, storage=url)
         with opened(task, folder / f"{name}.sqlite", "m") as made:
             found += [t for t in tune_together(made, LOADS[:1], task) if t.case == CASES[0]]
-    assert [t.driver.row_chunk for t in found] == [64, 64]
+    assert [t.schedule.mc for t in found] == [64, 64]
     assert [t.why for t in found] == ["", "with others"]
-    study = Shared(url, SCHEDULES).publish(key_of(made.about(CASES[0])), {})
+    study = Shared(url, SCHEDULE_SPACE).publish(key_of(made.about(CASES[0])), {})
     done = [t for t in study.trials if t.state.name == "COMPLETE"]
     assert len(done) == TRIALS

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.check.timing import Race
-from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning import Case, Measured, Settled, Started, Tuned
 from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
 from tracea_graph.views.tuning import convergence_svg, curves
 
 CASE = Case(GemmProblem(512, 1024), 64)
-FAST, SLOW = GemmDriver(512, row_chunk=64), GemmDriver(512, row_chunk=32)
+FAST, SLOW = GemmSchedule(512, mc=64), GemmSchedule(512, mc=32)
 
 
 def recorded(folder: Path) -> Path:
     with Telemetry(folder, "model") as telemetry:
         telemetry(Started((Tuned(CASE, FAST, 1.0, "default", "never measured"),), (), 60.0))
-        for driver, ms in ((SLOW, 2.5), (FAST, 1.6), (SLOW, 2.4)):
+        for schedule, ms in ((SLOW, 2.5), (FAST, 1.6), (SLOW, 2.4)):
             race = Race((2.0,) * 20, (*(ms,) * 18, 2 * ms, 3 * ms))
-            telemetry(Measured(CASE, driver, 1, "search", race))
+            telemetry(Measured(CASE, schedule, 1, "search", race))
         telemetry(Measured(CASE, SLOW, 1, "search", None, "the worker died (SIGSEGV)"))
         telemetry(Settled(Tuned(CASE, FAST, 1.25, "measured", share=0.5), 3.0, 2))
     return telemetry.path
@@ -40,7 +40,7 @@ def test_rows_say_how_fast_and_with_what(tmp_path: Path) -> None:
     assert fast["gflops"] == pytest.approx(flops / 1.6e-3 / 1e9)
     assert fast["gbytes"] == pytest.approx(moved / 1.6e-3 / 1e9)
     assert (fast["ms"], fast["p95_ms"], fast["gain"]) == (1.6, 3.2, 1.25)
-    assert fast["config"]["row_chunk"] == 64
+    assert fast["config"]["mc"] == 64
     assert rows[4]["fault"] and "ms" not in rows[4]
 
 
@@ -56,13 +56,13 @@ def test_rows_become_a_table(tmp_path: Path) -> None:
     write_csv(rows, tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
-    assert len(read) == len(rows) and read[2]["row_chunk"] == "64" and read[2]["ms"] == "1.6"
+    assert len(read) == len(rows) and read[2]["mc"] == "64" and read[2]["ms"] == "1.6"
 
 
 def test_curves_only_rise_and_are_drawn(tmp_path: Path) -> None:
     (curve,) = curves(read_rows(recorded(tmp_path)))
     assert [gain for _, gain in curve.points] == [1.0, 1.25, 1.25]
-    assert (curve.best, curve.settled, curve.config["row_chunk"]) == (1.25, 1.25, 64)
+    assert (curve.best, curve.settled, curve.config["mc"]) == (1.25, 1.25, 64)
     svg = ET.fromstring(convergence_svg([curve], "a <title>"))
     text = "".join(svg.itertext())
     assert "a <title>" in text and "1.250×" in text

@@ -12,10 +12,10 @@ import pytest
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
-from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES as BY_ROWS
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.tuning import (
@@ -57,14 +57,20 @@ class Stand:
         yield self
 
     def race(
-        self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
+        self,
+        case: Case,
+        a: GemmSchedule,
+        b: GemmSchedule,
+        threads: int,
+        pairs: int,
+        seconds: float,
     ) -> Race:
         if self.left == 0:
             raise KeyboardInterrupt
         self.left -= 1
         self.now += pairs
         self.cases.append(case)
-        return Race((1.2,) * pairs, (1.0 if b.row_chunk == 64 else 1.21,) * pairs)
+        return Race((1.2,) * pairs, (1.0 if b.mc == 64 else 1.21,) * pairs)
 
 
 def tuner(cache: TuningCache, stand: Stand, machine: str = "m", **more: object) -> Tuner:
@@ -72,7 +78,7 @@ def tuner(cache: TuningCache, stand: Stand, machine: str = "m", **more: object) 
         cache,
         stand.open,
         limit=8,
-        schedules=SCHEDULES,
+        schedule_space=SCHEDULE_SPACE,
         level="avx512",
         threads=(1,),
         facts={"machine": machine},
@@ -87,12 +93,12 @@ def cache(tmp_path: Path) -> Iterator[TuningCache]:
         yield made
 
 
-PROSPECTS = Prospects(SCHEDULES, "avx512", (1,))
+PROSPECTS = Prospects(SCHEDULE_SPACE, "avx512", (1,))
 
 
 def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
     loads = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (1, 128)))
-    jobs = by_worth(jobs_of(loads, SCHEDULES, "avx512", (1,)), PROSPECTS)
+    jobs = by_worth(jobs_of(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
     assert [j.asked for j in jobs] == sorted((j.asked for j in jobs), reverse=True)
     assert {j.case for j in jobs if j.asked} == {
         Case(LARGE, 1),
@@ -105,18 +111,20 @@ def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
 
 
 def test_shares_are_of_the_whole_model() -> None:
-    alone = {j.case: j.share for j in jobs_of(LOADS, SCHEDULES, "avx512", (1,)) if j.asked}
+    alone = {j.case: j.share for j in jobs_of(LOADS, SCHEDULE_SPACE, "avx512", (1,)) if j.asked}
     assert sum(alone.values()) == pytest.approx(1.0)
     beside = {
-        j.case: j.share for j in jobs_of(LOADS, SCHEDULES, "avx512", (1,), rest_us=1e6) if j.asked
+        j.case: j.share
+        for j in jobs_of(LOADS, SCHEDULE_SPACE, "avx512", (1,), rest_us=1e6)
+        if j.asked
     }
     assert all(beside[case] < 0.1 * share for case, share in alone.items())
 
 
 def test_trials_follow_expected_gain_and_nothing_else() -> None:
-    jobs = jobs_of(LOADS, SCHEDULES, "avx512", (1,))
-    few, many = (allot(jobs, Prospects(SCHEDULES, "avx512", (1,)), s) for s in (10.0, 100.0))
-    assert many == allot(jobs, Prospects(SCHEDULES, "avx512", (1,)), 100.0)
+    jobs = jobs_of(LOADS, SCHEDULE_SPACE, "avx512", (1,))
+    few, many = (allot(jobs, Prospects(SCHEDULE_SPACE, "avx512", (1,)), s) for s in (10.0, 100.0))
+    assert many == allot(jobs, Prospects(SCHEDULE_SPACE, "avx512", (1,)), 100.0)
     assert many[Case(LARGE, 128)] > many[Case(SMALL, 128)] >= few[Case(SMALL, 128)]
 
 
@@ -146,12 +154,12 @@ def test_hits_and_misses_are_told(cache: TuningCache) -> None:
     assert isinstance(hit, Started) and {t.source for t in hit.known} >= {"cache"}
 
 
-def test_every_case_is_measured_and_the_better_driver_found(cache: TuningCache) -> None:
+def test_every_case_is_measured_and_the_better_schedule_found(cache: TuningCache) -> None:
     found = tuner(cache, Stand()).run(LOADS, 1e6)
     assert {t.source for t in found} == {"measured", "default"}
     assert {t.why for t in found if t.source == "default"} == {LITTLE}
     best = {t.case: t for t in found}[Case(LARGE, 128)]
-    assert best.driver.row_chunk == 64 and best.gain == pytest.approx(1.2)
+    assert best.schedule.mc == 64 and best.gain == pytest.approx(1.2)
 
 
 def test_the_budget_is_kept_and_the_next_run_goes_on(cache: TuningCache) -> None:
@@ -165,7 +173,7 @@ def test_the_budget_is_kept_and_the_next_run_goes_on(cache: TuningCache) -> None
     assert third.openings == 0, "all is remembered"
     whole = Stand()
     with TuningCache(cache.path.with_name("other.sqlite")) as other:
-        assert drivers(tuner(other, whole).run(LOADS, 1e6)) == drivers(done)
+        assert schedules(tuner(other, whole).run(LOADS, 1e6)) == schedules(done)
     assert first.now + second.now == whole.now, "nothing was measured twice"
 
 
@@ -197,7 +205,7 @@ def test_a_change_in_the_key_is_a_miss(cache: TuningCache, change: str) -> None:
             cache,
             stand.open,
             limit=8,
-            schedules=SCHEDULES,
+            schedule_space=SCHEDULE_SPACE,
             level="avx512",
             threads=(1, 2),
             facts={"machine": "m"},
@@ -208,7 +216,7 @@ def test_a_change_in_the_key_is_a_miss(cache: TuningCache, change: str) -> None:
             cache,
             stand.open,
             limit=8,
-            schedules=SCHEDULES,
+            schedule_space=SCHEDULE_SPACE,
             level="avx2",
             threads=(1,),
             facts={"machine": "m"},
@@ -224,28 +232,28 @@ def test_equal_runs_give_equal_plans(tmp_path: Path) -> None:
     plans = []
     for i in range(2):
         with TuningCache(tmp_path / f"{i}.sqlite") as cache:
-            plans.append(drivers(tuner(cache, Stand()).run(LOADS, 150)))
+            plans.append(schedules(tuner(cache, Stand()).run(LOADS, 150)))
     assert plans[0] == plans[1]
 
 
 def test_a_spoilt_entry_is_measured_again(cache: TuningCache) -> None:
     tuner(cache, Stand()).run(LOADS, 1e6)
     for key, entry in list(cache):
-        cache.put(key, replace(entry, value={"driver": "x"}))
+        cache.put(key, replace(entry, value={"schedule": "x"}))
     stand = Stand()
     tuner(cache, stand).run(LOADS, 1e6)
     assert stand.openings == 1
 
 
-def drivers(tuned: Sequence[Tuned]) -> dict[Case, GemmDriver]:
-    return {t.case: t.driver for t in tuned}
+def schedules(tuned: Sequence[Tuned]) -> dict[Case, GemmSchedule]:
+    return {t.case: t.schedule for t in tuned}
 
 
 def test_tables_cover_every_row_count_and_split_where_two_points_meet() -> None:
-    fast, tall = GemmDriver(512, prefetch=0), GemmDriver(512, row_chunk=64)
+    fast, tall = GemmSchedule(512, prefetch=0), GemmSchedule(512, mc=64)
     tuned = [Tuned(Case(SMALL, r), d, 1.1, "measured") for r, d in ((64, fast), (256, tall))]
     assert tables(tuned) == {
-        SMALL: (DRIVERS[0], DRIVERS[1], replace(fast, max_rows=128), tall, DRIVERS[3])
+        SMALL: (BY_ROWS[0], BY_ROWS[1], replace(fast, max_rows=128), tall, BY_ROWS[3])
     }
 
 
@@ -298,7 +306,8 @@ def test_the_key_follows_the_flags_of_the_compiler(tmp_path: Path) -> None:
 def test_every_level_has_a_key_of_its_own(level: str) -> None:
     case = Case(replace(LARGE, layout="pairs"), 128)
     keys = {
-        key_of(about_case(case, {}, SCHEDULES, isa, (1,))) for isa in (level, "scalar", "avx2")
+        key_of(about_case(case, {}, SCHEDULE_SPACE, isa, (1,)))
+        for isa in (level, "scalar", "avx2")
     }
     assert len(keys) == len({level, "scalar", "avx2"})
 

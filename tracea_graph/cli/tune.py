@@ -1,4 +1,4 @@
-"""``tracea tune``: search drivers for a model's products; ``worker`` helps others, ``report``
+"""``tracea tune``: search schedules for a model's products; ``worker`` helps others, ``report``
 shows how it went."""
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _json(found: TunedModel) -> dict[str, Any]:
             {
                 "region": str(t.case), "nodes": found.counts.get(t.case, 0),
                 "share": t.share, "source": t.source, "why": t.why, "gain": t.gain,
-                "driver": vars(t.driver),
+                "schedule": vars(t.schedule),
             }
             for t in found.tuned
         ],

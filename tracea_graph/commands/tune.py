@@ -36,7 +36,7 @@ class TunedModel:
 
     @property
     def saved(self) -> float:
-        """The share of the model's predicted time that better drivers save, at sizes asked for."""
+        """Share of the model's predicted time that better schedules save, at sizes asked for."""
         return sum(t.share * (1 - 1 / t.gain) for t in self.tuned if t.case in self.counts)
 
 
@@ -49,7 +49,7 @@ def tune_model(
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
-    """Tune what has drivers in a model as ``options`` would write it, within their budget.
+    """Tune what has schedules in a model as ``options`` would write it, within their budget.
 
     What promises less than ``worth`` end to end is left as it is.  Raises ModelError, UsageError
     and BuildError as optimizing does.
@@ -76,7 +76,7 @@ def tune_model(
 
 
 def _beside(cost: CostModel, graph: TileGraph, region: Region) -> float:
-    """Predicted µs of a region without its products and convolutions, which have drivers."""
+    """Predicted µs of a region without its products and convolutions, which have schedules."""
     if isinstance(region.params, RegionParams):
         inside = Inside(graph, region)
         return sum(_beside(cost, inside, step) for step in inside.steps)

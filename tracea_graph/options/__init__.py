@@ -157,7 +157,7 @@ class Options:
     patterns: tuple[Mapping[str, Any], ...] = option(
         (), name=CONFIG, parse=patterns_of, metavar="FILE.yaml", group=_MEASURING, in_file=False,
         help="read long options, and hints per pattern, from a file",
-        more="long options, by their whole names, from a file, and hints on drivers per pattern",
+        more="long options, by their whole names, from a file, and hints on schedules per pattern",
         also={"tune": Use()},
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
+from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
 
 __all__ = ["Assembly", "Placed", "assemble", "row_tiling_key"]
 
@@ -112,17 +112,19 @@ class Assembly:
 
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
         """What can be tuned, with the row counts these bindings give."""
-        spec, schedules = self.graph.spec, self.backend.schedules
-        if schedules is None:
+        spec, schedule_space = self.graph.spec, self.backend.schedule_space
+        if schedule_space is None:
             return ()
         items = ((i.program, [spec(v) for v in i.region.operands]) for i in self.placed)
-        return problems_of(items, schedules.problem_of, bindings)
+        return problems_of(items, schedule_space.problem_of, bindings)
 
-    def tuned(self, drivers: Drivers) -> Assembly:
-        """The same with tuned drivers in the programs."""
-        if not drivers or (schedules := self.backend.schedules) is None:
+    def tuned(self, schedules: ScheduleTables) -> Assembly:
+        """The same with tuned schedules in the programs."""
+        if not schedules or (schedule_space := self.backend.schedule_space) is None:
             return self
-        programs = (with_drivers(i.program, schedules.problem_of, drivers) for i in self.placed)
+        programs = (
+            with_schedules(i.program, schedule_space.problem_of, schedules) for i in self.placed
+        )
         placed = [replace(i, program=p) for i, p in zip(self.placed, programs, strict=True)]
         return replace(self, placed=placed)
 

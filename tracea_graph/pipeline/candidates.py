@@ -26,7 +26,7 @@ from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import Backend, Target, tile_words
 from tracea_graph.toolchain import Library
-from tracea_graph.tuning import Drivers, Task, tables, tune
+from tracea_graph.tuning import ScheduleTables, Task, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = ["BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
@@ -133,11 +133,11 @@ class BuiltModel:
 @dataclass(frozen=True)
 class Decisions:
     """All decisions behind a result: the cost model that predicted gains, the constraints, and the
-    tuned drivers."""
+    tuned schedules."""
 
     cost: CostModel
     constraints: Constraints
-    drivers: Drivers
+    schedules: ScheduleTables
 
 
 class CandidateBuilder:
@@ -165,7 +165,7 @@ class CandidateBuilder:
         self._rules: dict[str, tuple[str, ...]] = {}
         self._count = 0
         self._locked = locked
-        self._drivers: Drivers = {}
+        self._schedules: ScheduleTables = {}
         self._plans: dict[frozenset[str], tuple[Assembly, Plan]] = {}
         self._pool = DataPool(folder / "weights.data")
         self._guards = guards_of(model, planner.backend)
@@ -188,12 +188,12 @@ class CandidateBuilder:
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
         """The assembly without the dropped groups.  Raises OutOfTime."""
         assembly, plan = self._planned(dropped)
-        return assembly.tuned(self._drivers), plan.trace
+        return assembly.tuned(self._schedules), plan.trace
 
     def decisions(self, dropped: frozenset[str]) -> Decisions:
         """What it takes to plan the same again."""
         plan = self._planned(dropped)[1]
-        return Decisions(self.planner.cost, plan.constraints, self._drivers)
+        return Decisions(self.planner.cost, plan.constraints, self._schedules)
 
     def _planned(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
         if dropped not in self._plans:
@@ -304,9 +304,9 @@ class CandidateBuilder:
         measure: bool = True,
         seconds: float = math.inf,
     ) -> None:
-        """Find better drivers for the whole model; later plans use them.
+        """Find better schedules for the whole model; later plans use them.
 
-        Takes up to ``seconds``.  Unless it is to ``measure``, the drivers in use must be what
+        Takes up to ``seconds``.  Unless it is to ``measure``, the schedules in use must be what
         earlier runs found: raises UsageError if others were found since.
         """
         start = time.perf_counter()
@@ -322,14 +322,14 @@ class CandidateBuilder:
         loads = assembly.workloads(bindings)
         pin = partial(hinted, hints_from(options.patterns, tile_words()))
         found = tables(tune(loads, task, self.planner.backend, options.environment, pin=pin))
-        if not measure and dict(self._drivers) != found:
-            raise UsageError("other drivers were found since")
-        self._drivers = found
+        if not measure and dict(self._schedules) != found:
+            raise UsageError("other schedules were found since")
+        self._schedules = found
         self._spent("tune", start)
 
-    def use(self, drivers: Drivers) -> None:
-        """Drivers found earlier; later plans use them."""
-        self._drivers = drivers
+    def use(self, schedules: ScheduleTables) -> None:
+        """Schedules found earlier; later plans use them."""
+        self._schedules = schedules
 
     def build(
         self,

@@ -3,7 +3,7 @@
 A decision is a plan lock in ``CACHE/decisions``, under a digest of the model's files, all options
 that matter, the machine, the compiler, ONNX Runtime and this package's version and sources.  An
 equal run applies it: nothing is tuned or timed again, but the result is built and verified anew.
-Drivers found since, or a result that is wrong now, make it out of date.  Only results that were
+Schedules found since, or a result that is wrong now, make it out of date.  Only results that were
 measured faster are cached: an original that was kept is evaluated anew every time.
 """
 

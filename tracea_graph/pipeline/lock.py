@@ -1,8 +1,8 @@
 """Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
 
     {"format": 3, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
-     "improved": true, "guarded": false, "frozen": [[key, why]…], "excluded": […], "drivers": […],
-     "groups": […]}
+     "improved": true, "guarded": false, "frozen": [[key, why]…], "excluded": […],
+     "schedules": […], "groups": […]}
 
 Values are named by structural hashes, so a model that was exported or trained anew still fits; a
 model that computes something else does not.  The cost model's figures are part of the lock, for
@@ -29,8 +29,8 @@ from tracea_graph.pipeline.output import Paths
 from tracea_graph.pipeline.planning import Constraints
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
-from tracea_graph.tuning import Drivers, Schedules, Workload
-from tracea_graph.tuning.wire import driver_to_json
+from tracea_graph.tuning import ScheduleSpace, ScheduleTables, Workload
+from tracea_graph.tuning.wire import schedule_to_json
 from tracea_graph.version import VERSION
 from tracea_graph.views import GroupRow, WeightRow
 
@@ -60,7 +60,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _is_driver(value: Any) -> bool:
+def _is_schedule(value: Any) -> bool:
     """Whether a value is numbers by name; what they mean, a backend knows."""
     return isinstance(value, dict) and all(type(number) is int for number in value.values())
 
@@ -103,7 +103,7 @@ _CONTENT = MappingProxyType(
         "improved": _is_flag,
         "frozen": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 2),
         "excluded": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 3),
-        "drivers": lambda found: _are(found, lambda row: _are(row[1], _is_driver)),
+        "schedules": lambda found: _are(found, lambda row: _are(row[1], _is_schedule)),
         "groups": lambda found: _are(found, lambda group: _fits(group, _GROUP)),
     }
 )
@@ -147,9 +147,9 @@ class Lock:
             for rule, values in decisions.constraints.excluded.items()
             for v, why in values.items()
         ]
-        drivers = [
-            [problem.key, [driver_to_json(driver) for driver in table]]
-            for problem, table in decisions.drivers.items()
+        schedules = [
+            [problem.key, [schedule_to_json(schedule) for schedule in table]]
+            for problem, table in decisions.schedules.items()
         ]
         return cls(
             "",
@@ -165,7 +165,7 @@ class Lock:
                 "guarded": guarded,
                 "frozen": sorted(frozen),
                 "excluded": sorted(excluded),
-                "drivers": sorted(drivers, key=str),
+                "schedules": sorted(schedules, key=str),
                 "groups": list(groups),
             },
         )
@@ -235,7 +235,7 @@ class Lock:
         return dataclasses.replace(options, **found)
 
     def decisions(self, graph: TileGraph, levels: Sequence[str]) -> Decisions:
-        """Its decisions about an imported graph, but for the drivers.
+        """Its decisions about an imported graph, but for the schedules.
 
         Raises UsageError if the graph computes something else, or the machine has other
         instruction sets.
@@ -271,21 +271,25 @@ class Lock:
                 f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
             )
 
-    def drivers(self, workloads: Sequence[Workload], schedules: Schedules | None) -> Drivers:
-        """Its tuned drivers for the problems that are left.
+    def schedules(
+        self, workloads: Sequence[Workload], schedule_space: ScheduleSpace | None
+    ) -> ScheduleTables:
+        """Its tuned schedules for the problems that are left.
 
-        Raises UsageError for a driver that the backend of these schedules does not have.
+        Raises UsageError for a schedule that the backend of these schedule_space does not have.
         """
-        if schedules is None:
+        if schedule_space is None:
             return {}
         try:
             tables = {
-                json.dumps(key, sort_keys=True): tuple(map(schedules.driver_from_json, table))
-                for key, table in self.content["drivers"]
+                json.dumps(key, sort_keys=True): tuple(
+                    map(schedule_space.schedule_from_json, table)
+                )
+                for key, table in self.content["schedules"]
             }
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"{self.where} is no plan lock: 'drivers' is malformed in it; {_ADVICE}"
+                f"{self.where} is no plan lock: 'schedules' is malformed in it; {_ADVICE}"
             ) from error
         problems = {json.dumps(w.problem.key, sort_keys=True): w.problem for w in workloads}
         return {problem: tables[key] for key, problem in problems.items() if key in tables}

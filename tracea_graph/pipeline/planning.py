@@ -74,7 +74,7 @@ class Plan:
 
 
 class Planner:
-    """Schedules a graph again and again, with ever more of it frozen.
+    """ScheduleSpace a graph again and again, with ever more of it frozen.
 
     ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
     model only orders proposals, so a fixed machine serves, as without a ``target`` to plan for;

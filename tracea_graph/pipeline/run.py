@@ -149,8 +149,8 @@ def plan(run: Run) -> None:
     run.assembly, trace = builder.begin(run.deadline)
     if lock:
         lock.check(run.assembly)
-        schedules = run.assembly.backend.schedules
-        builder.use(lock.drivers(run.assembly.workloads(()), schedules))
+        schedule_space = run.assembly.backend.schedule_space
+        builder.use(lock.schedules(run.assembly.workloads(()), schedule_space))
     scan = None if lock and lock.cached else builder.planner.scan
     run.reporter.planned(run.assembly, trace, scan)
     run.timer.pause()

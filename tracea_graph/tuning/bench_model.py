@@ -19,10 +19,10 @@ from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
-from tracea_graph.kernels.program import Driver, OpType, Program
+from tracea_graph.kernels.program import OpType, Program, Schedule
 from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.repeats import repeats
-from tracea_graph.tuning.schedules import Tunable
+from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.wire_model import Repeated
 
 __all__ = ["Stand"]
@@ -57,10 +57,11 @@ def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
 
 
 class Stand(AbstractContextManager["Stand"]):
-    """Races drivers of one case after another; use it in a ``with`` statement.
+    """Races schedules of one case after another; use it in a ``with`` statement.
 
-    ``backend`` has schedules.  ``cache`` are the bytes that stay near, which one run of a model
-    must exceed: the machine's by default.  Raises BuildError when the library cannot be built.
+    ``backend`` has a schedule space.  ``cache`` are the bytes that stay near, which one run of a
+    model must exceed: the machine's by default.  Raises BuildError when the library cannot be
+    built.
     """
 
     def __init__(
@@ -73,11 +74,15 @@ class Stand(AbstractContextManager["Stand"]):
         environment: Environment,
         cache: int | None = None,
     ) -> None:
-        assert backend.schedules is not None
-        found, self._schedules, self._encode = list(problems), backend.schedules, backend.encode
+        assert backend.schedule_space is not None
+        found, self._schedule_space, self._encode = (
+            list(problems),
+            backend.schedule_space,
+            backend.encode,
+        )
         self._folder, self._level = folder, level
-        self._cache = self._schedules.cache_bytes if cache is None else cache
-        programs = [self._schedules.bench(problem) for problem in found]
+        self._cache = self._schedule_space.cache_bytes if cache is None else cache
+        programs = [self._schedule_space.bench(problem) for problem in found]
         chains = {p.epilogue.key: p.epilogue for p in found if p.epilogue}
         types = {t.name: t for t in map(_op_type, programs)}
         self.library = backend.build(
@@ -89,7 +94,7 @@ class Stand(AbstractContextManager["Stand"]):
             environment,
         )
         self._worker: Worker | None = None
-        self._open: dict[tuple[Driver, int], str] = {}
+        self._open: dict[tuple[Schedule, int], str] = {}
         self._case: Case | None = None
         self._feeds: dict[str, Array] = {}
 
@@ -102,9 +107,9 @@ class Stand(AbstractContextManager["Stand"]):
         self._stop()
 
     def race(
-        self, case: Case, a: Driver, b: Driver, threads: int, pairs: int, seconds: float
+        self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
     ) -> Race:
-        """Run two drivers of a case in turn, whatever their ``max_rows``; times of one product.
+        """Run two schedules of a case in turn, whatever their ``max_rows``; times of one product.
 
         Raises WorkerError if either cannot run; the next race starts a new worker then.
         """
@@ -112,7 +117,7 @@ class Stand(AbstractContextManager["Stand"]):
             self._prepare(case)
         try:
             worker = self._worker = self._worker or Worker(limit=_LIMIT)
-            names = [self._opened(worker, case, driver, threads) for driver in (a, b)]
+            names = [self._opened(worker, case, schedule, threads) for schedule in (a, b)]
             race = worker.race(
                 names[0], names[1], self._feeds, pairs=pairs, warmup=1, seconds=seconds
             )
@@ -126,7 +131,7 @@ class Stand(AbstractContextManager["Stand"]):
     def model(self, case: Case) -> Repeated:
         """The model of a case, without its plan."""
         problem, rows = case.problem, case.rows
-        program = self._schedules.bench(problem)
+        program = self._schedule_space.bench(problem)
         x, _, *others = (_bound(spec, rows) for spec in program.inputs)
         names = ["x", *(f"e{i}" for i in range(len(others) - 1)), "y0"]
         inputs = dict(zip(names, (x, *others), strict=True))
@@ -136,7 +141,7 @@ class Stand(AbstractContextManager["Stand"]):
         wanted = min(self._cache * margin, MOST_BYTES)
         return Repeated(
             self.library.domain, _op_type(program).name, inputs, outputs, program.inputs[1],
-            repeats(case, self._schedules, self._level, wanted), f"{problem.dtype}.data",
+            repeats(case, self._schedule_space, self._level, wanted), f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
@@ -164,12 +169,12 @@ class Stand(AbstractContextManager["Stand"]):
             for _ in range(have, size, _BLOCK):
                 file.write(block)
 
-    def _opened(self, worker: Worker, case: Case, driver: Driver, threads: int) -> str:
-        key = (driver, threads)
+    def _opened(self, worker: Worker, case: Case, schedule: Schedule, threads: int) -> str:
+        key = (schedule, threads)
         if key not in self._open:
             name = f"s{len(self._open)}"
             path = self._folder / f"{name}.onnx"
-            plan = self._encode(self._schedules.bench(case.problem, (driver,)))
+            plan = self._encode(self._schedule_space.bench(case.problem, (schedule,)))
             path.write_bytes(self.model(case).serialize(plan))
             worker.open(name, path, self.library.path, threads=threads)
             self._open[key] = name

@@ -1,7 +1,7 @@
 """The persistent cache: what was measured once on this machine is never measured again.
 
 One SQLite file, readable by its owner alone.  A key is a digest of everything a result depends
-on, spelled out in ``about``; an entry holds the drivers found and the measurements behind them.
+on, spelled out in ``about``; an entry holds the schedules found and the measurements behind them.
 Entries that are not final hold what an interrupted study had measured, so that the next run
 resumes it.
 """
@@ -27,7 +27,7 @@ __all__ = ["Entry", "TuningCache"]
 
 _APPLICATION = 0x74726163
 """``trac``: marks the file as ours (SQLite's ``application_id``)."""
-_VERSION = 2
+_VERSION = 3
 _WAIT_SECONDS = 60.0
 """For others to have written: one of them may be stopped in the middle for a while."""
 _TABLE = """

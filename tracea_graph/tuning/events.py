@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracea_graph.check.timing import Race
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.problem import Case
 
@@ -22,7 +22,7 @@ class Tuned:
     """
 
     case: Case
-    driver: Driver
+    schedule: Schedule
     gain: float
     source: str
     why: str = ""
@@ -41,13 +41,13 @@ class Started:
 
 @dataclass(frozen=True)
 class Measured:
-    """One trial's race: the default (a) against a driver (b), ms of one product.
+    """One trial's race: the default (a) against a schedule (b), ms of one product.
 
     ``stage`` is ``search`` or ``verdict``; ``fault`` says why there is no race.
     """
 
     case: Case
-    driver: Driver
+    schedule: Schedule
     threads: int
     stage: str
     race: Race | None

@@ -1,4 +1,4 @@
-"""Hints: what a person, or an earlier run, says about the drivers of a pattern.
+"""Hints: what a person, or an earlier run, says about the schedules of a pattern.
 
     patterns:
       - match: gemm 768x3072*     # as `tracea tune` names it; * and ? as in file names
@@ -23,7 +23,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.events import Tuned
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.tuner import Propose
@@ -61,9 +61,9 @@ class Hint:
             and dict(self.tile).keys() <= case.problem.tile.keys()
         )
 
-    def driver(self, case: Case) -> Driver:
+    def schedule(self, case: Case) -> Schedule:
         """The case's default with what the hint says."""
-        return _driver(case, dict(self.tile), self.stages)
+        return _schedule(case, dict(self.tile), self.stages)
 
 
 def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
@@ -78,7 +78,7 @@ def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
 
 def hint_of(tuned: Tuned) -> dict[str, Any]:
     """A result as an entry of ``patterns``."""
-    found, problem = asdict(tuned.driver), tuned.case.problem
+    found, problem = asdict(tuned.schedule), tuned.case.problem
     return {
         "match": re.sub(r"([\[*?])", r"[\1]", str(problem)),
         "rows": tuned.case.rows,
@@ -88,9 +88,9 @@ def hint_of(tuned: Tuned) -> dict[str, Any]:
     }
 
 
-def hinted(hints: Sequence[Hint], case: Case) -> Driver | None:
-    """The driver the first fitting hint gives a case, if any does."""
-    return next((hint.driver(case) for hint in hints if hint.fits(case)), None)
+def hinted(hints: Sequence[Hint], case: Case) -> Schedule | None:
+    """The schedule the first fitting hint gives a case, if any does."""
+    return next((hint.schedule(case) for hint in hints if hint.fits(case)), None)
 
 
 def proposals() -> Propose:
@@ -100,7 +100,7 @@ def proposals() -> Propose:
     """
     found = [(point.name, _loaded(point)) for point in entry_points(group=GROUP)]
 
-    def propose(case: Case, ranked: Sequence[Driver]) -> Sequence[Driver]:
+    def propose(case: Case, ranked: Sequence[Schedule]) -> Sequence[Schedule]:
         more = [d for name, ask in found for d in _proposed(name, ask, case)]
         return list(dict.fromkeys((*more, *ranked)))
 
@@ -114,7 +114,7 @@ def _loaded(point: Any) -> Any:
         raise UsageError(f"the entry point {point.name!r} cannot be loaded: {error}") from error
 
 
-def _proposed(name: str, ask: Any, case: Case) -> Iterable[Driver]:
+def _proposed(name: str, ask: Any, case: Case) -> Iterable[Schedule]:
     p = case.problem
     facts = {"op": str(p), "rows": case.rows, **p.sizes, "dtype": p.dtype}
     try:
@@ -124,10 +124,10 @@ def _proposed(name: str, ask: Any, case: Case) -> Iterable[Driver]:
     for one in proposed:
         stages = one.pop("stages", None)
         tile = _tile(one, f"the entry point {name!r}", tuple(p.tile))
-        yield _driver(case, tile, _stages(stages))
+        yield _schedule(case, tile, _stages(stages))
 
 
-def _driver(case: Case, tile: Mapping[str, int], stages: int | None) -> Driver:
+def _schedule(case: Case, tile: Mapping[str, int], stages: int | None) -> Schedule:
     default, fields, switch = default_of(case), case.problem.tile, case.problem.stages
     changes = {fields[name]: size for name, size in tile.items()}
     if stages is not None and switch:

@@ -2,7 +2,7 @@
 
 The machine (processor, instruction set, caches), the compiler and its flags, ONNX Runtime, this
 package's version, the text of everything the measured code is made of, the problem, its row count
-and dtype, the thread counts, and the driver a candidate had to beat.
+and dtype, the thread counts, and the schedule a candidate had to beat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracea_graph.hardware import fingerprint_hash
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.cache import digest
 from tracea_graph.tuning.problem import Case, Problem, default_of
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.version import VERSION
 
 __all__ = ["about_case", "difference", "key_of", "machine_facts"]
@@ -58,7 +58,7 @@ def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> d
 def about_case(
     case: Case,
     facts: Mapping[str, str],
-    schedules: Schedules,
+    schedule_space: ScheduleSpace,
     level: str,
     threads: Sequence[int],
 ) -> dict[str, str]:
@@ -66,7 +66,7 @@ def about_case(
     problem = case.problem
     return {
         **facts,
-        "kernels": schedules.text_of(problem, level),
+        "kernels": schedule_space.text_of(problem, level),
         "isa": level,
         "threads": ",".join(map(str, threads)),
         "op": " ".join(filter(None, map(_word, sorted(_shape(problem).items())))),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.tuning.problem import Case, Workload, default_of, row_class
 from tracea_graph.tuning.repeats import repeats
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.space import candidates
 
 __all__ = ["WORTH", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
@@ -57,7 +57,7 @@ class Job:
 
 def jobs_of(
     workloads: Iterable[Workload],
-    schedules: Schedules,
+    schedule_space: ScheduleSpace,
     level: str,
     threads: Sequence[int],
     rest_us: float = 0.0,
@@ -71,7 +71,7 @@ def jobs_of(
     for load in workloads:
         for rows in (*load.rows, *_others(load)):
             job = Job(Case(load.problem, rows), rows in load.rows, 0.0)
-            us = schedules.modelled_us(job.case, default_of(job.case), level, threads[0])
+            us = schedule_space.modelled_us(job.case, default_of(job.case), level, threads[0])
             spent[job.run] = spent.get(job.run, 0.0) + us * load.count
             if us >= _PETTY_US:
                 found.append((job, us * load.count))
@@ -89,7 +89,7 @@ def _others(load: Workload) -> list[int]:
 class Prospects:
     """What jobs are expected to win: what the cost model sees, corrected by what was won."""
 
-    schedules: Schedules
+    schedule_space: ScheduleSpace
     level: str
     threads: Sequence[int]
     worth: float = WORTH
@@ -106,18 +106,20 @@ class Prospects:
 
     def _modelled_gain(self, case: Case) -> float:
         """Share of the case's time that the cost model expects the best candidate to save."""
-        default, us = default_of(case), self.schedules.modelled_us
+        default, us = default_of(case), self.schedule_space.modelled_us
         gains = (
-            1 - us(case, driver, self.level, t) / us(case, default, self.level, t)
-            for driver in candidates(case, self.schedules, self.level, self.threads, limit=4)
+            1 - us(case, schedule, self.level, t) / us(case, default, self.level, t)
+            for schedule in candidates(
+                case, self.schedule_space, self.level, self.threads, limit=4
+            )
             for t in self.threads
         )
         return max(gains, default=0.0)
 
     def run_us(self, case: Case) -> float:
         """µs of one run of the case's bench model."""
-        us = self.schedules.modelled_us(case, default_of(case), self.level, 1)
-        return us * repeats(case, self.schedules, self.level, _BENCH_BYTES)
+        us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
+        return us * repeats(case, self.schedule_space, self.level, _BENCH_BYTES)
 
     def won(self, job: Job, gain: float) -> None:
         """A job turned out to be so many times as fast: others of its run may expect the like."""

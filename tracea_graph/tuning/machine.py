@@ -15,7 +15,7 @@ from tracea_graph.tuning.events import Listener, ignore
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.tuning.jobs import WORTH
 from tracea_graph.tuning.problem import Problem
-from tracea_graph.tuning.schedules import Tunable
+from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
 __all__ = ["CACHE_FILE", "Task", "tuner"]
@@ -52,9 +52,9 @@ def tuner(
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> Iterator[Tuner]:
-    """A tuner of a backend that has schedules, on this machine's cache and stand."""
-    environment, schedules = environment or Environment(), backend.schedules
-    assert schedules is not None
+    """A tuner of a backend that has a schedule space, on this machine's cache and stand."""
+    environment, schedule_space = environment or Environment(), backend.schedule_space
+    assert schedule_space is not None
     with (
         TuningCache(environment.cache / CACHE_FILE) as cache,
         Scratch("tune") as folder,
@@ -64,8 +64,8 @@ def tuner(
             return Stand(problems, backend, task.levels[-1], Path(folder), environment=environment)
 
         yield Tuner(
-            cache, stand, schedules=schedules, level=task.levels[-1], threads=task.threads,
-            facts=machine_facts(backend.fingerprint(), environment),
-            architecture=schedules.architecture, seed=task.seed, worth=task.worth, listen=listen,
-            propose=propose, pin=pin,
+            cache, stand, schedule_space=schedule_space, level=task.levels[-1],
+            threads=task.threads, facts=machine_facts(backend.fingerprint(), environment),
+            architecture=schedule_space.architecture, seed=task.seed, worth=task.worth,
+            listen=listen, propose=propose, pin=pin,
         )  # fmt: skip

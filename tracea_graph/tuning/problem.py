@@ -1,6 +1,6 @@
 """What is tuned: the problems that a model's kernel calls pose, at any number of rows.
 
-programs, shapes  →  workloads  →  (tuner)  →  drivers by problem  →  programs with drivers
+programs, shapes  →  workloads  →  (tuner)  →  schedules by problem  →  programs with schedules
 
 What a problem is, is the backend's to say; its rows may be images.
 """
@@ -12,12 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tracea_graph.ir import TensorSpec, evaluate
-from tracea_graph.kernels.program import Call, Driver, Program
+from tracea_graph.kernels.program import Call, Program, Schedule
 from tracea_graph.ops.chain import Chain
 
 __all__ = [
-    "Case", "Drivers", "Problem", "ProblemOf", "Workload", "default_of", "problems_of",
-    "row_class", "with_drivers",
+    "Case",
+    "Problem",
+    "ProblemOf",
+    "ScheduleTables",
+    "Workload",
+    "default_of",
+    "problems_of",
+    "row_class",
+    "with_schedules",
 ]  # fmt: skip
 
 
@@ -38,8 +45,8 @@ class Problem(Protocol):
         ...
 
     @property
-    def defaults(self) -> tuple[Driver, ...]:
-        """The driver of each class of row counts."""
+    def defaults(self) -> tuple[Schedule, ...]:
+        """The schedule of each class of row counts."""
         ...
 
     @property
@@ -64,12 +71,12 @@ class Problem(Protocol):
 
     @property
     def tile(self) -> Mapping[str, str]:
-        """What a hint's tile may say of it, and the driver's names for that."""
+        """What a hint's tile may say of it, and the schedule's names for that."""
         ...
 
     @property
     def stages(self) -> str:
-        """The driver's number that is 0 for one stage and 1 for two; empty if it has none."""
+        """The schedule's number that is 0 for one stage and 1 for two; empty if it has none."""
         ...
 
     @property
@@ -119,19 +126,19 @@ class Workload:
     rows: tuple[int, ...] = ()
 
 
-Drivers = Mapping[Problem, tuple[Driver, ...]]
+ScheduleTables = Mapping[Problem, tuple[Schedule, ...]]
 """A table for every row count, by problem."""
 ProblemOf = Callable[[Program, Call], Problem | None]
-"""The problem a call of a program poses, if drivers have a say there."""
+"""The problem a call of a program poses, if schedules have a say there."""
 
 
 def row_class(problem: Problem, rows: int) -> int:
-    """The index of the default driver, and so of the class, that a row count belongs to."""
-    return next(i for i, driver in enumerate(problem.defaults) if rows <= driver.limit)
+    """The index of the default schedule, and so of the class, that a row count belongs to."""
+    return next(i for i, schedule in enumerate(problem.defaults) if rows <= schedule.limit)
 
 
-def default_of(case: Case) -> Driver:
-    """The driver of the case's row class that a candidate has to beat."""
+def default_of(case: Case) -> Schedule:
+    """The schedule of the case's row class that a candidate has to beat."""
     return case.problem.defaults[row_class(case.problem, case.rows)]
 
 
@@ -175,12 +182,12 @@ def _rows(
         return 0
 
 
-def with_drivers(program: Program, problem_of: ProblemOf, drivers: Drivers) -> Program:
-    """The program with its calls' drivers replaced where there are better ones."""
+def with_schedules(program: Program, problem_of: ProblemOf, schedules: ScheduleTables) -> Program:
+    """The program with its calls' schedules replaced where there are better ones."""
 
     def better(call: Call) -> Call:
         problem = problem_of(program, call)
-        found = drivers.get(problem) if problem else None
-        return replace(call, drivers=found) if found else call
+        found = schedules.get(problem) if problem else None
+        return replace(call, schedules=found) if found else call
 
     return replace(program, calls=tuple(map(better, program.calls)))

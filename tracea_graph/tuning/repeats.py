@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tracea_graph.tuning.problem import Case, default_of
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = ["MOST_NODES", "repeats"]
 
@@ -16,12 +16,12 @@ _COLD_SHARE = 0.02
 """Weights whose transfer takes less of the time do not."""
 
 
-def repeats(case: Case, schedules: Schedules, level: str, weights: float) -> int:
+def repeats(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
     """Nodes of a bench model whose weights shall be so many bytes together; fewer where they take
     long enough without, and hardly any time to read."""
-    us = schedules.modelled_us(case, default_of(case), level, 1)
+    us = schedule_space.modelled_us(case, default_of(case), level, 1)
     size = case.problem.weight_bytes
     count = math.ceil(weights / size)
-    if schedules.read_us(size) < _COLD_SHARE * us:
+    if schedule_space.read_us(size) < _COLD_SHARE * us:
         count = min(count, math.ceil(_ENOUGH_US / us))
     return min(max(count, _FEWEST_NODES), MOST_NODES)

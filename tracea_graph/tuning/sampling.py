@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 
 if TYPE_CHECKING:
     import optuna
@@ -21,8 +21,8 @@ _STALE = 32
 
 
 def sample(
-    candidates: Sequence[Driver],
-    score: Callable[[Driver], float | None],
+    candidates: Sequence[Schedule],
+    score: Callable[[Schedule], float | None],
     trials: int,
     seed: int,
 ) -> bool:
@@ -37,30 +37,30 @@ def sample(
     space = space_of(candidates)
     for candidate in candidates[:SEEDS]:
         study.enqueue_trial(params_of(candidate))
-    known, seen, stale = set(candidates), set[Driver](), 0
+    known, seen, stale = set(candidates), set[Schedule](), 0
     while len(seen) < min(trials, len(known)) and stale < _STALE:
         stale += 1
         trial = study.ask(space)
-        driver = candidates[0].having(**trial.params)
-        if driver not in known:
+        schedule = candidates[0].having(**trial.params)
+        if schedule not in known:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             continue
-        if (found := score(driver)) is None:
+        if (found := score(schedule)) is None:
             return False
         study.tell(trial, found)
-        if driver not in seen:
-            seen.add(driver)
+        if schedule not in seen:
+            seen.add(schedule)
             stale = 0
     return True
 
 
-def params_of(driver: Driver) -> dict[str, int]:
-    """A driver as optuna's parameters."""
-    return asdict(driver)
+def params_of(schedule: Schedule) -> dict[str, int]:
+    """A schedule as optuna's parameters."""
+    return asdict(schedule)
 
 
 def space_of(
-    candidates: Sequence[Driver],
+    candidates: Sequence[Schedule],
 ) -> dict[str, optuna.distributions.BaseDistribution]:
     """The axes of the space that the candidates lie in."""
     import optuna

@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 from warnings import catch_warnings, simplefilter
 
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.study import EXHAUSTIVE, Outcome, Study, Trial
-from tracea_graph.tuning.wire import driver_to_json
+from tracea_graph.tuning.wire import schedule_to_json
 
 if TYPE_CHECKING:
     import optuna
@@ -40,7 +40,7 @@ _GRPC_PORT, _PROXY_SECONDS = 13000, 20.0
 _OPENINGS, _AGAIN_SECONDS = 5, 0.5
 """Attempts to open a storage: of machines that lay its tables out at once all but one fail."""
 _TASK, _VERDICT = "task", "verdict"
-"""The attribute that says what a trial is about, a driver's settings or the verdict."""
+"""The attribute that says what a trial is about, a schedule's settings or the verdict."""
 _EXTRAS = {"postgresql": "psycopg", "mysql": "pymysql", "grpc": "grpcio"}
 
 
@@ -53,9 +53,9 @@ class Shared:
     """
 
     def __init__(
-        self, url: str, schedules: Schedules, *, lost_after: float = 60.0, seed: int = 0
+        self, url: str, schedule_space: ScheduleSpace, *, lost_after: float = 60.0, seed: int = 0
     ) -> None:
-        self.schedules, self.lost_after, self.seed = schedules, lost_after, seed
+        self.schedule_space, self.lost_after, self.seed = schedule_space, lost_after, seed
         self._seen: dict[tuple[str, str], float] = {}
         with _sentences(url):
             self.storage = _storage(url)
@@ -102,15 +102,15 @@ class SharedStudy:
         """What the one who judged found, without the trials."""
         try:
             found = json.loads(self._study.user_attrs["outcome"])
-            driver = self._shared.schedules.driver_from_json(found["driver"])
-            return Outcome(driver, float(found["gain"]), bool(found["final"]), ())
+            schedule = self._shared.schedule_space.schedule_from_json(found["schedule"])
+            return Outcome(schedule, float(found["gain"]), bool(found["final"]), ())
         except (KeyError, TypeError, ValueError):
             return None
 
     def conclude(self, outcome: Outcome) -> None:
         """Tell the outcome to all."""
-        driver, gain, final = driver_to_json(outcome.driver), outcome.gain, outcome.final
-        found = {"driver": driver, "gain": gain, "final": final}
+        schedule, gain, final = schedule_to_json(outcome.schedule), outcome.gain, outcome.final
+        found = {"schedule": schedule, "gain": gain, "final": final}
         self._study.set_user_attr("outcome", json.dumps(found))
         self._end_verdict()
 
@@ -171,12 +171,12 @@ class SharedStudy:
             return None
         return trial
 
-    def _take(self, study: Study, driver: Driver) -> None:
+    def _take(self, study: Study, schedule: Schedule) -> None:
         """Race one candidate, unless another has just begun it."""
         space = space_of(study.candidates)
-        trial = self._begin(_task(driver), params=params_of(driver), distributions=space)
+        trial = self._begin(_task(schedule), params=params_of(schedule), distributions=space)
         if trial is not None:
-            self._race(study, trial, driver)
+            self._race(study, trial, schedule)
 
     def _wants_more(self, study: Study, trials: Sequence[optuna.trial.FrozenTrial]) -> bool:
         """Whether the sampler is to be asked for another candidate."""
@@ -191,40 +191,40 @@ class SharedStudy:
         import optuna
 
         trial = self._study.ask(space_of(study.candidates))
-        driver = study.default.having(**trial.params)
-        if driver in set(study.candidates):
-            trial.set_user_attr(_TASK, _task(driver))
-            self._race(study, trial, driver)
+        schedule = study.default.having(**trial.params)
+        if schedule in set(study.candidates):
+            trial.set_user_attr(_TASK, _task(schedule))
+            self._race(study, trial, schedule)
         else:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
-    def _race(self, study: Study, trial: optuna.Trial, driver: Driver) -> None:
+    def _race(self, study: Study, trial: optuna.Trial, schedule: Schedule) -> None:
         """Race a candidate; a trial that comes to nothing has failed, and is missing again."""
         import optuna
 
         states, score = optuna.trial.TrialState, None
         try:
-            score = study.first_score(driver)
+            score = study.first_score(schedule)
             if score is not None:
-                evidence = json.dumps(study.trial(driver).to_json())
+                evidence = json.dumps(study.trial(schedule).to_json())
                 try:
                     trial.set_user_attr("evidence", evidence)
                     self._study.tell(trial, score)
                 except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-                    self._add(study, driver, score, evidence)  # it was given up meanwhile
+                    self._add(study, schedule, score, evidence)  # it was given up meanwhile
         finally:
             if score is None:
                 with suppress(Exception):  # the storage may be what failed
                     self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
 
-    def _add(self, study: Study, driver: Driver, score: float, evidence: str) -> None:
+    def _add(self, study: Study, schedule: Schedule, score: float, evidence: str) -> None:
         """What was measured in a trial that others gave up."""
         import optuna
 
         self._study.add_trial(
             optuna.trial.create_trial(
-                value=score, params=params_of(driver), distributions=space_of(study.candidates),
-                user_attrs={_TASK: _task(driver), "evidence": evidence},
+                value=score, params=params_of(schedule), distributions=space_of(study.candidates),
+                user_attrs={_TASK: _task(schedule), "evidence": evidence},
             )
         )  # fmt: skip
 
@@ -254,12 +254,12 @@ class SharedStudy:
         for trial in self.trials:
             with suppress(KeyError, TypeError, ValueError):  # a trial without races, or spoilt
                 evidence = json.loads(trial.user_attrs["evidence"])
-                study.adopt(Trial.from_json(evidence, self._shared.schedules))
+                study.adopt(Trial.from_json(evidence, self._shared.schedule_space))
         return True
 
 
-def _task(driver: Driver) -> str:
-    return " ".join(map(str, astuple(driver)))
+def _task(schedule: Schedule) -> str:
+    return " ".join(map(str, astuple(schedule)))
 
 
 def _storage(url: str) -> Any:
@@ -275,9 +275,9 @@ def _storage(url: str) -> Any:
             )
         proxy.wait_server_ready(timeout=_PROXY_SECONDS)
         return proxy
-    for plain, driver in (("postgresql", "postgresql+psycopg"), ("mysql", "mysql+pymysql")):
+    for plain, dialect in (("postgresql", "postgresql+psycopg"), ("mysql", "mysql+pymysql")):
         if place.scheme == plain:
-            url = driver + url[len(plain) :]
+            url = dialect + url[len(plain) :]
     return _database(url)
 
 

@@ -8,40 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Architecture, Config
 from tracea_graph.tuning.problem import Case, default_of
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = ["candidates", "legal"]
 
 
-def legal(case: Case, schedules: Schedules, level: str) -> Iterator[Driver]:
-    """Every driver worth telling apart, the default first."""
-    return (schedules.driver(case, c) for c in schedules.space(case, level, None).legal())
+def legal(case: Case, schedule_space: ScheduleSpace, level: str) -> Iterator[Schedule]:
+    """Every schedule worth telling apart, the default first."""
+    return (
+        schedule_space.schedule(case, c) for c in schedule_space.space(case, level, None).legal()
+    )
 
 
 def candidates(
     case: Case,
-    schedules: Schedules,
+    schedule_space: ScheduleSpace,
     level: str,
     threads: Sequence[int],
     limit: int | None = None,
     on: Architecture | None = None,
-) -> list[Driver]:
+) -> list[Schedule]:
     """The challengers to measure, at most ``limit``: seeds, then by modelled time.
 
     Ties are broken by the order of :func:`legal`; the default is not among them.
     """
-    space, default = schedules.space(case, level, on), default_of(case)
-    before = [schedules.modelled_us(case, default, level, t) for t in threads]
+    space, default = schedule_space.space(case, level, on), default_of(case)
+    before = [schedule_space.modelled_us(case, default, level, t) for t in threads]
 
     def total(config: Config) -> float:
         """Modelled times relative to the default's, over all thread counts."""
-        driver = schedules.driver(case, config)
-        after = (schedules.modelled_us(case, driver, level, t) for t in threads)
+        schedule = schedule_space.schedule(case, config)
+        after = (schedule_space.modelled_us(case, schedule, level, t) for t in threads)
         return sum(a / b for a, b in zip(after, before, strict=True))
 
-    drivers = [schedules.driver(case, config) for config in space.ranked(total)]
+    schedules = [schedule_space.schedule(case, config) for config in space.ranked(total)]
     same = next(space.legal())  # the default's values are first on every axis
-    return [d for d in drivers if d != schedules.driver(case, same)][:limit]
+    return [d for d in schedules if d != schedule_space.schedule(case, same)][:limit]

@@ -1,4 +1,4 @@
-"""One study: which of a case's drivers is fastest, measured as little as it takes.
+"""One study: which of a case's schedules is fastest, measured as little as it takes.
 
 Successive halving: every candidate runs a few pairs against the default, the better half some
 more, the best of those more again, and the best of all is judged on pairs taken after it was
@@ -18,9 +18,9 @@ from typing import Any
 
 from tracea_graph.check.timing import Race, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
-from tracea_graph.kernels.program import Driver
-from tracea_graph.tuning.schedules import Schedules
-from tracea_graph.tuning.wire import driver_to_json
+from tracea_graph.kernels.program import Schedule
+from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.wire import schedule_to_json
 
 __all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Outcome", "Study", "Trial", "explore"]
 
@@ -39,9 +39,9 @@ NOISY = 1.25
 _CLEAR = 1.0
 _NO_LOSS = 0.99
 
-Measure = Callable[[Driver, int, int, str], Race]
-"""``measure(driver, threads, pairs, stage)``: the default (a) against a driver (b); the stage is
-``search`` or ``verdict``."""
+Measure = Callable[[Schedule, int, int, str], Race]
+"""``measure(schedule, threads, pairs, stage)``: the default (a) against a schedule (b); the stage
+is ``search`` or ``verdict``."""
 Explore = Callable[["Study"], bool]
 """Lets candidates have their first pairs; False when time is up."""
 
@@ -53,7 +53,7 @@ class Trial:
     ``verdict`` are the races taken after it was chosen.
     """
 
-    driver: Driver
+    schedule: Schedule
     races: dict[int, Race] = field(default_factory=dict)
     verdict: dict[int, Race] = field(default_factory=dict)
     fault: str = ""
@@ -71,30 +71,32 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "driver": driver_to_json(self.driver),
+            "schedule": schedule_to_json(self.schedule),
             "races": {str(t): [race.a_ms, race.b_ms] for t, race in self.races.items()},
             "verdict": {str(t): [race.a_ms, race.b_ms] for t, race in self.verdict.items()},
             "fault": self.fault,
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], schedules: Schedules) -> Trial:
+    def from_json(cls, data: Mapping[str, Any], schedule_space: ScheduleSpace) -> Trial:
         """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
         races, verdict = (
             {int(t): Race(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
             for k in ("races", "verdict")
         )
-        return cls(schedules.driver_from_json(data["driver"]), races, verdict, data["fault"])
+        return cls(
+            schedule_space.schedule_from_json(data["schedule"]), races, verdict, data["fault"]
+        )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The driver to use, its gain over the default (1 for the default) and whether that is final.
+    """The schedule to use, its gain over the default (1 for the default), and whether it is final.
 
     ``trials`` are in the order of measuring.
     """
 
-    driver: Driver
+    schedule: Schedule
     gain: float
     final: bool
     trials: tuple[Trial, ...]
@@ -110,8 +112,8 @@ class Study:
     ``may_search``: then the best so far is judged, but the outcome is not final.
     """
 
-    default: Driver
-    candidates: Sequence[Driver]
+    default: Schedule
+    candidates: Sequence[Schedule]
     threads: Sequence[int]
     measure: Measure
     has_time: Callable[[], bool]
@@ -123,8 +125,8 @@ class Study:
     may_search: Callable[[], bool] = lambda: True
 
     def run(self) -> Outcome:
-        """Choose a driver.  What was measured when time is up stays in the outcome's trials."""
-        self._trials = {t.driver: t for t in self.known if t.driver in set(self.candidates)}
+        """Choose a schedule.  What was measured when time is up stays in the outcome's trials."""
+        self._trials = {t.schedule: t for t in self.known if t.schedule in set(self.candidates)}
         best = self._searched()
         return self._outcome(None, final=False) if best is None else self._judged(best)
 
@@ -136,7 +138,7 @@ class Study:
         left, count = list(self._trials.values()), len(self._trials)
         for (before, _), (pairs, part) in pairwise(RUNGS):
             left = self._ranked(left, before)[: max(1, math.ceil(count / part))]
-            if not all(self._raced(trial.driver, pairs) for trial in left):
+            if not all(self._raced(trial.schedule, pairs) for trial in left):
                 return None
         return self._ranked(left, RUNGS[-1][0])[:2]
 
@@ -169,27 +171,27 @@ class Study:
                 return "none"
         return "noise" if noisy else "none"
 
-    def first_score(self, driver: Driver) -> float | None:
+    def first_score(self, schedule: Schedule) -> float | None:
         """A candidate's score after its first pairs, now or earlier; None when time is up."""
-        if not self.may_search() or not self._raced(driver, RUNGS[0][0]):
+        if not self.may_search() or not self._raced(schedule, RUNGS[0][0]):
             return None
-        return self._trials[driver].score(self.threads, RUNGS[0][0])
+        return self._trials[schedule].score(self.threads, RUNGS[0][0])
 
-    def trial(self, driver: Driver) -> Trial:
+    def trial(self, schedule: Schedule) -> Trial:
         """What was measured of a candidate."""
-        return self._trials[driver]
+        return self._trials[schedule]
 
     def adopt(self, trial: Trial) -> None:
         """Take over what was measured elsewhere, unless more is known here."""
-        have = self._trials.get(trial.driver)
+        have = self._trials.get(trial.schedule)
         if have is None or sum(map(_pairs, have.races.values())) < sum(
             map(_pairs, trial.races.values())
         ):
-            self._trials[trial.driver] = trial
+            self._trials[trial.schedule] = trial
 
-    def _raced(self, driver: Driver, pairs: int) -> bool:
+    def _raced(self, schedule: Schedule, pairs: int) -> bool:
         """Let a candidate have so many pairs; False when time is up."""
-        trial = self._trials.setdefault(driver, Trial(driver))
+        trial = self._trials.setdefault(schedule, Trial(schedule))
         return self._run(trial, trial.races, pairs)
 
     def _run(self, trial: Trial, into: dict[int, Race], pairs: int) -> bool:
@@ -200,7 +202,7 @@ class Study:
                     return False
                 try:
                     stage = "verdict" if into is trial.verdict else "search"
-                    race = self.measure(trial.driver, count, missing, stage)
+                    race = self.measure(trial.schedule, count, missing, stage)
                 except WorkerError as error:
                     trial.fault = str(error)
                 else:
@@ -210,8 +212,8 @@ class Study:
 
     def _ranked(self, trials: Sequence[Trial], pairs: int) -> list[Trial]:
         """Trials by their score over the first pairs; equal ones in the candidates' order."""
-        order = {driver: i for i, driver in enumerate(self.candidates)}
-        return sorted(trials, key=lambda t: (-t.score(self.threads, pairs), order[t.driver]))
+        order = {schedule: i for i, schedule in enumerate(self.candidates)}
+        return sorted(trials, key=lambda t: (-t.score(self.threads, pairs), order[t.schedule]))
 
     def _outcome(self, best: Trial | None, *, final: bool) -> Outcome:
         trials = tuple(self._trials.values())
@@ -219,7 +221,7 @@ class Study:
             broken = bool(trials) and all(t.fault for t in trials)
             return Outcome(self.default, 1.0, final and not broken, trials)
         gain = _mean([r.median for r in best.judged(self.threads)])
-        return Outcome(best.driver, gain, final, trials)
+        return Outcome(best.schedule, gain, final, trials)
 
 
 def explore(study: Study) -> bool:

@@ -1,4 +1,4 @@
-"""Driver tables: what was found at single row counts, for every row count."""
+"""Schedule tables: what was found at single row counts, for every row count."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.events import Tuned
 from tracea_graph.tuning.problem import Problem, row_class
 
 __all__ = ["tables"]
 
 
-def tables(tuned: Iterable[Tuned]) -> dict[Problem, tuple[Driver, ...]]:
-    """One table per problem that has a driver better than the defaults.
+def tables(tuned: Iterable[Tuned]) -> dict[Problem, tuple[Schedule, ...]]:
+    """One table per problem that has a schedule better than the defaults.
 
     Within a row class, two tuned row counts meet at their geometric mean.
     """
-    by_problem: dict[Problem, dict[int, Driver]] = {}
+    by_problem: dict[Problem, dict[int, Schedule]] = {}
     for t in tuned:
-        by_problem.setdefault(t.case.problem, {})[t.case.rows] = t.driver
-    made = {problem: _table(problem, drivers) for problem, drivers in by_problem.items()}
+        by_problem.setdefault(t.case.problem, {})[t.case.rows] = t.schedule
+    made = {problem: _table(problem, schedules) for problem, schedules in by_problem.items()}
     return {problem: table for problem, table in made.items() if table != problem.defaults}
 
 
-def _table(problem: Problem, drivers: Mapping[int, Driver]) -> tuple[Driver, ...]:
-    table: list[Driver] = []
+def _table(problem: Problem, schedules: Mapping[int, Schedule]) -> tuple[Schedule, ...]:
+    table: list[Schedule] = []
     for index, default in enumerate(problem.defaults):
-        points = sorted(rows for rows in drivers if row_class(problem, rows) == index)
+        points = sorted(rows for rows in schedules if row_class(problem, rows) == index)
         for rows, following in pairwise(points):
-            table.append(drivers[rows].up_to(math.isqrt(rows * following)))
-        last = drivers[points[-1]] if points else default
+            table.append(schedules[rows].up_to(math.isqrt(rows * following)))
+        last = schedules[points[-1]] if points else default
         table.append(last.up_to(default.limit))
     return tuple(table)

@@ -77,7 +77,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Rows as a table; a driver's settings are columns of their own."""
+    """Rows as a table; a schedule's settings are columns of their own."""
     flat = [_flat(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -99,7 +99,7 @@ def _rows(event: Event) -> Iterator[Row]:
     elif isinstance(event, Measured):
         yield {
             **_about("trial", event.case), "stage": event.stage, "threads": event.threads,
-            "config": asdict(event.driver), "fault": event.fault, **_times(event),
+            "config": asdict(event.schedule), "fault": event.fault, **_times(event),
         }  # fmt: skip
     else:
         yield _region(event)
@@ -109,7 +109,7 @@ def _region(event: Settled) -> Row:
     tuned = event.tuned
     return {
         **_about("region", tuned.case), "source": tuned.source, "gain": tuned.gain,
-        "share": tuned.share, "config": asdict(tuned.driver), "trials": event.trials,
+        "share": tuned.share, "config": asdict(tuned.schedule), "trials": event.trials,
         "took": round(event.seconds, 3),
     }  # fmt: skip
 

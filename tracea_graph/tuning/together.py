@@ -13,7 +13,7 @@ from tracea_graph.tuning.identity import key_of
 from tracea_graph.tuning.jobs import Job, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.machine import Task
 from tracea_graph.tuning.problem import Case, Workload
-from tracea_graph.tuning.schedules import Schedules, Tunable
+from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
 from tracea_graph.tuning.shared import Shared, SharedStudy
 from tracea_graph.tuning.study import Outcome
 from tracea_graph.tuning.tuner import KNOWN, Racing, Tuner
@@ -35,18 +35,18 @@ class _Part:
 
 def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> list[Tuned]:
     """As :meth:`Tuner.run`, with trials shared through ``task.storage``."""
-    shared = Shared(task.storage, made.schedules, lost_after=task.lost_after, seed=task.seed)
+    shared = Shared(task.storage, made.schedule_space, lost_after=task.lost_after, seed=task.seed)
     end = made.clock() + task.budget
-    jobs = jobs_of(workloads, made.schedules, made.level, made.threads, task.rest_us)
+    jobs = jobs_of(workloads, made.schedule_space, made.level, made.threads, task.rest_us)
     found = {job.case: made.known(job) for job in jobs}
-    prospects = Prospects(made.schedules, made.level, made.threads)
+    prospects = Prospects(made.schedule_space, made.level, made.threads)
     todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
     made.tell(Started(tuple(found.values()), tuple(todo), task.budget))
     trials = allot(todo, prospects, task.budget)
     parts = []
     for job in todo:
         about = {
-            "case": case_to_json(job.case, made.schedules), "threads": list(made.threads),
+            "case": case_to_json(job.case, made.schedule_space), "threads": list(made.threads),
             "share": job.share, "trials": trials[job.case],
         }  # fmt: skip
         study = shared.publish(key_of(made.about(job.case)), about)
@@ -71,12 +71,12 @@ def help_others(
     Ends after ``task.budget`` seconds, or ``idle`` seconds without work; how many cases were
     settled meanwhile.
     """
-    if (schedules := backend.schedules) is None:
+    if (schedule_space := backend.schedule_space) is None:
         return 0
-    shared = Shared(task.storage, schedules, lost_after=task.lost_after, seed=task.seed)
+    shared = Shared(task.storage, schedule_space, lost_after=task.lost_after, seed=task.seed)
     end, last, settled = time.monotonic() + task.budget, time.monotonic(), 0
     while True:  # looks once, however long it took to get here
-        for (precision, threads), jobs in _published(shared, schedules).items():
+        for (precision, threads), jobs in _published(shared, schedule_space).items():
             own = replace(task, levels=backend.levels("", precision), threads=threads)
             with opened(own) as made:
                 if not (parts := _open_parts(made, shared, jobs)):
@@ -93,12 +93,12 @@ def help_others(
 _Groups = dict[tuple[str, tuple[int, ...]], dict[Case, Mapping[str, Any]]]
 
 
-def _published(shared: Shared, schedules: Schedules) -> _Groups:
+def _published(shared: Shared, schedule_space: ScheduleSpace) -> _Groups:
     """Cases by precision and thread counts."""
     groups: _Groups = {}
     for job in shared.jobs():
         with suppress(KeyError, TypeError, ValueError):  # published by another version
-            case = case_from_json(job["case"], schedules)
+            case = case_from_json(job["case"], schedule_space)
             threads = tuple(map(int, job["threads"]))
             precision = "fp32" if case.problem.dtype == "f32" else "bf16"
             groups.setdefault((precision, threads), {})[case] = job
@@ -132,11 +132,11 @@ def _take_part(
                 if not part.study.judging or made.clock() >= end:
                     continue
                 final = tuned.source == "measured"
-                part.study.conclude(Outcome(tuned.driver, tuned.gain, final, ()))
+                part.study.conclude(Outcome(tuned.schedule, tuned.gain, final, ()))
             else:
                 made.save(part.job.case, outcome)
-                driver, gain, share = outcome.driver, outcome.gain, part.job.share
-                tuned = Tuned(part.job.case, driver, gain, "measured", "with others", share)
+                schedule, gain, share = outcome.schedule, outcome.gain, part.job.share
+                tuned = Tuned(part.job.case, schedule, gain, "measured", "with others", share)
                 found[part.job.case] = tuned
                 made.tell(Settled(tuned, 0.0, 0))
             left.remove(part)

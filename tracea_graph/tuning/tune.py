@@ -8,7 +8,7 @@ from tracea_graph.config import Environment
 from tracea_graph.tuning.events import Listener, Tuned, ignore
 from tracea_graph.tuning.machine import Task, tuner
 from tracea_graph.tuning.problem import Workload
-from tracea_graph.tuning.schedules import Tunable
+from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose
 
 __all__ = ["tune"]
@@ -24,12 +24,12 @@ def tune(
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> list[Tuned]:
-    """What became of every case of a model's workloads; nothing on a backend without schedules.
+    """What became of every case of a model's workloads; nothing without a schedule space.
 
     Raises BuildError when there is no working compiler, UsageError for a storage that cannot be
     used.  After KeyboardInterrupt all that was measured is in the cache.
     """
-    if backend.schedules is None:
+    if backend.schedule_space is None:
         return []
     with tuner(task, backend, environment, listen=listen, propose=propose, pin=pin) as made:
         if task.storage and task.budget > 0:

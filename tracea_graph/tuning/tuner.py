@@ -1,4 +1,4 @@
-"""The tuner: workloads in, drivers out; within a budget, and never the same question twice.
+"""The tuner: workloads in, schedules out; within a budget, and never the same question twice.
 
 Cases (a problem at a row count) that the cache answers cost nothing.  The others are studied in
 the order of what they are worth, each with as many trials as its expected end-to-end gain buys;
@@ -16,17 +16,17 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from tracea_graph.check.timing import Race
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Architecture
 from tracea_graph.tuning.cache import Entry, TuningCache
 from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore
 from tracea_graph.tuning.identity import about_case, difference, key_of
 from tracea_graph.tuning.jobs import WORTH, Job, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
-from tracea_graph.tuning.wire import driver_to_json
+from tracea_graph.tuning.wire import schedule_to_json
 
 __all__ = ["KNOWN", "LITTLE", "Pin", "Propose", "Racing", "Tuner"]
 
@@ -35,11 +35,11 @@ LITTLE = "what is left promises less than 1 % end to end"
 _RACE_SECONDS = 5.0
 """The longest a single race may take."""
 
-Propose = Callable[[Case, Sequence[Driver]], Sequence[Driver]]
+Propose = Callable[[Case, Sequence[Schedule]], Sequence[Schedule]]
 """The candidates of a case, from those the policy ranks: filtered, or more in front."""
 
-Pin = Callable[[Case], Driver | None]
-"""The driver a case shall have, where somebody says so."""
+Pin = Callable[[Case], Schedule | None]
+"""The schedule a case shall have, where somebody says so."""
 KNOWN = ("cache", "hint")
 """Sources of cases that need no measuring."""
 
@@ -48,7 +48,7 @@ class Racing(Protocol):
     """What the tuner needs of a measuring stand."""
 
     def race(
-        self, case: Case, a: Driver, b: Driver, threads: int, pairs: int, seconds: float
+        self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
     ) -> Race: ...
 
 
@@ -56,13 +56,13 @@ Stands = Callable[[Sequence[Problem]], AbstractContextManager[Racing]]
 
 
 class Tuner:
-    """Answers cases from the cache, or by racing drivers on ``stand()``.
+    """Answers cases from the cache, or by racing schedules on ``stand()``.
 
-    ``level`` is the highest level of the backend whose ``schedules`` these are, ``threads`` the
-    thread counts a driver must do well at; ``facts`` what results depend on besides the problem
-    (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how many candidates a
-    case has, the policy's first; ``propose`` may change the candidates of a case, ``pin`` settle
-    it; runs that promise less than ``worth`` end to end are left.
+    ``level`` is the highest level of the backend whose ``schedule_space`` this is, ``threads``
+    the thread counts a schedule must do well at; ``facts`` what results depend on besides the
+    problem (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how many
+    candidates a case has, the policy's first; ``propose`` may change the candidates of a case,
+    ``pin`` settle it; runs that promise less than ``worth`` end to end are left.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Tuner:
         cache: TuningCache,
         stand: Stands,
         *,
-        schedules: Schedules,
+        schedule_space: ScheduleSpace,
         level: str,
         threads: Sequence[int],
         facts: Mapping[str, str],
@@ -83,7 +83,7 @@ class Tuner:
         propose: Propose = lambda case, ranked: ranked,
         pin: Pin = lambda case: None,
     ) -> None:
-        self.schedules, self.level, self.facts = schedules, level, facts
+        self.schedule_space, self.level, self.facts = schedule_space, level, facts
         self.threads = tuple(dict.fromkeys(threads))
         self._cache, self.stand, self._limit = cache, stand, limit
         self._architecture = architecture
@@ -98,12 +98,12 @@ class Tuner:
         ``rest_us`` is what the model's other regions take, by prediction.
         """
         end = self.clock() + budget
-        jobs = jobs_of(workloads, self.schedules, self.level, self.threads, rest_us)
+        jobs = jobs_of(workloads, self.schedule_space, self.level, self.threads, rest_us)
         found = {job.case: self.known(job) for job in jobs}
         if budget <= 0:
             self.tell(Started(tuple(found.values()), (), budget))
             return list(found.values())
-        prospects = Prospects(self.schedules, self.level, self.threads, self._worth)
+        prospects = Prospects(self.schedule_space, self.level, self.threads, self._worth)
         for job in jobs:
             if found[job.case].source == "cache":
                 prospects.won(job, found[job.case].gain)
@@ -134,13 +134,13 @@ class Tuner:
 
     def about(self, case: Case) -> dict[str, str]:
         """Everything a case's result depends on here."""
-        return about_case(case, self.facts, self.schedules, self.level, self.threads)
+        return about_case(case, self.facts, self.schedule_space, self.level, self.threads)
 
     def known(self, job: Job) -> Tuned:
         """A case's hint, or what the cache knows."""
-        driver = self._pin(job.case)
-        if driver is not None:
-            return Tuned(job.case, driver, 1.0, "hint", "", job.share)
+        schedule = self._pin(job.case)
+        if schedule is not None:
+            return Tuned(job.case, schedule, 1.0, "hint", "", job.share)
         return self.remembered(job)
 
     def remembered(self, job: Job) -> Tuned:
@@ -149,11 +149,11 @@ class Tuner:
         entry = self._cache.get(key_of(about))
         try:
             if entry is not None:
-                driver = self.schedules.driver_from_json(entry.value["driver"])
+                schedule = self.schedule_space.schedule_from_json(entry.value["schedule"])
                 gain = float(entry.value["gain"])
                 if entry.final:
-                    return Tuned(case, driver, gain, "cache", share=job.share)
-                return Tuned(case, driver, gain, "begun", CUT_SHORT, job.share)
+                    return Tuned(case, schedule, gain, "cache", share=job.share)
+                return Tuned(case, schedule, gain, "begun", CUT_SHORT, job.share)
         except (KeyError, TypeError, ValueError):  # spoilt: measure again
             pass
         why = difference(about, self._abouts)
@@ -175,7 +175,7 @@ class Tuner:
         case, start = job.case, self.clock()
         default = default_of(case)
         ranked = candidates(
-            case, self.schedules, self.level, self.threads, self._limit, self._architecture
+            case, self.schedule_space, self.level, self.threads, self._limit, self._architecture
         )
         study = Study(
             default,
@@ -193,7 +193,7 @@ class Tuner:
         outcome = study.run()
         self.save(case, outcome)
         source, why = ("measured", "") if outcome.final else ("begun", CUT_SHORT)
-        tuned = Tuned(case, outcome.driver, outcome.gain, source, why, job.share)
+        tuned = Tuned(case, outcome.schedule, outcome.gain, source, why, job.share)
         self.tell(Settled(tuned, self.clock() - start, len(outcome.trials)))
         return tuned
 
@@ -203,18 +203,18 @@ class Tuner:
 
     def _measure(
         self, case: Case, stand: Racing, end: float,
-        driver: Driver, threads: int, pairs: int, stage: str,
+        schedule: Schedule, threads: int, pairs: int, stage: str,
     ) -> Race:  # fmt: skip
         seconds = min(_RACE_SECONDS, max(end - self.clock(), 0.05))
         race, fault = None, ""
         try:
-            race = stand.race(case, default_of(case), driver, threads, pairs, seconds)
+            race = stand.race(case, default_of(case), schedule, threads, pairs, seconds)
             return race
         except Exception as error:
             fault = str(error)
             raise
         finally:
-            event: Event = Measured(case, driver, threads, stage, race, fault)
+            event: Event = Measured(case, schedule, threads, stage, race, fault)
             if race or fault:
                 self.tell(event)
 
@@ -222,12 +222,14 @@ class Tuner:
         """Trials of an interrupted study."""
         entry = self._cache.get(key_of(self.about(case)))
         try:
-            return [Trial.from_json(t, self.schedules) for t in entry.evidence] if entry else []
+            return (
+                [Trial.from_json(t, self.schedule_space) for t in entry.evidence] if entry else []
+            )
         except (KeyError, TypeError, ValueError):
             return []
 
     def _save(self, case: Case, outcome: Outcome, trials: Sequence[Trial]) -> None:
-        value = {"driver": driver_to_json(outcome.driver), "gain": outcome.gain}
+        value = {"schedule": schedule_to_json(outcome.schedule), "gain": outcome.gain}
         evidence, about = [trial.to_json() for trial in trials], self.about(case)
         entry = Entry(value, evidence, outcome.final, str(case), about)
         self._cache.put(key_of(about), entry)

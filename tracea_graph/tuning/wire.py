@@ -1,4 +1,4 @@
-"""Cases, drivers and chains as JSON: in the cache, in locks, and between machines that share
+"""Cases, schedules and chains as JSON: in the cache, in locks, and between machines that share
 studies."""
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from dataclasses import asdict
 from typing import Any
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.schedules import Schedules
+from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = [
-    "case_from_json", "case_to_json", "chain_from_json", "chain_to_json", "driver_to_json",
+    "case_from_json", "case_to_json", "chain_from_json", "chain_to_json", "schedule_to_json",
 ]  # fmt: skip
 
 
-def driver_to_json(driver: Driver) -> dict[str, int]:
-    """Its settings by name; its backend's schedules know the inverse."""
-    return asdict(driver)
+def schedule_to_json(schedule: Schedule) -> dict[str, int]:
+    """Its settings by name; its backend's schedule_space know the inverse."""
+    return asdict(schedule)
 
 
-def case_to_json(case: Case, schedules: Schedules) -> dict[str, Any]:
+def case_to_json(case: Case, schedule_space: ScheduleSpace) -> dict[str, Any]:
     """JSON-ready values."""
-    return {"rows": case.rows, **schedules.problem_to_json(case.problem)}
+    return {"rows": case.rows, **schedule_space.problem_to_json(case.problem)}
 
 
-def case_from_json(data: Mapping[str, Any], schedules: Schedules) -> Case:
+def case_from_json(data: Mapping[str, Any], schedule_space: ScheduleSpace) -> Case:
     """The inverse of :func:`case_to_json`.  Raises KeyError, TypeError or ValueError."""
-    return Case(schedules.problem_from_json(data), int(data["rows"]))
+    return Case(schedule_space.problem_from_json(data), int(data["rows"]))
 
 
 def chain_to_json(chain: Chain) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tracea_graph.tuning import Case, Tuned
 
-__all__ = ["Curve", "convergence_svg", "curves", "driver_text", "render_curves", "render_tuned"]
+__all__ = ["Curve", "convergence_svg", "curves", "render_curves", "render_tuned", "schedule_text"]
 
 _SOURCES = {"cache": "hit", "hint": "hint", "measured": "miss, measured", "begun": "miss, begun"}
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -26,13 +26,13 @@ def render_tuned(
 ) -> RenderableType:
     """One model's cases: those it has at the sizes asked for first, the largest shares first."""
     table = Table(title_justify="left")
-    for name in ("region", "nodes", "share", "cache", "driver", "gain", ""):
+    for name in ("region", "nodes", "share", "cache", "schedule", "gain", ""):
         table.add_column(name, justify="right" if name in ("nodes", "share", "gain") else "left")
     asked = [t for t in tuned if t.case in counts]
     for t in sorted(asked, key=lambda t: -t.share):
         table.add_row(
             str(t.case), str(counts[t.case]), f"{t.share:.1%}",
-            _SOURCES.get(t.source, "miss"), driver_text(t), f"{t.gain:.3f}×", escape(t.why),
+            _SOURCES.get(t.source, "miss"), schedule_text(t), f"{t.gain:.3f}×", escape(t.why),
         )  # fmt: skip
     others = len(tuned) - len(asked)
     lines = [Text(f"predicted saving, end to end: {saved:.1%}")]
@@ -42,15 +42,15 @@ def render_tuned(
         )
         lines.append(Text(f"{others} cases at other row counts, {known} of them known"))
     if not tuned:
-        lines = [Text("nothing in this model has drivers to choose")]
+        lines = [Text("nothing in this model has schedules to choose")]
     return Group(*([table] if asked else []), *lines)
 
 
-def driver_text(tuned: Tuned) -> str:
+def schedule_text(tuned: Tuned) -> str:
     """``default`` or the settings that differ from automatic ones."""
     if tuned.gain == 1.0 and tuned.source != "hint":
         return "default"
-    return tuned.driver.text
+    return tuned.schedule.text
 
 
 @dataclass(frozen=True)

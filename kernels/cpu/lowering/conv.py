@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.filters import (
     Stem,
 )
 from tracea_graph.kernels.cpu.lowering.blocked import BROAD, Blocked, last_block
-from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
 from tracea_graph.kernels.cpu.lowering.rounding import by_twos
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
@@ -168,7 +168,8 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
     v.w.call(
         "gemm", x=flat(v.slot(x), p.channels), w=v.slot(w).view,
         bias=v.slot(bias).view if bias is not None else None, inputs=views,
-        y=flat(v.out(result), p.filters), layout="panels", chain=p.epilogue, drivers=DRIVERS,
+        y=flat(v.out(result), p.filters), layout="panels", chain=p.epilogue,
+        schedules=GEMM_SCHEDULES,
     )  # fmt: skip
 
 

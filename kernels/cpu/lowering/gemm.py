@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
-from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix, over_rows
 from tracea_graph.kernels.cpu.panels import INT16, SPLIT, SPLIT_STEPS
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
 
-__all__ = ["DRIVERS", "lower_gemm", "rounded"]
+__all__ = ["GEMM_SCHEDULES", "lower_gemm", "rounded"]
 
-DRIVERS: tuple[GemmDriver, ...] = (
-    GemmDriver(max_rows=4, prefetch=0),
-    GemmDriver(max_rows=32),
-    GemmDriver(max_rows=512, row_chunk=256),
-    GemmDriver(max_rows=2**31 - 1, row_chunk=256),
+GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
+    GemmSchedule(max_rows=4, prefetch=0),
+    GemmSchedule(max_rows=32),
+    GemmSchedule(max_rows=512, mc=256),
+    GemmSchedule(max_rows=2**31 - 1, mc=256),
 )
 """Blocking per row count where nothing was tuned: the runtime's own choice."""
 
@@ -55,7 +55,7 @@ def lower_gemm(
         w.call(
             "gemm", GEMM_DTYPES[p.layout.name], x=x, w=weight, bias=bias, **scales,
             inputs=views, y=into, layout=p.layout.name, parts=len(p.parts) or 1, chain=chain,
-            drivers=DRIVERS,
+            schedules=GEMM_SCHEDULES,
         )  # fmt: skip
     if p.norm is not None and total is not None:
         norm_call(w, p.norm, total, affine, results[0])

@@ -29,7 +29,7 @@ class Signature {
 
  private:
   bool scheduled() {
-    return spec_.schedule != kNoSchedule || !call_.driver_count ||
+    return spec_.schedule != kNoSchedule || !call_.schedule_count ||
            fail("a schedule it does not take");
   }
 

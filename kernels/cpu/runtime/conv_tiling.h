@@ -1,4 +1,4 @@
-// What a dense convolution is, and how its outputs are cut into tiles and tasks (runtime/conv.h).
+// Tiles and tasks of a dense convolution (runtime/conv.h).
 #pragma once
 #include "runtime/blocked.h"
 
@@ -15,7 +15,7 @@ constexpr int64_t kNearer = 2;                // reading what all share rather t
 
 // The plan's tiling for so many images; all zero where the plan has none.
 inline ConvTiling choose_tiling(const Call& call, int64_t images) {
-  for (int32_t i = 0; i < call.driver_count; ++i)
+  for (int32_t i = 0; i < call.schedule_count; ++i)
     if (images <= call.tilings[i].max_images) return call.tilings[i];
   return {};
 }

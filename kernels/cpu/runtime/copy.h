@@ -15,7 +15,7 @@ struct CopyJob {
   tracea_copy_tile whole;  // of the first outer iteration
   int32_t rank;            // axes left to loop over
   int64_t dims[kMaxRank], x_stride[kMaxRank], y_stride[kMaxRank];
-  int64_t row_chunk, row_tasks, col_chunk, col_tasks, outer, outer_chunk;
+  int64_t mc, row_tasks, col_chunk, col_tasks, outer, outer_chunk;
 };
 
 inline const char* at_element(const void* data, int64_t at, int32_t size) {
@@ -27,7 +27,7 @@ inline void copy_task(void* usr, size_t index) {
   int64_t task = static_cast<int64_t>(index);
   const int64_t col = task % job.col_tasks * job.col_chunk;
   task /= job.col_tasks;
-  const int64_t row = task % job.row_tasks * job.row_chunk;
+  const int64_t row = task % job.row_tasks * job.mc;
   const int64_t first = task / job.row_tasks * job.outer_chunk;
   const int64_t last = min(job.outer, first + job.outer_chunk);
   for (int64_t outer = first; outer < last; ++outer) {
@@ -38,7 +38,7 @@ inline void copy_task(void* usr, size_t index) {
       x += rest % job.dims[axis] * job.x_stride[axis];
       y += rest % job.dims[axis] * job.y_stride[axis];
     }
-    tile.rows = min(job.row_chunk, tile.rows - row);
+    tile.rows = min(job.mc, tile.rows - row);
     tile.cols = min(job.col_chunk, tile.cols - col);
     tile.x = at_element(tile.x, x, tile.size);
     tile.y = const_cast<char*>(at_element(tile.y, y, tile.size));
@@ -88,11 +88,11 @@ inline int64_t divide_copy(const Run& run, CopyJob& job) {
   const bool along = tile.x_col == 1 && tile.y_col == 1, turned = !along && tile.x_row == 1;
   const int64_t most_cols = along ? kGrain : turned ? 128 : kGrain / 16;
   job.col_chunk = tile.cols > 2 * most_cols ? most_cols : tile.cols;
-  job.row_chunk = min(tile.rows, ceil_div(max(grain / job.col_chunk, 1), 16) * 16);
-  const bool whole = job.row_chunk == tile.rows && job.col_chunk == tile.cols;
+  job.mc = min(tile.rows, ceil_div(max(grain / job.col_chunk, 1), 16) * 16);
+  const bool whole = job.mc == tile.rows && job.col_chunk == tile.cols;
   job.outer_chunk = whole ? max(grain / (tile.rows * tile.cols), 1) : 1;
   job.outer_chunk = ceil_div(job.outer, run.even(ceil_div(job.outer, job.outer_chunk), job.outer));
-  job.row_tasks = ceil_div(tile.rows, job.row_chunk);
+  job.row_tasks = ceil_div(tile.rows, job.mc);
   job.col_tasks = ceil_div(tile.cols, job.col_chunk);
   return ceil_div(job.outer, job.outer_chunk) * job.row_tasks * job.col_tasks;
 }

@@ -29,7 +29,7 @@ struct ElementwiseJob {
   int64_t strides[kMaxRank][kMaxChainViews];   // by axis, then view
   int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
   bool staged[kMaxChainViews], stages;         // by view; any
-  int64_t outer, outer_chunk, row_chunk, col_chunk;
+  int64_t outer, outer_chunk, mc, col_chunk;
   int64_t outer_tasks, row_tasks, col_tasks;
   bool by_lines;  // tasks of the same rows and columns are neighbours
 };
@@ -108,13 +108,13 @@ inline int64_t divide_work(const Run& run, ElementwiseJob& job) {
     const int64_t parts = run.even(ceil_div(job.cols, min(job.col_chunk, grain)), job.cols);
     job.col_chunk = min(job.cols, ceil_div(ceil_div(job.cols, parts), 16) * 16);
   }
-  job.row_chunk = min(job.rows, max(grain / job.col_chunk, 1));
+  job.mc = min(job.rows, max(grain / job.col_chunk, 1));
   if (inside)
-    job.row_chunk = ceil_div(job.rows, run.even(ceil_div(job.rows, job.row_chunk), job.rows));
-  const bool whole = job.row_chunk == job.rows && job.col_chunk == job.cols;
+    job.mc = ceil_div(job.rows, run.even(ceil_div(job.rows, job.mc), job.rows));
+  const bool whole = job.mc == job.rows && job.col_chunk == job.cols;
   job.outer_chunk = whole ? max(grain / (job.rows * job.cols), 1) : 1;
   job.outer_chunk = ceil_div(job.outer, run.even(ceil_div(job.outer, job.outer_chunk), job.outer));
-  job.row_tasks = ceil_div(job.rows, job.row_chunk);
+  job.row_tasks = ceil_div(job.rows, job.mc);
   job.col_tasks = ceil_div(job.cols, job.col_chunk);
   job.outer_tasks = ceil_div(job.outer, job.outer_chunk);
   return job.outer_tasks * job.row_tasks * job.col_tasks;
@@ -172,10 +172,10 @@ inline void elementwise_task(void* usr, size_t index) {
   const int64_t place = job.by_lines ? task / job.outer_tasks : task % inner;
   const int64_t first = (job.by_lines ? task % job.outer_tasks : task / inner) * job.outer_chunk;
   const int64_t col = place % job.col_tasks * job.col_chunk;
-  const int64_t row = place / job.col_tasks * job.row_chunk;
+  const int64_t row = place / job.col_tasks * job.mc;
   const int64_t last = min(job.outer, first + job.outer_chunk);
   tracea_chain_tile tile;
-  tile.rows = min(job.row_chunk, job.rows - row);
+  tile.rows = min(job.mc, job.rows - row);
   tile.cols = min(job.col_chunk, job.cols - col);
   char* data[kMaxChainViews];
   for (int64_t outer = first; outer < last; ++outer) {

@@ -16,13 +16,13 @@ constexpr int64_t kThinBlock = 64;           // and between columns where such r
 // Views before those of the epilogue: x, w, bias and, of integers, the scales of rows and columns.
 inline int32_t fixed_views(int64_t layout) { return layout == gemm_call::kLayoutInt16 ? 5 : 3; }
 
-inline Driver choose_driver(const Call& call, int64_t m) {
-  Driver driver = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
-  for (int32_t i = 0; i < call.driver_count; ++i) {
-    driver = call.drivers[i];
-    if (m <= driver.max_rows) break;
+inline GemmSchedule choose_gemm_schedule(const Call& call, int64_t m) {
+  GemmSchedule schedule = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
+  for (int32_t i = 0; i < call.schedule_count; ++i) {
+    schedule = call.gemm_schedules[i];
+    if (m <= schedule.max_rows) break;
   }
-  return driver;
+  return schedule;
 }
 
 // Blocks of k, each a multiple of 16 but the last; whole turns of split panels.
@@ -35,20 +35,20 @@ inline void divide_k(GemmJob& job, int64_t wanted) {
 
 // Columns, groups of them and chunks of rows: enough tasks for every processor, of rows first
 // enough to make use of a packed panel.
-inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) {
+inline void divide_work(GemmJob& job, const GemmSchedule& schedule, int64_t processors) {
   const int64_t widest = job.nv, panels = ceil_div(job.n, TRACEA_PANEL);
-  int64_t width = driver.tile_panels ? min(driver.tile_panels, widest) : widest;
+  int64_t width = schedule.nr_panels ? min(schedule.nr_panels, widest) : widest;
   constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
   const double work = static_cast<double>(job.m) * static_cast<double>(job.n) *
                       static_cast<double>(job.k);
   const int64_t wanted = processors > 1 && work >= kSmall ? 4 * processors : 1;
-  job.chunks = ceil_div(job.m, driver.row_chunk);
+  job.chunks = ceil_div(job.m, schedule.mc);
   const auto tasks = [&](int64_t group) {
     return job.items * job.chunks * ceil_div(ceil_div(panels, width), group);
   };
-  if (!driver.panel_group) {
+  if (!schedule.nc) {
     while (tasks(1) < wanted && job.m / (2 * job.chunks) >= 64) job.chunks *= 2;
-    while (!driver.tile_panels && tasks(1) < min(wanted, processors) && width > 1) --width;
+    while (!schedule.nr_panels && tasks(1) < min(wanted, processors) && width > 1) --width;
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
@@ -59,18 +59,18 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
   else if (job.w_exact) divide_k(job, kThinBlock), together = 16;
   else if (job.k_blocks > 1) together = 8;
   while (together > 1 && tasks(together) < wanted) together /= 2;
-  job.per_group = min(job.columns, driver.panel_group ? driver.panel_group : together);
+  job.per_group = min(job.columns, schedule.nc ? schedule.nc : together);
   job.per_task = 1;
   if (work < kSmall) {
     job.per_group = job.columns;
     job.per_task = max(1, static_cast<int64_t>(kSmall / max(static_cast<int64_t>(work), 1)));
   }
   job.groups = ceil_div(job.columns, job.per_group);
-  job.prefetch = driver.prefetch && !job.w_exact;
+  job.prefetch = schedule.prefetch && !job.w_exact;
 }
 
-inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
-  divide_work(job, driver, run.host.processors);
+inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
+  divide_work(job, schedule, run.host.processors);
   job.next_weights = run.next_weights;
   job.caller = pthread_self();
   job.streams = streams(job);
@@ -195,7 +195,7 @@ inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
     job.w_exact = (job.n == 1 || job.w_column == 1) && job.m <= kDotRows;
     job.packs = !job.w_exact;
   }
-  return run_tiles(run, job, choose_driver(call, job.m));
+  return run_tiles(run, job, choose_gemm_schedule(call, job.m));
 }
 
 }  // namespace tracea

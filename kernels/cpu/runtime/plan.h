@@ -11,7 +11,7 @@ namespace tracea {
 constexpr int64_t kMagic = 0x616563617274;
 constexpr int64_t kVersion = 5;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 512, kMaxOutputs = 64, kMaxSymbols = 64;
-constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
+constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxSchedules = 16;
 constexpr int kMaxLoops = 64, kMaxSteps = 1024;
 constexpr int kLoose = 16;  // the bit of an input's first axis above its rank
 
@@ -48,20 +48,20 @@ struct View {
   Expr offset;
   const Expr *dims, *strides;
 };
-struct Driver {
-  int32_t max_rows, tile_panels, row_chunk, panel_group, prefetch;
+struct GemmSchedule {
+  int32_t max_rows, nr_panels, mc, nc, prefetch;
 };
 struct ConvTiling {  // of a convolution of up to `max_images` images; 0 where the library chooses
   int32_t max_images, pixels, lines, part, bands, columns;
 };
 struct Call {
-  int32_t opcode, int_count, float_count, view_count, driver_count;
+  int32_t opcode, int_count, float_count, view_count, schedule_count;
   int32_t result_count;  // views it writes
   int32_t chain;  // index in the chain table, or -1
   const int64_t* ints;
   const double* floats;
   View* views;
-  const Driver* drivers;  // of products; null for
+  const Schedule* schedules;  // of products; null for
   const ConvTiling* tilings;  // convolutions, which have these
 
   const tracea_chain_type* chain_type() const {
@@ -123,7 +123,7 @@ class Reader {
   bool in_parallel_loop(int32_t call) const;
   void view(View* out, int32_t call);
   void call(Call* out, int32_t index);
-  const Driver* drivers(int32_t count);
+  const Schedule* schedules(int32_t count);
   const ConvTiling* tilings(int32_t count);
   void loops(Loop* out);
 
@@ -266,14 +266,14 @@ inline void Reader::view(View* out, int32_t call) {
     error_->fail("Call %d of the plan takes integers that other iterations may write.", call);
 }
 
-inline const Driver* Reader::drivers(int32_t count) {
-  Driver* items = array<Driver>(count);
+inline const GemmSchedule* Reader::gemm_schedules(int32_t count) {
+  GemmSchedule* items = array<GemmSchedule>(count);
   for (int32_t i = 0; items && i < count; ++i) {
-    items[i].max_rows = small(0, INT32_MAX, "driver's rows");
-    items[i].tile_panels = small(0, 64, "driver's panels");
-    items[i].row_chunk = small(1, 1 << 24, "driver's row chunk");
-    items[i].panel_group = small(0, 1 << 24, "driver's panel group");
-    items[i].prefetch = small(0, 1, "driver's prefetch");
+    items[i].max_rows = small(0, INT32_MAX, "schedule's rows");
+    items[i].nr_panels = small(0, 64, "schedule's nr_panels");
+    items[i].mc = small(1, 1 << 24, "schedule's mc");
+    items[i].nc = small(0, 1 << 24, "schedule's nc");
+    items[i].prefetch = small(0, 1, "schedule's prefetch");
   }
   return items;
 }
@@ -281,12 +281,12 @@ inline const Driver* Reader::drivers(int32_t count) {
 inline const ConvTiling* Reader::tilings(int32_t count) {
   ConvTiling* items = array<ConvTiling>(count);
   for (int32_t i = 0; items && i < count; ++i) {
-    items[i].max_images = small(0, INT32_MAX, "driver's images");
-    items[i].pixels = small(0, 64, "driver's pixels");
-    items[i].lines = small(0, 2, "driver's lines");
-    items[i].part = small(0, 1 << 24, "driver's part");
-    items[i].bands = small(0, 1 << 24, "driver's bands");
-    items[i].columns = small(0, 1 << 24, "driver's columns");
+    items[i].max_images = small(0, INT32_MAX, "schedule's images");
+    items[i].ow_tile = small(0, 64, "schedule's ow_tile");
+    items[i].oh_tile = small(0, 2, "schedule's oh_tile");
+    items[i].ic_block = small(0, 1 << 24, "schedule's ic_block");
+    items[i].h_tasks = small(0, 1 << 24, "schedule's h_tasks");
+    items[i].oc_chunk = small(0, 1 << 24, "schedule's oc_chunk");
   }
   return items;
 }
@@ -296,7 +296,7 @@ inline void Reader::call(Call* out, int32_t index) {
   out->int_count = small(0, kMaxParams, "number of ints");
   out->float_count = small(0, kMaxParams, "number of floats");
   out->view_count = small(0, kMaxViews, "number of views");
-  out->driver_count = small(0, kMaxDrivers, "number of drivers");
+  out->schedule_count = small(0, kMaxSchedules, "number of schedules");
   out->result_count = small(0, out->view_count, "number of results");
   const int64_t key = word(-1, INT64_MAX, "chain");
   out->chain = key < 0 ? -1 : find_chain(key);
@@ -316,8 +316,8 @@ inline void Reader::call(Call* out, int32_t index) {
   out->ints = ints;
   out->floats = floats;
   out->views = views;
-  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->tilings = tilings(out->driver_count);
-  else out->drivers = drivers(out->driver_count);
+  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->tilings = tilings(out->schedule_count);
+  else out->schedules = schedules(out->schedule_count);
   if (!error_->set) check_call(*out, *error_);
 }
 

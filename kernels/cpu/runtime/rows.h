@@ -1,4 +1,4 @@
-// Drivers that walk rows: norm and embedding.
+// Schedules that walk rows: norm and embedding.
 #pragma once
 #include "runtime/check.h"
 #include "runtime/run.h"

@@ -312,7 +312,7 @@ inline Call without_direct(const Call& call) {
   Call inner = call;
   const bool whole = call.opcode == kConvOrWinogradInt16;
   inner.opcode = whole ? kWinogradInt16 : call.opcode == kConvOrWinograd ? kWinograd : kWinogradBf16;
-  inner.views += 1 + whole, inner.view_count -= 1 + whole, inner.driver_count = 0;
+  inner.views += 1 + whole, inner.view_count -= 1 + whole, inner.schedule_count = 0;
   return inner;
 }
 

@@ -8,26 +8,26 @@ from typing import Any
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
 from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, wire
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.text import text_of
-from tracea_graph.kernels.program import Call, Driver, Program
+from tracea_graph.kernels.program import Call, Program, Schedule
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.problem import Case, Problem
 
-__all__ = ["SCHEDULES", "CpuSchedules"]
+__all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
 
 _UNKNOWN_CACHE = 32 << 20
 """Bytes assumed where the machine does not tell."""
 
 
-class CpuSchedules:
-    """Products have their work divided by a :class:`GemmDriver`, convolutions by a
-    :class:`ConvDriver`."""
+class CpuScheduleSpace:
+    """Products have their work divided by a :class:`GemmSchedule`, convolutions by a
+    :class:`ConvSchedule`."""
 
     tile = tuple(dict.fromkeys((*gemm.TILE, *conv.TILE)))
 
@@ -45,9 +45,9 @@ class CpuSchedules:
     def problem_of(self, program: Program, call: Call) -> Problem | None:
         """The problem a call poses: one that takes a schedule, as far as its sizes are known."""
         schedule = CALLS.of(call).schedule
-        if schedule is ConvDriver:
+        if schedule is ConvSchedule:
             return conv.convolution_of(program, call)
-        return gemm.product_of(call) if schedule is GemmDriver else None
+        return gemm.product_of(call) if schedule is GemmSchedule else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
         """JSON-ready values."""
@@ -57,28 +57,28 @@ class CpuSchedules:
         """The inverse of :meth:`problem_to_json`.  Raises KeyError, TypeError or ValueError."""
         return wire.problem_from_json(data)
 
-    def driver_from_json(self, data: Mapping[str, Any]) -> Driver:
-        """A driver from its numbers by name.  Raises KeyError, TypeError or ValueError."""
-        kind = GemmDriver if "max_rows" in data else ConvDriver
+    def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
+        """A schedule from its numbers by name.  Raises KeyError, TypeError or ValueError."""
+        kind = GemmSchedule if "max_rows" in data else ConvSchedule
         return kind(**{str(name): int(value) for name, value in dict(data).items()})
 
     def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
-        """Every driver worth telling apart, the default's numbers first on every axis."""
+        """Every schedule worth telling apart, the default's numbers first on every axis."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.space_of(case, level)
         return gemm_space.space_of(case, level, on)
 
-    def driver(self, case: Case, config: Config) -> Driver:
-        """A configuration of the space as a driver."""
+    def schedule(self, case: Case, config: Config) -> Schedule:
+        """A configuration of the space as a schedule."""
         if isinstance(case.problem, ConvProblem):
-            return conv_space.driver_of(case, config)
-        return gemm_space.driver_of(case, config)
+            return conv_space.schedule_of(case, config)
+        return gemm_space.schedule_of(case, config)
 
-    def modelled_us(self, case: Case, driver: Driver, level: str, threads: int) -> float:
+    def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
         """Predicted µs of one call on ``threads`` cores, weights cold."""
         if isinstance(case.problem, ConvProblem):
-            return conv_space.modelled_us(case, driver, level, threads)
-        return gemm_space.modelled_us(case, driver, level, threads)
+            return conv_space.modelled_us(case, schedule, level, threads)
+        return gemm_space.modelled_us(case, schedule, level, threads)
 
     def read_us(self, size: float) -> float:
         """Predicted µs to read so many cold bytes."""
@@ -88,9 +88,9 @@ class CpuSchedules:
         """A digest of all text the measured code is made of."""
         return text_of(_own(problem), level)
 
-    def bench(self, problem: Problem, drivers: tuple[Driver, ...] = ()) -> Program:
-        """The problem alone under these drivers; see ``bench_program``."""
-        return bench_program(_own(problem), drivers)
+    def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
+        """The problem alone under these schedules; see ``bench_program``."""
+        return bench_program(_own(problem), schedules)
 
 
 def _own(problem: Problem) -> GemmProblem | ConvProblem:
@@ -98,4 +98,4 @@ def _own(problem: Problem) -> GemmProblem | ConvProblem:
     return problem
 
 
-SCHEDULES = CpuSchedules()
+SCHEDULE_SPACE = CpuScheduleSpace()

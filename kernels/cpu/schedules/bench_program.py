@@ -14,16 +14,16 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.cpu.schedules.conv import Box, ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
-from tracea_graph.kernels.program import Buffer, Call, Driver, Program, Temp, View
+from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 
 __all__ = ["bench_program", "weight_of"]
 
 
-def bench_program(problem: GemmProblem | ConvProblem, drivers: tuple[Driver, ...]) -> Program:
-    """The problem alone, under these drivers."""
+def bench_program(problem: GemmProblem | ConvProblem, schedules: tuple[Schedule, ...]) -> Program:
+    """The problem alone, under these schedules."""
     if isinstance(problem, ConvProblem):
-        return _convolution(problem, drivers)
-    return _product(problem, drivers)
+        return _convolution(problem, schedules)
+    return _product(problem, schedules)
 
 
 def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
@@ -56,7 +56,7 @@ def _results(problem: GemmProblem, rows: Extent) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(dtype, (rows, problem.n)) for dtype in types)
 
 
-def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
+def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
     k, n = problem.k, problem.n
     inputs = [TensorSpec(DType.F32, ("m", k)), weight_of(problem)]
     views: list[View | None] = [_dense(i, s.shape or ()) for i, s in enumerate(inputs)]
@@ -88,7 +88,7 @@ def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
         CALLS.make(
             "gemm", problem.multiplies, x=x, w=weight, bias=bias, **scales, inputs=extras,
             y=results, layout=problem.layout, parts=len(problem.parts) or 1,
-            chain=problem.epilogue, drivers=drivers,
+            chain=problem.epilogue, schedules=schedules,
         )
     )  # fmt: skip
     return Program(tuple(inputs), tuple(outputs), {"m": (0, 0)}, tuple(temps), tuple(calls))
@@ -126,7 +126,7 @@ def _dense(index: int, dims: tuple[Extent, ...]) -> View:
     return View(Buffer("input", index), dims, tuple(strides))
 
 
-def _convolution(problem: ConvProblem, drivers: tuple[Driver, ...]) -> Program:
+def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Program:
     """Operands lie as in the model, each in an input of its own."""
     inputs, temps, calls = list[TensorSpec](), list[Temp](), list[Call]()
     boxes = [problem.x, problem.add, *problem.extras]
@@ -167,7 +167,7 @@ def _convolution(problem: ConvProblem, drivers: tuple[Driver, ...]) -> Program:
         CALLS.make(
             problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add, inputs=extras,
             y=View(output, ("m", *y.dims), y.strides), **problem.attributes,
-            chain=problem.epilogue, drivers=drivers,
+            chain=problem.epilogue, schedules=schedules,
         )
     )  # fmt: skip
     return Program(tuple(inputs), (result,), {"m": (0, 0)}, tuple(temps), tuple(calls))

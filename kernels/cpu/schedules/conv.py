@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, Extent
-from tracea_graph.kernels.cpu.drivers import ConvDriver
-from tracea_graph.kernels.program import Attributes, Call, Driver, Program, View
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
+from tracea_graph.kernels.program import Attributes, Call, Program, Schedule, View
 from tracea_graph.ops.chain import Chain
 
 __all__ = ["BLOCK", "TILE", "Box", "ConvProblem", "convolution_of"]
@@ -18,9 +18,9 @@ __all__ = ["BLOCK", "TILE", "Box", "ConvProblem", "convolution_of"]
 BLOCK = 16
 """Channels of a block."""
 TILE: Mapping[str, str] = MappingProxyType(
-    {name: name for name in ("pixels", "lines", "part", "bands", "columns")}
+    {name: name for name in ("ow_tile", "oh_tile", "ic_block", "h_tasks", "oc_chunk")}
 )
-"""What a hint's tile may say, and the names of a driver for it."""
+"""What a hint's tile may say, and the names of a schedule for it."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class ConvProblem:
         return prod(self.weights) * (2 if self.in_bf16 else 4)
 
     @property
-    def defaults(self) -> tuple[Driver, ...]:
-        """One driver for any number of images: the library's own choice."""
-        return (ConvDriver(),)
+    def defaults(self) -> tuple[Schedule, ...]:
+        """One schedule for any number of images: the library's own choice."""
+        return (ConvSchedule(),)
 
     @property
     def typical_rows(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """The search space of convolutions: how the library cuts them, and what a cut costs.
 
-A driver counts by what it comes to, as with products.
+A schedule counts by what it comes to, as with products.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.schedules.conv import BLOCK, ConvProblem
 from tracea_graph.kernels.cpu.schedules.core import (
     DRAM_GBS,
@@ -25,18 +25,18 @@ from tracea_graph.kernels.cpu.schedules.core import (
     vectors_of,
 )
 from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.problem import Case
 
-__all__ = ["Cut", "divide", "driver_of", "modelled_us", "space_of"]
+__all__ = ["Cut", "divide", "modelled_us", "schedule_of", "space_of"]
 
 _BANDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _COLUMNS = (1, 2, 4, 8)
 _PARTS = (1, 2, 4, 8, 16, 32)
 _NARROWER = 4
 """Tiles narrower than the variant's to try, by one output each."""
-_SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1})
+_SEEDS = ({"h_tasks": 1}, {"oc_chunk": 1}, {"h_tasks": 4}, {"h_tasks": 1, "oc_chunk": 1})
 """Coarse and fine cuts: one of them is right wherever the rule is wrong."""
 
 _BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
@@ -47,7 +47,7 @@ _SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
 
 @dataclass(frozen=True)
 class Cut:
-    """What a driver comes to: lines and outputs of the widest tile, tiles of an image, input
+    """What a schedule comes to: lines and outputs of the widest tile, tiles of an image, input
     blocks summed at once, bands of an image, columns, and those of a task.
 
     Of Winograd's, ``tiles`` are rows of tiles; one band is shared by all threads.
@@ -67,51 +67,53 @@ class Cut:
 
 
 def space_of(case: Case, isa: str) -> SearchSpace:
-    """Every driver worth telling apart, the library's choice first; each cut once."""
+    """Every schedule worth telling apart, the library's choice first; each cut once."""
     problem = _convolution(case)
     bands = [b for b in _BANDS if b <= _tile_rows(problem)]
-    space = SearchSpace().axis("bands", (0, *bands))
+    space = SearchSpace().axis("h_tasks", (0, *bands))
     if not problem.winograd:
         pixels, nv = _tile(problem, isa)
         narrower = [p for p in range(pixels - 1, pixels - 1 - _NARROWER, -1) if p > 0]
         blocks, columns = problem.weights[1], -(-problem.y.dims[0] // nv)
         space = (
-            space.axis("columns", (0, *(c for c in _COLUMNS if c <= columns)))
-            .axis("pixels", (0, *narrower))
-            .axis("lines", (0, 1))
-            .axis("part", (0, *(p for p in _PARTS if p < blocks), blocks))
+            space.axis("oc_chunk", (0, *(c for c in _COLUMNS if c <= columns)))
+            .axis("ow_tile", (0, *narrower))
+            .axis("oh_tile", (0, 1))
+            .axis("ic_block", (0, *(p for p in _PARTS if p < blocks), blocks))
         )
     for seed in _SEEDS:
         if seed.keys() <= dict(space.axes).keys():
             space = space.seed(**seed)
-    return space.once(lambda config: divide(case, driver_of(case, config), isa))
+    return space.once(lambda config: divide(case, schedule_of(case, config), isa))
 
 
-def driver_of(case: Case, config: Config) -> ConvDriver:
-    """A configuration as a driver for any number of images."""
-    return ConvDriver(**config)
+def schedule_of(case: Case, config: Config) -> ConvSchedule:
+    """A configuration as a schedule for any number of images."""
+    return ConvSchedule(**config)
 
 
-def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_processors()) -> Cut:
-    """How the library cuts a case under a driver on a machine of so many processors.
+def divide(
+    case: Case, schedule: ConvSchedule, isa: str, processors: int = usable_processors()
+) -> Cut:
+    """How the library cuts a case under a schedule on a machine of so many processors.
 
     ``divide_conv`` of ``runtime/conv_tiling.h`` and ``run_winograd`` of ``runtime/winograd.h``.
     """
     problem = _convolution(case)
     if problem.winograd:
-        return _winograd_cut(problem, driver)
+        return _winograd_cut(problem, schedule)
     most_pixels, nv = _tile(problem, isa)
     height, width = _lines(problem)
     small = _brief(problem, isa)
-    widest = min(driver.pixels or most_pixels // (2 if small else 1), most_pixels)
+    widest = min(schedule.ow_tile or most_pixels // (2 if small else 1), most_pixels)
     nv = 1 if small and problem.in_bf16 else nv
-    lines = 2 if width <= most_pixels // 2 and height > 1 and driver.lines != 1 else 1
+    lines = 2 if width <= most_pixels // 2 and height > 1 and schedule.oh_tile != 1 else 1
     across, units = -(-width // widest), -(-height // lines)
     blocks, per_group = problem.weights[1], problem.y.dims[0] // problem.groups
     columns = problem.groups * -(-per_group // nv)
     w_block = prod(problem.weights[2:]) // (2 if problem.in_bf16 else 1)  # in floats
     parts = max(1, _PANEL_BYTES // (w_block * nv * 4))
-    part = min(driver.part, blocks) if driver.part else parts
+    part = min(schedule.ic_block, blocks) if schedule.ic_block else parts
     part = -(-blocks // -(-blocks // part))
     if problem.y.dtype == "BF16":
         part = blocks
@@ -123,7 +125,7 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     bands = max(1, min(bands, tiles // 4))
     if bands >= processors:
         bands = min(tiles, -(-bands // processors) * processors)
-    bands = min(driver.bands, tiles) if driver.bands else bands
+    bands = min(schedule.h_tasks, tiles) if schedule.h_tasks else bands
     work = float(tiles) * widest * weights / 4
     wanted = min(_TASKS_EACH * processors, int(work / _TASK_WORK))
     busy = wanted >= processors  # as many tasks for each, then
@@ -131,7 +133,7 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
         wanted = -(-wanted // processors) * processors
     own = processors > 1 and case.rows % processors > 0 and tiles >= processors
     own = own and work >= _SHARED_WORK and (units == 1 or tiles >= 3 * processors)
-    if own and weights < _NEARER * inside and not driver.bands and not driver.columns:
+    if own and weights < _NEARER * inside and not schedule.h_tasks and not schedule.oc_chunk:
         if units == 1:  # as many tiles for each thread
             across = min(width, -(-across // processors) * processors)
         bands = min(units * across, -(-bands // processors) * processors)
@@ -143,19 +145,19 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     while busy and wide < columns and shared * wide % processors:
         wide += 1
     per_task = -(-columns // max(1, min(wide, columns)))
-    per_task = min(driver.columns, columns) if driver.columns else per_task
+    per_task = min(schedule.oc_chunk, columns) if schedule.oc_chunk else per_task
     chunks = -(-columns // per_task)
     tasks = case.rows * bands * chunks
-    if not driver.bands and tasks < min(wanted, 2 * processors):
+    if not schedule.h_tasks and tasks < min(wanted, 2 * processors):
         bands = max(bands, min(tiles, -(-wanted // (case.rows * chunks))))
     return Cut(lines, -(-width // across), tiles, part, bands, columns, per_task)
 
 
-def _winograd_cut(problem: ConvProblem, driver: ConvDriver) -> Cut:
+def _winograd_cut(problem: ConvProblem, schedule: ConvSchedule) -> Cut:
     rows = _tile_rows(problem)
     row_bytes = _buffer_bytes(problem) // rows
-    if driver.bands:
-        bands = min(driver.bands, rows)
+    if schedule.h_tasks:
+        bands = min(schedule.h_tasks, rows)
     elif problem.weight_bytes > row_bytes * rows:
         bands = 1
     else:
@@ -219,14 +221,14 @@ def _step(problem: ConvProblem) -> int:
 # ---- the cost model --------------------------------------------------------------------
 
 
-def modelled_us(case: Case, driver: Driver, isa: str, threads: int) -> float:
+def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
     """Predicted µs of one convolution on ``threads`` cores, filters cold.
 
     The slowest thread's share of the compute time, with what of the transfers it does not hide,
     plus reading filters again for every further band and the input for every further column.
     """
-    assert isinstance(driver, ConvDriver)
-    problem, work = _convolution(case), divide(case, driver, isa)
+    assert isinstance(schedule, ConvSchedule)
+    problem, work = _convolution(case), divide(case, schedule, isa)
     if problem.winograd:
         return _winograd_us(case, problem, work, isa, threads)
     tasks = case.rows * work.bands * work.chunks

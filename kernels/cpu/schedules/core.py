@@ -1,4 +1,4 @@
-"""One core as the models that rank drivers see it: a usual one, for they only rank."""
+"""One core as the models that rank schedules see it: a usual one, for they only rank."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.kernels.cpu.calls import CALLS, GEMM_DTYPES
-from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.panels import PANEL
-from tracea_graph.kernels.program import Call, Driver, View
+from tracea_graph.kernels.program import Call, Schedule, View
 from tracea_graph.ops.chain import Chain
 
 __all__ = ["IN_PAIRS", "PRODUCTS", "TILE", "TYPICAL_ROWS", "GemmProblem", "product_of"]
@@ -21,12 +21,10 @@ PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
 """Kernels whose division of the work a plan may choose."""
 TYPICAL_ROWS = (1, 16, 128, 1024)
 """The row count that stands for each row class that nobody asked for."""
-TILE: Mapping[str, str] = MappingProxyType(
-    {"panels": "tile_panels", "rows": "row_chunk", "columns": "panel_group"}
-)
-"""What a hint's tile may say, and the names of a driver for it."""
+TILE: Mapping[str, str] = MappingProxyType({"panels": "nr_panels", "rows": "mc", "columns": "nc"})
+"""What a hint's tile may say, and the names of a schedule for it."""
 _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
-"""Weights ``[N, K]`` are read by rows, where drivers have no say."""
+"""Weights ``[N, K]`` are read by rows, where schedules have no say."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,9 @@ class GemmProblem:
         return (2 if self.layout in IN_PAIRS else 4) * self.k * width
 
     @property
-    def defaults(self) -> tuple[Driver, ...]:
-        """The driver of each class of row counts."""
-        return DRIVERS
+    def defaults(self) -> tuple[Schedule, ...]:
+        """The schedule of each class of row counts."""
+        return GEMM_SCHEDULES
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
@@ -122,7 +120,7 @@ class GemmProblem:
 
 
 def product_of(call: Call) -> GemmProblem | None:
-    """The product of a call, or None where drivers have no say.
+    """The product of a call, or None where schedules have no say.
 
     Those are weights stored ``[N, K]``, batches, operands that lie transposed, and
     weights that are computed.

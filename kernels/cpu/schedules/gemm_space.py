@@ -1,7 +1,6 @@
 """The search space of matrix products: how the library divides their work, and what that costs.
 
-A driver counts by what it comes to: two drivers that cut a case into the same tasks of the same
-tiles are one candidate.
+Two schedules that divide a case into the same tasks of the same tiles are one candidate.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.core import (
     DRAM_GBS,
     FMA_LATENCY,
@@ -24,21 +23,21 @@ from tracea_graph.kernels.cpu.schedules.core import (
 )
 from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.problem import Case, default_of, row_class
 
-__all__ = ["SEEDS", "Division", "divide", "driver_of", "modelled_us", "space_of"]
+__all__ = ["SEEDS", "Division", "divide", "modelled_us", "schedule_of", "space_of"]
 
-ROW_CHUNKS = (32, 64, 96, 128, 192, 256, 384, 512)
+MCS = (32, 64, 96, 128, 192, 256, 384, 512)
 """Rows per task to try besides the default's; rounded to whole register tiles."""
-PANEL_GROUPS = (1, 2, 4, 8, 16, 32)
+NCS = (1, 2, 4, 8, 16, 32)
 
 SEEDS: tuple[tuple[Config, ...], ...] = (
-    ({"panel_group": 8, "prefetch": 0},),
-    ({"panel_group": 1}, {"tile_panels": 2, "panel_group": 4}),
-    ({"row_chunk": 64}, {"panel_group": 4, "row_chunk": 128}),
-    ({"row_chunk": 64},),
+    ({"nc": 8, "prefetch": 0},),
+    ({"nc": 1}, {"nr_panels": 2, "nc": 4}),
+    ({"mc": 64}, {"nc": 4, "mc": 128}),
+    ({"mc": 64},),
 )
 """Per row class, what won before on some machine: measured first."""
 
@@ -51,7 +50,7 @@ task, floats that stay near."""
 
 @dataclass(frozen=True)
 class Division:
-    """What a driver comes to: register-tile columns, columns per task, row chunks, prefetching."""
+    """Tasks of a schedule: register-tile columns, columns per task, row chunks, prefetching."""
 
     columns: int
     per_group: int
@@ -64,34 +63,34 @@ class Division:
 
 
 def divide(
-    case: Case, driver: GemmDriver, isa: str, processors: int = usable_processors()
+    case: Case, schedule: GemmSchedule, isa: str, processors: int = usable_processors()
 ) -> Division:
-    """How the library divides the work of a case under a driver (``divide_work`` in
+    """How the library divides the work of a case under a schedule (``divide_work`` in
     ``runtime/gemm.h``) on a machine of so many processors."""
     problem, rows = _product(case), case.rows
     widest = _tile(problem, isa)[1]
     panels, plain = -(-problem.n // PANEL), problem.layout == "kn"
-    width = min(driver.tile_panels or widest, widest)
+    width = min(schedule.nr_panels or widest, widest)
     small = rows * problem.n * _steps(problem) < _SMALL
     wanted = _TASKS_EACH * processors if processors > 1 and not small else 1
-    chunks = -(-rows // driver.row_chunk)
+    chunks = -(-rows // schedule.mc)
 
     def tasks(group: int) -> int:
         return chunks * math.ceil(math.ceil(panels / width) / group)
 
-    if not driver.panel_group:
+    if not schedule.nc:
         while tasks(1) < wanted and rows // (2 * chunks) >= _LEAST_ROWS:
             chunks *= 2
-        while not driver.tile_panels and tasks(1) < min(wanted, processors) and width > 1:
+        while not schedule.nr_panels and tasks(1) < min(wanted, processors) and width > 1:
             width -= 1
     columns = -(-panels // width)
     together = _together(case, columns, width)
     while together > 1 and tasks(together) < wanted:
         together //= 2
-    group = min(driver.panel_group or together, columns)
+    group = min(schedule.nc or together, columns)
     if small:
         group = columns
-    prefetch = bool(driver.prefetch) and not plain and columns > 1
+    prefetch = bool(schedule.prefetch) and not plain and columns > 1
     return Division(columns, group, chunks, prefetch)
 
 
@@ -108,40 +107,40 @@ def _together(case: Case, columns: int, width: int) -> int:
 
 
 def space_of(case: Case, isa: str, on: Architecture | None = None) -> SearchSpace:
-    """Every driver worth telling apart, the default first; each division of the work once.
+    """Every schedule worth telling apart, the default first; each division of the work once.
 
     Seeds are what won before, and the rows per task that suit the architecture.
     """
     mr, widest = _tile(_product(case), isa)
     default, large = default_of(case), case.rows >= _LEAST_ROWS
-    assert isinstance(default, GemmDriver)
+    assert isinstance(default, GemmSchedule)
     heroes = [h["rows"] // mr * mr for h in on.heroes["square"] if "rows" in h] if on else []
-    chunks = [default.row_chunk, *(r // mr * mr for r in (*ROW_CHUNKS, *heroes))]
+    chunks = [default.mc, *(r // mr * mr for r in (*MCS, *heroes))]
     space = (
         SearchSpace()
-        .axis("tile_panels", (0, *range(1, widest)))
-        .axis("row_chunk", [c for c in chunks if c])
-        .axis("panel_group", (0, *PANEL_GROUPS))
+        .axis("nr_panels", (0, *range(1, widest)))
+        .axis("mc", [c for c in chunks if c])
+        .axis("nc", (0, *NCS))
         .axis("prefetch", (default.prefetch, 1 - default.prefetch))
-        .once(lambda config: divide(case, driver_of(case, config), isa))
+        .once(lambda config: divide(case, schedule_of(case, config), isa))
     )
     for seed in SEEDS[row_class(case.problem, case.rows)]:
         space = space.seed(**{**seed, **_whole_tiles(seed, mr)})
     for rows in heroes if large else ():
-        space = space.seed(row_chunk=rows)
+        space = space.seed(mc=rows)
     return space
 
 
 def _whole_tiles(seed: Config, mr: int) -> Config:
-    rows = seed.get("row_chunk", 0)
-    return {"row_chunk": rows // mr * mr} if rows else {}
+    rows = seed.get("mc", 0)
+    return {"mc": rows // mr * mr} if rows else {}
 
 
-def driver_of(case: Case, config: Config) -> GemmDriver:
-    """A configuration as a driver of the case's row class."""
+def schedule_of(case: Case, config: Config) -> GemmSchedule:
+    """A configuration as a schedule of the case's row class."""
     default = default_of(case)
-    assert isinstance(default, GemmDriver)
-    return GemmDriver(default.max_rows, **config)
+    assert isinstance(default, GemmSchedule)
+    return GemmSchedule(default.max_rows, **config)
 
 
 # ---- the cost model --------------------------------------------------------------------
@@ -154,14 +153,14 @@ _LARGEST_TILE, _MATRIX_PACE = 16, 8
 multiply while one unit multiplies one."""
 
 
-def modelled_us(case: Case, driver: Driver, isa: str, threads: int) -> float:
+def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
     """Predicted µs of one product on ``threads`` cores, weights cold.
 
     The slowest thread's share of the compute time, with what of the weights' transfer it does
     not hide, plus reading the weights again for each further row chunk.
     """
-    assert isinstance(driver, GemmDriver)
-    work, problem = divide(case, driver, isa), _product(case)
+    assert isinstance(schedule, GemmSchedule)
+    work, problem = divide(case, schedule, isa), _product(case)
     share = math.ceil(work.tasks / threads) / work.tasks
     compute = _compute_us(case, work, isa) * share
     memory = problem.weight_bytes / DRAM_GBS * 1e-3 * max(share, 0.5)

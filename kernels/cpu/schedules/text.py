@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.toolchain.cache import digest
@@ -42,7 +42,7 @@ def text_of(problem: GemmProblem | ConvProblem, level: str) -> str:
 def _sources(kernel: str, level: str) -> str:
     """A digest of a kernel's text and the runtime's around it."""
     folder = Path(emitter.__file__).resolve().parent
-    globs = (*_RUNTIME, *(_CONVOLUTIONS if CALLS[kernel].schedule is ConvDriver else _PRODUCTS))
+    globs = (*_RUNTIME, *(_CONVOLUTIONS if CALLS[kernel].schedule is ConvSchedule else _PRODUCTS))
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
     sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].needs)]
     words = (word for source in sources for word in (source.text, *source.flags))

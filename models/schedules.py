@@ -1,6 +1,6 @@
-"""How good the first driver is: ``python -m models.drivers MODEL.onnx… -o FILE.json``.
+"""How good the first schedule is: ``python -m models.schedules MODEL.onnx… -o FILE.json``.
 
-For every distinct product and convolution of the models, the driver it has untuned is raced
+For every distinct product and convolution of the models, the schedule it has untuned is raced
 against its best challengers (``tuning.candidates``), weights cold, at each of ``--threads``.  A
 row is
 
@@ -27,7 +27,7 @@ from tracea_graph import Options
 from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
-from tracea_graph.kernels.cpu.schedules import SCHEDULES
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.onnx_io import load
 from tracea_graph.options import OPTIONS, values
 from tracea_graph.passes import WEIGHED
@@ -51,7 +51,7 @@ def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mappin
         bound = bindings(model.graph, (), model.inputs)[0][0].symbols
         planner = Planner(model.graph, options, bound)
         assembly, _ = planner.assembled(planner.plan)
-        for job in jobs_of(assembly.workloads([bound]), SCHEDULES, isa, (1,)):
+        for job in jobs_of(assembly.workloads([bound]), SCHEDULE_SPACE, isa, (1,)):
             if job.asked:
                 told = digest(json.dumps(job.case.problem.key, default=str))[:6]
                 found[f"{job.case.problem} [{told}] {job.case.rows}"] = job.case
@@ -62,15 +62,15 @@ def _race(
     case: Case, stand: Stand, isa: str, threads: Sequence[int], limit: int
 ) -> list[tuple[list[Any], float]]:
     first, found = default_of(case), []
-    for driver in candidates(case, SCHEDULES, isa, threads, limit):
+    for schedule in candidates(case, SCHEDULE_SPACE, isa, threads, limit):
         try:
-            races = [stand.race(case, first, driver, t, _PAIRS, _SECONDS) for t in threads]
+            races = [stand.race(case, first, schedule, t, _PAIRS, _SECONDS) for t in threads]
         except WorkerError as error:
-            print(f"{case}: {driver}: {error}")
+            print(f"{case}: {schedule}: {error}")
             continue
         gains = [math.log(min(race.a_ms) / min(race.b_ms)) for race in races]
         gain = math.exp(sum(gains) / len(gains))
-        found.append((list(dataclasses.astuple(driver)), round(gain, 3)))
+        found.append((list(dataclasses.astuple(schedule)), round(gain, 3)))
     return found
 
 
@@ -82,7 +82,7 @@ def _summary(rows: Sequence[Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Race what is not in the file yet."""
-    parser = argparse.ArgumentParser(prog="python -m models.drivers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m models.schedules", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")

@@ -11,20 +11,20 @@ from typing import Any, ClassVar
 import pytest
 
 from tracea_graph.check.timing import Race
-from tracea_graph.kernels.program import Attributes, Call, Driver, Program
+from tracea_graph.kernels.program import Attributes, Call, Program, Schedule
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning import (
     Case,
     Problem,
-    Schedules,
+    ScheduleSpace,
     Tuned,
     Tuner,
     TuningCache,
     Workload,
     problems_of,
     tables,
-    with_drivers,
+    with_schedules,
 )
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from
 from tracea_graph.tuning.telemetry import Telemetry, read_rows
@@ -32,7 +32,7 @@ from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 
 @dataclass(frozen=True)
-class Width(Driver):
+class Width(Schedule):
     """How many numbers are added at once."""
 
     most: int = 1 << 30
@@ -46,7 +46,7 @@ class Sum:
     n: int
     dtype: ClassVar[str] = "f32"
     epilogue: ClassVar[Chain | None] = None
-    defaults: ClassVar[tuple[Driver, ...]] = (Width(),)
+    defaults: ClassVar[tuple[Schedule, ...]] = (Width(),)
     typical_rows: ClassVar[tuple[int, ...]] = ()
     unit: ClassVar[str] = "line"
     reuses_weights: ClassVar[bool] = False
@@ -76,7 +76,7 @@ class Sum:
 
 
 class Sums:
-    """Schedules of sums: wider is faster, says the model."""
+    """ScheduleSpace of sums: wider is faster, says the model."""
 
     cache_bytes = 1 << 20
     tile = ("lanes",)
@@ -91,17 +91,17 @@ class Sums:
     def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
         return Sum(int(data["n"]))
 
-    def driver_from_json(self, data: Mapping[str, Any]) -> Driver:
+    def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
         return Width(int(data["most"]), int(data["width"]))
 
     def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
         return SearchSpace().axis("width", (4, 1, 2, 8, 16))
 
-    def driver(self, case: Case, config: Config) -> Driver:
+    def schedule(self, case: Case, config: Config) -> Schedule:
         return Width(width=config["width"])
 
-    def modelled_us(self, case: Case, driver: Driver, level: str, threads: int) -> float:
-        return case.flops / asdict(driver)["width"]
+    def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
+        return case.flops / asdict(schedule)["width"]
 
     def read_us(self, size: float) -> float:
         return size * 1e-3
@@ -109,11 +109,11 @@ class Sums:
     def text_of(self, problem: Problem, level: str) -> str:
         return "v1"
 
-    def bench(self, problem: Problem, drivers: tuple[Driver, ...] = ()) -> Program:
+    def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
         raise AssertionError("nothing is built here")
 
 
-SCHEDULES: Schedules = Sums()
+SCHEDULE_SPACE: ScheduleSpace = Sums()
 CASE = Case(Sum(64), 100)
 LOADS = (Workload(CASE.problem, 2, (100,)),)
 
@@ -122,7 +122,7 @@ class Stand:
     """A machine where eight at once are fastest, whatever the model says."""
 
     def race(
-        self, case: Case, a: Driver, b: Driver, threads: int, pairs: int, seconds: float
+        self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
     ) -> Race:
         return Race((1.3,) * pairs, (1.0 if b == Width(width=8) else 1.31,) * pairs)
 
@@ -139,19 +139,21 @@ def cache(tmp_path: Path) -> Iterator[TuningCache]:
 
 
 def run(cache: TuningCache, budget: float, **more: Any) -> list[Tuned]:
-    made = Tuner(cache, stand, schedules=SCHEDULES, level="l", threads=(1,), facts={}, **more)
+    made = Tuner(
+        cache, stand, schedule_space=SCHEDULE_SPACE, level="l", threads=(1,), facts={}, **more
+    )
     return made.run(LOADS, budget)
 
 
-def test_the_fastest_driver_is_found_and_remembered(cache: TuningCache, tmp_path: Path) -> None:
+def test_the_fastest_schedule_is_found_and_remembered(cache: TuningCache, tmp_path: Path) -> None:
     with Telemetry(tmp_path, "toy") as telemetry:
         (found,) = run(cache, 1e6, listen=telemetry)
-    assert (found.driver, found.source) == (Width(width=8), "measured")
+    assert (found.schedule, found.source) == (Width(width=8), "measured")
     rows = read_rows(telemetry.path)
     assert {row["region"] for row in rows} == {"sum of 64, 100 lines"}
     assert {row["config"]["width"] for row in rows if row["what"] == "trial"} == {1, 2, 8, 16}
     (again,) = run(cache, 0.0)
-    assert (again.driver, again.source) == (found.driver, "cache")
+    assert (again.schedule, again.source) == (found.schedule, "cache")
     assert tables([again]) == {CASE.problem: (Width(width=8),)}
 
 
@@ -161,17 +163,17 @@ def test_its_words_are_those_of_hints(cache: TuningCache) -> None:
     assert hint == {
         "match": "sum of 64", "rows": 100, "tile": {"lanes": 2}, "epilogue": "plain"
     }  # fmt: skip
-    found = hints_from([hint], SCHEDULES.tile)
-    assert hinted(found, CASE) == tuned.driver and hinted(found, Case(CASE.problem, 1)) is None
+    found = hints_from([hint], SCHEDULE_SPACE.tile)
+    assert hinted(found, CASE) == tuned.schedule and hinted(found, Case(CASE.problem, 1)) is None
     (pinned,) = run(cache, 1e6, pin=lambda case: hinted(found, case))
-    assert (pinned.driver, pinned.source) == (tuned.driver, "hint")
+    assert (pinned.schedule, pinned.source) == (tuned.schedule, "hint")
 
 
-def test_cases_travel_and_drivers_reach_their_calls() -> None:
-    assert case_from_json(case_to_json(CASE, SCHEDULES), SCHEDULES) == CASE
+def test_cases_travel_and_schedules_reach_their_calls() -> None:
+    assert case_from_json(case_to_json(CASE, SCHEDULE_SPACE), SCHEDULE_SPACE) == CASE
     calls = tuple(Call(op, "f32", (), Attributes([("n", 64)])) for op in ("sum", "other"))
     program = Program((), (), {}, (), calls)
-    (load,) = problems_of([(program, ())], SCHEDULES.problem_of)
+    (load,) = problems_of([(program, ())], SCHEDULE_SPACE.problem_of)
     assert load == Workload(CASE.problem)
-    tuned = with_drivers(program, SCHEDULES.problem_of, {CASE.problem: (Width(width=8),)})
-    assert [call.drivers for call in tuned.calls] == [(Width(width=8),), ()]
+    tuned = with_schedules(program, SCHEDULE_SPACE.problem_of, {CASE.problem: (Width(width=8),)})
+    assert [call.schedules for call in tuned.calls] == [(Width(width=8),), ()]

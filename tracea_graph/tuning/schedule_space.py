@@ -1,6 +1,6 @@
 """What the tuner asks of a backend: which problems its calls pose, and how they can be scheduled.
 
-A backend that has nothing to choose has no :class:`Schedules`.
+A backend that has nothing to choose has no :class:`ScheduleSpace`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tracea_graph.config import Environment
-from tracea_graph.kernels.program import Call, Driver, OpType, Program
+from tracea_graph.kernels.program import Call, OpType, Program, Schedule
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.toolchain import Library
 from tracea_graph.tuning.problem import Case, Problem
 
-__all__ = ["Builder", "Schedules", "Tunable"]
+__all__ = ["Builder", "ScheduleSpace", "Tunable"]
 
 
-class Schedules(Protocol):
+class ScheduleSpace(Protocol):
     """The problems of a backend's calls, and what the tuner has to know of each.
 
     ``level`` is the highest one that is tuned for.  What a ``from_json`` reads raises KeyError,
@@ -42,7 +42,7 @@ class Schedules(Protocol):
         ...
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
-        """The problem a kernel call poses, or None where drivers have no say."""
+        """The problem a kernel call poses, or None where schedules have no say."""
         ...
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
@@ -53,20 +53,20 @@ class Schedules(Protocol):
         """The inverse of :meth:`problem_to_json`."""
         ...
 
-    def driver_from_json(self, data: Mapping[str, Any]) -> Driver:
-        """A driver from its numbers by name."""
+    def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
+        """A schedule from its numbers by name."""
         ...
 
     def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
-        """Every driver worth telling apart, the default's numbers first on every axis; seeds are
+        """Every schedule worth telling apart, the default's numbers first on every axis; seeds are
         what suits an architecture."""
         ...
 
-    def driver(self, case: Case, config: Config) -> Driver:
-        """A configuration of the space as a driver."""
+    def schedule(self, case: Case, config: Config) -> Schedule:
+        """A configuration of the space as a schedule."""
         ...
 
-    def modelled_us(self, case: Case, driver: Driver, level: str, threads: int) -> float:
+    def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
         """Predicted µs of one call on ``threads`` cores, weights cold."""
         ...
 
@@ -78,7 +78,7 @@ class Schedules(Protocol):
         """A digest of all text the measured code is made of."""
         ...
 
-    def bench(self, problem: Problem, drivers: tuple[Driver, ...] = ()) -> Program:
+    def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
         """The problem alone: its inputs are x, the weights, further operands, and the result of
         the node before, which is not read; rows are the symbol ``m``."""
         ...
@@ -114,8 +114,8 @@ class Tunable(Builder, Protocol):
     """The part of a backend that the tuner works with."""
 
     @property
-    def schedules(self) -> Schedules | None:
-        """Its problems and their drivers; None if it has nothing to choose."""
+    def schedule_space(self) -> ScheduleSpace | None:
+        """Its problems and their schedules; None if it has nothing to choose."""
         ...
 
     def fingerprint(self) -> Mapping[str, Any]:

@@ -1,0 +1,49 @@
+"""Schedules of the CPU backend: tiling and tasks of one matrix product or one convolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.kernels.program import Schedule
+
+__all__ = ["ConvSchedule", "GemmSchedule"]
+
+
+@dataclass(frozen=True)
+class GemmSchedule(Schedule):
+    """Blocking of one GEMM for up to ``max_rows`` rows; pure data.
+
+    ``nr_panels``: 16-wide panels per register tile (0: the variant's own).
+    ``mc``: rows per task.  ``nc``: register-tile columns per task (0: automatic).
+    ``prefetch``: cache lines of the next panel are prefetched when 1.
+    """
+
+    max_rows: int
+    nr_panels: int = 0
+    mc: int = 128
+    nc: int = 0
+    prefetch: int = 1
+
+    @property
+    def text(self) -> str:
+        width = f"{self.nr_panels} panels" if self.nr_panels else "widest tile"
+        group = f", {self.nc} columns a task" if self.nc else ""
+        return f"{width}, {self.mc} rows{group}{', prefetch' if self.prefetch else ''}"
+
+
+@dataclass(frozen=True)
+class ConvSchedule(Schedule):
+    """Tiling of one convolution of up to ``max_images`` images; pure data, 0: automatic.
+
+    ``ow_tile``: outputs of a tile's row, at most the variant's.  ``oh_tile``: 1 keeps tiles of
+    narrow images from taking two rows.  ``ic_block``: blocks of input channels summed at once.
+    ``h_tasks``: tasks over the tiles of one image; with Winograd and 1, all threads share the
+    task.  ``oc_chunk``: register-tile columns of output channels per task.
+    """
+
+    max_images: int = 2**31 - 1
+    ow_tile: int = 0
+    oh_tile: int = 0
+    ic_block: int = 0
+    h_tasks: int = 0
+    oc_chunk: int = 0
