@@ -19,9 +19,9 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
 from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
 from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
-from tracea_graph.kernels.gpu.lowering.writer import LackingError
 from tracea_graph.kernels.gpu.phases import NARROWING, TYPES, phases
 from tracea_graph.kernels.program import Call, OpType, Program
+from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain

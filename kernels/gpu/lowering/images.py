@@ -12,7 +12,8 @@ from tracea_graph.kernels.gpu.families.convolution import flat
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
-from tracea_graph.kernels.gpu.lowering.writer import LackingError, Shape, Value, Writer
+from tracea_graph.kernels.gpu.lowering.writer import Writer
+from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import PLAIN

@@ -30,8 +30,9 @@ from tracea_graph.kernels.gpu.lowering.rows import (
     lower_softmax,
     lower_take,
 )
-from tracea_graph.kernels.gpu.lowering.writer import LackingError, Value, Writer
+from tracea_graph.kernels.gpu.lowering.writer import Writer
 from tracea_graph.kernels.program import Call, Program, View
+from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg import ArgParams

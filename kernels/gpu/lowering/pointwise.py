@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
-from tracea_graph.kernels.gpu.lowering.writer import ZERO, LackingError, Shape, Value, Writer
+from tracea_graph.kernels.gpu.lowering.writer import ZERO, Writer
 from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.grid import GridParams

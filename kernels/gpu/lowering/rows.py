@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
-from tracea_graph.kernels.gpu.lowering.writer import IDENTITY, LackingError, Shape, Value, Writer
+from tracea_graph.kernels.gpu.lowering.writer import Writer
 from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
