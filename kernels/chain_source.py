@@ -107,11 +107,11 @@ _POWERS: Mapping[float, Spelling] = MappingProxyType(
 )
 """Powers with these literal exponents, 1.9 ulp at most; special values are those of the power."""
 
-_ROUGH: Mapping[str, Spelling] = MappingProxyType(
+_FAST_MATH: Mapping[str, Spelling] = MappingProxyType(
     {
-        "gelu": ("v_gelu_rough({0})", ("gelu_rough",)),
-        "gelu_tanh": ("v_gelu_tanh_rough({0})", ("gate_rough", "round")),
-        "silu": ("gated_rough({0}, {0})", ("gate_rough", "round")),
+        "gelu": ("v_gelu_fast({0})", ("gelu_fast",)),
+        "gelu_tanh": ("v_gelu_tanh_fast({0})", ("gate_fast", "round")),
+        "silu": ("gated_fast({0}, {0})", ("gate_fast", "round")),
     }
 )
 """The same where only 16 bits of a result matter: cheaper, and off by a fraction of their last."""
@@ -236,8 +236,8 @@ def results(chain: Chain) -> list[Result]:
 
 def _spelling(chain: Chain, step: Step) -> Spelling:
     exponent = step.args[-1]
-    if step.op in _ROUGH and (chain.rough or set(chain.result_types) == {DType.BF16}):
-        return _ROUGH[step.op]
+    if step.op in _FAST_MATH and (chain.fast_math or set(chain.result_types) == {DType.BF16}):
+        return _FAST_MATH[step.op]
     if step.op == "pow" and isinstance(exponent, float) and exponent in _POWERS:
         return _POWERS[exponent]
     return _SPELLING[step.op]

@@ -135,7 +135,7 @@ class ProgramWriter(ABC):
         whether operands move along the last axis."""
         return replace(
             chain, operands=_kinds_of(operands), dtypes=tuple(v.dtype for v in operands),
-            stores=tuple(v.dtype for v in results), rough=False,
+            stores=tuple(v.dtype for v in results), fast_math=False,
         )  # fmt: skip
 
     def copy(self, source: Value, target: Value) -> None:

@@ -40,7 +40,7 @@ from tracea_graph.ttg.blocks import signature
 
 __all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned", "source_of"]
 
-APART = Options(keep="all", verify=False, skip=("trunk", "blocks"))
+APART = Options(keep="all", verify=False, skip=("cluster-conv", "cluster"))
 """How the measured results are made."""
 _PLANNED = dataclasses.replace(APART, skip=(*APART.skip, *WEIGHED))
 """The same where weights may be missing: nothing that looks at their numbers."""

@@ -27,9 +27,9 @@ from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_AND_FUSE
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.row_tiling import row_tilings_in
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.passes import Request, phases
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
@@ -57,11 +57,11 @@ def _planned(path: Path, options: Options) -> tuple[list[str], float]:
     for region in graph.regions():
         if not isinstance(region.params, RegionParams) or not region.params.row_tiles:
             continue
-        inside = Inside(graph, region)
+        subgraph = Subgraph(graph, region)
         gain += planner.gain(graph, region, row_tiled=True)
         places = zip(
             region.params.row_tiles,
-            row_tilings_in(inside, region.params, sizes, cost.machine.near),
+            row_tilings_in(subgraph, region.params, sizes, cost.machine.near),
             strict=True,
         )
         words += [

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.config import Window
-from tracea_graph.passes import recurrent, trunk
-from tracea_graph.passes.attention import attention, flattened, rotary
+from tracea_graph.passes import partition, recurrent
+from tracea_graph.passes.attention import attention, rotary, unflatten_heads
 from tracea_graph.passes.attention import nodes as attention_nodes
 from tracea_graph.passes.convolution import (
     batch_norm,
@@ -40,7 +40,7 @@ from tracea_graph.passes.pointwise import (
     recognise,
     reductions,
 )
-from tracea_graph.passes.products import gemm, matmul, projections, rows
+from tracea_graph.passes.products import gemm, matmul, projections, unflatten_rows
 from tracea_graph.passes.sparse.channels import NarrowOnRequest
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
@@ -51,12 +51,31 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "FORMS", "JOINING", "MOVEMENT", "UNCHANGED", "WEIGHED", "Request", "phases"]
+__all__ = [
+    "CONNECT",
+    "FORMS",
+    "JOINING",
+    "MOVEMENT",
+    "RENAMED",
+    "UNCHANGED",
+    "WEIGHED",
+    "Request",
+    "phases",
+]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-JOINING = (trunk.ConnectTrunk.name, trunk.ConnectBlocks.name, trunk.ConnectAll.name)
+JOINING = (partition.ClusterConv.name, partition.Cluster.name, partition.ClusterAll.name)
 """Rules that make one program of several regions."""
+RENAMED = {
+    "bands": "tile-and-fuse",
+    "blocks": "cluster",
+    "heads-apart": "unflatten-heads",
+    "rows-apart": "unflatten-rows",
+    "trunk": "cluster-conv",
+    "whole": "cluster-all",
+}
+"""Former rule names and today's, for messages about rules that do not exist."""
 FORMS = (
     DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "unstructured", "window", "zero-blocks",
 )  # fmt: skip
@@ -87,7 +106,7 @@ class Request:
 _SPELL = Phase("spell", (spelling.SpellOut(),))
 """What is several operators in one is written out, for the rules to see."""
 
-_HEADS = Phase("heads", (flattened.TellHeads(),))
+_HEADS = Phase("heads", (unflatten_heads.UnflattenHeads(),))
 """Before anything is recognised: with heads of their own, matrices broadcast."""
 
 _SELECT = Phase("select", (seams.CutAtSeams(), hoisting.SelectFirst(), picking.PickRows()))
@@ -105,7 +124,7 @@ _RECOGNISE = Phase(
 )
 """Spellings first: fusing half of one would hide it."""
 
-_ROWS = Phase("rows", (rows.TellRows(),))
+_ROWS = Phase("rows", (unflatten_rows.UnflattenRows(),))
 """When products are regions, which take rows however many axes these have."""
 
 _TURN = Phase(

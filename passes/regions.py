@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tracea_graph.ir import DType, TensorSpec, Weight
-from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "with_feeders",
 ]
 
-_WORDS = {kind: word for word, kind in VOCABULARY}
+_OP_NAMES = {kind: op for op, kind in OPS}
 
 
 def fused(
@@ -34,7 +34,7 @@ def fused(
     results: Sequence[str],
     covered: Sequence[Region],
 ) -> Region:
-    """A region of the vocabulary that stands for ``covered``, first operator first.
+    """A region of a custom op that replaces ``covered``, first operator first.
 
     Raises ValueError if its parameters are of another number of operands.
     """
@@ -44,7 +44,7 @@ def fused(
     order = sorted(nodes.values(), key=lambda n: n.source if n.source is not None else -1)
     return Region(
         f"{rule}:{results[0]}",
-        _WORDS[type(params)],
+        _OP_NAMES[type(params)],
         tuple(operands),
         tuple(results),
         tuple(order),

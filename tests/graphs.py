@@ -41,7 +41,7 @@ Array = npt.NDArray[Any]
 Operand = str | float | int | Array
 BINDINGS = {"batch": 2, "seq": 5}
 LEGAL = SchedulerLimits(min_gain_us=-np.inf, check=True)
-APART = SchedulerLimits(skip=frozenset({"blocks", "trunk"}), min_gain_us=float("-inf"))
+APART = SchedulerLimits(skip=frozenset({"cluster", "cluster-conv"}), min_gain_us=float("-inf"))
 """All rules, but what could be steps of one program stays apart."""
 """Tiny sizes gain little: whatever is legal is applied."""
 

@@ -331,7 +331,7 @@ def test_a_result_can_be_optimized_again(result: Path, original: Path, tmp_path:
     ("options", "present", "absent"),
     [
         (Options(only=("attention",)), {"FusedAttention"}, {"FusedGemm", "FusedNorm"}),
-        (Options(skip=("attention", "blocks")), {"FusedGemm"}, {"FusedAttention"}),
+        (Options(skip=("attention", "cluster")), {"FusedGemm"}, {"FusedAttention"}),
     ],
 )
 def test_rules_can_be_chosen(

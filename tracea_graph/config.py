@@ -23,8 +23,8 @@ class Tolerance:
     """How much of that distance under one feed counts under the others."""
     kernel_f32: float = 1e-5
     """An fp32 kernel against the fp64 reference, of max|y|."""
-    kernel_rough: float = 2**-11
-    """The same where a chain is rough (``ops.chain``)."""
+    kernel_fast_math: float = 2**-11
+    """The same for chains with fast math (``ops.chain``)."""
     rounding: float = 1e-6
     """What a deep net's fp32 sums may differ by in another order, of the largest of them."""
     overturn: float = 0.1

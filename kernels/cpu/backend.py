@@ -113,7 +113,7 @@ class CpuBackend:
         return (*phases(request, machine.tiles), Phase(tiling.name, (tiling,)))
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Nothing: there are kernels for the whole vocabulary."""
+        """Nothing: there are kernels for every custom op."""
         return ""
 
     def lower(self, graph: TileGraph, region: Region) -> Program:

@@ -15,14 +15,14 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
+from tracea_graph.passes import CONNECT, MOVEMENT, Request, partition
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["NARROWING", "TYPES", "phases"]
 
-_MOST_STEPS, _MOST_OPERANDS = 2000, 1000
+_MAX_STEPS, _MAX_OPERANDS = 2000, 1000
 """Of one program: what a plan holds, with room for scratch."""
 TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16"})
 """Precisions, and the type each of them computes in."""
@@ -60,6 +60,6 @@ def phases(request: Request) -> tuple[Phase, ...]:
     dtype = TYPES.get(request.precision)
     return (
         *MOVEMENT,
-        Phase(CONNECT, (trunk.ConnectAll(_MOST_STEPS, _MOST_OPERANDS),)),
+        Phase(CONNECT, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
         *((Phase("precision", (Narrow(dtype),)),) if dtype else ()),
     )

@@ -20,7 +20,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.views.explain import Explanation, Story, render_explanation
 
-APART = ("--skip", "blocks")
+APART = ("--skip", "cluster")
 """What could be steps of one program stays apart."""
 
 
@@ -164,8 +164,8 @@ def test_what_stays_beside_a_program_says_why(
     record = json.loads(told(capsys, "explain", saved(net, tmp_path, late), "--json"))
     reasons = [tuple(why) for s in record["stories"] for why in s["missed"]]
     first = "the program that reads 'normed' begins with its first product or convolution"
-    between = [w for rule, w in reasons if rule == "blocks" and "no kernel makes" in w]
-    assert ("blocks", first) in reasons
+    between = [w for rule, w in reasons if rule == "cluster" and "no kernel makes" in w]
+    assert ("cluster", first) in reasons
     assert len(between) == 1 and "'sums'" in between[0]
 
 
@@ -218,7 +218,7 @@ def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
     record = json.loads(told(capsys, "explain", model, "--json", "--precision", "bf16"))
     (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]
     steps = program["steps"]
-    assert steps[-1] in ("blocks", "tile-and-fuse") and steps.index("gemm") < steps.index("bf16")
+    assert steps[-1] in ("cluster", "tile-and-fuse") and steps.index("gemm") < steps.index("bf16")
     why = (("elementwise", "no gain is predicted for 'v'"), ("movement", "no gain is predicted "
            "for 'v'"))  # fmt: skip
     story = Story("Add", "", ("v",), ("n",), ("Add",), 1.0, 1.0, missed=why)

@@ -30,7 +30,7 @@ CLOSE = 1e-5
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("built")
     model = transformer(folder)
-    optimize(model, Options(keep="all", verify=False, skip=("blocks",)))
+    optimize(model, Options(keep="all", verify=False, skip=("cluster",)))
     return folder
 
 

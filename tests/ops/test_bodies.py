@@ -36,7 +36,7 @@ from tracea_graph.kernels.cpu.panels import (
     pack_split,
     unpack_panels,
 )
-from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
@@ -520,9 +520,9 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     assert [s.dtype for s in specs] == [DType.I64 if w else DType.F32 for w in whole]
 
 
-def test_every_word_of_the_vocabulary_has_cases() -> None:
+def test_every_op_has_cases() -> None:
     cases = (*CASES.values(), *convolutions.CASES.values())
-    assert {type(c.params) for c in cases} == {kind for _, kind in VOCABULARY}
+    assert {type(c.params) for c in cases} == {kind for _, kind in OPS}
 
 
 def test_symbols_pass_through_inference() -> None:

@@ -124,10 +124,10 @@ def test_equal_chains_have_one_text_and_key() -> None:
 
 
 def test_only_chains_with_a_cheaper_spelling_are_rough() -> None:
-    silu = Chain(("full",), (Step("silu", (0,)),), (1,), rough=True)
-    assert silu.text == "full|silu(0)|1|rough"
+    silu = Chain(("full",), (Step("silu", (0,)),), (1,), fast_math=True)
+    assert silu.text == "full|silu(0)|1|fast-math"
     assert silu.key != Chain(("full",), (Step("silu", (0,)),), (1,)).key
-    relu = Chain(("full",), (Step("relu", (0,)),), (1,), rough=True)
+    relu = Chain(("full",), (Step("relu", (0,)),), (1,), fast_math=True)
     assert relu == Chain(("full",), (Step("relu", (0,)),), (1,))
 
 

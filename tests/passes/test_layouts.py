@@ -72,7 +72,7 @@ def test_a_program_packs_what_only_its_products_read(second: Plain) -> None:
         RegionStep(GemmParams(24, 24, second), (2, 1)),
     )
     program = RegionParams(2, steps, (3,))
-    new = fused("blocks", program, (x, weight), last.results, [first, last])
+    new = fused("cluster", program, (x, weight), last.results, [first, last])
     graph.replace((first, last), (new,))
     schedule_only(graph, PackMatrices())
     (region,) = graph.regions()

@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
 from tracea_graph.kernels.program import Buffer, Program
-from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
@@ -119,8 +119,8 @@ class Case:
     def program(self) -> Program:
         names = [f"o{i}" for i in range(len(self.shapes))]
         results = tuple(f"r{i}" for i in range(len(self.params.infer(self.specs))))
-        word = next(w for w, kind in VOCABULARY if isinstance(self.params, kind))
-        region = Region("region", word, tuple(names), results, (), self.params)
+        op = next(o for o, kind in OPS if isinstance(self.params, kind))
+        region = Region("region", op, tuple(names), results, (), self.params)
         specs = dict(zip(names, self.specs, strict=True))
         return lower(TileGraph([region], names, results, {}, specs), region)
 
@@ -569,4 +569,4 @@ def test_only_fused_regions_are_lowered() -> None:
 
 def test_every_word_is_lowered_somewhere() -> None:
     cases = (*CASES.values(), *convolutions.CASES.values())
-    assert {type(c.params) for c in cases} == {kind for _, kind in VOCABULARY}
+    assert {type(c.params) for c in cases} == {kind for _, kind in OPS}

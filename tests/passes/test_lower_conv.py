@@ -10,15 +10,15 @@ from interpreter import bind, check_lifetimes, check_views, run
 
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program
-from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops import OPS
 from tracea_graph.ttg import Region, TileGraph
 
 
 def program(case: Case) -> Program:
     names = [f"o{i}" for i in range(len(case.operands))]
     results = tuple(f"r{i}" for i in range(len(case.params.infer(case.specs))))
-    word = next(w for w, kind in VOCABULARY if isinstance(case.params, kind))
-    region = Region("region", word, tuple(names), results, (), case.params)
+    op = next(o for o, kind in OPS if isinstance(case.params, kind))
+    region = Region("region", op, tuple(names), results, (), case.params)
     specs = dict(zip(names, case.specs, strict=True))
     return lower(TileGraph([region], names, results, {}, specs), region)
 
@@ -88,13 +88,13 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
 
 
 def test_chains_beside_products_of_16_bits_are_rough() -> None:
-    def rough(case: Case) -> set[bool]:
+    def fast_math(case: Case) -> set[bool]:
         chains = [c.chain for c in program(case).calls if c.chain]
-        return {chain.rough for chain in chains if "silu" in chain.text}
+        return {chain.fast_math for chain in chains if "silu" in chain.text}
 
-    assert rough(BF16["expand, depthwise, project in bf16"]) == {True}
-    assert rough(CASES["integers, silu, residual"]) == {True}
-    assert rough(CASES["silu, residual"]) == {False}
+    assert fast_math(BF16["expand, depthwise, project in bf16"]) == {True}
+    assert fast_math(CASES["integers, silu, residual"]) == {True}
+    assert fast_math(CASES["silu, residual"]) == {False}
 
 
 def test_maxima_are_stored_as_what_they_are_over() -> None:

@@ -17,7 +17,7 @@ from tracea_graph.kernels.cpu.filters import LAYOUTS
 from tracea_graph.kernels.cpu.machine import machine_of, measured_machine
 from tracea_graph.kernels.cpu.measure import assumed
 from tracea_graph.kernels.cpu.panels import INT16, PAIRS, PANELS
-from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops import OPS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -268,8 +268,8 @@ def test_reducing_across_rows_is_slower() -> None:
     )
 
 
-def test_every_word_of_the_vocabulary_has_an_effort() -> None:
-    assert {params for _, params in VOCABULARY} - {RegionParams} <= EFFORTS.keys()
+def test_every_op_has_an_effort() -> None:
+    assert {params for _, params in OPS} - {RegionParams} <= EFFORTS.keys()
 
 
 def test_a_region_of_several_steps_computes_what_its_steps_do() -> None:

@@ -10,7 +10,7 @@ from runtime.support import Case
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ttg import Region, TileGraph
@@ -28,8 +28,8 @@ def lowered(
     kinds = {("b",): DType.I64, ("p",): DType.BOOL}
     specs = [TensorSpec(kinds.get(s, DType.F32), s) for s in shapes]
     names = [f"i{n}" for n in range(len(shapes))]
-    word = next(w for w, kind in VOCABULARY if isinstance(params, kind))
-    region = Region("region", word, tuple(names), ("y",), (), params)
+    op = next(o for o, kind in OPS if isinstance(params, kind))
+    region = Region("region", op, tuple(names), ("y",), (), params)
     graph = TileGraph([region], names, ["y"], {}, dict(zip(names, specs, strict=True)))
     feeds = [feed(shape, places, seed, sizes) for seed, shape in enumerate(shapes)]
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]

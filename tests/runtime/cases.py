@@ -55,7 +55,7 @@ MASKED = Chain(
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
 CHAINS = (
     GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, SPARSE_CHAIN,
-    replace(SPARSE_CHAIN, rough=True), *REDUCED_CHAINS,
+    replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS,
 )  # fmt: skip
 
 

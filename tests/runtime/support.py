@@ -47,8 +47,8 @@ class Case:
     @property
     def tolerance(self) -> float:
         """How far results may be off, of max|y|."""
-        rough = any(call.chain and call.chain.rough for call in self.program.calls)
-        return TOLERANCE.kernel_rough if rough else TOLERANCE.kernel_f32
+        fast_math = any(call.chain and call.chain.fast_math for call in self.program.calls)
+        return TOLERANCE.kernel_fast_math if fast_math else TOLERANCE.kernel_f32
 
 
 def op_type(program: Program) -> OpType:

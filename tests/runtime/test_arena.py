@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from tracea_graph.kernels import cpu
-from tracea_graph.ttg.arena import Life, lay_out
+from tracea_graph.ttg.arena import Lifetime, lay_out
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("lay_out.cpp")
 HEADERS = Path(str(cpu.__file__)).parent
 
 
-def lives(seed: int) -> list[Life]:
+def lives(seed: int) -> list[Lifetime]:
     """Up to 256 values of whole cache lines, some empty, in any order."""
     rng = np.random.default_rng(seed)
     found = []
     for i in range(int(rng.integers(1, 257))):
         first, length = rng.integers(0, 60, 2)
         size = 64 * int(rng.integers(0, 1 << 20)) * int(rng.integers(0, 4) > 0)
-        found.append(Life(f"v{i}", size, int(first), int(first + length)))
+        found.append(Lifetime(f"v{i}", size, int(first), int(first + length)))
     return found
 
 

@@ -48,7 +48,7 @@ FACTORS = {
     "filters": COUNTS,
     "finish": tuple(FINISHES),
 }
-ROUGH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-6, "winograd2_int16": 2.0**-9}
+FAST_MATH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-6, "winograd2_int16": 2.0**-9}
 """Of max|y|, where it is not the tolerance of all kernels: Winograd's F(4 x 4), and F(2 x 2) whose
 transformed numbers are rounded to bf16 or to integers."""
 
@@ -224,7 +224,7 @@ class Maker:
 def check(classes: Sequence[Class], folders: pytest.TempPathFactory) -> None:
     """All cases at all levels, and one thread gives the bits of two."""
     for answers in by_precision(Maker(classes).made, in_few_bits, folders):
-        wrong = named_errors(answers, lambda c: ROUGH.get(layout_of(c.name), c.tolerance))
+        wrong = named_errors(answers, lambda c: FAST_MATH.get(layout_of(c.name), c.tolerance))
         assert not wrong, "\n".join(wrong[:20])
         assert_threads_agree(answers)
 

@@ -43,7 +43,7 @@ CALLS = (
     "block",
     "conv_plain",
 )
-ROUGH = 5e-5
+FAST_MATH = 5e-5
 """Tolerance of Winograd's F(4 x 4, 3 x 3), as a share of max|y|."""
 
 
@@ -63,7 +63,7 @@ def test_case(name: str, isa: str, answers: Answers) -> None:
     assert isinstance(answer, tuple), answer
     (got,) = answer
     assert got.shape == wanted.shape
-    tolerance = ROUGH if name.startswith(("winograd4", "either4")) else TOLERANCE.kernel_f32
+    tolerance = FAST_MATH if name.startswith(("winograd4", "either4")) else TOLERANCE.kernel_f32
     asked = ~np.isnan(wanted)  # NaN stands for anything
     limit = tolerance * max(np.abs(wanted[asked]).max(initial=0), 1e-3)
     assert np.abs(got[asked] - wanted[asked]).max(initial=0) <= limit

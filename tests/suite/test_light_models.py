@@ -47,7 +47,9 @@ def reports(
 ) -> list[Report]:
     models = chosen(request.param)
     # programs of many steps would hide the inner values
-    options = Options(tmp_path_factory.mktemp("light"), keep="all", skip=("trunk", "blocks"))
+    options = Options(
+        tmp_path_factory.mktemp("light"), keep="all", skip=("cluster-conv", "cluster")
+    )
     outcomes = list(api.optimize_many(models, options))
     assert not [outcome for outcome in outcomes if outcome.error]
     return [outcome.report for outcome in outcomes if outcome.report]

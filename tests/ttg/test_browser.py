@@ -87,7 +87,9 @@ def test_a_small_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--fused", "--skip", "blocks", "--skip", "trunk")])
+@pytest.mark.parametrize(
+    "options", [(), ("--fused", "--skip", "cluster", "--skip", "cluster-conv")]
+)
 @pytest.mark.parametrize("name", ["minilm", "resnet50", "layers"])
 def test_whole_models(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Drawn and ready within two seconds."""

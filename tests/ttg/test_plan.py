@@ -10,7 +10,7 @@ from ttg.models import blur, gemm, named, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import MemoryLevel, TileGraph, make_plan
-from tracea_graph.ttg.arena import Life, lay_out, placement, span
+from tracea_graph.ttg.arena import Lifetime, lay_out, live_range, placement
 
 LEVELS = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 1e6), MemoryLevel("L3", 32e6))
 
@@ -80,14 +80,14 @@ def test_symbols_change_the_plan() -> None:
 
 def test_values_that_cross_a_loop_border_live_as_long_as_the_loop() -> None:
     iterations = [(2, 4), (6, 8)]
-    assert span([3, 4], iterations) == (3, 4)
-    assert span([3, 4], iterations, carried=True) == (2, 4)
-    assert span([0, 3], iterations) == (0, 4)
-    assert span([3, 7], iterations) == (2, 8)
-    assert span([1, 5], iterations) == (1, 5)
+    assert live_range([3, 4], iterations) == (3, 4)
+    assert live_range([3, 4], iterations, carried=True) == (2, 4)
+    assert live_range([0, 3], iterations) == (0, 4)
+    assert live_range([3, 7], iterations) == (2, 8)
+    assert live_range([1, 5], iterations) == (1, 5)
 
 
-def assert_apart(lives: list[Life]) -> None:
+def assert_apart(lives: list[Lifetime]) -> None:
     """No two values that live at the same time overlap, and the arena is nearly full once."""
     arena = lay_out([lives[i] for i in placement(lives)])
     placed = list(zip(arena.lives, arena.offsets, strict=True))

@@ -15,10 +15,10 @@ from tracea_graph.kernels.program import Program
 from tracea_graph.kernels.source import Source
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.row_tiling import plan_inside
+from tracea_graph.ops.row_tiling import plan_subgraph
 from tracea_graph.ops.spaces import COSTS
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CostModel
@@ -217,9 +217,9 @@ def _inside(made: Stages, region: Region) -> str:
     """How a program of several steps is to run."""
     if not isinstance(region.params, RegionParams):
         return ""
-    steps = Inside(made.graph, region)
+    steps = Subgraph(made.graph, region)
     try:
-        return plan_inside(steps, made.graph.bindings, made.levels).describe()
+        return plan_subgraph(steps, made.graph.bindings, made.levels).describe()
     except GraphError:
         return "some of its sizes are known only when it runs"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
@@ -78,6 +78,6 @@ def tune_model(
 def _beside(cost: CostModel, graph: TileGraph, region: Region) -> float:
     """Predicted µs of a region without its products and convolutions, which have schedules."""
     if isinstance(region.params, RegionParams):
-        inside = Inside(graph, region)
+        inside = Subgraph(graph, region)
         return sum(_beside(cost, inside, step) for step in inside.steps)
     return 0.0 if isinstance(region.params, GemmParams | ConvParams) else cost(graph, region)

@@ -23,8 +23,8 @@ from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
 from tracea_graph.onnx_io.wire import Span, Spans, WireError, skim
-from tracea_graph.ops.inside import inside_of
 from tracea_graph.ops.spaces import space_of
+from tracea_graph.ops.subgraph import subgraph_of
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["load"]
@@ -196,6 +196,6 @@ def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
         draft.opsets.get("", validate.newest_opset()),
         draft.skeleton.graph.name,
     )
-    graph.describe, graph.open = space_of, inside_of
+    graph.describe, graph.open = space_of, subgraph_of
     graph.loose = draft.loose
     return graph

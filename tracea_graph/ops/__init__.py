@@ -1,4 +1,4 @@
-"""The custom-op vocabulary: the only thing passes and kernels share.
+"""The custom ops: all that passes and kernels share.
 
 Each op is a frozen parameter record that knows its operands, result specs, NumPy reference and
 ONNX body.
@@ -28,7 +28,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 
-__all__ = ["VOCABULARY", "OpParams"]
+__all__ = ["OPS", "OpParams"]
 
 OpParams = (
     GemmParams
@@ -54,7 +54,7 @@ OpParams = (
     | RegionParams
 )
 
-VOCABULARY: tuple[tuple[str, type], ...] = (
+OPS: tuple[tuple[str, type], ...] = (
     ("FusedGemm", GemmParams),
     ("FusedMatMul", MatMulParams),
     ("FusedAttention", AttentionParams),
@@ -77,4 +77,4 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedResize", ResizeParams),
     ("FusedRegion", RegionParams),
 )
-"""Word and parameter record of every custom op."""
+"""Name and parameter record of every custom op."""

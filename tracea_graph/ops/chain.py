@@ -23,11 +23,11 @@ from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
 __all__ = [
     "DTYPES",
     "ELEMENTARY",
+    "FAST_MATH",
     "HALVES",
     "INTEGERS",
     "MAX_OPERANDS",
     "MAX_RESULTS",
-    "ROUGH",
     "Chain",
     "Elementary",
     "Ref",
@@ -52,7 +52,7 @@ HALVES = (DType.F16, DType.BF16)
 """Element types that only some backends read and store: numbers become float32 as they are read,
 and are rounded, to nearest with ties to even, as they are stored."""
 
-ROUGH = frozenset({"gelu", "gelu_tanh", "silu"})
+FAST_MATH = frozenset({"gelu", "gelu_tanh", "silu"})
 """Steps with a cheaper spelling that is off by a fraction of what rounding to bf16 takes away."""
 
 _CAST = (*INTEGERS, DType.F16)
@@ -86,8 +86,8 @@ class Chain:
 
     ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
     result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the
-    accumulator tile.  ``rough`` chains may take the cheaper spelling of :data:`ROUGH` steps
-    however their results are stored: they end up in products of 16-bit numbers.
+    accumulator tile.  ``fast_math`` chains may use the cheaper approximation of :data:`FAST_MATH`
+    steps however their results are stored: they end up in products of 16-bit numbers.
     """
 
     operands: tuple[str, ...]
@@ -95,7 +95,7 @@ class Chain:
     results: tuple[int, ...]
     dtypes: tuple[DType, ...] = ()
     stores: tuple[DType, ...] = ()
-    rough: bool = False
+    fast_math: bool = False
 
     def __post_init__(self) -> None:
         if len(self.operands) > MAX_OPERANDS or not 1 <= len(self.results) <= MAX_RESULTS:
@@ -103,7 +103,9 @@ class Chain:
         if bad := set(self.operands) - set(KINDS):
             raise ValueError(f"unknown operand kind {bad}")
         count = len(self.operands)
-        object.__setattr__(self, "rough", self.rough and any(s.op in ROUGH for s in self.steps))
+        object.__setattr__(
+            self, "fast_math", self.fast_math and any(s.op in FAST_MATH for s in self.steps)
+        )
         for i, step in enumerate(self.steps):
             if any(isinstance(a, int) and not 0 <= a < count + i for a in step.args):
                 raise ValueError(f"step {i} reads a later value")
@@ -159,7 +161,7 @@ class Chain:
         operands = ",".join(k + t for k, t in zip(self.operands, types, strict=True))
         stores = [f":{d.short}" for d in self.stores] or [""] * len(self.results)
         results = ",".join(str(r) + t for r, t in zip(self.results, stores, strict=True))
-        return f"{operands}|{steps}|{results}{'|rough' if self.rough else ''}"
+        return f"{operands}|{steps}|{results}{'|fast-math' if self.fast_math else ''}"
 
     @property
     def key(self) -> int:

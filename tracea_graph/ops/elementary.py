@@ -1,4 +1,4 @@
-"""The closed vocabulary of elementwise steps: what each one means, in NumPy and in ONNX."""
+"""The closed set of elementwise steps: what each one computes, in NumPy and in ONNX."""
 
 from __future__ import annotations
 

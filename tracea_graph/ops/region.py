@@ -1,4 +1,4 @@
-"""``FusedRegion``: several ops of the vocabulary in one node, values between them inside only.
+"""``FusedRegion``: several ops in one node, values between them inside only.
 
     v = inputs; for each step: v += step(v[operands]); results are chosen values
 

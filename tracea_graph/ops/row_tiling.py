@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RowTile
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.ops.weights import NK
 from tracea_graph.ttg import (
     MemoryLevel,
@@ -22,7 +22,7 @@ from tracea_graph.ttg import (
     row_tiling_of,
 )
 
-__all__ = ["plan_inside", "plans_inside", "row_reuse", "row_tiles_of", "row_tilings_in"]
+__all__ = ["plan_subgraph", "plan_subgraph_by_size", "row_reuse", "row_tiles_of", "row_tilings_in"]
 
 _COLUMNS = 48
 """Columns of a product that are made while its kernel goes through all rows once."""
@@ -44,35 +44,39 @@ def row_reuse(step: Region) -> RowReuse | None:
     return RowReuse() if isinstance(params, (ElementwiseParams, NormParams)) else None
 
 
-def plan_inside(inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
+def plan_subgraph(
+    subgraph: Subgraph, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]
+) -> Plan:
     """Plan row tiles, memory levels and scratch memory for the steps of a program."""
-    return make_plan(inside, sizes, levels, row_reuse)
+    return make_plan(subgraph, sizes, levels, row_reuse)
 
 
-def plans_inside(
-    inside: Inside,
+def plan_subgraph_by_size(
+    subgraph: Subgraph,
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
     cache_fractions: Iterable[float],
 ) -> Iterator[Plan]:
-    """Yield :func:`plan_inside` for each cache fraction."""
-    return make_plans(inside, sizes, levels, row_reuse, cache_fractions)
+    """Yield :func:`plan_subgraph` for each cache fraction."""
+    return make_plans(subgraph, sizes, levels, row_reuse, cache_fractions)
 
 
-def row_tiles_of(inside: Inside, plan: Plan) -> tuple[RowTile, ...]:
+def row_tiles_of(subgraph: Subgraph, plan: Plan) -> tuple[RowTile, ...]:
     """The row tiles of a plan, as a program stores them."""
-    place = {step.id: i for i, step in enumerate(inside.steps)}
+    place = {step.id: i for i, step in enumerate(subgraph.steps)}
     return tuple(
         RowTile(place[b.regions[0]], place[b.regions[-1]], b.rows) for b in plan.row_tilings
     )
 
 
 def row_tilings_in(
-    inside: Inside, params: RegionParams, sizes: Mapping[str, int], near: MemoryLevel
+    subgraph: Subgraph, params: RegionParams, sizes: Mapping[str, int], near: MemoryLevel
 ) -> Sequence[RowTiling]:
     """Bytes moved by the row tiles a program has."""
     found = (
-        row_tiling_of(inside, inside.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse)
+        row_tiling_of(
+            subgraph, subgraph.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse
+        )
         for b in params.row_tiles
     )
     return [tiling for tiling in found if tiling is not None]

@@ -1,4 +1,4 @@
-"""What the models of ONNX operators and of the vocabulary are put together from."""
+"""What the models of ONNX operators and of custom ops are put together from."""
 
 from __future__ import annotations
 

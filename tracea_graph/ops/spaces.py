@@ -1,6 +1,6 @@
 """Iteration spaces and access maps of regions: where the tile graph learns about operators.
 
-A word of the vocabulary says its own (``space`` of its parameters).  Those of ONNX's operators are
+A custom op defines its own (``space`` of its parameters).  Those of ONNX's operators are
 read off shapes and attributes here: every function takes a region of one operator and returns its
 model, or None where shapes or parameters are not known well enough: it is opaque then.
 """

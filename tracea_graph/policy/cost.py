@@ -22,11 +22,11 @@ from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.row_tiling import row_tilings_in
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.policy.efforts import (
     EFFORTS,
     OVERLAPPING,
@@ -99,20 +99,20 @@ class CostModel:
 
     def _region(self, graph: TileGraph, region: Region) -> float:
         """Its steps as one node, and the reorders at its edges."""
-        inside = Inside(graph, region)
+        subgraph = Subgraph(graph, region)
         total = sum(
-            self._step(inside, r) - self.machine.node_us
-            for r in inside.steps
+            self._step(subgraph, r) - self.machine.node_us
+            for r in subgraph.steps
             if not reshapes(r.params)
         )
-        edges = dict.fromkeys(v for r in inside.steps for v in reordered(r))
-        moved = [v for v in edges if v in region.operands or inside.is_output(v)]
-        copies = sum(self._warm_us(inside.spec(v)) * _COPY for v in moved)
-        return self.machine.node_us + total + copies - self._saved_us(inside, region)
+        edges = dict.fromkeys(v for r in subgraph.steps for v in reordered(r))
+        moved = [v for v in edges if v in region.operands or subgraph.is_output(v)]
+        copies = sum(self._warm_us(subgraph.spec(v)) * _COPY for v in moved)
+        return self.machine.node_us + total + copies - self._saved_us(subgraph, region)
 
-    def _saved_us(self, inside: Inside, region: Region) -> float:
+    def _saved_us(self, subgraph: Subgraph, region: Region) -> float:
         """Time saved by row tiles, whose values stay in cache."""
-        found = row_tilings_in(inside, region.params, self.bindings, self.machine.near)
+        found = row_tilings_in(subgraph, region.params, self.bindings, self.machine.near)
         return sum(band.gain for band in found) / self.machine.l3_gbytes * 1e-3
 
     def _reorders(self, graph: TileGraph, region: Region) -> float:

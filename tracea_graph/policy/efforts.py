@@ -1,6 +1,6 @@
 """What a region computes: operations of products, vector instructions, and fixed costs.
 
-One function for each word of the vocabulary, in ``EFFORTS``; the operators of ONNX Runtime are in
+One function for each custom op, in ``EFFORTS``; the operators of ONNX Runtime are in
 ``original``.  Shapes come as numbers, as do those that were fitted (``tables``).
 """
 

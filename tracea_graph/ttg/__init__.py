@@ -7,8 +7,8 @@ from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use, Viewer
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
+from tracea_graph.ttg.partition import PartitionRules, partition_from
 from tracea_graph.ttg.plan import Link, Plan, make_plan, make_plans
-from tracea_graph.ttg.programs import Joining, program_from
 from tracea_graph.ttg.row_tiling import (
     CACHE_FRACTIONS,
     RowReuse,
@@ -31,9 +31,9 @@ __all__ = [
     "Dim",
     "EdgeKind",
     "IterationSpace",
-    "Joining",
     "Link",
     "MemoryLevel",
+    "PartitionRules",
     "Plan",
     "Region",
     "RegionModel",
@@ -59,7 +59,7 @@ __all__ = [
     "level_of",
     "make_plan",
     "make_plans",
-    "program_from",
+    "partition_from",
     "row_tiling_of",
     "row_tilings",
     "tile_regions",

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Arena", "Life", "lay_out", "placement", "span"]
+__all__ = ["Arena", "Lifetime", "lay_out", "live_range", "placement"]
 
 Loops = Iterable[tuple[int, int]]
 """The first and last step of what is repeated, inclusive."""
 
 
 @dataclass(frozen=True)
-class Life:
+class Lifetime:
     """A value of so many bytes, alive from step ``first`` to step ``last`` (inclusive)."""
 
     value: str
@@ -29,7 +29,7 @@ class Life:
     first: int
     last: int
 
-    def meets(self, other: Life) -> bool:
+    def meets(self, other: Lifetime) -> bool:
         """True if there is a step at which both are alive."""
         return self.first <= other.last and other.first <= self.last
 
@@ -38,7 +38,7 @@ class Life:
 class Arena:
     """Offsets of values in bytes, in their order, and the size of the whole."""
 
-    lives: tuple[Life, ...]
+    lives: tuple[Lifetime, ...]
     offsets: tuple[int, ...]
 
     @property
@@ -54,8 +54,8 @@ class Arena:
         return max(alive, default=0)
 
 
-def span(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tuple[int, int]:
-    """The first and last step of a value that some steps, in order, touch.
+def live_range(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tuple[int, int]:
+    """The first and last step at which a value touched by some steps, in order, is live.
 
     Steps of a loop run again and again: a value that crosses the loop's border, or is ``carried``
     from one iteration to the next, lives as long as the loop runs.
@@ -68,14 +68,14 @@ def span(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tupl
     return first, last
 
 
-def placement(lives: Sequence[Life]) -> list[int]:
+def placement(lives: Sequence[Lifetime]) -> list[int]:
     """The order in which values are placed: the largest first, else as they are born."""
     return sorted(range(len(lives)), key=lambda i: (-lives[i].bytes, lives[i].first, i))
 
 
-def lay_out(lives: Sequence[Life]) -> Arena:
+def lay_out(lives: Sequence[Lifetime]) -> Arena:
     """Offsets of values placed one after another, as the library does it."""
-    placed: list[tuple[int, Life]] = []
+    placed: list[tuple[int, Lifetime]] = []
     for life in lives:
         at = 0
         for start, other in sorted((p for p in placed if p[1].meets(life)), key=lambda p: p[0]):

@@ -173,11 +173,11 @@ class TileGraph:
         names = self._topology.between([r.id for r in regions])
         return self.in_order(map(self._at, names))
 
-    def joining(self, inside: Mapping[str, Region], near: Region) -> list[Region]:
-        """What has to join a convex set of regions by name for ``near`` to, itself included, so
-        that the set stays convex; producers first."""
+    def convex_closure(self, chosen: Mapping[str, Region], near: Region) -> list[Region]:
+        """Regions that must join a convex set with ``near``, itself included, to keep the set
+        convex; producers first."""
         self._states.ask_all()
-        names = self._topology.joining(inside, near.id)
+        names = self._topology.convex_closure(chosen, near.id)
         return self.in_order([near, *map(self._at, names)])
 
     def in_order(self, regions: Iterable[Region]) -> list[Region]:

@@ -5,7 +5,7 @@ takes it.  Regions fused over row tiles (:mod:`tracea_graph.ttg.row_tiling`) pas
 the memory a core has for itself; any other value is taken whole, from the innermost level that
 still has it.
 *Schedule*: the order of regions and their row tiles: tiles that do not fit are rejected by
-footprint, the rest ranked by traffic.  Where programs end says :mod:`tracea_graph.ttg.programs`.
+footprint, the rest ranked by traffic.  Where programs end says :mod:`tracea_graph.ttg.partition`.
 *Memory*: a value lives from the region that makes it to the last that reads it, and as long as the
 iterations it crosses; what lives at the same time lies apart in one arena.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
-from tracea_graph.ttg.arena import Arena, Life, lay_out, placement, span
+from tracea_graph.ttg.arena import Arena, Lifetime, lay_out, live_range, placement
 from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.row_tiling import (
@@ -155,9 +155,9 @@ def _memory(
             readers = sorted(at[use.region.id] for use in graph.uses(value))
             if readers and not graph.is_output(value):
                 # rows that iterations share are moved on from one to the next
-                steps = span([at[region.id], *readers], iterations, value in held)
+                steps = live_range([at[region.id], *readers], iterations, value in held)
                 size = held.get(value, _bytes(graph.spec(value), bindings))
-                lives.append(Life(value, int(size), *steps))
+                lives.append(Lifetime(value, int(size), *steps))
     return lay_out([lives[i] for i in placement(lives)])
 
 

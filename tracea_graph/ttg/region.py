@@ -15,7 +15,7 @@ __all__ = ["Region", "Use", "region_of"]
 class Region:
     """One or more operators that run as a unit.
 
-    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a word of the vocabulary
+    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a custom op
     (``"FusedGemm"``), whose parameters are ``params``.  ``nodes`` are the original operators it
     stands for, in order; ``rule`` is the rewrite that made it, empty for an original operator.
     Operands list values in the op's own order, ``""`` where an optional one is absent.
@@ -46,7 +46,7 @@ class Region:
 
     @property
     def fused(self) -> bool:
-        """True for a region of the custom-op vocabulary."""
+        """True for a region of a custom op."""
         return self.params is not None
 
 

@@ -125,12 +125,14 @@ class TileSet:
         """
         if order == CRITICAL_PATH:
             ids = np.flatnonzero(self.table["role"] != Role.SKIP).astype(np.int32)
-            return replace(self, order=ids[np.argsort(-self.heights[ids], kind="stable")])
+            return replace(
+                self, order=ids[np.argsort(-self.critical_path_lengths[ids], kind="stable")]
+            )
         return replace(self, order=_launch_order(self.table, order))
 
     @cached_property
-    def heights(self) -> Ints:
-        """Steps of the reduction on the longest way from each tile to the end, itself included.
+    def critical_path_lengths(self) -> Ints:
+        """Reduction steps on the critical path from each tile to the end, the tile included.
 
         Ways lead along dependences (``DATA``, ``K_PIPELINE``).
         Raises GraphError if tiles wait for each other.
@@ -145,12 +147,12 @@ class TileSet:
             if np.array_equal(longer, height):
                 return height
             height = longer
-        raise GraphError("tiles wait for each other: there is no longest way")
+        raise GraphError("tiles wait for each other: there is no critical path")
 
     @property
     def critical_path(self) -> int:
         """Steps of the reduction that have to follow each other, whatever runs at once."""
-        return int(self.heights[self.order].max(initial=0))
+        return int(self.critical_path_lengths[self.order].max(initial=0))
 
     @cached_property
     def reuse(self) -> npt.NDArray[np.uint8]:

@@ -115,7 +115,7 @@ class Topology:
         above = self._reached(names, self.sources, lambda at: at >= low)
         return {*names} | (below & above)
 
-    def joining(self, inside: Collection[str], near: str) -> set[str]:
+    def convex_closure(self, inside: Collection[str], near: str) -> set[str]:
         """What lies on paths between ``near`` and regions ``inside``.
 
         Those lie apart from it, and have all that is between them among them: only what is around

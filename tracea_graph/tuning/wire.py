@@ -41,7 +41,7 @@ def chain_to_json(chain: Chain) -> dict[str, Any]:
         "results": list(chain.results),
         "dtypes": [dtype.name for dtype in chain.dtypes],
         "stores": [dtype.name for dtype in chain.stores],
-        "rough": chain.rough,
+        "fast_math": chain.fast_math,
     }
 
 
@@ -50,4 +50,4 @@ def chain_from_json(data: Mapping[str, Any]) -> Chain:
     dtypes, stores = (tuple(DType[name] for name in data[k]) for k in ("dtypes", "stores"))
     steps = tuple(Step(op, tuple(args)) for op, args in data["steps"])
     results = tuple(data["results"])
-    return Chain(tuple(data["operands"]), steps, results, dtypes, stores, data["rough"])
+    return Chain(tuple(data["operands"]), steps, results, dtypes, stores, data["fast_math"])

@@ -1,7 +1,7 @@
 """Lowering: a fused region becomes a program of kernel calls.
 
-Extents in a program are symbols bound by the node's own inputs.  Each word of the vocabulary has
-one function that writes its calls between the slots it is given, so that words compose.
+Extents in a program are symbols bound by the node's own inputs.  Each op has
+one function that writes its calls between the slots it is given, so that ops compose.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _BROADCASTING = (
     TakeParams,
 )
 _SLIDING = (ConvParams, PoolParams)
-"""Words whose results have sizes of their own, with operands that share them."""
+"""Ops whose results have sizes of their own, with operands that share them."""
 _NARROW = ("bf16", "int16")
 """Element types of 16 bits."""
 
@@ -87,25 +87,25 @@ def lower(graph: TileGraph, region: Region) -> Program:
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
-    return replace(_roughened(writer.done(sizes)), loose=loose)
+    return replace(_with_fast_math(writer.done(sizes)), loose=loose)
 
 
-def _roughened(program: Program) -> Program:
+def _with_fast_math(program: Program) -> Program:
     """Chains and stems of a program that multiplies numbers of 16 bits need no more than those
     bits; stems beside sums of two numbers in bf16 may take theirs so, too."""
     narrow = any(call.dtype in _NARROW for call in program.calls)
     if not narrow and not any(call.dtype == "bf16x2" for call in program.calls):
         return program
-    return replace(program, calls=tuple(_rough(call, narrow) for call in program.calls))
+    return replace(program, calls=tuple(_fast_call(call, narrow) for call in program.calls))
 
 
-def _rough(call: Call, narrow: bool) -> Call:
+def _fast_call(call: Call, narrow: bool) -> Call:
     """The call with a stem in bf16, and among products of 16 bits with a chain that is no more
     exact than those."""
     if call.op == "conv_stem":
         call = replace(call, dtype="bf16")
     if call.chain and narrow:
-        call = replace(call, chain=replace(call.chain, rough=True))
+        call = replace(call, chain=replace(call.chain, fast_math=True))
     return call
 
 
@@ -164,7 +164,7 @@ def _lower_alone(
     operands: Sequence[Slot],
     results: Sequence[Slot],
 ) -> None:
-    """Words that only regions know how to place are regions of one step."""
+    """Ops that only regions know how to place are regions of one step."""
     lower_region(w, alone(p), operands, results, _lower)
 
 

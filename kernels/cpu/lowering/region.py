@@ -33,7 +33,7 @@ from tracea_graph.passes.pointwise.chains import inline
 __all__ = ["Lower", "alone", "lower_region"]
 
 Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
-"""Writes the calls of one word between dense slots."""
+"""Writes the calls of one op between dense slots."""
 
 
 def alone(

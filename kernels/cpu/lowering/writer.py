@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
-from tracea_graph.ttg.arena import Life, placement, span
+from tracea_graph.ttg.arena import Lifetime, live_range, placement
 
 __all__ = [
     "Shape", "Slot", "Writer", "broadcast", "matrix", "over_rows", "touches",
@@ -95,13 +95,13 @@ class Writer:
         for i, call in enumerate(self.calls):
             for buffer in dict.fromkeys(v.buffer for v in call.views if v is not None):
                 used.setdefault(buffer, []).append(i)
-        temps, lives = list[Temp](), list[Life]()
+        temps, lives = list[Temp](), list[Lifetime]()
         for t, (dtype, count) in enumerate(self.temps):
             buffer = Buffer("temp", t)
-            temp = Temp(dtype, count, *span(used[buffer], loops, buffer in self.carried))
+            temp = Temp(dtype, count, *live_range(used[buffer], loops, buffer in self.carried))
             temps.append(temp)
             size = int(max(0, evaluate(count, sizes)) * dtype.size)
-            lives.append(Life(str(t), size, temp.first, temp.last))
+            lives.append(Lifetime(str(t), size, temp.first, temp.last))
         order = placement(lives)
         moved = {Buffer("temp", t): Buffer("temp", place) for place, t in enumerate(order)}
         calls = tuple(_with_buffers(call, moved) for call in self.calls)

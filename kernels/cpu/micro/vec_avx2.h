@@ -67,13 +67,13 @@ INLINE vf floor(vf a) { return _mm256_floor_ps(a); }
 INLINE vf ceil(vf a) { return _mm256_ceil_ps(a); }
 INLINE vf trunc(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 //% endif
-//% if "gate_rough" in needs
+//% if "gate_fast" in needs
 
 // a * 2^floor(t) and t - floor(t) for t in range; 1 / a within 2^-11 of it.
 INLINE vf times_power(vf a, vf t) { return scale(a, floor(t)); }
 INLINE vf fraction(vf t) { return t - floor(t); }
 INLINE vf in_range(vf t) { return max(set1(-126.0f), min(set1(127.0f), t)); }
-INLINE vf rough_reciprocal(vf a) { return _mm256_rcp_ps(a); }
+INLINE vf reciprocal_fast(vf a) { return _mm256_rcp_ps(a); }
 //% endif
 //% if "expand" in needs
 

@@ -34,7 +34,7 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
-//% if "exp_fast" in needs or "gate" in needs or "gate_rough" in needs
+//% if "exp_fast" in needs or "gate" in needs or "gate_fast" in needs
 
 // 2^(i/16), i the low bits of `shifted`, by a table of the sixteenths of an octave.
 INLINE vf power_of_sixteenths(vf shifted) {
@@ -75,10 +75,10 @@ INLINE vf gated(vf x, vf w) {
   return x / fma(power_of_sixteenths(shifted), fma(p, r, one), one);
 }
 //% endif
-//% if "gate_rough" in needs
+//% if "gate_fast" in needs
 
 // The same within 2^-12 of it.
-INLINE vf gated_rough(vf x, vf w) {
+INLINE vf gated_fast(vf x, vf w) {
   const vf magic = set1(12582912.0f), sixteenths = set1(-SIXTEENTHS);
   w = max(set1(-88.0f), min(set1(-NO_POWER), w));
   const vf shifted = fma(w, sixteenths, magic);

@@ -159,25 +159,25 @@ INLINE vf v_gelu_tanh(vf x) {
   return gated(x, x * fma(x * x, set1(0.0713548163f), set1(1.59576912f)));
 }
 //% endif
-//% if "gate_rough" in needs
+//% if "gate_fast" in needs
 
 // What follows is for results in bf16, which rounding puts off by up to 2^-8 anyway.
 //% if vectors_of != "avx512"
 // x / (1 + e^-w), within 2^-11 of it.
-INLINE vf gated_rough(vf x, vf w) {
+INLINE vf gated_fast(vf x, vf w) {
   const vf t = in_range(w * set1(-1.44269504f));
   const vf p = poly(fraction(t), 0.9999252f, 0.6958335f, 0.2260672f, 0.07802449f);
-  return x * rough_reciprocal(set1(1.0f) + times_power(p, t));
+  return x * reciprocal_fast(set1(1.0f) + times_power(p, t));
 }
 //% endif
-INLINE vf v_gelu_tanh_rough(vf x) {
-  return gated_rough(x, x * fma(x * x, set1(0.0713548163f), set1(1.59576912f)));
+INLINE vf v_gelu_tanh_fast(vf x) {
+  return gated_fast(x, x * fma(x * x, set1(0.0713548163f), set1(1.59576912f)));
 }
 //% endif
-//% if "gelu_rough" in needs
+//% if "gelu_fast" in needs
 
 // x Phi(x), Phi(x) = 1/2 + x P(x^2) up to 3.9: 2e-4 absolute; 0 below -3.9.
-INLINE vf v_gelu_rough(vf x) {
+INLINE vf v_gelu_fast(vf x) {
   const vf z = max(set1(-3.9f), min(set1(3.9f), x));
   const vf p = poly(z * z, 0.398562342f, -0.0653676167f, 0.00910012983f, -0.000877826125f,
                     5.43196147e-05f, -1.91294112e-06f, 2.8872698e-08f);

@@ -72,13 +72,13 @@ INLINE vf ceil(vf a) {
   return __builtin_copysignf(r < a ? r + 1.0f : r, a);
 }
 //% endif
-//% if "gate_rough" in needs
+//% if "gate_fast" in needs
 
 // a * 2^floor(t) and t - floor(t) for t in range; 1 / a.
 INLINE vf times_power(vf a, vf t) { return scale(a, floor(t)); }
 INLINE vf fraction(vf t) { return t - floor(t); }
 INLINE vf in_range(vf t) { return max(set1(-126.0f), min(set1(127.0f), t)); }
-INLINE vf rough_reciprocal(vf a) { return 1.0f / a; }
+INLINE vf reciprocal_fast(vf a) { return 1.0f / a; }
 //% endif
 //% if "expand" in needs
 

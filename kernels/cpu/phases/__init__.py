@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
 )
 from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
 from tracea_graph.ops.weights import BLOCKS
-from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
+from tracea_graph.passes import CONNECT, MOVEMENT, Request, partition
 from tracea_graph.passes.attention.window import WindowAttention
 from tracea_graph.passes.sparse.compressed import FactorOnRequest
 from tracea_graph.passes.sparse.exact_rank import FactorGemm
@@ -51,13 +51,13 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         *_lower_convolutions(precision, tiles),
         Phase("transform", (TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
-        Phase(CONNECT, (trunk.ConnectTrunk(),)),
+        Phase(CONNECT, (partition.ClusterConv(),)),
         *MOVEMENT,
         *((Phase("compress", other),) if compressed else ()),
         Phase("sparsity", (*(skipping if request.prepack else ()), *near)),
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles),
-        Phase(CONNECT, (trunk.ConnectBlocks(),)),
+        Phase(CONNECT, (partition.Cluster(),)),
     )
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.lowering.loops import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams, RowTile
-from tracea_graph.ops.row_tiling import plans_inside, row_tiles_of
+from tracea_graph.ops.row_tiling import plan_subgraph_by_size, row_tiles_of
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import CACHE_FRACTIONS, MemoryLevel, Region, TileGraph
 
@@ -44,8 +44,8 @@ class TileAndFuse:
         params = region.params
         if not isinstance(params, RegionParams) or params.row_tiles:
             return
-        inside = Inside(graph, region)
-        plans = plans_inside(inside, self.sizes, self.levels, CACHE_FRACTIONS)
+        subgraph = Subgraph(graph, region)
+        plans = plan_subgraph_by_size(subgraph, self.sizes, self.levels, CACHE_FRACTIONS)
         told, known = set[Miss](), set[tuple[RowTile, ...]]()
         for rule in TILE_SIZES:
             try:
@@ -53,7 +53,7 @@ class TileAndFuse:
             except GraphError:
                 yield Miss(self.name, region.id, _OPEN.format(region.results[0]))
                 return
-            row_tiles, why = self._fit(graph, region, row_tiles_of(inside, plan))
+            row_tiles, why = self._fit(graph, region, row_tiles_of(subgraph, plan))
             yield from (miss for miss in why if miss not in told)
             told |= {*why}
             if row_tiles and row_tiles not in known:

@@ -1,6 +1,6 @@
 """Lowering: a fused region becomes a program of kernel calls.
 
-Extents in a program are symbols bound by the node's own inputs.  Each word of the vocabulary has
+Extents in a program are symbols bound by the node's own inputs.  Each op has
 one function that takes values wherever they lie and says where its results do.
 """
 

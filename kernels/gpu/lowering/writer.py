@@ -10,7 +10,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ttg.arena import Life, placement
+from tracea_graph.ttg.arena import Lifetime, placement
 
 __all__ = ["ZERO", "Writer"]
 
@@ -76,7 +76,7 @@ class Writer(ProgramWriter):
         self._cleared()
         made = self.program(symbols)
         lives = [
-            Life(str(i), int(max(0, evaluate(t.count, sizes)) * t.dtype.size), t.first, t.last)
+            Lifetime(str(i), int(max(0, evaluate(t.count, sizes)) * t.dtype.size), t.first, t.last)
             for i, t in enumerate(made.temps)
         ]
         order = placement(lives)

@@ -93,8 +93,8 @@ DEV vf v_gelu(vf a) { return a * 0.5f * (1.0f + erff(a * 0x1.6a09e6p-1f)); }
 DEV vf v_gelu_tanh(vf a) {
   return a * 0.5f * (1.0f + tanhf(0x1.988454p-1f * (a + 0x1.6e4e26p-5f * a * a * a)));
 }
-DEV vf v_gelu_rough(vf a) { return v_gelu(a); }
-DEV vf v_gelu_tanh_rough(vf a) { return v_gelu_tanh(a); }
-DEV vf gated_rough(vf a, vf w) { return gated(a, w); }
+DEV vf v_gelu_fast(vf a) { return v_gelu(a); }
+DEV vf v_gelu_tanh_fast(vf a) { return v_gelu_tanh(a); }
+DEV vf gated_fast(vf a, vf w) { return gated(a, w); }
 
 }  // namespace tracea

@@ -23,16 +23,16 @@ from tracea_graph.passes.regions import read_outside, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["TellRows"]
+__all__ = ["UnflattenRows"]
 
 _MAX_DEPTH = 24
 Shape = tuple[Extent, ...]
 
 
-class TellRows:
+class UnflattenRows:
     """What lies between flattening rows and telling items apart keeps them apart."""
 
-    name = "rows-apart"
+    name = "unflatten-rows"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op != "Reshape":
@@ -135,7 +135,7 @@ class _Apart:
         if not region.fused:
             nodes = (replace(region.node, inputs=operands, outputs=(result,)),)
         made = replace(
-            region, id=f"{TellRows.name}:{result}", operands=operands, results=(result,),
+            region, id=f"{UnflattenRows.name}:{result}", operands=operands, results=(result,),
             nodes=nodes,
         )  # fmt: skip
         self.regions.append(made)

@@ -34,7 +34,7 @@ def test_items_stay_apart_and_all_is_one_program() -> None:
     net = Net()
     graph = loaded(net, around(net)[2])
     trace = optimized(graph)
-    assert trace.applied()["rows-apart"] == 1
+    assert trace.applied()["unflatten-rows"] == 1
     assert ops(graph) == ["FusedRegion"]
     assert not {len(graph.spec(v).shape or ()) for r in graph.regions() for v in r.results} - {3}
     assert_same(net, graph, FEEDS)
@@ -45,7 +45,7 @@ def test_what_others_read_in_one_matrix_stays_so() -> None:
     total, _, end = around(net)
     graph = loaded(net, end, total)
     trace = optimized(graph)
-    assert reasons(trace, "rows-apart") == {f"{total!r} has other readers"}
+    assert reasons(trace, "unflatten-rows") == {f"{total!r} has other readers"}
     assert_same(net, graph, FEEDS)
 
 
@@ -67,7 +67,7 @@ def test_rows_that_depend_on_each_other_stay_in_one_matrix(
     mixed = mixing(net, rows)
     graph = loaded(net, net("Reshape", net("Neg", mixed), net("Shape", x)))
     trace = optimized(graph)
-    assert any("is not made row by row" in why for why in reasons(trace, "rows-apart"))
+    assert any("is not made row by row" in why for why in reasons(trace, "unflatten-rows"))
     assert_same(net, graph, FEEDS)
 
 
@@ -78,7 +78,7 @@ def test_a_vector_and_a_row_are_the_same_for_all_items() -> None:
     y = net("Mul", net("Add", flat, net.weight(1, WIDTH)), net.weight(WIDTH))
     graph: TileGraph = loaded(net, net("Reshape", net("Sub", y, 2.0), net("Shape", x)))
     trace = optimized(graph)
-    assert trace.applied()["rows-apart"] == 1
+    assert trace.applied()["unflatten-rows"] == 1
     assert_same(net, graph, FEEDS)
 
 

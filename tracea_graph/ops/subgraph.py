@@ -1,18 +1,18 @@
-"""A region of several steps, looked at from inside: its steps as regions of their own."""
+"""The subgraph of a region with several steps: each step as a region of its own."""
 
 from __future__ import annotations
 
-from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops import OPS
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Inside", "inside_of"]
+__all__ = ["Subgraph", "subgraph_of"]
 
-_WORDS = {kind: word for word, kind in VOCABULARY}
+_OP_NAMES = {kind: op for op, kind in OPS}
 
 
-class Inside(TileGraph):
+class Subgraph(TileGraph):
     """The steps of a region in the order they run; values between them have numbers."""
 
     def __init__(self, graph: TileGraph, region: Region) -> None:
@@ -23,8 +23,8 @@ class Inside(TileGraph):
         for step in params.steps:
             made = tuple(f"{region.id}#{len(names) + i}" for i in range(step.results))
             reads = tuple(names[i] for i in step.operands)
-            word = _WORDS[type(step.params)]
-            self.steps.append(Region(made[0], word, reads, made, (), step.params))
+            op = _OP_NAMES[type(step.params)]
+            self.steps.append(Region(made[0], op, reads, made, (), step.params))
             names += made
         weights = {v: w for v in region.operands if (w := graph.weight(v)) is not None}
         inputs = dict.fromkeys(v for v in region.operands if v and v not in weights)
@@ -34,6 +34,6 @@ class Inside(TileGraph):
         self.describe = space_of
 
 
-def inside_of(region: Region, graph: TileGraph) -> TileGraph | None:
-    """The steps of a region; None for one of a single operator or word."""
-    return Inside(graph, region) if isinstance(region.params, RegionParams) else None
+def subgraph_of(region: Region, graph: TileGraph) -> TileGraph | None:
+    """The subgraph of a region; None for a region of a single operator."""
+    return Subgraph(graph, region) if isinstance(region.params, RegionParams) else None

@@ -1,9 +1,10 @@
-"""Program boundaries: which regions run as one, in one arena.
+"""Partitioning: which regions run as one program, in one arena.
 
-A program grows from a region that is worth one (a core) to everything around it that can be a
-step.  It stays convex: no path leaves it and comes back, so that it can run as a whole.  What has
-no core before it, or follows the last core without finishing its work, stays outside; the former
-is never taken in, lest a path from it that comes back should keep others out.
+A program grows from an anchor (a region that is worth a program) to all neighbours that can be
+members.  It stays convex: no path leaves it and comes back, so that it can run as a whole.  A
+region with no anchor before it, or after the last anchor without finishing its work, stays
+outside; the former is never taken in, because a path from it that comes back would keep others
+out.
 """
 
 from __future__ import annotations
@@ -14,43 +15,43 @@ from dataclasses import dataclass
 from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.region import Region
 
-__all__ = ["Joining", "program_from"]
+__all__ = ["PartitionRules", "partition_from"]
 
 
 @dataclass(frozen=True)
-class Joining:
-    """What is known of the kernels that could run as one.
+class PartitionRules:
+    """Predicates and limits of the partitioner.
 
-    ``steps`` is how many a region would be, 0 if it cannot be one; ``core`` says which are worth a
-    program; ``ends`` which are better its last step than left outside.
+    ``steps``: how many steps a region would become, 0 if it cannot be a member; ``anchor``:
+    regions that are worth a program; ``may_end``: regions that should join after the last anchor.
     """
 
     steps: Callable[[Region], int]
-    core: Callable[[Region], bool]
-    ends: Callable[[Region], bool]
-    most_steps: int
-    most_operands: int
+    anchor: Callable[[Region], bool]
+    may_end: Callable[[Region], bool]
+    max_steps: int
+    max_operands: int
 
 
-def program_from(
-    graph: TileGraph, seed: Region, joining: Joining, without: Collection[str] = ()
+def partition_from(
+    graph: TileGraph, seed: Region, rules: PartitionRules, without: Collection[str] = ()
 ) -> list[Region]:
-    """The regions that run with a core, the first of them all, producers first.
+    """Return the members of the program whose first anchor is ``seed``, producers first.
 
-    Empty if an earlier core would run with it: that one's program is theirs.  ``without`` names
+    Empty if an earlier anchor would be a member: the program is that one's.  ``without`` names
     regions that stay outside.
     """
-    growing = _Growing(graph, seed, joining, without)
+    growing = _Partitioner(graph, seed, rules, without)
     return growing.trimmed() if growing.grow() else []
 
 
-class _Growing:
-    """The regions chosen so far around a core."""
+class _Partitioner:
+    """The members chosen so far around an anchor."""
 
     def __init__(
-        self, graph: TileGraph, seed: Region, joining: Joining, without: Collection[str]
+        self, graph: TileGraph, seed: Region, rules: PartitionRules, without: Collection[str]
     ) -> None:
-        self.graph, self.seed, self.joining, self.without = graph, seed, joining, without
+        self.graph, self.seed, self.rules, self.without = graph, seed, rules, without
         self.chosen = {seed.id: seed}
         self._steps: dict[str, int] = {}
         self._count = self.steps(seed)
@@ -60,11 +61,11 @@ class _Growing:
     def steps(self, region: Region) -> int:
         if region.id not in self._steps:
             fits = region.id not in self.without
-            self._steps[region.id] = self.joining.steps(region) if fits else 0
+            self._steps[region.id] = self.rules.steps(region) if fits else 0
         return self._steps[region.id]
 
     def grow(self) -> bool:
-        """Take in all that fits, nearest first; False as soon as an earlier core does."""
+        """Take in all that fits, nearest first; False as soon as an earlier anchor does."""
         graph, waiting, refused = self.graph, [self.seed], set[str]()
         while waiting:
             at = waiting.pop(0)
@@ -77,24 +78,24 @@ class _Growing:
                 if more is None:
                     refused.add(near.id)
                     continue
-                cores = [self.seed, *(r for r in more if self.joining.core(r))]
-                if graph.in_order(cores)[0] is not self.seed:
+                anchors = [self.seed, *(r for r in more if self.rules.anchor(r))]
+                if graph.in_order(anchors)[0] is not self.seed:
                     return False
                 self._take(more)
                 waiting += more
         return True
 
     def _follows(self, region: Region) -> bool:
-        """True of a core, and of what follows one by way of steps: nothing else would stay, and
-        a path from it could bar others."""
-        if self.joining.core(region):
+        """True of an anchor, and of regions that follow one by way of members: others would not
+        stay, and a path from them could keep members out."""
+        if self.rules.anchor(region):
             return True
         waiting, seen = [region], {region.id}
         while waiting and region.id not in self._leading:
             for source in self.graph.sources(waiting.pop()):
                 if not self.steps(source) or source.id in seen or source.id in self._leading:
                     continue
-                if source.id in self.chosen or self.joining.core(source):
+                if source.id in self.chosen or self.rules.anchor(source):
                     return True
                 seen.add(source.id)
                 waiting.append(source)
@@ -103,13 +104,13 @@ class _Growing:
 
     def _closure(self, near: Region) -> list[Region] | None:
         """A region and everything on paths between it and the chosen; None if not all can join."""
-        more = self.graph.joining(self.chosen, near)
+        more = self.graph.convex_closure(self.chosen, near)
         if not all(map(self.steps, more)):
             return None
         reads = self._reads.union(*(r.reads for r in more))
         operands = reads.difference(self._writes, *(r.writes for r in more))
-        fits = self._count + sum(map(self.steps, more)) <= self.joining.most_steps
-        return more if fits and len(operands) <= self.joining.most_operands else None
+        fits = self._count + sum(map(self.steps, more)) <= self.rules.max_steps
+        return more if fits and len(operands) <= self.rules.max_operands else None
 
     def _take(self, more: Sequence[Region]) -> None:
         self.chosen |= {r.id: r for r in more}
@@ -118,34 +119,34 @@ class _Growing:
         self._writes.update(*(r.writes for r in more))
 
     def trimmed(self) -> list[Region]:
-        """Without what has no core before it, and what follows the last core in vain.
+        """The members without those that have no anchor before them or need none after them.
 
-        The chosen are convex: what lies before or behind one of them does so inside.
+        The chosen set is convex: paths between two of them lie inside.
         """
-        graph, core = self.graph, self.joining.core
+        graph, anchor = self.graph, self.rules.anchor
         chosen = graph.in_order(self.chosen.values())
-        after = _with_core(chosen, core, graph.sources)
-        before = _with_core(chosen[::-1], core, graph.readers)
+        after = _with_anchor(chosen, anchor, graph.sources)
+        before = _with_anchor(chosen[::-1], anchor, graph.readers)
         kept: dict[str, Region] = {}
         for region in chosen:
             behind = region.id in after
             sources = (s.id for s in graph.sources(region) if s.id in self.chosen)
-            tail = behind and self.joining.ends(region) and all(s in kept for s in sources)
-            if core(region) or (behind and region.id in before) or tail:
+            tail = behind and self.rules.may_end(region) and all(s in kept for s in sources)
+            if anchor(region) or (behind and region.id in before) or tail:
                 kept[region.id] = region
         return list(kept.values())
 
 
-def _with_core(
+def _with_anchor(
     regions: Sequence[Region],
-    core: Callable[[Region], bool],
+    anchor: Callable[[Region], bool],
     near: Callable[[Region], Sequence[Region]],
 ) -> set[str]:
-    """Of regions in order those that a core comes before, by way of ``near``."""
+    """Regions, of some in order, that an anchor comes before by way of ``near``."""
     found, reached = set[str](), set[str]()
     for region in regions:
         if not reached.isdisjoint(r.id for r in near(region)):
             found.add(region.id)
-        if region.id in found or core(region):
+        if region.id in found or anchor(region):
             reached.add(region.id)
     return found

@@ -1,4 +1,4 @@
-"""Programs seen from inside: their steps have tiles, needs and a place on the page."""
+"""Programs seen from subgraph: their steps have tiles, needs and a place on the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from graphs import Net, optimized
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ops.inside import Inside, inside_of
+from tracea_graph.ops.subgraph import Subgraph, subgraph_of
 from tracea_graph.ttg import Region, TileGraph, tile_regions
 from tracea_graph.views.ttg import NOTEBOOK
 from tracea_graph.views.ttg.html import graph_html
@@ -20,14 +20,14 @@ def program() -> tuple[TileGraph, Region]:
         x = net("Relu", net("Conv", x, *weights, pads=[1] * 4))
     graph = net.graph(x)
     optimized(graph)
-    graph.open, graph.bindings, graph.viewer = inside_of, {"n": 1}, NOTEBOOK
+    graph.open, graph.bindings, graph.viewer = subgraph_of, {"n": 1}, NOTEBOOK
     (region,) = graph.regions()
     return graph, region
 
 
 def test_a_program_shows_the_tiles_of_its_steps() -> None:
     graph, region = program()
-    steps = Inside(graph, region).steps
+    steps = Subgraph(graph, region).steps
     assert [s.op for s in steps] == ["FusedConv"] * 3
     assert graph.show(region.id).map.region == steps[-1].id
     middle = graph.show(steps[1].id).map
@@ -39,9 +39,9 @@ def test_a_program_shows_the_tiles_of_its_steps() -> None:
 
 def test_its_tiles_wait_for_each_other_across_steps() -> None:
     graph, region = program()
-    inside = Inside(graph, region)
-    lines = {s.id: (24, 0, 0) for s in inside.steps}  # two lines of twelve
-    made = tile_regions(inside, inside.steps, {"n": 1}, lines)
+    subgraph = Subgraph(graph, region)
+    lines = {s.id: (24, 0, 0) for s in subgraph.steps}  # two lines of twelve
+    made = tile_regions(subgraph, subgraph.steps, {"n": 1}, lines)
     assert len(made) == 18 and [n.kind for n in made.needs] == ["halo", "halo"]
     order = made.depth_first.tolist()
     assert order.index(12) < 6, "the first end runs long before the last beginning"

@@ -21,16 +21,16 @@ from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["TellHeads"]
+__all__ = ["UnflattenHeads"]
 
 _SWAP = (0, 2, 1)
 _MAX_DEPTH = 24
 
 
-class TellHeads:
+class UnflattenHeads:
     """What lies between flattening heads and telling them apart keeps them apart."""
 
-    name = "heads-apart"
+    name = "unflatten-heads"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op != "Reshape" or len(region.operands) < 2:

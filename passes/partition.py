@@ -1,13 +1,13 @@
-"""Neighbouring regions become the steps of one program: convolutional trunks, transformer blocks.
+"""Cluster neighbouring regions into one program: convolutional parts, transformer blocks.
 
 FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegion
 FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
-… and a convolutional trunk among them                        -> one FusedRegion
+… and a convolutional cluster among them                      -> one FusedRegion
 
-What lies between two steps never leaves the program, so it lies as the kernels like it.  Where a
-program begins and ends is the tile graph's to say (``ttg.programs``).  It is asked of regions, not
-of words: every region that kernels run is a step, and worth a program (a core) is one whose loops
-sum over axes that tiles are cut along.
+Values between two steps never leave the program, so each is stored in the layout its kernels
+prefer.  The tile graph draws the boundaries (``ttg.partition``).  It asks about regions, not about
+ops: every region that has a kernel may be a member, and an anchor is one whose loops sum over axes
+that are tiled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.movement.views import FREE, read_move
 from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_from
+from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from
 
-__all__ = ["ConnectAll", "ConnectBlocks", "ConnectTrunk"]
+__all__ = ["Cluster", "ClusterAll", "ClusterConv"]
 
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
 """Of one program: what the library accepts, with room for scratch."""
@@ -46,57 +46,57 @@ Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
-class ConnectTrunk:
-    """What sums over images, with everything around it that can be a step."""
+class ClusterConv:
+    """Cluster reductions over images with all neighbours that can be steps."""
 
-    name: str = "trunk"
+    name: str = "cluster-conv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        yield from _connect(self.name, _Trunk(graph), region)
+        yield from _cluster(self.name, _ConvMembership(graph), region)
 
 
 @dataclass(frozen=True)
-class ConnectBlocks:
-    """Everything else that sums, with what lies between: the blocks of a transformer, and trunks
-    before and behind them."""
+class Cluster:
+    """Cluster all other reductions with the regions between them: transformer blocks, with
+    the convolutional clusters around them."""
 
-    name: str = "blocks"
+    name: str = "cluster"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        yield from _connect(self.name, _Family(graph), region)
+        yield from _cluster(self.name, _Membership(graph), region)
 
 
 @dataclass(frozen=True)
-class ConnectAll:
-    """Everything that kernels run, whether it sums or not: where a value that leaves a program is
-    costly, one program is to be the whole model.  The limits are those of a backend's plans."""
+class ClusterAll:
+    """Cluster every region that has a kernel, reduction or not, where values that leave a
+    program are costly.  The limits are those of a backend's plans."""
 
-    most_steps: int
-    most_operands: int
-    name: str = "whole"
+    max_steps: int
+    max_operands: int
+    name: str = "cluster-all"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        family = _All(graph, self.most_steps, self.most_operands)
-        yield from _connect(self.name, family, region)
+        membership = _FullMembership(graph, self.max_steps, self.max_operands)
+        yield from _cluster(self.name, membership, region)
 
 
-def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | Miss]:
-    """One program of a core and everything around it, proposed by its first step."""
-    if not family.is_core(region):
-        yield from _outside(name, family, region)
+def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Proposal | Miss]:
+    """Propose the program of an anchor and its neighbours, at its first step."""
+    if not membership.is_anchor(region):
+        yield from _outside(name, membership, region)
         return
-    joining = Joining(
-        lambda r: len(family.steps_of(r) or ()), family.is_core, family.ends, family.most_steps,
-        family.most_operands,
+    rules = PartitionRules(
+        lambda r: len(membership.steps_of(r) or ()), membership.is_anchor, membership.may_end,
+        membership.max_steps, membership.max_operands,
     )  # fmt: skip
     unfit, joined = set[str](), set[str]()
-    for seed in filter(family.is_core, program_from(family.graph, region, joining)):
+    for seed in filter(membership.is_anchor, partition_from(membership.graph, region, rules)):
         if seed.id in joined or (seed.id != region.id and not unfit):
             continue  # what did not fit may have kept the others from a program of their own
-        while len(members := program_from(family.graph, seed, joining, unfit)) > 1:
-            out = _first_unfit(family, members)
+        while len(members := partition_from(membership.graph, seed, rules, unfit)) > 1:
+            out = _first_unfit(membership, members)
             if out is None:
-                params, operands, results = _build(family, members)
+                params, operands, results = _build(membership, members)
                 new = fused(name, params, operands, results, members)
                 joined |= {r.id for r in members}
                 yield Proposal(name, tuple(members), (new,))
@@ -106,50 +106,50 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
             if out.id == seed.id:
                 break
     if region.id not in joined:
-        yield from list(_outside(name, family, region)) or [Miss(name, region.id, _LATER)]
+        yield from list(_outside(name, membership, region)) or [Miss(name, region.id, _LATER)]
 
 
-def _outside(name: str, family: _Family, region: Region) -> Iterator[Miss]:
+def _outside(name: str, membership: _Membership, region: Region) -> Iterator[Miss]:
     """Why a region that could be a step, or a program, is not in the program beside it."""
-    graph = family.graph
+    graph = membership.graph
     if not region.fused:
         return
     inside = isinstance(region.params, RegionParams)
     near = (*graph.sources(region), *([] if inside else graph.readers(region)))
     beside = [r for r in near if isinstance(r.params, RegionParams)]
-    if beside and (inside or family.steps_of(region)):
-        yield Miss(name, region.id, _why_outside(family, region, beside[0], name))
+    if beside and (inside or membership.steps_of(region)):
+        yield Miss(name, region.id, _why_outside(membership, region, beside[0], name))
 
 
-def _why_outside(family: _Family, region: Region, program: Region, name: str) -> str:
-    graph, made = family.graph, region.results[0]
+def _why_outside(membership: _Membership, region: Region, program: Region, name: str) -> str:
+    graph, made = membership.graph, region.results[0]
     inside = isinstance(region.params, RegionParams)
-    steps = len(region.params.steps if inside else family.steps_of(region) or ())
+    steps = len(region.params.steps if inside else membership.steps_of(region) or ())
     if program.rule != name:
         return f"the program of {program.results[0]!r} was whole before this was"
     between = [r for r in graph.convex((program, region)) if r not in (program, region)]
-    if strange := [r for r in between if not family.steps_of(r)]:
+    if strange := [r for r in between if not membership.steps_of(r)]:
         value = next(iter(strange[0].writes), strange[0].op)
         return f"on the way between {made!r} and the program lies {value!r}, which no kernel makes"
-    if program in graph.readers(region) and not family.is_core(region):
+    if program in graph.readers(region) and not membership.is_anchor(region):
         return f"the program that reads {made!r} begins with its first product or convolution"
-    if len(program.params.steps) + steps > family.most_steps:
-        return f"with {made!r} the program would have more than {family.most_steps} steps"
-    if len({*program.operands, *region.operands}) > family.most_operands:
-        return f"with {made!r} the program would read more than {family.most_operands} values"
-    if not family.ends(region):
+    if len(program.params.steps) + steps > membership.max_steps:
+        return f"with {made!r} the program would have more than {membership.max_steps} steps"
+    if len({*program.operands, *region.operands}) > membership.max_operands:
+        return f"with {made!r} the program would read more than {membership.max_operands} values"
+    if not membership.may_end(region):
         return f"{made!r} is not needed inside the program, and is as well made behind it"
     return _UNFIT
 
 
-class _Family:
-    """What can be a step of a program, what one grows around and what it may end with."""
+class _Membership:
+    """Predicates for the partitioner: which regions may be members, anchors and sinks."""
 
     def __init__(
-        self, graph: TileGraph, most_steps: int = _MAX_STEPS, most_operands: int = _MAX_OPERANDS
+        self, graph: TileGraph, max_steps: int = _MAX_STEPS, max_operands: int = _MAX_OPERANDS
     ) -> None:
         self.graph = graph
-        self.most_steps, self.most_operands = most_steps, most_operands
+        self.max_steps, self.max_operands = max_steps, max_operands
         self._models: dict[str, RegionModel | None] = {}
 
     def model(self, region: Region) -> RegionModel | None:
@@ -158,18 +158,18 @@ class _Family:
             self._models[region.id] = self.graph.model(region) if region.fused else None
         return self._models[region.id]
 
-    def is_core(self, region: Region) -> bool:
+    def is_anchor(self, region: Region) -> bool:
         """True if its results are sums: only then is there more to a value than moving it."""
-        if _is_trunk(region):
+        if _is_conv_cluster(region):
             return True
         model = self.model(region)
         return model is not None and bool(model.depth)
 
     def steps_of(self, region: Region) -> Steps | None:
-        """The steps a region would be: every word is one; None if it cannot be one."""
+        """The steps a region would be: every op is one; None if it cannot be one."""
         if not region.fused:
             return self._moves(region)
-        if _is_trunk(region):
+        if _is_conv_cluster(region):
             return _inside(region)
         values = (*region.reads, *region.writes)
         known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
@@ -190,14 +190,16 @@ class _Family:
             steps.append((seen.params, seen.names, (value,)))
         return steps
 
-    def ends(self, region: Region) -> bool:
-        """True if what follows the last core in vain is better a step than a node; a Reshape
-        alone costs nothing there."""
+    def may_end(self, region: Region) -> bool:
+        """Whether a region after the last anchor should join the program.
+
+        A trailing Reshape should not: it is free in ONNX Runtime.
+        """
         return region.fused
 
 
-def _is_trunk(region: Region) -> bool:
-    return region.rule == ConnectTrunk.name and isinstance(region.params, RegionParams)
+def _is_conv_cluster(region: Region) -> bool:
+    return region.rule == ClusterConv.name and isinstance(region.params, RegionParams)
 
 
 def _inside(region: Region) -> Steps:
@@ -226,21 +228,21 @@ def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
     return len(shape) == len(found.shape) and all(map(where_equal, shape, found.shape))
 
 
-class _Trunk(_Family):
-    """What sums over images; rows of matrices are joined later, when they are whole."""
+class _ConvMembership(_Membership):
+    """Predicates of convolutional clusters; rows of matrices are clustered later."""
 
-    def is_core(self, region: Region) -> bool:
+    def is_anchor(self, region: Region) -> bool:
         model = self.model(region)
         return model is not None and bool(model.depth) and _of_images(model)
 
     def steps_of(self, region: Region) -> Steps | None:
         if region.fused:
-            return None if _is_trunk(region) else super().steps_of(region)
+            return None if _is_conv_cluster(region) else super().steps_of(region)
         moves = read_moves(self.graph, region)
         return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
 
-    def ends(self, region: Region) -> bool:
-        """What needs one position only, or vectors, finishes what cores began, so does what
+    def may_end(self, region: Region) -> bool:
+        """What needs one position only, or vectors, finishes what anchors began, so does what
         leaves one number of all channels, and what brings several together.  Any other move at
         the end only moves."""
         if not region.fused:
@@ -250,10 +252,10 @@ class _Trunk(_Family):
         return pooled or model is None or not model.space.reductions or _of_channels(model)
 
 
-class _All(_Family):
-    """Every region that kernels run, and moves between them."""
+class _FullMembership(_Membership):
+    """Predicates of whole-model clusters: every region that has a kernel, and moves."""
 
-    def is_core(self, region: Region) -> bool:
+    def is_anchor(self, region: Region) -> bool:
         if region.fused:
             return not isinstance(region.params, RegionParams)
         return bool(self._prepared(region)) and self._prepares(region)
@@ -328,17 +330,17 @@ def _of_channels(model: RegionModel) -> bool:
     return gone and over == tuple(name for name, _ in dims[1].terms)
 
 
-def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:
+def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region | None:
     """The first region whose shapes do not follow from those of what is outside."""
     outside = sorted(
         {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
     )
-    graph = family.graph
+    graph = membership.graph
     # as the program will know them: sizes are symbols of its own
     local, _ = localise(clipped([graph.spec(v) for v in outside]))
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
     for region in members:
-        for params, reads, results in family.steps_of(region) or ():
+        for params, reads, results in membership.steps_of(region) or ():
             try:
                 found = params.infer([specs[v] for v in reads])
             except ValueError:
@@ -348,11 +350,11 @@ def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:
 
 
 def _build(
-    family: _Family, members: Sequence[Region]
+    membership: _Membership, members: Sequence[Region]
 ) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
     """The program of some regions, what it reads and what others read of it."""
-    graph = family.graph
-    steps = [s for r in members for s in family.steps_of(r) or ()]
+    graph = membership.graph
+    steps = [s for r in members for s in membership.steps_of(r) or ()]
     inside = {v for _, _, results in steps for v in results}
     operands = tuple(dict.fromkeys(v for _, reads, _ in steps for v in reads if v not in inside))
     numbers = {v: i for i, v in enumerate(operands)}

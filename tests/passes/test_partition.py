@@ -298,7 +298,7 @@ def test_a_window_larger_than_its_input_stays() -> None:
     assert reasons(trace, "conv-transposed") == {"its windows mostly hang over the input"}
 
 
-@pytest.mark.parametrize(("axis", "rule"), [(1, "trunk"), (3, "blocks")])
+@pytest.mark.parametrize(("axis", "rule"), [(1, "cluster-conv"), (3, "cluster")])
 def test_the_channel_of_the_largest_number_ends_a_trunk(axis: int, rule: str) -> None:
     """What looks along positions is made behind it, in the same program."""
     net, x = new()
@@ -319,7 +319,7 @@ def test_rows_behind_a_trunk_are_of_its_program() -> None:
     graph = net.graph(net("MatMul", hidden, net.weight(24, 16)))
     optimized(graph)
     region = only(graph, "FusedRegion")
-    assert region.rule == "blocks" and ops(graph) == ["FusedRegion"]
+    assert region.rule == "cluster" and ops(graph) == ["FusedRegion"]
     check(net, graph, FEEDS)
 
 

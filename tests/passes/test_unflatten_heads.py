@@ -7,7 +7,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.flattened import TellHeads
+from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
 from tracea_graph.passes.movement.taking import TAKE
 from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import TileGraph
@@ -118,8 +118,8 @@ def test_heads_stay_together_where_the_product_has_other_readers() -> None:
     q, k = (flattened(net, net("MatMul", x, net.weight(H * D, H * D))) for _ in range(2))
     scores = net("MatMul", q, net("Transpose", k, perm=[0, 2, 1]))
     graph = loaded(net, apart(net, scores, x), net("Relu", scores))
-    trace = schedule_only(graph, TellHeads())
-    assert reasons(trace, "heads-apart") == {f"{scores!r} has other readers"}
+    trace = schedule_only(graph, UnflattenHeads())
+    assert reasons(trace, "unflatten-heads") == {f"{scores!r} has other readers"}
     assert_same(net, graph, {"x": normal(2, 5, H * D)})
 
 
@@ -131,7 +131,7 @@ def test_what_has_no_heads_before_is_split_without_a_copy() -> None:
     scores = net("MatMul", q, net("Transpose", k, perm=[0, 2, 1]))
     lower = net("Trilu", scores, upper=0)  # of a batch of matrices
     graph = loaded(net, apart(net, net("Add", scores, lower), x))
-    schedule_only(graph, TellHeads())
+    schedule_only(graph, UnflattenHeads())
     assert "Unsqueeze" in ops(graph) and "Trilu" in ops(graph)
     assert_same(net, graph, {"x": normal(2, 5, H * D)})
 
