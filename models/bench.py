@@ -1,9 +1,9 @@
 """Run the zoo: ``python -m models.bench [--only NAME[,NAME]] [--write FILE.md|-]``.
 
-Each model is made, optimized and raced against ONNX Runtime and OpenVINO, on one thread and on two
+Each model is made, optimized and timed against ONNX Runtime and OpenVINO, on one thread and on two
 unless ``--threads`` asks for others, in a process of its own and one after another, so that memory
 is bounded and a model that fails is one line of the table.  A model that nothing made faster is
-kept as it is and counts as 1.  Some are raced at further sizes (``models.sizes``), a line each.
+kept as it is and counts as 1.  Some are timed at further sizes (``models.sizes``), a line each.
 
 Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
 interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--precision", default="fp32", help="what results may compute in")
     add("--keep", choices=("faster", "all"), default="faster")
     add("--budget", type=float, default=120.0, help="seconds to decide a model in")
-    add("--pairs", type=int, default=40, help="rounds of each race")
+    add("--pairs", type=int, default=40, help="rounds of each comparison")
     add("--threads", type=_counts, default=THREADS, metavar="N[,M]")
     add("--limit", type=float, default=1800.0, help="seconds after which a model has failed")
     add("--folder", type=Path, default=Environment().cache / "zoo", help="for models and rows")
@@ -134,7 +134,7 @@ def _stored(place: Path, key: str) -> Row | None:
 
 
 def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
-    """Make, optimize and race one model in a process of its own."""
+    """Make, optimize and time one model in a process of its own."""
     folder = args.folder / name
     folder.mkdir(exist_ok=True)
     answer = folder / "answer.json"

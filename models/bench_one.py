@@ -1,4 +1,4 @@
-"""One model of the zoo in a process of its own: made, optimized, raced, profiled.
+"""One model of the zoo in a process of its own: made, optimized, timed, profiled.
 
 ``python -m models.bench_one NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION THREADS``, which
 ``models.bench`` starts.
@@ -14,7 +14,7 @@ from pathlib import Path
 from models.make import make
 from models.score import scores
 from models.sizes import sizes_of
-from tracea_graph.check.peers import PEERS
+from tracea_graph.check.baselines import BASELINES
 from tracea_graph.cli import optimize_main
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
@@ -48,8 +48,10 @@ def run(
     kept = json.loads(result.with_suffix(".json").read_text("utf-8"))["outcome"] != "improved"
     if kept:
         result.unlink()
-    peers = tuple(peer.name for peer in PEERS if peer.version)
-    options = BenchOptions(threads=threads, shapes=sizes_of(name), pairs=pairs, peers=peers)
+    baselines = tuple(baseline.name for baseline in BASELINES if baseline.version)
+    options = BenchOptions(
+        threads=threads, shapes=sizes_of(name), pairs=pairs, baselines=baselines
+    )
     report = bench([original] if kept else [original, result], options)
     figures = Doctor(refresh=True).figures  # the clock may have changed since the last time
     share = 0.0

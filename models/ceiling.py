@@ -2,7 +2,7 @@
 
     c = ONNX Runtime's time / (operations of products / peak + softmax)
 
-with the peak of one core as it was measured beside the race, and 10 cycles for every 16 numbers a
+with the peak of one core as measured with the benchmark, and 10 cycles for every 16 numbers a
 softmax makes.  Operators that a fusion can hide count nothing, so c is above what can be reached.
 """
 

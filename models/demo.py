@@ -1,4 +1,4 @@
-"""Race a result against its original: ``python -m models.demo ORIGINAL.onnx RESULT.onnx``.
+"""Compare a result with its original: ``python -m models.demo ORIGINAL.onnx RESULT.onnx``.
 
 Both run in plain onnxruntime in turn, one thread, on the same inputs; one table says how it went.
 """
@@ -20,9 +20,9 @@ from rich.table import Table
 
 from tracea_graph import api
 from tracea_graph.check.feeds import bindings, synthesize
-from tracea_graph.check.timing import Race, Ratio, ratio
+from tracea_graph.check.timing import PairedTimes, Ratio, ratio
 
-__all__ = ["error_between", "kernel_nodes", "main", "open_session", "race", "summary", "table"]
+__all__ = ["compare", "error_between", "kernel_nodes", "main", "open_session", "summary", "table"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Sequence[Array]
@@ -39,9 +39,9 @@ def open_session(model: Path) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def race(
+def compare(
     before: ort.InferenceSession, after: ort.InferenceSession, feeds: Mapping[str, Array]
-) -> Race:
+) -> PairedTimes:
     """Time both in turn, the first to run changing each round, for 60 rounds or 20 seconds."""
     times: tuple[list[float], list[float]] = ([], [])
     sessions, end = (before, after), 0.0
@@ -54,7 +54,7 @@ def race(
                 times[which].append(1e3 * (time.perf_counter() - start))
         if number > 0 and time.perf_counter() > end:
             break
-    return Race(tuple(times[0]), tuple(times[1]))
+    return PairedTimes(tuple(times[0]), tuple(times[1]))
 
 
 def error_between(expected: Arrays, got: Arrays) -> float:
@@ -95,7 +95,7 @@ def summary(report: Path) -> str:
 
 
 def main() -> None:
-    """Parse the command line, race, print the table."""
+    """Parse the command line, compare, print the table."""
     parser = argparse.ArgumentParser(prog="python -m models.demo", description=__doc__)
     parser.add_argument("original", type=Path)
     parser.add_argument("result", type=Path)
@@ -105,7 +105,7 @@ def main() -> None:
     feeds = synthesize(graph, binding)
     before, after = open_session(args.original), open_session(args.result)
     error = error_between(before.run(None, feeds), after.run(None, feeds))
-    rate = ratio(race(before, after, feeds))
+    rate = ratio(compare(before, after, feeds))
     title = f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime"
     console = Console(highlight=False)
     console.print(table(title, rate, error, kernel_nodes(args.result)))

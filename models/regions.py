@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import Options, api
-from tracea_graph.check.bench import PROFILING_US
+from tracea_graph.check.comparison import PROFILING_US
 from tracea_graph.check.worker import Worker
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.onnx_io import load

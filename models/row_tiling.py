@@ -3,7 +3,7 @@
     python -m models.row_tiling MODEL.onnx… [--shape N=…] [--threads N,M]
 
 Every program of a model is planned with and without row tiles
-(``kernels.cpu.phases.tile_and_fuse``); both are built with all rules and raced in turn in one
+(``kernels.cpu.phases.tile_and_fuse``); both are built with all rules and timed in turn in one
 process.  Printed are the row tiles the tile graph asks for, what they save by its account, the
 predicted gain, and the measured one with its 99 % bounds.
 """
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tracea_graph import Options, api
-from tracea_graph.check.bench import Bench, Candidate
+from tracea_graph.check.comparison import ModelWithLibrary, PairedBenchmark
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import phases as cpu
@@ -74,12 +74,12 @@ def _planned(path: Path, options: Options) -> tuple[list[str], float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plan, build, race and print."""
+    """Plan, build, time and print."""
     parser = argparse.ArgumentParser(prog="python -m models.row_tiling", description=__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--shape", type=_sizes, help="sizes of symbolic dimensions")
     parser.add_argument("--threads", default="1", help="thread counts, default %(default)s")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each race")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each comparison")
     args = parser.parse_args(argv)
     counts = tuple(map(int, args.threads.split(",")))
     console = Console()
@@ -98,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 report = api.optimize(path, replace(options, output=Path(name, f"{kind}.onnx")))
                 if not report.library:
                     raise UsageError(f"{path} has no programs")
-                pair.append(Candidate(Path(name, f"{kind}.onnx"), Path(report.library)))
+                pair.append(ModelWithLibrary(Path(name, f"{kind}.onnx"), Path(report.library)))
             seconds = args.seconds * len(counts) * len(feeds)
-            with Bench(Worker, feeds, counts, seconds) as bench:
-                for (threads, _), found in bench.against(pair[0], pair[1], seconds).items():
+            with PairedBenchmark(Worker, feeds, counts, seconds) as bench:
+                for (threads, _), found in bench.compare_all(pair[0], pair[1], seconds).items():
                     share = found.a_ms / max(found.a_ms - gain / 1e3, 1e-3)
                     table.add_row(
                         path.stem, str(threads), f"{found.a_ms:.3f}", f"{found.b_ms:.3f}",

@@ -1,12 +1,12 @@
 """How good the first schedule is: ``python -m models.schedules MODEL.onnx… -o FILE.json``.
 
-For every distinct product and convolution of the models, the schedule it has untuned is raced
+For every distinct product and convolution of the models, the schedule it has untuned is timed
 against its best challengers (``tuning.candidates``), weights cold, at each of ``--threads``.  A
 row is
 
     [problem, rows, [[challenger, how many times as fast as the first choice]…]]
 
-the gain a geometric mean over thread counts.  What is in the file is not raced again, and after
+the gain a geometric mean over thread counts.  What is in the file is not timed again, and after
 ``--budget`` the rest is left for the next run; the last line says how many first choices are
 within 10 % of the best.
 """
@@ -58,30 +58,30 @@ def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mappin
     return found
 
 
-def _race(
+def _compare(
     case: Case, stand: Stand, isa: str, threads: Sequence[int], limit: int
 ) -> list[tuple[list[Any], float]]:
     first, found = default_of(case), []
     for schedule in candidates(case, SCHEDULE_SPACE, isa, threads, limit):
         try:
-            races = [stand.race(case, first, schedule, t, _PAIRS, _SECONDS) for t in threads]
+            times = [stand.compare(case, first, schedule, t, _PAIRS, _SECONDS) for t in threads]
         except WorkerError as error:
             print(f"{case}: {schedule}: {error}")
             continue
-        gains = [math.log(min(race.a_ms) / min(race.b_ms)) for race in races]
+        gains = [math.log(min(one.a_ms) / min(one.b_ms)) for one in times]
         gain = math.exp(sum(gains) / len(gains))
         found.append((list(dataclasses.astuple(schedule)), round(gain, 3)))
     return found
 
 
 def _summary(rows: Sequence[Any]) -> str:
-    best = [max((gain for _, gain in raced), default=1.0) for _, _, raced in rows]
+    best = [max((gain for _, gain in times), default=1.0) for _, _, times in rows]
     near = sum(gain <= _CLOSE for gain in best)
     return f"first choice within 10 % of the best: {near} of {len(best)} regions"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Race what is not in the file yet."""
+    """Time what is not in the file yet."""
     parser = argparse.ArgumentParser(prog="python -m models.schedules", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     target = target_of(HOST, args.precision)
     named = _named(args.models, args.precision, target.levels[-1])
     todo = {name: case for name, case in named.items() if name not in done}
-    print(f"{len(todo)} of {len(named)} regions are not raced yet", flush=True)
+    print(f"{len(todo)} of {len(named)} regions are not timed yet", flush=True)
     with tempfile.TemporaryDirectory() as folder, Stand(
         [case.problem for case in named.values()], target.backend, target.levels[-1],
         Path(folder), environment=Environment(),
@@ -105,10 +105,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, case in todo.items():
             if time.monotonic() > end:
                 break
-            raced = _race(case, stand, target.levels[-1], args.threads, args.limit)
-            rows.append([name.rpartition(" ")[0], case.rows, raced])
+            times = _compare(case, stand, target.levels[-1], args.threads, args.limit)
+            rows.append([name.rpartition(" ")[0], case.rows, times])
             args.out.write_text(json.dumps(rows) + "\n")
-            print(name, max((gain for _, gain in raced), default=1.0), flush=True)
+            print(name, max((gain for _, gain in times), default=1.0), flush=True)
     print(_summary(rows))
 
 

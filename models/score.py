@@ -16,8 +16,8 @@ from tracea_graph.views.bench import BenchReport, BenchRow, error_text
 __all__ = ["THREADS", "Score", "markdown", "marks", "replace_table", "scores"]
 
 THREADS = (1, 2)
-"""Thread counts to race with, unless others are asked for."""
-ORT, OURS, PEERS = "ONNX Runtime", "tracea", ("OpenVINO f32", "OpenVINO bf16")
+"""Thread counts to time with, unless others are asked for."""
+ORT, OURS, BASELINES = "ONNX Runtime", "tracea", ("OpenVINO f32", "OpenVINO bf16")
 
 Pair = tuple[float, ...]
 """A figure for each thread count."""
@@ -27,7 +27,7 @@ Pair = tuple[float, ...]
 class Score:
     """A model at some sizes: median ms of each runtime, its speed over ONNX Runtime, by threads.
 
-    ``ms`` and ``ratios`` are keyed by ``ORT``, ``OURS`` and those of ``PEERS`` that ran.
+    ``ms`` and ``ratios`` are keyed by ``ORT``, ``OURS`` and those of ``BASELINES`` that ran.
     ``further`` sizes of a model are lines beside its first, which alone is in the means.
     ``programs`` is the share of time in programs, 0 where it was not measured.  ``kernels`` is 0
     for a model kept as it was, which counts as 1.  ``failed`` says why there are no figures.
@@ -53,17 +53,17 @@ class Score:
         pairs = {k: {n: tuple(v) for n, v in (data[k] or {}).items()} for k in ("ms", "ratios")}
         return cls(**{**data, **pairs, "ceilings": tuple(data.get("ceilings", ()))})
 
-    def cells(self, peers: Sequence[str]) -> tuple[str, ...]:
+    def cells(self, baselines: Sequence[str]) -> tuple[str, ...]:
         """The line's texts, in the order of the table's heads."""
         if self.failed or not self.ms or not self.ratios:
-            return (self.name, f"failed: {self.failed}", *[""] * (8 + len(peers)))
+            return (self.name, f"failed: {self.failed}", *[""] * (8 + len(baselines)))
         ours = "kept" if not self.kernels else _both(self.ms[OURS])
         rated = ["1" if not self.kernels else f"{r:.2f}×" for r in self.ratios[OURS]]
         return (
             f"{self.name} ({self.binding})" if self.binding else self.name,
             f"{self.gflop:.3g}", _both(self.ms[ORT]), ours, *rated,
             " / ".join(f"{c:.2f}" if c else "–" for c in self.ceilings),
-            *(_both(self.ms[p]) if p in self.ms else "" for p in peers),
+            *(_both(self.ms[p]) if p in self.ms else "" for p in baselines),
             f"{self.programs:.0%}" if self.programs else "",
             error_text(self.error, 0) if self.kernels else "0",
             f"{self.kernels} of {self.nodes}",
@@ -77,10 +77,10 @@ def scores(
     programs: float = 0.0,
     figures: Measurements | None = None,
 ) -> list[Score]:
-    """A model's lines from a report of the original, its result (unless kept) and peers.
+    """A model's lines from a report of the original, its result (unless kept) and baselines.
 
     There is one for each binding, in the report's order; ``programs`` is the share of the first.
-    ``figures`` of the machine, taken beside the race, give the ceilings.
+    ``figures`` of the machine, taken with the benchmark, give the ceilings.
     """
     lines: dict[str, list[BenchRow]] = {}
     for row in report.rows:
@@ -102,11 +102,11 @@ def _score(
     """The line of one binding; ``programs`` is None of the further ones."""
     rows: dict[str, list[BenchRow]] = {}
     for row in found:
-        rows.setdefault(row.entrant, []).append(row)
+        rows.setdefault(row.subject, []).append(row)
     first, *others = rows
     ours = first if kept else others[0]
-    entrants = {ORT: first, OURS: ours, **{p: p for p in PEERS if p in rows}}
-    ratios = {k: tuple(r.ratio for r in rows[e]) for k, e in entrants.items()}
+    subjects = {ORT: first, OURS: ours, **{p: p for p in BASELINES if p in rows}}
+    ratios = {k: tuple(r.ratio for r in rows[e]) for k, e in subjects.items()}
     ones, binding = (1.0,) * len(rows[first]), found[0].binding
     result = rows[ours][0]
     gflop, softmax = report.gflop.get(binding, 0.0), report.softmax.get(binding, 0.0)
@@ -114,7 +114,7 @@ def _score(
         name,
         binding,
         gflop,
-        {k: tuple(r.median for r in rows[e]) for k, e in entrants.items()},
+        {k: tuple(r.median for r in rows[e]) for k, e in subjects.items()},
         {**ratios, ORT: ones, **({OURS: ones} if kept else {})},
         0.0 if kept or programs is None else programs,
         max(r.error for r in rows[ours]),
@@ -127,22 +127,22 @@ def _score(
 
 def markdown(scores: Sequence[Score], note: str, threads: Sequence[int] = THREADS) -> str:
     """The table, with geometric means of speeds over ONNX Runtime, and how it was measured."""
-    peers = [p for p in PEERS if any(p in (s.ms or {}) for s in scores)]
+    baselines = [p for p in BASELINES if any(p in (s.ms or {}) for s in scores)]
     counts = "/".join(map(str, threads))
     heads = (
         "model", "GFLOP", f"ONNX Runtime, ms at {counts} threads", "tracea, ms",
         *(f"{n} thread{'s' * (n > 1)}" for n in threads), "ceiling, f32 / bf16",
-        *(f"{p}, ms" for p in peers),
+        *(f"{p}, ms" for p in baselines),
         "in programs", "max error", "nodes as kernels",
     )  # fmt: skip
     rated = [s.ratios for s in scores if s.ratios and not s.failed and not s.further]
     means = [f"{_mean([r[OURS][i] for r in rated]):.2f}×" for i in range(len(threads))]
     beside = [
         "/".join(f"{_mean([r[p][i] for r in rated if p in r]):.2f}×" for i in range(len(threads)))
-        for p in peers
+        for p in baselines
     ]
     mean = ("geometric mean", "", "", "", *means, "", *beside, "", "", "")
-    rows = [heads, ("---", *("---:" for _ in heads[1:])), *(s.cells(peers) for s in scores)]
+    rows = [heads, ("---", *("---:" for _ in heads[1:])), *(s.cells(baselines) for s in scores)]
     lines = ["| " + " | ".join(row) + " |" for row in (*rows, mean)]
     return "\n".join([*lines, "", note, ""])
 

@@ -1,4 +1,4 @@
-"""The sizes the zoo is raced at: each model's first is the one its line is compared by."""
+"""The sizes the zoo is timed at: each model's first is the one its line is compared by."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ SIZES: Mapping[str, Sizes] = {
 
 
 def sizes_of(name: str) -> Sizes:
-    """Symbolic sizes to race a model at; those not named are the usual ones."""
+    """Symbolic sizes to time a model at; those not named are the usual ones."""
     return SIZES.get(name, ({},))

@@ -26,9 +26,9 @@ from tracea_graph.pipeline.run import (
     build,
     choose,
     gather,
+    measure,
     plan,
     publish,
-    race,
     read,
     tune,
     verify,
@@ -58,7 +58,7 @@ FINISHING: tuple[Stage, ...] = (
     tune,  # schedules of the kernels
     build,  # a library, and a model that uses it
     verify,  # against the original: what is wrong is dropped
-    race,  # against the original: what is not faster is dropped
+    measure,  # against the original: what is not faster is dropped
     publish,  # the files, and the report beside them
 )
 STAGES = PLANNING + FINISHING

@@ -1,4 +1,4 @@
-"""Races of calls: neither order nor what lies in caches decides them."""
+"""Paired timing of calls: neither order nor what lies in caches decides them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def rivals(
-    clock: Clock, microseconds: float, racers: int = 2
+def calls_of(
+    clock: Clock, microseconds: float, callers: int = 2
 ) -> tuple[list[Callable[[], None]], list[int]]:
     """Some alike, each of which takes half as long where it ran last; and who ran."""
     ran: list[int] = []
@@ -38,11 +38,11 @@ def rivals(
         clock.now += int(microseconds * (500 if ran[-1:] == [own] else 1000))
         ran.append(own)
 
-    return [partial(call, own) for own in range(racers)], ran
+    return [partial(call, own) for own in range(callers)], ran
 
 
 def test_of_brief_calls_either_runs_last_as_often(clock: Clock) -> None:
-    calls, ran = rivals(clock, 100.0)
+    calls, ran = calls_of(clock, 100.0)
     a, b = paired(calls, 9, 60.0)
     assert len(a) == len(b) == 9
     assert len(ran) % (4 * 2 * 9) == 0 and len(ran) >= 9 * BRIEF_NS / 200e3
@@ -52,16 +52,18 @@ def test_of_brief_calls_either_runs_last_as_often(clock: Clock) -> None:
 
 
 def test_long_calls_run_once_for_a_pair_and_end_with_the_time(clock: Clock) -> None:
-    calls, ran = rivals(clock, BRIEF_NS / 1e3)
+    calls, ran = calls_of(clock, BRIEF_NS / 1e3)
     a, _ = paired(calls, 3, 60.0)
     assert len(a) == 3 and ran == [0, 1, 1, 0, 1, 0]
     a, _ = paired(calls, 1000, 0.02)
     assert 1 <= len(a) < 50
 
 
-@pytest.mark.parametrize("racers", [2, 3, 5])
-def test_nobody_finds_its_own_caches_more_often_than_the_others(clock: Clock, racers: int) -> None:
-    calls, ran = rivals(clock, BRIEF_NS / 1e3, racers)
-    paired(calls, 2 * racers, 60.0)
+@pytest.mark.parametrize("callers", [2, 3, 5])
+def test_nobody_finds_its_own_caches_more_often_than_the_others(
+    clock: Clock, callers: int
+) -> None:
+    calls, ran = calls_of(clock, BRIEF_NS / 1e3, callers)
+    paired(calls, 2 * callers, 60.0)
     pairs = list(itertools.pairwise(ran))
-    assert [pairs.count((i, i)) for i in range(racers)] == [1] * racers
+    assert [pairs.count((i, i)) for i in range(callers)] == [1] * callers

@@ -121,9 +121,9 @@ def test_race_pairs_and_stops_in_time(tmp_path):
     with Worker() as worker:
         worker.open("a", path)
         worker.open("b", path, level="off")
-        race = worker.race("a", "b", {"x": X}, pairs=9)
-        assert len(race.a_ms) == len(race.b_ms) == 9 and min(race.a_ms) > 0.0
-        assert len(worker.race("a", "b", {"x": X}, pairs=9, seconds=0.0).a_ms) == 1
+        times = worker.compare("a", "b", {"x": X}, pairs=9)
+        assert len(times.a_ms) == len(times.b_ms) == 9 and min(times.a_ms) > 0.0
+        assert len(worker.compare("a", "b", {"x": X}, pairs=9, seconds=0.0).a_ms) == 1
 
 
 def test_profile_names_nodes_and_runs_in_turn(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
 from tracea_graph.commands.tune import TunedModel
@@ -22,7 +22,7 @@ FOUND = Tuned(CASE, GemmSchedule(512, 2, 64), 1.25, "measured", share=0.5)
 
 def fake(path: Path, options: Any, *, listen: Any, **more: Any) -> TunedModel:
     listen(Started((Tuned(CASE, FOUND.schedule, 1.0, "default", "never measured"),), (), 1.0))
-    listen(Measured(CASE, FOUND.schedule, 1, "search", Race((1.25,) * 3, (1.0,) * 3)))
+    listen(Measured(CASE, FOUND.schedule, 1, "search", PairedTimes((1.25,) * 3, (1.0,) * 3)))
     listen(Settled(FOUND, 1.0, 1))
     return TunedModel(path, (FOUND,), {CASE: 12})
 

@@ -1,4 +1,4 @@
-"""Races of models and runtimes."""
+"""Benchmarks of models and runtimes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from check.tiny_models import save
 from commands.samples import result
 from rich.console import Console
 
-from tracea_graph.check.peers import PEERS, PeerWorker, peers_named
+from tracea_graph.check.baselines import BASELINES, BaselineWorker, baselines_named
 from tracea_graph.check.worker import Rejected
 from tracea_graph.cli.bench import add_bench, run_bench
-from tracea_graph.commands.bench import BenchOptions, bench, busy_note, entrant, result_beside
+from tracea_graph.commands.bench import BenchOptions, bench, busy_note, result_beside, subject
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
 
 PRODUCT = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul(x, w) y = Relu(h) }"
 TEXT = "g (float[n, 64] x) => (int64[n] i) {{ i = {op}<axis = 1, keepdims = 0>(x) }}"
-QUICK = BenchOptions(threads=(1,), shapes=({"n": 32},), pairs=8, seconds=300.0, peers=())
+QUICK = BenchOptions(threads=(1,), shapes=({"n": 32},), pairs=8, seconds=300.0, baselines=())
 
 
 @pytest.fixture
@@ -46,58 +46,60 @@ def run(*words: str) -> tuple[int, str]:
 
 def test_any_number_of_sessions_run_in_turn(product: Path) -> None:
     feeds = {"x": np.ones((4, 64), np.float32)}
-    with PeerWorker() as worker:
+    with BaselineWorker() as worker:
         for name in "abc":
             worker.open(name, product)
-        heat = worker.race_all(["a", "b", "c"], feeds, pairs=5, seconds=300.0)
-    assert [len(ms) for ms in heat.ms] == [5, 5, 5]
-    assert min(map(min, heat.ms)) > 0
+        times = worker.time_rounds(["a", "b", "c"], feeds, pairs=5, seconds=300.0)
+    assert [len(ms) for ms in times.ms] == [5, 5, 5]
+    assert min(map(min, times.ms)) > 0
 
 
-@pytest.mark.skipif(not PEERS[0].version, reason="OpenVINO is not installed")
-@pytest.mark.parametrize("peer", PEERS, ids=lambda p: str(p.name))
-def test_openvino_computes_the_same_in_turn_with_onnxruntime(product: Path, peer: object) -> None:
+@pytest.mark.skipif(not BASELINES[0].version, reason="OpenVINO is not installed")
+@pytest.mark.parametrize("baseline", BASELINES, ids=lambda p: str(p.name))
+def test_openvino_computes_the_same_in_turn_with_onnxruntime(
+    product: Path, baseline: object
+) -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
-    with PeerWorker() as worker:
+    with BaselineWorker() as worker:
         worker.open("ort", product)
-        worker.open_peer("peer", peer, product, feeds, ["y"])  # type: ignore[arg-type]
-        wanted, found = worker.run("ort", feeds)["y"], worker.run("peer", feeds)["y"]
-        heat = worker.race_all(["ort", "peer"], feeds, pairs=4, seconds=300.0)
+        worker.open_baseline("baseline", baseline, product, feeds, ["y"])  # type: ignore[arg-type]
+        wanted, found = worker.run("ort", feeds)["y"], worker.run("baseline", feeds)["y"]
+        times = worker.time_rounds(["ort", "baseline"], feeds, pairs=4, seconds=300.0)
     assert np.abs(found - wanted).max() < 2e-2 * np.abs(wanted).max()
-    assert len(heat.ms[1]) == 4
+    assert len(times.ms[1]) == 4
 
 
-@pytest.mark.skipif(not PEERS[0].version, reason="OpenVINO is not installed")
+@pytest.mark.skipif(not BASELINES[0].version, reason="OpenVINO is not installed")
 def test_what_a_peer_refuses_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    with PeerWorker() as worker, pytest.raises(Rejected):
-        worker.open_peer("p", PEERS[0], broken, {}, [])
+    with BaselineWorker() as worker, pytest.raises(Rejected):
+        worker.open_baseline("p", BASELINES[0], broken, {}, [])
 
 
-@pytest.mark.skipif(not PEERS[0].version, reason="OpenVINO is not installed")
+@pytest.mark.skipif(not BASELINES[0].version, reason="OpenVINO is not installed")
 def test_what_a_peer_compiles_and_cannot_run_is_told(
     product: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, name = PeerWorker.run, PEERS[0].name
+    plain, name = BaselineWorker.run, BASELINES[0].name
 
-    def run(self: PeerWorker, session: str, feeds: Any) -> Any:
+    def run(self: BaselineWorker, session: str, feeds: Any) -> Any:
         if session == name:
             raise Rejected("an index is outside")
         return plain(self, session, feeds)
 
-    monkeypatch.setattr(PeerWorker, "run", run)
-    report = bench([product], dataclasses.replace(QUICK, peers=(name,)))
+    monkeypatch.setattr(BaselineWorker, "run", run)
+    report = bench([product], dataclasses.replace(QUICK, baselines=(name,)))
     assert f"{name} refuses product.onnx: an index is outside" in report.warnings
-    assert {row.entrant for row in report.rows} == {"ONNX Runtime"}
+    assert {row.subject for row in report.rows} == {"ONNX Runtime"}
 
 
 def test_unknown_peers_are_refused() -> None:
-    with pytest.raises(UsageError, match="no peer 'tensorrt'"):
-        peers_named(["tensorrt"])
+    with pytest.raises(UsageError, match="no baseline 'tensorrt'"):
+        baselines_named(["tensorrt"])
 
 
-# ---- races -----------------------------------------------------------------------------
+# ---- runs ------------------------------------------------------------------------------
 
 
 def test_a_model_races_its_twin_and_makes_no_error(product: Path, tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_a_model_races_its_twin_and_makes_no_error(product: Path, tmp_path: Path
     twin.write_bytes(product.read_bytes())
     report = bench([product, twin], QUICK)
     base, other = report.rows
-    assert (base.entrant, other.entrant) == ("ONNX Runtime", "twin.onnx")
+    assert (base.subject, other.subject) == ("ONNX Runtime", "twin.onnx")
     assert (base.ratio, other.error) == (1.0, 0.0)
     assert other.low <= other.ratio <= other.high
     assert report.gflop["n=32"] == pytest.approx(2 * 32 * 64 * 64 / 1e9, rel=0.05)
@@ -134,13 +136,13 @@ def test_a_lone_model_meets_the_result_beside_it(product: Path) -> None:
     assert result_beside(product) == ()
     beside = product.with_name("product.tracea.onnx")
     beside.write_bytes(product.read_bytes())
-    assert [r.entrant for r in bench([product], QUICK).rows][1] == beside.name
+    assert [r.subject for r in bench([product], QUICK).rows][1] == beside.name
 
 
 def test_a_missing_library_is_told(tmp_path: Path) -> None:
     path = result(tmp_path)
-    assert entrant(path).library is None
-    options = BenchOptions(threads=(1,), pairs=2, peers=())
+    assert subject(path).library is None
+    options = BenchOptions(threads=(1,), pairs=2, baselines=())
     report = bench([path], options)
     assert "result.onnx has no library of its own beside it" in report.warnings[0]
 
@@ -154,7 +156,7 @@ def test_another_models_library_is_refused(tmp_path: Path) -> None:
     onnx.save(model, path)
     path.with_suffix(".so").write_bytes(b"something else")
     with pytest.raises(UsageError, match="not the library"):
-        entrant(path)
+        subject(path)
 
 
 def test_a_busy_machine_is_told() -> None:
@@ -184,9 +186,11 @@ def test_the_table_states_threads_bounds_and_versions() -> None:
 
 
 def test_the_command_prints_json(product: Path) -> None:
-    code, said = run(str(product), "--threads", "1", "--pairs", "8", "--peers", "ort", "--json")
+    code, said = run(
+        str(product), "--threads", "1", "--pairs", "8", "--baselines", "ort", "--json"
+    )
     assert code == 0
-    assert [r["entrant"] for r in json.loads(said)["rows"]] == ["ONNX Runtime"]
+    assert [r["subject"] for r in json.loads(said)["rows"]] == ["ONNX Runtime"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,7 @@ def test_the_command_prints_json(product: Path) -> None:
         ["a.onnx", "--svg", "a.svg"],
         ["a.onnx", "b.onnx", "--profile"],
         ["a.onnx", "--seconds", "0"],
-        ["a.onnx", "--peers", "nobody"],
+        ["a.onnx", "--baselines", "nobody"],
         ["missing.onnx"],
     ],
 )

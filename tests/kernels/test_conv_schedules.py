@@ -1,4 +1,4 @@
-"""Convolutions as tuning problems: read off programs, cut, and raced."""
+"""Convolutions as tuning problems: read off programs, tiled, and timed."""
 
 from __future__ import annotations
 
@@ -151,10 +151,10 @@ def test_they_run_under_any_cut(tmp_path: Path) -> None:
     environment = Environment(cache=tmp_path / "cache")
     with Stand(PROBLEMS, CPU, "scalar", tmp_path, environment=environment, cache=1) as stand:
         for problem in PROBLEMS:
-            race = stand.race(
+            times = stand.compare(
                 Case(problem, 2), ConvSchedule(), ConvSchedule(h_tasks=2), 1, 2, 300.0
             )
-            assert min(race.a_ms) > 0 and len(race.b_ms) == 2
+            assert min(times.a_ms) > 0 and len(times.b_ms) == 2
 
 
 def test_an_epilogue_of_another_result_is_another_problem() -> None:

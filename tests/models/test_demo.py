@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 from models import demo
-from models.demo import error_between, kernel_nodes, open_session, race, summary, table
+from models.demo import compare, error_between, kernel_nodes, open_session, summary, table
 from tracea_graph.check.timing import ratio_of
 
 
@@ -37,7 +37,7 @@ def test_the_demo_counts_kernel_nodes_only_with_their_library(tmp_path: Path) ->
 def test_the_demo_times_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "LONGEST_S", 1e4)
     session = open_session(identity_model(tmp_path / "m.onnx"))
-    times = race(session, session, {"x": np.ones(3, np.float32)})
+    times = compare(session, session, {"x": np.ones(3, np.float32)})
     assert len(times.a_ms) == len(times.b_ms) == 60
     assert min(*times.a_ms, *times.b_ms) > 0
 

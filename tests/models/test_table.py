@@ -20,11 +20,11 @@ from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
 from tracea_graph.views.bench import BenchReport, BenchRow
 
 
-def report_of(*entrants: str) -> BenchReport:
+def report_of(*subjects: str) -> BenchReport:
     rows = tuple(
         BenchRow(name, n, "b", 10.0 / (i + 1), 1.0, float(i + 1), 1.0, 9.0, 1e-7 * i, 3 * i, 9)
         for n in table.THREADS
-        for i, name in enumerate(entrants)
+        for i, name in enumerate(subjects)
     )
     return BenchReport("m.onnx", rows, {"b": 2.5})
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from tiny import product
 
 from tracea_graph import Options, api
-from tracea_graph.check.decide import Decision, Group, Verdict
+from tracea_graph.check.selection import Group, Selection, Verdict
 from tracea_graph.check.timing import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
@@ -34,18 +34,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return product(tmp_path_factory.mktemp("decisions") / "m.onnx", 64, 64, copies=3)
 
 
-def all_faster(counts: list[int]) -> Callable[..., Decision]:
+def all_faster(counts: list[int]) -> Callable[..., Selection]:
     """A decision that keeps every group, and counts the groups it is asked about."""
 
-    def decide(
+    def select_faster(
         original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
-    ) -> Decision:
+    ) -> Selection:
         counts.append(len(groups))
         verdicts = tuple(Verdict(g, True, "measured") for g in groups)
         kept = frozenset(g.key for g in groups)
-        return Decision(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
+        return Selection(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
 
-    return decide
+    return select_faster
 
 
 def runner(model: Path, folder: Path) -> Run:
@@ -68,7 +68,7 @@ def runner(model: Path, folder: Path) -> Run:
 def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many groups were decided about in each run that decided; all are faster."""
     counts: list[int] = []
-    monkeypatch.setattr(evaluator, "decide", all_faster(counts))
+    monkeypatch.setattr(evaluator, "select_faster", all_faster(counts))
     return counts
 
 
@@ -82,7 +82,7 @@ def earlier(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The decision of one earlier run, in its folder."""
     folder = tmp_path_factory.mktemp("earlier")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator, "decide", all_faster([]))
+        patch.setattr(evaluator, "select_faster", all_faster([]))
         assert runner(model, folder)().improved
     return folder / "cache" / decision_cache.FOLDER
 
@@ -133,7 +133,7 @@ def first(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an earlier run: its decision, and its result with a data file."""
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator, "decide", all_faster([]))
+        patch.setattr(evaluator, "select_faster", all_faster([]))
         patch.setattr(writer, "INLINE_LIMIT", 0)
         assert runner(model, folder)().improved
     return folder
@@ -291,12 +291,12 @@ def test_an_original_that_was_kept_is_judged_anew(
 ) -> None:
     counts: list[int] = []
 
-    def none(original: Path, groups: Sequence[Group], *given: Any, **named: Any) -> Decision:
+    def none(original: Path, groups: Sequence[Group], *given: Any, **named: Any) -> Selection:
         counts.append(1)
         verdicts = tuple(Verdict(g, False, "dropped: no gain") for g in groups)
-        return Decision(frozenset(), verdicts, {(1, "default"): GAIN}, None)
+        return Selection(frozenset(), verdicts, {(1, "default"): GAIN}, None)
 
-    monkeypatch.setattr(evaluator, "decide", none)
+    monkeypatch.setattr(evaluator, "select_faster", none)
     assert not run().improved and not run().improved
     assert len(counts) == 2 and not (tmp_path / "cache" / decision_cache.FOLDER).exists()
 

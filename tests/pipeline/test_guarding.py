@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny import answers, error_between, fed_too, product
 
 from tracea_graph import Options, Report, optimize
-from tracea_graph.commands.bench import BenchOptions, entrant
+from tracea_graph.commands.bench import BenchOptions, subject
 from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune, strip
 from tracea_graph.commands.verify import verify_models
@@ -185,7 +185,7 @@ def test_a_weight_that_changes_in_place_is_seen(original: Path, report: Report) 
 
 def test_the_tools_see_through_it(original: Path, report: Report, tmp_path: Path) -> None:
     result = Path(report.output)
-    one = entrant(result)
+    one = subject(result)
     assert (one.kernels, one.nodes) == (2, 2)
     compared = verify_models(original, result, UNTIMED)
     assert compared.verification.status == "passed" and compared.kernels == one.kernels

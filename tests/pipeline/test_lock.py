@@ -13,7 +13,7 @@ import pytest
 from tiny import product, transformer
 
 from tracea_graph import Options, api
-from tracea_graph.check.decide import Decision, Group, Verdict
+from tracea_graph.check.selection import Group, Selection, Verdict
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.pipeline import candidates, evaluator
@@ -30,11 +30,11 @@ def never(*args: Any, **named: Any) -> Any:
 
 def all_but_the_first(
     original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
-) -> Decision:
+) -> Selection:
     """Decides without a clock: the first group is no faster, the others are."""
     verdicts = tuple(Verdict(g, i > 0, "measured") for i, g in enumerate(groups))
     kept = frozenset(v.group.key for v in verdicts if v.kept)
-    return Decision(kept, verdicts, {}, build(frozenset({groups[0].key})))
+    return Selection(kept, verdicts, {}, build(frozenset({groups[0].key})))
 
 
 def other_schedules(
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def locked(model: Path) -> Path:
     """``first.onnx`` and the plan it was made by."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator, "decide", all_but_the_first)
+        patch.setattr(evaluator, "select_faster", all_but_the_first)
         patch.setattr(candidates, "tune", other_schedules)
         patch.setattr(candidates, "tables", dict)
         plan = model.with_name("plan.json")
@@ -66,7 +66,7 @@ def locked(model: Path) -> Path:
 def test_the_same_plan_makes_the_same_files(
     model: Path, locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((evaluator, "decide"), (candidates, "tune")):
+    for module, name in ((evaluator, "select_faster"), (candidates, "tune")):
         monkeypatch.setattr(module, name, never)
     out = tmp_path / "again.onnx"
     report = api.optimize(model, Options(output=out, lock=locked))

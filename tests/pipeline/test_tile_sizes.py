@@ -84,7 +84,7 @@ class Races:
     def now(self) -> float:
         return 0.0
 
-    def against(self, a: Any, b: Any, seconds: float) -> dict[tuple[int, str], Ratio]:
+    def compare_all(self, a: Any, b: Any, seconds: float) -> dict[tuple[int, str], Ratio]:
         assert 0 < seconds <= self.budget
         if b.dropped not in self.times:
             raise WorkerError("it does not run")

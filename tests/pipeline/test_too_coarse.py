@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
 from tracea_graph.check.distance import ErrorLimits
+from tracea_graph.check.selection import Group, ModelWithLibrary, Selection, Verdict
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
@@ -130,15 +130,15 @@ class Cancelling(Strict):
 
 def without_slow(
     original: Path, groups: Sequence[Group], build: Any, *_: Any, **__: Any
-) -> Decision:
+) -> Selection:
     """A decision that finds every group faster but ``slow``."""
     verdicts = tuple(Verdict(g, g.key != "slow", "measured") for g in groups)
     dropped = frozenset(v.group.key for v in verdicts if not v.kept)
-    return Decision(frozenset(), verdicts, {}, cast(Candidate, build(dropped)))
+    return Selection(frozenset(), verdicts, {}, cast(ModelWithLibrary, build(dropped)))
 
 
 def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "decide", without_slow)
+    monkeypatch.setattr(evaluator, "select_faster", without_slow)
     monkeypatch.setattr(Evaluator, "_timed", lambda _: {})
     shop = Candidates()
     one = Cancelling(

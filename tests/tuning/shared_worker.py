@@ -1,8 +1,8 @@
-"""A worker on a machine whose races need no time; writes a line as each one begins.
+"""A worker on a machine whose comparisons need no time; writes a line as each one begins.
 
     python shared_worker.py STORAGE CACHE MACHINE [FOLDER COUNT ends|works]
 
-Each of ``COUNT`` workers waits in its first race for all others; one that ``ends`` stays there.
+Each of ``COUNT`` workers waits in its first comparison for all others; one that ``ends`` stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
@@ -25,11 +25,11 @@ from tracea_graph.tuning.together import help_others
 
 
 class Machine:
-    """One row chunk is 1.3 times as fast; ``began`` is called when a race has begun."""
+    """One row chunk is 1.3 times as fast; ``began`` is called when a comparison has begun."""
 
     began: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
-    def race(
+    def compare(
         self,
         case: Case,
         a: GemmSchedule,
@@ -37,11 +37,11 @@ class Machine:
         threads: int,
         pairs: int,
         seconds: float,
-    ) -> Race:
-        sys.stdout.write(f"race {case.rows} {b}\n")
+    ) -> PairedTimes:
+        sys.stdout.write(f"compare {case.rows} {b}\n")
         sys.stdout.flush()
         self.began()
-        return Race((1.3,) * pairs, (1.0 if b.mc == 64 else 1.31,) * pairs)
+        return PairedTimes((1.3,) * pairs, (1.0 if b.mc == 64 else 1.31,) * pairs)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> None:
     case = Case(PROBLEM, 5)
-    stand.race(case, SCHEDULE, SCHEDULE, 1, 1, 300.0)
+    stand.compare(case, SCHEDULE, SCHEDULE, 1, 1, 300.0)
     repeated, folder = stand.model(case), stand.library.path.parent
     path = folder / "whole.onnx"
     path.write_bytes(repeated.serialize(encode(bench_program(PROBLEM, (SCHEDULE,)))))
@@ -98,7 +98,7 @@ def test_weights_exceed_the_cache_within_bounds(stand: Stand) -> None:
 
 def test_operands_and_results_of_other_types(stand: Stand) -> None:
     case = Case(MASKED, 5)
-    assert len(stand.race(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
+    assert len(stand.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
     path = stand.library.path.parent / "masked.onnx"
     path.write_bytes(stand.model(case).serialize(encode(bench_program(MASKED, (SCHEDULE,)))))
     model = onnx.load(path, load_external_data=False)
@@ -109,8 +109,8 @@ def test_operands_and_results_of_other_types(stand: Stand) -> None:
 def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand) -> None:
     case = Case(PROBLEM, 3)
     with pytest.raises(WorkerError):
-        stand.race(case, SCHEDULE, GemmSchedule(2**31 - 1, mc=0), 1, 1, 300.0)
-    assert len(stand.race(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
+        stand.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, mc=0), 1, 1, 300.0)
+    assert len(stand.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Sta
 def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
     environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
     with Stand([problem], CPU, "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
-        race = stand.race(case, SCHEDULE, GemmSchedule(2**31 - 1, nc=1), 1, 2, 300.0)
-    assert len(race.a_ms) == 2 and min(race.b_ms) > 0
+        times = stand.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, nc=1), 1, 2, 300.0)
+    assert len(times.a_ms) == 2 and min(times.b_ms) > 0
 
 
 def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where_not() -> None:

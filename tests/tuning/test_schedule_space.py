@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import Architecture, Config, SearchSpace
@@ -121,10 +121,10 @@ LOADS = (Workload(CASE.problem, 2, (100,)),)
 class Stand:
     """A machine where eight at once are fastest, whatever the model says."""
 
-    def race(
+    def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
-    ) -> Race:
-        return Race((1.3,) * pairs, (1.0 if b == Width(width=8) else 1.31,) * pairs)
+    ) -> PairedTimes:
+        return PairedTimes((1.3,) * pairs, (1.0 if b == Width(width=8) else 1.31,) * pairs)
 
 
 @contextmanager

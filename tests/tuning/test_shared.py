@@ -21,7 +21,7 @@ from tuning.postgres import postgres_url, why_not
 from tuning.servers import serving
 from tuning.shared_worker import Machine, opened
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
@@ -78,9 +78,9 @@ class Worker:
             )  # fmt: skip
 
     @property
-    def races(self) -> list[str]:
+    def timings(self) -> list[str]:
         lines = self.log.read_text().splitlines()
-        return [line for line in lines if line.startswith("race ")]
+        return [line for line in lines if line.startswith("compare ")]
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_four_workers_on_postgresql_survive_the_death_of_one(
     for worker in workers[1:]:
         assert worker.process.wait(timeout=1800) == 0, worker.log.read_text()
     assert victim.process.wait() == -signal.SIGKILL
-    assert all(len(worker.races) >= 1 for worker in workers), "all took part"
+    assert all(len(worker.timings) >= 1 for worker in workers), "all took part"
     shared = Shared(postgres, SCHEDULE_SPACE)
     with opened(Task((), (1,)), cache, "m") as made:
         for case in CASES:
@@ -179,10 +179,10 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
         watching = other.publish(key, {})
 
         class Watched(Machine):
-            def race(self, *args: Any) -> Race:
+            def compare(self, *args: Any) -> PairedTimes:
                 for _ in range(2):  # seen twice, a trial counts as lost
                     watching._give_up_lost()
-                return super().race(*args)
+                return super().compare(*args)
 
         study = slow.publish(key, {})
         tuned = made.study(Job(CASES[0], True, 1.0), Watched(), math.inf, TRIALS, study)

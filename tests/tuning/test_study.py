@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
@@ -23,16 +23,16 @@ Cost = Callable[[GemmSchedule], float]
 
 
 class Machine:
-    """Answers races from a cost function, with seeded noise; counts the pairs it ran."""
+    """Answers comparisons from a cost function, with seeded noise; counts the pairs it ran."""
 
     def __init__(self, cost: Cost, noise: float = 0.0, patience: float = float("inf")) -> None:
         self.cost, self.noise, self.patience = cost, noise, patience
         self.random = random.Random(7)
         self.pairs: dict[GemmSchedule, int] = {}
 
-    def measure(self, schedule: GemmSchedule, threads: int, pairs: int, stage: str) -> Race:
+    def measure(self, schedule: GemmSchedule, threads: int, pairs: int, stage: str) -> PairedTimes:
         self.pairs[schedule] = self.pairs.get(schedule, 0) + pairs
-        return Race(self.times(DEFAULT, pairs), self.times(schedule, pairs))
+        return PairedTimes(self.times(DEFAULT, pairs), self.times(schedule, pairs))
 
     def times(self, schedule: GemmSchedule, pairs: int) -> tuple[float, ...]:
         base = self.cost(schedule)
@@ -87,11 +87,13 @@ def test_what_drowns_in_noise_is_left_open() -> None:
     calm = Machine(favours(CHALLENGERS[0], 1.1))
 
     class Shaken(Machine):
-        def measure(self, schedule: GemmSchedule, threads: int, pairs: int, stage: str) -> Race:
+        def measure(
+            self, schedule: GemmSchedule, threads: int, pairs: int, stage: str
+        ) -> PairedTimes:
             if pairs < FINAL:
                 return calm.measure(schedule, threads, pairs, stage)
             waves = [1.0 if i // 3 % 2 else 3.0 for i in range(pairs)]
-            return Race((1.1,) * pairs, tuple(waves))
+            return PairedTimes((1.1,) * pairs, tuple(waves))
 
     found = run(Shaken(favours(CHALLENGERS[0], 1.1)))
     assert found.schedule == DEFAULT and not found.final
@@ -106,9 +108,11 @@ def test_a_gain_on_one_thread_count_must_not_cost_another() -> None:
     best = CHALLENGERS[1]
 
     class Uneven(Machine):
-        def measure(self, schedule: GemmSchedule, threads: int, pairs: int, stage: str) -> Race:
+        def measure(
+            self, schedule: GemmSchedule, threads: int, pairs: int, stage: str
+        ) -> PairedTimes:
             slow = 0.7 if threads == 1 else 1.03
-            return Race((1.0,) * pairs, ((slow if schedule == best else 1.0),) * pairs)
+            return PairedTimes((1.0,) * pairs, ((slow if schedule == best else 1.0),) * pairs)
 
     assert run(Uneven(lambda d: 1.0), threads=(1, 2)).schedule == DEFAULT
     assert run(Uneven(lambda d: 1.0), threads=(1,)).schedule == best
@@ -118,7 +122,9 @@ def test_a_crash_marks_its_candidate_only() -> None:
     bad, best = CHALLENGERS[0], CHALLENGERS[4]
 
     class Crashing(Machine):
-        def measure(self, schedule: GemmSchedule, threads: int, pairs: int, stage: str) -> Race:
+        def measure(
+            self, schedule: GemmSchedule, threads: int, pairs: int, stage: str
+        ) -> PairedTimes:
             if schedule == bad:
                 raise WorkerError("the worker died (SIGSEGV)")
             return super().measure(schedule, threads, pairs, stage)
@@ -130,7 +136,9 @@ def test_a_crash_marks_its_candidate_only() -> None:
 
 def test_where_nothing_runs_nothing_is_final() -> None:
     class Broken(Machine):
-        def measure(self, schedule: GemmSchedule, threads: int, pairs: int, stage: str) -> Race:
+        def measure(
+            self, schedule: GemmSchedule, threads: int, pairs: int, stage: str
+        ) -> PairedTimes:
             raise WorkerError("out of memory")
 
     found = run(Broken(lambda d: 1.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning import Case, Measured, Settled, Started, Tuned
@@ -23,8 +23,8 @@ def recorded(folder: Path) -> Path:
     with Telemetry(folder, "model") as telemetry:
         telemetry(Started((Tuned(CASE, FAST, 1.0, "default", "never measured"),), (), 60.0))
         for schedule, ms in ((SLOW, 2.5), (FAST, 1.6), (SLOW, 2.4)):
-            race = Race((2.0,) * 20, (*(ms,) * 18, 2 * ms, 3 * ms))
-            telemetry(Measured(CASE, schedule, 1, "search", race))
+            times = PairedTimes((2.0,) * 20, (*(ms,) * 18, 2 * ms, 3 * ms))
+            telemetry(Measured(CASE, schedule, 1, "search", times))
         telemetry(Measured(CASE, SLOW, 1, "search", None, "the worker died (SIGSEGV)"))
         telemetry(Settled(Tuned(CASE, FAST, 1.25, "measured", share=0.5), 3.0, 2))
     return telemetry.path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
@@ -56,7 +56,7 @@ class Stand:
         self.openings += 1
         yield self
 
-    def race(
+    def compare(
         self,
         case: Case,
         a: GemmSchedule,
@@ -64,13 +64,13 @@ class Stand:
         threads: int,
         pairs: int,
         seconds: float,
-    ) -> Race:
+    ) -> PairedTimes:
         if self.left == 0:
             raise KeyboardInterrupt
         self.left -= 1
         self.now += pairs
         self.cases.append(case)
-        return Race((1.2,) * pairs, (1.0 if b.mc == 64 else 1.21,) * pairs)
+        return PairedTimes((1.2,) * pairs, (1.0 if b.mc == 64 else 1.21,) * pairs)
 
 
 def tuner(cache: TuningCache, stand: Stand, machine: str = "m", **more: object) -> Tuner:
@@ -165,7 +165,7 @@ def test_every_case_is_measured_and_the_better_schedule_found(cache: TuningCache
 def test_the_budget_is_kept_and_the_next_run_goes_on(cache: TuningCache) -> None:
     first, second, third = Stand(), Stand(), Stand()
     begun = tuner(cache, first).run(LOADS, 100)
-    assert first.now <= 100 + 12, "one race may overrun, no more"
+    assert first.now <= 100 + 12, "one comparison may overrun, no more"
     assert {t.source for t in begun} >= {"measured", "default"}
     done = tuner(cache, second).run(LOADS, 1e6)
     assert {t.source for t in done} >= {"cache", "measured"}

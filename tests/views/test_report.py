@@ -70,7 +70,7 @@ class Page(HTMLParser):
 
 
 def test_json_is_standard_json() -> None:
-    """No infinity (a race too short for bounds), no NaN, no NumPy number, no path."""
+    """No infinity (too few pairs for bounds), no NaN, no NumPy number, no path."""
     odd = replace(
         IMPROVED,
         timings=(replace(TIMING, low=0.0, high=float("inf")),),

@@ -4,5 +4,6 @@
 uses them (``demand``, ``wishes``) or reads them from a file; ``worker`` is a process that opens,
 runs and measures models (``worker_main`` its other side); ``reference`` asks the original and
 ``verify`` holds a candidate against its answers (``distance``); ``timing`` turns paired runs into
-a ratio with bounds; ``decide`` keeps the groups of rewrites that pay, within a budget (``bench``).
+a ratio with bounds; ``selection`` keeps the groups of rewrites that pay, within a budget
+(``comparison``).
 """

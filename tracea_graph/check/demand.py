@@ -153,8 +153,8 @@ def _merge(a: Demand, b: Demand | None) -> Demand:
         return a
     low = max((x.low for x in (a, b) if x.low is not None), default=None)
     high = min((x.high for x in (a, b) if x.high is not None), default=None)
-    vague = a.kind in ("any", "flag") and b.kind != "any"
-    kind, attend = (b.kind, b.attend) if vague else (a.kind, a.attend)
+    inconclusive = a.kind in ("any", "flag") and b.kind != "any"
+    kind, attend = (b.kind, b.attend) if inconclusive else (a.kind, a.attend)
     return Demand(kind, low, high, a.exact if a.exact is not None else b.exact, attend)
 
 

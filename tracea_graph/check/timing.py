@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "FEWEST_PAIRS", "Race", "Ratio", "busy_cores", "busy_seconds", "pooled", "ratio", "ratio_of",
+    "FEWEST_PAIRS", "PairedTimes", "Ratio", "busy_cores", "busy_seconds", "pooled", "ratio",
+    "ratio_of",
 ]  # fmt: skip
 
 CONFIDENCE = 0.99
@@ -25,7 +26,7 @@ FEWEST_PAIRS = 8
 
 
 @dataclass(frozen=True)
-class Race:
+class PairedTimes:
     """Milliseconds per run of two models; entry i of both belongs to the same pair."""
 
     a_ms: tuple[float, ...]
@@ -54,9 +55,9 @@ class Ratio:
         return f"{self.median:.3f}× ({self.low:.3f}–{self.high:.3f})"
 
 
-def ratio(race: Race) -> Ratio:
-    """The ratio of a race.  Raises ValueError for one without pairs."""
-    return ratio_of(race.a_ms, race.b_ms)
+def ratio(times: PairedTimes) -> Ratio:
+    """The ratio of paired times.  Raises ValueError for one without pairs."""
+    return ratio_of(times.a_ms, times.b_ms)
 
 
 def ratio_of(a: Iterable[float], b: Iterable[float]) -> Ratio:
@@ -71,10 +72,10 @@ def ratio_of(a: Iterable[float], b: Iterable[float]) -> Ratio:
     )
 
 
-def pooled(races: Iterable[Race]) -> Race:
-    """Several races of the same two models as one."""
-    found = list(races)
-    return Race(sum((r.a_ms for r in found), ()), sum((r.b_ms for r in found), ()))
+def pooled(timings: Iterable[PairedTimes]) -> PairedTimes:
+    """Several runs of the same two models as one."""
+    found = list(timings)
+    return PairedTimes(sum((r.a_ms for r in found), ()), sum((r.b_ms for r in found), ()))
 
 
 def busy_cores(seconds: float = 0.1, share: float = 0.2) -> bool:

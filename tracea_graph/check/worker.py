@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import RANDOM_OPS
@@ -220,7 +220,7 @@ class Worker(AbstractContextManager["Worker"]):
         typed = (_restore(a, k) for a, k in zip(arrays, found["kinds"], strict=True))
         return dict(zip(found["names"], typed, strict=True))
 
-    def race(
+    def compare(
         self,
         a: str,
         b: str,
@@ -229,15 +229,15 @@ class Worker(AbstractContextManager["Worker"]):
         pairs: int = 15,
         warmup: int = 2,
         seconds: float = 60.0,
-    ) -> Race:
+    ) -> PairedTimes:
         """Run two sessions in turn, the order turned every pair; stops after ``seconds``."""
-        what = f"race {a!r} against {b!r}"
+        what = f"compare {a!r} with {b!r}"
         found = self._ask(
-            "race", what, seconds + self._limit, feeds,
+            "compare", what, seconds + self._limit, feeds,
             sessions=[a, b], pairs=pairs, warmup=warmup, seconds=seconds,
         )  # fmt: skip
         a_ms, b_ms = found["ms"]
-        return Race(tuple(a_ms), tuple(b_ms))
+        return PairedTimes(tuple(a_ms), tuple(b_ms))
 
     def profile(
         self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2

@@ -233,7 +233,7 @@ class Server:
         arrays = read_arrays(request["feeds"], request["arrays"])
         return dict(zip(request["names"], arrays, strict=True))
 
-    def race(self, request: Request) -> dict[str, Any]:
+    def compare(self, request: Request) -> dict[str, Any]:
         feeds = self.feeds(request)
         calls = [caller(self.sessions[name], feeds) for name in request["sessions"]]
         for call in calls * request["warmup"]:
@@ -307,14 +307,14 @@ def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> li
     return times
 
 
-def orders(racers: int) -> Iterator[Sequence[int]]:
-    """Orders to run in, without end: in ``2 * racers`` of them each runs once right after itself.
+def orders(callers: int) -> Iterator[Sequence[int]]:
+    """Orders to run in, without end: in ``2 * callers`` of them each runs once right after itself.
 
     Each order is followed by the same one turned, so whoever is last runs twice; so the next two
-    begin with another racer.
+    begin with another caller.
     """
-    for first in itertools.cycle(range(racers)):
-        order = [*range(first, racers), *range(first)]
+    for first in itertools.cycle(range(callers)):
+        order = [*range(first, callers), *range(first)]
         yield order
         yield order[::-1]
 
@@ -470,7 +470,7 @@ def affinities(threads: int, siblings: str = _SIBLINGS) -> str:
     Empty for one thread, or more than this process has cores.  ONNX Runtime pins the threads of a
     session that has one for each core, as sessions have unless they are told a number, and leaves
     those of others to the system.  Beside another process that keeps a core busy, the system now
-    and then puts all threads of one session on the other core for the whole of a race: it then
+    and then puts all threads of one session on the other core while both are timed: it then
     takes thrice as long as those it is compared with.
     """
     mine = os.sched_getaffinity(0)

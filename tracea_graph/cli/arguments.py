@@ -26,7 +26,7 @@ __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
 RENAMED: Mapping[str, str] = MappingProxyType(
     {f"--{old}": f"--{one.name}" for one in OPTIONS.values() for old in one.was}
-    | {"--settle": "--retune"}
+    | {"--settle": "--retune", "--baselines": "--baselines"}
 )
 """Flags of earlier versions, and what they are called now."""
 

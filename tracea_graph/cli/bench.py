@@ -1,4 +1,4 @@
-"""``tracea bench``: race models and runtimes, or show where one model's time goes."""
+"""``tracea bench``: compare models and runtimes, or show where one model's time goes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tracea_graph.check.peers import PEERS
+from tracea_graph.check.baselines import BASELINES
 from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
@@ -34,10 +34,10 @@ def add_bench(commands: Any) -> None:
     """Add the subcommand to what ``add_subparsers`` returned."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
-        help="race models, or profile one",
-        description="Race models against the first of them in ONNX Runtime at all optimizations, "
-        "in turn in one process. A result's library beside it is used; a single model is raced "
-        "against NAME.tracea.onnx beside it. With --profile: where one model's time goes. With "
+        help="compare models, or profile one",
+        description="Time models against the first of them in ONNX Runtime, fully optimized, "
+        "in turn in one process. A result's library beside it is used; a single model is compared "
+        "with NAME.tracea.onnx beside it. With --profile: where one model's time goes. With "
         "--retune: measure a result's kernels on this machine and drop those that are not faster.",
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
@@ -60,12 +60,12 @@ def _add_measuring(group: Any) -> None:
     )
     group.add_argument(
         "--seconds", type=float, default=20.0, metavar="S",
-        help="longest time of one race (default 20)",
+        help="longest time of one comparison (default 20)",
     )  # fmt: skip
     group.add_argument(
-        "--peers", type=values.words, metavar="NAME[,NAME]",
-        help=f"runtimes beside ONNX Runtime: {', '.join(p.name for p in PEERS)}, or {_ALWAYS} for "
-        "none (default: all installed)",
+        "--baselines", type=values.words, metavar="NAME[,NAME]",
+        help=f"runtimes beside ONNX Runtime: {', '.join(b.name for b in BASELINES)}, or "
+        f"{_ALWAYS} for none (default: all installed)",
     )  # fmt: skip
 
 
@@ -88,12 +88,12 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         if args.profile:
             profiled = profile(args.models[0], options, status.update)
         else:
-            raced = bench(args.models, options, status.update)
+            report = bench(args.models, options, status.update)
     if args.profile:
         _draw(profiled, pictures)
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
     else:
-        _show(console, raced.to_json() if args.json else render_bench(raced))
+        _show(console, report.to_json() if args.json else render_bench(report))
     return 0
 
 
@@ -111,15 +111,15 @@ def _retune(args: argparse.Namespace, console: Console) -> int:
 def _options(args: argparse.Namespace) -> BenchOptions:
     if args.seconds <= 0:
         raise UsageError(f"--seconds must be above 0, not {args.seconds:g}")
-    peers: Sequence[str] | None = args.peers
-    if peers is not None:
-        peers = tuple(name for name in peers if name != _ALWAYS)
+    baselines: Sequence[str] | None = args.baselines
+    if baselines is not None:
+        baselines = tuple(name for name in baselines if name != _ALWAYS)
     return BenchOptions(
         threads=args.threads,
         shapes=tuple(args.shapes),
         pairs=args.pairs,
         seconds=args.seconds,
-        peers=peers,
+        baselines=baselines,
         data=args.data,
         seed=args.seed,
     )

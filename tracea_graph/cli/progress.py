@@ -53,8 +53,8 @@ class Bar(AbstractContextManager["Bar"]):
             self._progress.advance(self._task)
 
     def _measured(self, event: Measured) -> None:
-        if event.race is not None and event.race.b_ms:
-            gain = min(event.race.a_ms) / min(event.race.b_ms)
+        if event.times is not None and event.times.b_ms:
+            gain = min(event.times.a_ms) / min(event.times.b_ms)
             self._best = max(self._best, gain)
         self._progress.update(
             self._task, description=escape(str(event.case)), best=f"best {self._best:.2f}×"

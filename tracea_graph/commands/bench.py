@@ -1,4 +1,4 @@
-"""Racing models: ONNX Runtime, results of this tool and other runtimes, in turn in one worker."""
+"""Benchmark ONNX Runtime, results of this tool and other runtimes, in turn in one worker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracea_graph.check.baselines import Baseline, BaselineWorker, RoundTimes, baselines_named
 from tracea_graph.check.distance import otherwise, relative_distance
-from tracea_graph.check.peers import Heat, Peer, PeerWorker, peers_named
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
 from tracea_graph.commands.anatomy import Anatomy, sizes_of
@@ -27,11 +27,11 @@ from tracea_graph.views.bench import BenchReport, BenchRow
 
 __all__ = [
     "BenchOptions",
-    "Entrant",
+    "Subject",
     "bench",
     "busy_note",
-    "entrant",
     "result_beside",
+    "subject",
     "thread_counts",
 ]
 
@@ -45,9 +45,9 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How to race: ``threads`` empty means 1 and all cores, ``shapes`` empty the default sizes.
+    """How to run: ``threads`` empty means 1 and all cores, ``shapes`` empty the default sizes.
 
-    A race ends after ``pairs`` rounds or ``seconds``.  ``peers`` are names of other runtimes, None
+    A run ends after ``pairs`` rounds or ``seconds``.  ``baselines`` names other runtimes, None
     for all that are installed.
     """
 
@@ -55,7 +55,7 @@ class BenchOptions:
     shapes: tuple[dict[str, int], ...] = ()
     pairs: int = 50
     seconds: float = 20.0
-    peers: tuple[str, ...] | None = None
+    baselines: tuple[str, ...] | None = None
     data: Path | None = None
     seed: int = 0
 
@@ -66,7 +66,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Subject:
     """A model file for ONNX Runtime, with the library it needs, if any.
 
     ``kernels`` of ``nodes`` nodes run as kernels; without the library none does.
@@ -84,29 +84,29 @@ def bench(
     options: BenchOptions = BenchOptions(),
     progress: Progress = lambda _: None,
 ) -> BenchReport:
-    """Race ``models`` against the first of them, which peers run too.
+    """Time ``models`` against the first of them, which the baselines run too.
 
-    A single model is raced against the result beside it, if there is one.  Raises UsageError for
+    A single model is compared with the result beside it, if there is one.  Raises UsageError for
     impossible options, models of other inputs or a library of another model, Rejected if the
     baseline does not run.
     """
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
     progress(f"reading {models[0].name}")
     model = load(models[0], inline=True)
-    entrants = [entrant(path) for path in paths]
+    subjects = [subject(path) for path in paths]
     _check_inputs(model, paths[1:])
-    notes = [_no_library(e) for e in entrants if e.library is None and calls_of(load(e.path))]
-    peers = peers_named(options.peers)
+    notes = [_no_library(e) for e in subjects if e.library is None and calls_of(load(e.path))]
+    baselines = baselines_named(options.baselines)
     inputs, others = inputs_to_run(model, options.inputs), 0.0
     rows, rounds = list[BenchRow](), list[int]()
     for label, feed in inputs.timing.items():
         for threads in thread_counts(options.threads):
-            progress(f"racing {label}, {threads} thread{'s' * (threads > 1)}")
-            heat = _Heat(model, entrants, peers, label, feed, threads, options)
-            rows += heat.run()
-            rounds.append(heat.rounds)
-            others = max(others, heat.others)
-            notes += heat.notes
+            progress(f"timing {label}, {threads} thread{'s' * (threads > 1)}")
+            run = _BenchRun(model, subjects, baselines, label, feed, threads, options)
+            rows += run.run()
+            rounds.append(run.rounds)
+            others = max(others, run.others)
+            notes += run.notes
     anatomies = {
         label: Anatomy(model.graph, (), sizes_of(model.graph, feed))
         for label, feed in inputs.timing.items()
@@ -117,20 +117,20 @@ def bench(
         {label: anatomy.products / 1e9 for label, anatomy in anatomies.items()},
         min(rounds),
         (*dict.fromkeys(notes), *busy_note(others)),
-        versions() | {peer.package: peer.version for peer in peers},
+        versions() | {baseline.package: baseline.version for baseline in baselines},
         host_fingerprint(),
         inputs.notes,
         {label: anatomy.elements("Softmax") for label, anatomy in anatomies.items()},
     )
 
 
-def entrant(path: Path) -> Entrant:
+def subject(path: Path) -> Subject:
     """A model with its library (:func:`~tracea_graph.onnx_io.library_of`)."""
     model = load(path)
     library, nodes = library_of(path), len(model.graph.regions())
     if is_guarded(model):
         nodes = len(working_nodes_of(model.skeleton))
-    return Entrant(path.name, path, library, len(calls_of(model)) if library else 0, nodes)
+    return Subject(path.name, path, library, len(calls_of(model)) if library else 0, nodes)
 
 
 def _check_inputs(model: Model, others: Sequence[Path]) -> None:
@@ -140,7 +140,7 @@ def _check_inputs(model: Model, others: Sequence[Path]) -> None:
         if set(taken) != set(model.inputs):
             raise UsageError(
                 f"{path} takes {', '.join(taken) or 'nothing'}, and {model.path} "
-                f"{', '.join(model.inputs) or 'nothing'}: they cannot race on the same inputs"
+                f"{', '.join(model.inputs) or 'nothing'}: they cannot run on the same inputs"
             )
 
 
@@ -162,17 +162,17 @@ def busy_note(others: float) -> tuple[str, ...]:
     return (f"other processes used {others:.0%} of a core meanwhile: the times are less certain",)
 
 
-def _no_library(one: Entrant) -> str:
+def _no_library(one: Subject) -> str:
     return f"{one.name} has no library of its own beside it: it runs on its function bodies"
 
 
 @dataclass
-class _Heat:
-    """One race: everything under one binding and thread count."""
+class _BenchRun:
+    """One run: all subjects under one binding and thread count."""
 
     model: Model
-    entrants: Sequence[Entrant]
-    peers: Sequence[Peer]
+    subjects: Sequence[Subject]
+    baselines: Sequence[Baseline]
     label: str
     feed: Feed
     threads: int
@@ -184,24 +184,24 @@ class _Heat:
         self.notes: list[str] = []
 
     def run(self) -> list[BenchRow]:
-        with PeerWorker() as worker:
+        with BaselineWorker() as worker:
             names = self._open(worker)
             outputs = [worker.run(name, self.feed) for name in names]
-            heat = worker.race_all(
+            times = worker.time_rounds(
                 list(names), self.feed, pairs=self.options.pairs, seconds=self.options.seconds
             )
-        self.rounds, self.others = len(heat.ms[0]), heat.others
+        self.rounds, self.others = len(times.ms[0]), times.others
         for (title, _), found in zip(names.values(), outputs, strict=True):
             self._compare(title, found, outputs[0])
         return [
-            self._row(title, one, heat, index, _error(outputs[index], outputs[0]))
+            self._row(title, one, times, index, _error(outputs[index], outputs[0]))
             for index, (title, one) in enumerate(names.values())
         ]
 
-    def _open(self, worker: PeerWorker) -> dict[str, tuple[str, Entrant | None]]:
-        """Open all that can be opened; session name → title and entrant."""
-        opened: dict[str, tuple[str, Entrant | None]] = {}
-        for index, one in enumerate(self.entrants):
+    def _open(self, worker: BaselineWorker) -> dict[str, tuple[str, Subject | None]]:
+        """Open all that can be opened; session name → title and subject."""
+        opened: dict[str, tuple[str, Subject | None]] = {}
+        for index, one in enumerate(self.subjects):
             title = f"{BASELINE}, {one.name}" if index or one.kernels else BASELINE
             try:
                 worker.open(f"m{index}", one.path, one.library, threads=self.threads)
@@ -211,30 +211,33 @@ class _Heat:
                 self.notes.append(f"ONNX Runtime refuses {one.name}: {error}")
                 continue
             opened[f"m{index}"] = (title if not index else one.name, one)
-        for peer in self.peers:
-            self._open_peer(worker, peer, opened)
+        for baseline in self.baselines:
+            self._open_baseline(worker, baseline, opened)
         return opened
 
-    def _open_peer(
-        self, worker: PeerWorker, peer: Peer, opened: dict[str, tuple[str, Entrant | None]]
+    def _open_baseline(
+        self,
+        worker: BaselineWorker,
+        baseline: Baseline,
+        opened: dict[str, tuple[str, Subject | None]],
     ) -> None:
         try:
-            precision = worker.open_peer(
-                peer.name,
-                peer,
+            precision = worker.open_baseline(
+                baseline.name,
+                baseline,
                 self.model.path,
                 self.feed,
                 self.model.graph.outputs,
                 threads=self.threads,
             )
-            worker.run(peer.name, self.feed)  # some compile what they cannot run
+            worker.run(baseline.name, self.feed)  # some compile what they cannot run
         except Rejected as error:
             why = " ".join(str(error).split())[:200]
-            self.notes.append(f"{peer.name} refuses {self.model.path.name}: {why}")
+            self.notes.append(f"{baseline.name} refuses {self.model.path.name}: {why}")
             return
-        if precision != peer.precision:
-            self.notes.append(f"{peer.name} runs in {precision} on this machine")
-        opened[peer.name] = (f"OpenVINO {peer.precision}", None)
+        if precision != baseline.precision:
+            self.notes.append(f"{baseline.name} runs in {precision} on this machine")
+        opened[baseline.name] = (f"OpenVINO {baseline.precision}", None)
 
     def _compare(
         self, title: str, found: Mapping[str, Array], wanted: Mapping[str, Array]
@@ -247,9 +250,9 @@ class _Heat:
                 return
 
     def _row(
-        self, title: str, one: Entrant | None, heat: Heat, index: int, error: float
+        self, title: str, one: Subject | None, times: RoundTimes, index: int, error: float
     ) -> BenchRow:
-        found = ratio_of(heat.ms[0], heat.ms[index])
+        found = ratio_of(times.ms[0], times.ms[index])
         counts = (one.kernels, one.nodes) if one else (0, 0)
         return BenchRow(
             title, self.threads, self.label, found.b_ms, found.b_min,

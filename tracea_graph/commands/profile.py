@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.check.bench import PROFILING_US
-from tracea_graph.check.peers import PeerWorker
+from tracea_graph.check.baselines import BaselineWorker
+from tracea_graph.check.comparison import PROFILING_US
 from tracea_graph.check.worker import NodeTime, Worker
 from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
-from tracea_graph.commands.bench import BenchOptions, Entrant, Progress, busy_note, entrant
+from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Diagnostics
@@ -54,7 +54,7 @@ def profile(
     Raises UsageError for impossible options, Rejected if the model does not run.
     """
     progress(f"reading {path.name}")
-    one, result, model = entrant(path), load(path), load(path, inline=True)
+    one, result, model = subject(path), load(path), load(path, inline=True)
     calls, backend = calls_of(result), backend_named(backend_of(result))
     inputs = inputs_to_run(model, options.inputs)
     label, feed = next(iter(inputs.timing.items()))
@@ -103,15 +103,15 @@ def roofs_of(doctor: Doctor, threads: int) -> Roofs:
 
 
 def _measure(
-    one: Entrant, feed: Feed, threads: int, options: BenchOptions
+    one: Subject, feed: Feed, threads: int, options: BenchOptions
 ) -> tuple[float, Sequence[NodeTime], float]:
     """Median ms of a run without profiling, each node's time, and what others used meanwhile."""
-    with PeerWorker() as worker:
+    with BaselineWorker() as worker:
         worker.open("model", one.path, one.library, threads=threads)
-        heat = worker.race_all(["model"], feed, pairs=options.pairs, seconds=options.seconds)
-        median = statistics.median(heat.ms[0])
+        times = worker.time_rounds(["model"], feed, pairs=options.pairs, seconds=options.seconds)
+        median = statistics.median(times.ms[0])
         runs = max(3, min(options.pairs, int(1e3 * options.seconds / median)))
-        return median, worker.profile("model", feed, runs), heat.others
+        return median, worker.profile("model", feed, runs), times.others
 
 
 def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTime]) -> ProfileRow:
@@ -199,7 +199,7 @@ Traced = Mapping[str, tuple[CallTime, ...]]
 
 
 def time_calls(
-    one: Entrant, calls: Sequence[Call], backend: Backend, feed: Feed, threads: int, runs: int
+    one: Subject, calls: Sequence[Call], backend: Backend, feed: Feed, threads: int, runs: int
 ) -> Traced:
     """Median times of every kernel call of a backend's model, in a process of its own; none of a
     backend without diagnostics."""
@@ -210,7 +210,7 @@ def time_calls(
         trace = Path(folder) / "trace"
         with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
             worker.open("model", one.path, one.library, threads=threads)
-            worker.race("model", "model", feed, pairs=-(-runs // 2), warmup=_WARMUP)
+            worker.compare("model", "model", feed, pairs=-(-runs // 2), warmup=_WARMUP)
         return read_trace(trace, calls, told, skip=2 * _WARMUP) if trace.is_file() else {}
 
 

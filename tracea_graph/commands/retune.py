@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.reference import reference
+from tracea_graph.check.selection import Group, ModelWithLibrary, Selection, select_faster
 from tracea_graph.check.verify import compare
-from tracea_graph.commands.bench import entrant
+from tracea_graph.commands.bench import subject
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import DataPool, Model, Written, load, write
 from tracea_graph.onnx_io.guards import is_guarded
@@ -51,7 +51,7 @@ def retune(path: Path, options: Options, progress: Progress = lambda _: None) ->
             f"{path} runs its kernels only while initializers have their defaults, and cannot be "
             "retuned: optimize the original here instead"
         )
-    calls, library = calls_of(model), entrant(path).library
+    calls, library = calls_of(model), subject(path).library
     if not calls or library is None:
         missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
         raise UsageError(f"{path} has no kernels to retune: {missing}")
@@ -64,7 +64,7 @@ def retune(path: Path, options: Options, progress: Progress = lambda _: None) ->
         progress("timing")
         variants = _Variants(path, library, calls, Path(name))
         groups = [Group(t, variants.nodes(t), len(variants.nodes(t))) for t in variants.types]
-        decision = decide(
+        decision = select_faster(
             plain, groups, variants.build, feeds.timing,
             threads=options.thread_counts, budget=options.budget,
         )  # fmt: skip
@@ -86,8 +86,8 @@ class _Variants:
 
     def __post_init__(self) -> None:
         self._pool = DataPool(self.folder / "weights.data")
-        self._made: dict[frozenset[str], Candidate] = {
-            frozenset(): Candidate(self.path, self.library)
+        self._made: dict[frozenset[str], ModelWithLibrary] = {
+            frozenset(): ModelWithLibrary(self.path, self.library)
         }
 
     @property
@@ -97,13 +97,13 @@ class _Variants:
     def nodes(self, op_type: str) -> tuple[str, ...]:
         return tuple(call.name for call in self.calls if call.op == op_type)
 
-    def build(self, dropped: frozenset[str]) -> Candidate:
+    def build(self, dropped: frozenset[str]) -> ModelWithLibrary:
         """The model with the bodies of these types in place."""
         if dropped not in self._made:
             out = self.folder / f"{len(self._made)}.onnx"
             kept = frozenset(self.types) - dropped
             write_inlined(load(self.path, inline=True, kept=kept), out, kept, pool=self._pool)
-            self._made[dropped] = Candidate(out, self.library if kept else None)
+            self._made[dropped] = ModelWithLibrary(out, self.library if kept else None)
         return self._made[dropped]
 
 
@@ -119,7 +119,7 @@ def _check(
         raise VerifyError(f"{result.name} is not right on this machine: {found.sentence}")
 
 
-def _retuned(path: Path, variants: _Variants, decision: Decision) -> Retuned:
+def _retuned(path: Path, variants: _Variants, decision: Selection) -> Retuned:
     rows = tuple(
         RetunedRow(
             v.group.key, len(v.group.rewrites), v.kept and decision.candidate is not None, v.reason

@@ -11,12 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.decide import Candidate, Decision, Group, clear_gain, decide
+from tracea_graph.check.comparison import PairedBenchmark
 from tracea_graph.check.distance import Choice, ErrorLimits, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
+from tracea_graph.check.selection import (
+    Group,
+    ModelWithLibrary,
+    Selection,
+    clear_gain,
+    select_faster,
+)
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
@@ -59,7 +65,7 @@ class Evaluator:
     unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
     verification: Verification | None = None
-    decision: Decision | None = None
+    decision: Selection | None = None
     culprits: frozenset[str] = frozenset()
     culprit_errors: dict[str, str] = field(default_factory=dict)
     """What was wrong with each culprit group, or with the faulty part of it."""
@@ -420,10 +426,12 @@ class Evaluator:
         """The part of a candidate that is measured faster; groups found slower before stay out."""
         before = self.decision.verdicts if self.decision else ()
         if apart and (choices := self._tile_sizes(candidate)):
-            with Bench(Worker, self._timed(), self.options.thread_counts, self._budget) as bench:
+            with PairedBenchmark(
+                Worker, self._timed(), self.options.thread_counts, self._budget
+            ) as bench:
                 self.slower_tiles = fastest_tile_sizes(choices, self._candidate, bench)
             self.notes += (f"{key}: smaller row tiles were faster" for key in self.slower_tiles)
-        found = decide(
+        found = select_faster(
             self.model.path,
             self._groups(candidate),
             self._candidate,
@@ -466,7 +474,7 @@ class Evaluator:
         return {largest: others[largest]}
 
     @staticmethod
-    def _why_nothing(decision: Decision) -> str:
+    def _why_nothing(decision: Selection) -> str:
         """Why the original is kept: the reason shared by all groups, or that each was slower."""
         reasons = {v.reason.partition(", timed together")[0] for v in decision.verdicts}
         if len(reasons) == 1:  # without its figures: the report has them
@@ -486,9 +494,9 @@ class Evaluator:
             for key, items in candidate.assembly.groups.items()
         ]
 
-    def _candidate(self, dropped: frozenset[str]) -> Candidate:
+    def _candidate(self, dropped: frozenset[str]) -> ModelWithLibrary:
         built = self.build(self.dropped | dropped)
-        return Candidate(built.model, built.library)
+        return ModelWithLibrary(built.model, built.library)
 
     def build(self, dropped: frozenset[str]) -> BuiltModel:
         """The candidate without these groups, built once."""
@@ -552,7 +560,9 @@ TILE_SIZES_SHARE = 0.1
 
 
 def fastest_tile_sizes(
-    choices: Sequence[Sequence[str]], build: Callable[[frozenset[str]], Candidate], bench: Bench
+    choices: Sequence[Sequence[str]],
+    build: Callable[[frozenset[str]], ModelWithLibrary],
+    bench: PairedBenchmark,
 ) -> frozenset[str]:
     """The keys to drop; ``choices`` are those of each program's largest row tiles.
 
@@ -560,14 +570,14 @@ def fastest_tile_sizes(
     """
     chosen = frozenset[str]()
     end = bench.now() + TILE_SIZES_SHARE * bench.budget
-    contests = [(keys, key) for keys in choices for key in keys]
-    for i, (keys, key) in enumerate(contests):
-        seconds = (end - bench.now()) / (len(contests) - i)
+    comparisons = [(keys, key) for keys in choices for key in keys]
+    for i, (keys, key) in enumerate(comparisons):
+        seconds = (end - bench.now()) / (len(comparisons) - i)
         if seconds <= 0:
             break
         other = chosen - {*keys} | {key}
         try:
-            ratios = bench.against(build(chosen), build(other), seconds)
+            ratios = bench.compare_all(build(chosen), build(other), seconds)
         except (BuildError, OutOfTime, WorkerError):
             continue
         if clear_gain(ratios, bench.keys):

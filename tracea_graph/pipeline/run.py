@@ -26,7 +26,16 @@ from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.views import Report
 
 __all__ = [
-    "Run", "Stage", "build", "choose", "gather", "plan", "publish", "race", "read", "tune",
+    "Run",
+    "Stage",
+    "build",
+    "choose",
+    "gather",
+    "measure",
+    "plan",
+    "publish",
+    "read",
+    "tune",
     "verify",
 ]  # fmt: skip
 
@@ -185,7 +194,7 @@ def verify(run: Run) -> None:
     run.candidate = run.evaluator.verify(run.candidate)
 
 
-def race(run: Run) -> None:
+def measure(run: Run) -> None:
     """Time the candidate against the original, and drop the rewrites that are not faster."""
     run.timer.step("timing")
     run.candidate = run.evaluator.time(run.candidate)

@@ -1,4 +1,4 @@
-"""What deciding about a new kind of region costs: compiling its kernel, and racing it."""
+"""What deciding about a new kind of region costs: compiling its kernel, and timing it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tracea_graph.ttg import Region
 
 __all__ = ["price"]
 
-_RACE_S, _COMPILE_S = 2.0, 1.0
-"""Seconds for one race of a group on the whole model, and for a unit the build cache lacks."""
+_TIMING_S, _COMPILE_S = 2.0, 1.0
+"""Seconds for timing a group on the whole model, and for a unit the build cache lacks."""
 
 
 def price(region: Region, budget: float) -> float:
@@ -21,4 +21,4 @@ def price(region: Region, budget: float) -> float:
         return 0.0
     parts = (getattr(region.params, name, None) for name in ("chain", "epilogue", "prologue"))
     units = sum(isinstance(part, Chain) for part in parts)
-    return (_RACE_S + units * _COMPILE_S) / budget
+    return (_TIMING_S + units * _COMPILE_S) / budget

@@ -1,4 +1,4 @@
-"""The measuring stand: candidates of a problem as models over cold weights, raced in a worker.
+"""The measuring stand: candidates of a problem as models over cold weights, timed in a worker.
 
 One library serves all problems and one data file all models.  A model repeats its product over
 different weights until they exceed the last-level cache, for that is how a real model meets them;
@@ -14,7 +14,7 @@ from types import TracebackType
 
 import numpy as np
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
@@ -106,27 +106,27 @@ class Stand(AbstractContextManager["Stand"]):
     ) -> None:
         self._stop()
 
-    def race(
+    def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
-    ) -> Race:
+    ) -> PairedTimes:
         """Run two schedules of a case in turn, whatever their ``max_rows``; times of one product.
 
-        Raises WorkerError if either cannot run; the next race starts a new worker then.
+        Raises WorkerError if either cannot run; the next call starts a new worker then.
         """
         if case != self._case:
             self._prepare(case)
         try:
             worker = self._worker = self._worker or Worker(limit=_LIMIT)
             names = [self._opened(worker, case, schedule, threads) for schedule in (a, b)]
-            race = worker.race(
+            times = worker.compare(
                 names[0], names[1], self._feeds, pairs=pairs, warmup=1, seconds=seconds
             )
         except WorkerError:
             self._stop()
             raise
         count = self.model(case).count
-        a_ms, b_ms = (tuple(ms / count for ms in series) for series in (race.a_ms, race.b_ms))
-        return Race(a_ms, b_ms)
+        a_ms, b_ms = (tuple(ms / count for ms in series) for series in (times.a_ms, times.b_ms))
+        return PairedTimes(a_ms, b_ms)
 
     def model(self, case: Case) -> Repeated:
         """The model of a case, without its plan."""

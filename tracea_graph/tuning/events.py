@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.problem import Case
@@ -41,16 +41,16 @@ class Started:
 
 @dataclass(frozen=True)
 class Measured:
-    """One trial's race: the default (a) against a schedule (b), ms of one product.
+    """The times of one trial: the default (a) against a schedule (b), ms of one product.
 
-    ``stage`` is ``search`` or ``verdict``; ``fault`` says why there is no race.
+    ``stage`` is ``search`` or ``verdict``; ``fault`` says why there are none.
     """
 
     case: Case
     schedule: Schedule
     threads: int
     stage: str
-    race: Race | None
+    times: PairedTimes | None
     fault: str = ""
 
 

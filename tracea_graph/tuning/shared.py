@@ -1,8 +1,8 @@
 """Studies that many machines share, on optuna's own storages.
 
 A study is one case on one kind of machine: its name is the cache's key, so equal machines share
-its trials and others have studies of their own.  A trial is one candidate's first race, and the
-last one, the verdict, judges the best and leaves the outcome in the study.  What is missing
+its trials and others have studies of their own.  A trial is one candidate's first comparison; the
+last one, the verdict, times the best again and leaves the outcome in the study.  What is missing
 follows from the trials alone: whoever sees a candidate that nobody has done or is at begins it,
 and of two that begin the same at once the one with the lower number goes on.  So there is no
 moment at which a machine could die, or look, and find a study half set up.  A trial that stays
@@ -172,11 +172,11 @@ class SharedStudy:
         return trial
 
     def _take(self, study: Study, schedule: Schedule) -> None:
-        """Race one candidate, unless another has just begun it."""
+        """Measure one candidate, unless another has just begun it."""
         space = space_of(study.candidates)
         trial = self._begin(_task(schedule), params=params_of(schedule), distributions=space)
         if trial is not None:
-            self._race(study, trial, schedule)
+            self._measure(study, trial, schedule)
 
     def _wants_more(self, study: Study, trials: Sequence[optuna.trial.FrozenTrial]) -> bool:
         """Whether the sampler is to be asked for another candidate."""
@@ -187,19 +187,19 @@ class SharedStudy:
         return alive < study.trials and pruned < study.trials
 
     def _sample(self, study: Study) -> None:
-        """Race a candidate that the sampler proposes; what is no candidate is infeasible."""
+        """Measure a candidate that the sampler proposes; what is no candidate is infeasible."""
         import optuna
 
         trial = self._study.ask(space_of(study.candidates))
         schedule = study.default.having(**trial.params)
         if schedule in set(study.candidates):
             trial.set_user_attr(_TASK, _task(schedule))
-            self._race(study, trial, schedule)
+            self._measure(study, trial, schedule)
         else:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
-    def _race(self, study: Study, trial: optuna.Trial, schedule: Schedule) -> None:
-        """Race a candidate; a trial that comes to nothing has failed, and is missing again."""
+    def _measure(self, study: Study, trial: optuna.Trial, schedule: Schedule) -> None:
+        """Measure a candidate; a trial that comes to nothing has failed, and is missing again."""
         import optuna
 
         states, score = optuna.trial.TrialState, None
@@ -252,7 +252,7 @@ class SharedStudy:
     def _adopted(self, study: Study) -> bool:
         """Take over everybody's trials."""
         for trial in self.trials:
-            with suppress(KeyError, TypeError, ValueError):  # a trial without races, or spoilt
+            with suppress(KeyError, TypeError, ValueError):  # a trial without times, or spoilt
                 evidence = json.loads(trial.user_attrs["evidence"])
                 study.adopt(Trial.from_json(evidence, self._shared.schedule_space))
         return True

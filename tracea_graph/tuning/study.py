@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tracea_graph.check.timing import Race, Ratio, pooled, ratio
+from tracea_graph.check.timing import PairedTimes, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -39,7 +39,7 @@ NOISY = 1.25
 _CLEAR = 1.0
 _NO_LOSS = 0.99
 
-Measure = Callable[[Schedule, int, int, str], Race]
+Measure = Callable[[Schedule, int, int, str], PairedTimes]
 """``measure(schedule, threads, pairs, stage)``: the default (a) against a schedule (b); the stage
 is ``search`` or ``verdict``."""
 Explore = Callable[["Study"], bool]
@@ -48,22 +48,22 @@ Explore = Callable[["Study"], bool]
 
 @dataclass
 class Trial:
-    """What was measured of one candidate: races per thread count; ``fault`` if it cannot run.
+    """What was measured of one candidate: timings per thread count; ``fault`` if it cannot run.
 
-    ``verdict`` are the races taken after it was chosen.
+    ``verdict`` are the times taken after it was chosen.
     """
 
     schedule: Schedule
-    races: dict[int, Race] = field(default_factory=dict)
-    verdict: dict[int, Race] = field(default_factory=dict)
+    timings: dict[int, PairedTimes] = field(default_factory=dict)
+    verdict: dict[int, PairedTimes] = field(default_factory=dict)
     fault: str = ""
 
     def score(self, threads: Sequence[int], pairs: int) -> float:
         """Speed-up over the default in the first pairs; 0 if it failed or was not measured."""
-        if self.fault or any(t not in self.races for t in threads):
+        if self.fault or any(t not in self.timings for t in threads):
             return 0.0
-        races = [self.races[t] for t in threads]
-        return _mean([min(r.a_ms[:pairs]) / min(r.b_ms[:pairs]) for r in races])
+        timings = [self.timings[t] for t in threads]
+        return _mean([min(r.a_ms[:pairs]) / min(r.b_ms[:pairs]) for r in timings])
 
     def judged(self, threads: Sequence[int]) -> list[Ratio]:
         """The verdict's ratios, one per thread count."""
@@ -72,20 +72,20 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         return {
             "schedule": schedule_to_json(self.schedule),
-            "races": {str(t): [race.a_ms, race.b_ms] for t, race in self.races.items()},
-            "verdict": {str(t): [race.a_ms, race.b_ms] for t, race in self.verdict.items()},
+            "timings": {str(t): [times.a_ms, times.b_ms] for t, times in self.timings.items()},
+            "verdict": {str(t): [times.a_ms, times.b_ms] for t, times in self.verdict.items()},
             "fault": self.fault,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], schedule_space: ScheduleSpace) -> Trial:
         """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
-        races, verdict = (
-            {int(t): Race(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
-            for k in ("races", "verdict")
+        timings, verdict = (
+            {int(t): PairedTimes(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
+            for k in ("timings", "verdict")
         )
         return cls(
-            schedule_space.schedule_from_json(data["schedule"]), races, verdict, data["fault"]
+            schedule_space.schedule_from_json(data["schedule"]), timings, verdict, data["fault"]
         )
 
 
@@ -107,7 +107,7 @@ class Study:
     """Measures candidates against a default until one is chosen or time is up.
 
     ``known`` are trials of an earlier, interrupted study; ``save`` hears of progress after every
-    race.  ``has_time`` says whether to go on.  ``trials`` bounds the candidates that are measured;
+    measurement.  ``has_time`` says whether to go on.  ``trials`` bounds the measured candidates;
     ``seed`` is the sampler's, where there is one; ``search`` does the first rung, as long as
     ``may_search``: then the best so far is judged, but the outcome is not final.
     """
@@ -138,7 +138,7 @@ class Study:
         left, count = list(self._trials.values()), len(self._trials)
         for (before, _), (pairs, part) in pairwise(RUNGS):
             left = self._ranked(left, before)[: max(1, math.ceil(count / part))]
-            if not all(self._raced(trial.schedule, pairs) for trial in left):
+            if not all(self._measured(trial.schedule, pairs) for trial in left):
                 return None
         return self._ranked(left, RUNGS[-1][0])[:2]
 
@@ -173,7 +173,7 @@ class Study:
 
     def first_score(self, schedule: Schedule) -> float | None:
         """A candidate's score after its first pairs, now or earlier; None when time is up."""
-        if not self.may_search() or not self._raced(schedule, RUNGS[0][0]):
+        if not self.may_search() or not self._measured(schedule, RUNGS[0][0]):
             return None
         return self._trials[schedule].score(self.threads, RUNGS[0][0])
 
@@ -184,29 +184,29 @@ class Study:
     def adopt(self, trial: Trial) -> None:
         """Take over what was measured elsewhere, unless more is known here."""
         have = self._trials.get(trial.schedule)
-        if have is None or sum(map(_pairs, have.races.values())) < sum(
-            map(_pairs, trial.races.values())
+        if have is None or sum(map(_pairs, have.timings.values())) < sum(
+            map(_pairs, trial.timings.values())
         ):
             self._trials[trial.schedule] = trial
 
-    def _raced(self, schedule: Schedule, pairs: int) -> bool:
+    def _measured(self, schedule: Schedule, pairs: int) -> bool:
         """Let a candidate have so many pairs; False when time is up."""
         trial = self._trials.setdefault(schedule, Trial(schedule))
-        return self._run(trial, trial.races, pairs)
+        return self._run(trial, trial.timings, pairs)
 
-    def _run(self, trial: Trial, into: dict[int, Race], pairs: int) -> bool:
-        """Race until there are so many pairs at every thread count; False when time is up."""
+    def _run(self, trial: Trial, into: dict[int, PairedTimes], pairs: int) -> bool:
+        """Measure until there are so many pairs at every thread count; False when time is up."""
         for count in self.threads:
             while not trial.fault and (missing := pairs - _pairs(into.get(count))) > 0:
                 if not self.has_time():
                     return False
                 try:
                     stage = "verdict" if into is trial.verdict else "search"
-                    race = self.measure(trial.schedule, count, missing, stage)
+                    times = self.measure(trial.schedule, count, missing, stage)
                 except WorkerError as error:
                     trial.fault = str(error)
                 else:
-                    into[count] = pooled([into[count], race]) if count in into else race
+                    into[count] = pooled([into[count], times]) if count in into else times
                 self.save(tuple(self._trials.values()))
         return True
 
@@ -239,15 +239,15 @@ def is_gain(ratios: Sequence[Ratio]) -> bool:
     return gain >= MINIMUM_GAIN and low > _CLEAR and min(r.median for r in ratios) >= _NO_LOSS
 
 
-def _pairs(race: Race | None) -> int:
-    return len(race.a_ms) if race else 0
+def _pairs(times: PairedTimes | None) -> int:
+    return len(times.a_ms) if times else 0
 
 
-def _shortest(race: Race) -> Race:
+def _shortest(times: PairedTimes) -> PairedTimes:
     """The shortest runs of each block of pairs: other processes rarely hit all of a block."""
-    starts = range(0, len(race.a_ms) - BLOCK + 1, BLOCK)
-    a, b = (tuple(min(x[i : i + BLOCK]) for i in starts) for x in (race.a_ms, race.b_ms))
-    return Race(a, b)
+    starts = range(0, len(times.a_ms) - BLOCK + 1, BLOCK)
+    a, b = (tuple(min(x[i : i + BLOCK]) for i in starts) for x in (times.a_ms, times.b_ms))
+    return PairedTimes(a, b)
 
 
 def _mean(numbers: Sequence[float]) -> float:

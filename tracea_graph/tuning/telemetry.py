@@ -1,6 +1,6 @@
 """What tuning measured, a row at a time, in files on this machine and nowhere else.
 
-One JSONL file per run under ``CACHE/telemetry``: a row per trial's race and one per settled
+One JSONL file per run under ``CACHE/telemetry``: a row per trial and one per settled
 region.  Times are ms of one product; GFLOP/s and GB/s follow from the median, counting the
 weights, x and the results once each.
 """
@@ -120,20 +120,20 @@ def _about(what: str, case: Case) -> Row:
 
 
 def _times(event: Measured) -> Row:
-    if event.race is None or not event.race.b_ms:
+    if event.times is None or not event.times.b_ms:
         return {}
-    ms, default = median(event.race.b_ms), median(event.race.a_ms)
+    ms, default = median(event.times.b_ms), median(event.times.a_ms)
     case = event.case
     return {
-        "ms": ms, "p95_ms": _percentile(event.race.b_ms, 0.95), "default_ms": default,
+        "ms": ms, "p95_ms": _percentile(event.times.b_ms, 0.95), "default_ms": default,
         "gflops": case.flops / ms * 1e-6, "gbytes": case.moved / ms * 1e-6,
-        "pairs": len(event.race.b_ms), "gain": _shortest_gain(event),
+        "pairs": len(event.times.b_ms), "gain": _shortest_gain(event),
     }  # fmt: skip
 
 
 def _shortest_gain(event: Measured) -> float:
-    assert event.race is not None
-    return min(event.race.a_ms) / min(event.race.b_ms)
+    assert event.times is not None
+    return min(event.times.a_ms) / min(event.times.b_ms)
 
 
 def _percentile(numbers: Iterable[float], share: float) -> float:

@@ -16,7 +16,7 @@ from tracea_graph.tuning.problem import Case, Workload
 from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
 from tracea_graph.tuning.shared import Shared, SharedStudy
 from tracea_graph.tuning.study import Outcome
-from tracea_graph.tuning.tuner import KNOWN, Racing, Tuner
+from tracea_graph.tuning.tuner import KNOWN, Fixture, Tuner
 from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 __all__ = ["help_others", "tune_together"]
@@ -119,7 +119,7 @@ def _open_parts(
 
 
 def _take_part(
-    made: Tuner, stand: Racing, parts: Sequence[_Part], end: float
+    made: Tuner, stand: Fixture, parts: Sequence[_Part], end: float
 ) -> dict[Case, Tuned]:
     """Take trials of all parts, in order, until each has an outcome or time is up."""
     found: dict[Case, Tuned] = {}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
-from tracea_graph.check.timing import Race
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Architecture
 from tracea_graph.tuning.cache import Entry, TuningCache
@@ -28,12 +28,12 @@ from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
 from tracea_graph.tuning.wire import schedule_to_json
 
-__all__ = ["KNOWN", "LITTLE", "Pin", "Propose", "Racing", "Tuner"]
+__all__ = ["KNOWN", "LITTLE", "Fixture", "Pin", "Propose", "Tuner"]
 
 CUT_SHORT = "its time ran out; another run goes on with it"
 LITTLE = "what is left promises less than 1 % end to end"
-_RACE_SECONDS = 5.0
-"""The longest a single race may take."""
+_COMPARISON_SECONDS = 5.0
+"""The longest a single comparison may take."""
 
 Propose = Callable[[Case, Sequence[Schedule]], Sequence[Schedule]]
 """The candidates of a case, from those the policy ranks: filtered, or more in front."""
@@ -44,19 +44,19 @@ KNOWN = ("cache", "hint")
 """Sources of cases that need no measuring."""
 
 
-class Racing(Protocol):
+class Fixture(Protocol):
     """What the tuner needs of a measuring stand."""
 
-    def race(
+    def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
-    ) -> Race: ...
+    ) -> PairedTimes: ...
 
 
-Stands = Callable[[Sequence[Problem]], AbstractContextManager[Racing]]
+Stands = Callable[[Sequence[Problem]], AbstractContextManager[Fixture]]
 
 
 class Tuner:
-    """Answers cases from the cache, or by racing schedules on ``stand()``.
+    """Answers cases from the cache, or by timing schedules on ``stand()``.
 
     ``level`` is the highest level of the backend whose ``schedule_space`` this is, ``threads``
     the thread counts a schedule must do well at; ``facts`` what results depend on besides the
@@ -165,7 +165,7 @@ class Tuner:
         return self._cache.abouts()
 
     def study(
-        self, job: Job, stand: Racing, end: float, trials: int, search: Explore = explore,
+        self, job: Job, stand: Fixture, end: float, trials: int, search: Explore = explore,
         until: float = math.inf,
     ) -> Tuned:  # fmt: skip
         """Measure a case, with at most so many trials, searching ``until`` then at the latest.
@@ -202,20 +202,20 @@ class Tuner:
         self._save(case, outcome, outcome.trials)
 
     def _measure(
-        self, case: Case, stand: Racing, end: float,
+        self, case: Case, stand: Fixture, end: float,
         schedule: Schedule, threads: int, pairs: int, stage: str,
-    ) -> Race:  # fmt: skip
-        seconds = min(_RACE_SECONDS, max(end - self.clock(), 0.05))
-        race, fault = None, ""
+    ) -> PairedTimes:  # fmt: skip
+        seconds = min(_COMPARISON_SECONDS, max(end - self.clock(), 0.05))
+        times, fault = None, ""
         try:
-            race = stand.race(case, default_of(case), schedule, threads, pairs, seconds)
-            return race
+            times = stand.compare(case, default_of(case), schedule, threads, pairs, seconds)
+            return times
         except Exception as error:
             fault = str(error)
             raise
         finally:
-            event: Event = Measured(case, schedule, threads, stage, race, fault)
-            if race or fault:
+            event: Event = Measured(case, schedule, threads, stage, times, fault)
+            if times or fault:
                 self.tell(event)
 
     def _begun(self, case: Case) -> list[Trial]:

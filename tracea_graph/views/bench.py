@@ -24,7 +24,7 @@ _NAMED = ("tracea", "onnxruntime", "openvino")
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One entrant under one binding and thread count; times are ms.
+    """One subject under one binding and thread count; times are ms.
 
     ``ratio`` is the median over rounds of the baseline's time by this one's (above 1: faster),
     ``low`` and ``high`` its 99 % bounds.  ``error`` is the largest difference from the baseline's
@@ -33,7 +33,7 @@ class BenchRow:
     both are 0 in other runtimes.
     """
 
-    entrant: str
+    subject: str
     threads: int
     binding: str
     median: float
@@ -55,7 +55,7 @@ class BenchReport:
     gflop: Mapping[str, float] = field(default_factory=dict)
     """Billions of operations of one run's products, by binding: two for a multiply-add."""
     rounds: int = 0
-    """Fewest rounds of any race."""
+    """Fewest rounds of any run."""
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -117,10 +117,10 @@ def _work(gflop: float) -> str:
 def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
     times = (f"{three_digits(row.median)} ms", f"{three_digits(row.least)} ms")
     if baseline:
-        return (Text(plain(row.entrant)), *times, "1", "", "", _kernels(row))
+        return (Text(plain(row.subject)), *times, "1", "", "", _kernels(row))
     bounds = "" if math.isinf(row.high) else f"{row.low:.2f}–{row.high:.2f}"
     rated = (f"{row.ratio:.2f}×", bounds, error_text(row.error))
-    return (Text(plain(row.entrant)), *times, *rated, _kernels(row))
+    return (Text(plain(row.subject)), *times, *rated, _kernels(row))
 
 
 def error_text(error: float, digits: int = 1) -> str:

@@ -94,7 +94,7 @@ def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
 def render_curves(found: Sequence[Curve]) -> RenderableType:
     """A line per region: trials, the best gain over them as a curve, and what it is made of."""
     table = Table(title_justify="left")
-    for name in ("region", "races", "best so far, 1× to the best", "best", "judged", "GFLOP/s"):
+    for name in ("region", "trials", "best so far, 1× to the best", "best", "judged", "GFLOP/s"):
         table.add_column(name, justify="left" if name[:4] in ("regi", "best s") else "right")
     for curve in found:
         judged = f"{curve.settled:.3f}×" if curve.settled else "open"

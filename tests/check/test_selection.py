@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from check.tiny_models import save
 
-from tracea_graph.check.bench import Bench, own_nodes
-from tracea_graph.check.decide import Candidate, Group, decide
-from tracea_graph.check.timing import Race
+from tracea_graph.check.comparison import PairedBenchmark, own_nodes
+from tracea_graph.check.selection import Group, ModelWithLibrary, select_faster
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker import NodeTime
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
@@ -24,7 +24,7 @@ class FakeMachine:
     """Plays workers: a model without groups a and b is the path ``a,b``; times follow gains.
 
     ``gains`` are shares of the original's 10 ms per thread count, ``noise`` the spread of a run,
-    ``deadly`` models kill the worker; a race of two candidates takes ``pause`` seconds of a clock
+    ``deadly`` models kill the worker; comparing two candidates takes ``pause`` seconds of a clock
     that nothing else moves but opening a model, which takes ``opening``.
     """
 
@@ -40,7 +40,7 @@ class FakeMachine:
         self.gains, self.noise, self.deadly, self.pause = gains, noise, deadly, pause
         self.rng = np.random.default_rng(0)
         self.opening = opening
-        self.raced: list[tuple[str, str, int]] = []
+        self.compared: list[tuple[str, str, int]] = []
         self.profiled = self.started = self.stopped = 0
         self.now = 0.0
         self.open_sessions: dict[str, tuple[str, int]] = {}
@@ -53,8 +53,8 @@ class FakeMachine:
         self.open_sessions = {}
         return self
 
-    def build(self, dropped: frozenset[str]) -> Candidate:
-        return Candidate(Path(",".join(sorted(dropped)) or "full"), Path("lib.so"))
+    def build(self, dropped: frozenset[str]) -> ModelWithLibrary:
+        return ModelWithLibrary(Path(",".join(sorted(dropped)) or "full"), Path("lib.so"))
 
     def open(
         self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
@@ -73,14 +73,16 @@ class FakeMachine:
         off = set(self.gains) if model == "original" else set(model.split(","))
         return 10.0 * (1 - sum(self.gain(g, threads) for g in self.gains if g not in off))
 
-    def race(self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any) -> Race:
+    def compare(
+        self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any
+    ) -> PairedTimes:
         assert len(self.open_sessions) == 2
         assert self.open_sessions["a"][1] == self.open_sessions["b"][1], "equal thread counts"
-        self.raced.append((self.open_sessions["a"][0], self.open_sessions["b"][0], pairs))
+        self.compared.append((self.open_sessions["a"][0], self.open_sessions["b"][0], pairs))
         if self.open_sessions["a"][0] != "original":
             self.now += self.pause
         spread = np.exp(self.rng.standard_normal((2, pairs)) * self.noise)
-        return Race(tuple(self.ms(a) * spread[0]), tuple(self.ms(b) * spread[1]))
+        return PairedTimes(tuple(self.ms(a) * spread[0]), tuple(self.ms(b) * spread[1]))
 
     def profile_pair(self, a: str, b: str, feeds: Any, runs: int = 15, **_: Any) -> Any:
         self.profiled += 1
@@ -98,7 +100,7 @@ def groups(names: str) -> list[Group]:
 
 
 def run(machine: FakeMachine, **options: Any) -> Any:
-    return decide(
+    return select_faster(
         ORIGINAL, groups("".join(machine.gains)), machine.build, FEEDS,
         worker=machine.worker, clock=machine.clock, **options,
     )  # fmt: skip
@@ -160,13 +162,13 @@ def test_what_stayed_must_win_as_a_whole():
 def test_a_single_group_is_the_whole():
     machine = FakeMachine({"a": 0.1})
     assert run(machine).kept == {"a"}
-    assert [r[:2] for r in machine.raced] == [("original", "full")]
+    assert [r[:2] for r in machine.compared] == [("original", "full")]
 
 
 def test_a_tight_budget_judges_small_groups_together():
     machine = FakeMachine(dict.fromkeys("abcdefgh", 0.03))
     found = run(machine, budget=2.0)
-    judged = {r[0] for r in machine.raced} - {"original"}
+    judged = {r[0] for r in machine.compared} - {"original"}
     assert "a" in judged and any("," in name for name in judged) and len(judged) < 8
     assert found.kept == set("abcdefgh") and "timed together" in found.verdicts[-1].reason
 
@@ -174,7 +176,7 @@ def test_a_tight_budget_judges_small_groups_together():
 def test_the_budget_is_kept_and_what_was_not_timed_is_raced_together():
     machine = FakeMachine(dict.fromkeys("abcd", 0.03), pause=0.5)
     found = run(machine, budget=1.0)
-    assert machine.now <= 1.0 + 2 * machine.pause, "the last races may overrun, no more"
+    assert machine.now <= 1.0 + 2 * machine.pause, "the last comparisons may overrun, no more"
     assert found.kept == set("abcd") and found.candidate == machine.build(frozenset())
     together = [v.reason for v in found.verdicts if v.group.key != "a"]
     assert all("but with 2 others" in reason for reason in together)
@@ -195,11 +197,11 @@ def test_small_gains_stay_if_together_they_are_one():
 
 def test_a_whole_that_was_proven_stays_when_noise_hides_its_parts():
     class Disturbed(FakeMachine):
-        """Another process starts once the whole was raced."""
+        """Another process starts once the whole was timed."""
 
-        def race(self, *args: Any, **more: Any) -> Race:
-            found = super().race(*args, **more)
-            if self.raced[-1][0] != "original":
+        def compare(self, *args: Any, **more: Any) -> PairedTimes:
+            found = super().compare(*args, **more)
+            if self.compared[-1][0] != "original":
                 self.noise = 4.0
             return found
 
@@ -230,12 +232,12 @@ def test_a_model_that_kills_the_worker_ends_only_itself():
 def test_a_build_that_fails_keeps_its_group_with_the_whole():
     machine = FakeMachine({"a": 0.2, "b": 0.1})
 
-    def build(dropped: frozenset[str]) -> Candidate:
+    def build(dropped: frozenset[str]) -> ModelWithLibrary:
         if dropped:
             raise BuildError("no compiler")
         return machine.build(dropped)
 
-    found = decide(
+    found = select_faster(
         ORIGINAL, groups("ab"), build, FEEDS, worker=machine.worker, clock=machine.clock
     )
     assert found.kept == {"a", "b"} and "no compiler" in found.verdicts[0].reason
@@ -249,10 +251,10 @@ def test_a_whole_that_does_not_run_drops_everything():
 def test_an_interrupt_stops_the_worker():
     machine = FakeMachine({"a": 0.2, "b": 0.1})
 
-    def interrupted(*_: Any, **__: Any) -> Race:
+    def interrupted(*_: Any, **__: Any) -> PairedTimes:
         raise KeyboardInterrupt
 
-    machine.race = interrupted  # type: ignore[method-assign]
+    machine.compare = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         run(machine)
     assert machine.stopped == 1
@@ -289,10 +291,14 @@ def test_real_models_through_a_real_worker(tmp_path):
     fast, whole, slow = map(product, (96, 960, 9600))
     models = {frozenset(): whole, frozenset("a"): slow, frozenset("b"): fast}
     feeds = {"N=64": {"x": rng.standard_normal((64, 64)).astype(np.float32)}}
-    found = decide(
-        slow, groups("ab"), lambda dropped: Candidate(models[dropped], None), feeds, budget=1e4
+    found = select_faster(
+        slow,
+        groups("ab"),
+        lambda dropped: ModelWithLibrary(models[dropped], None),
+        feeds,
+        budget=1e4,
     )
-    assert found.kept == {"a"} and found.candidate == Candidate(fast, None)
+    assert found.kept == {"a"} and found.candidate == ModelWithLibrary(fast, None)
     ratios = {v.group.key: v.ratios[1, "N=64"].median for v in found.verdicts}
     assert ratios["a"] > 1.5 and ratios["b"] < 0.8
     assert found.total[1, "N=64"].median > 1.5
@@ -308,12 +314,14 @@ def test_a_gain_proven_at_one_thread_count_need_only_be_likely_at_the_other():
 
 
 class SlowMachine(FakeMachine):
-    """A pair takes 20 ms, and no race takes longer than it may."""
+    """A pair takes 20 ms, and no comparison takes longer than it may."""
 
-    def race(self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any) -> Race:
+    def compare(
+        self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any
+    ) -> PairedTimes:
         pairs = max(1, min(pairs, int(seconds / 0.02)))
         self.now += 0.02 * pairs
-        return super().race(a, b, feeds, pairs=pairs, seconds=seconds)
+        return super().compare(a, b, feeds, pairs=pairs, seconds=seconds)
 
 
 def test_a_slow_model_may_use_the_whole_budget_for_its_one_race():
@@ -329,39 +337,39 @@ def test_a_whole_that_takes_long_to_open_is_raced_at_every_thread_count():
     assert set(found.total) == {(1, "seq=128"), (2, "seq=128")}
     slower = FakeMachine({"a": -0.4, "b": -0.2}, opening=0.8, pause=1.0)
     assert run(slower, threads=(1, 2), budget=5.0).candidate is None
-    whole = [b for a, b, _ in slower.raced if a == "original"]
+    whole = [b for a, b, _ in slower.compared if a == "original"]
     assert whole == ["full"], "a loss at one is enough"
 
 
 def test_opening_models_takes_nothing_of_a_race():
     machine, given = FakeMachine({"a": 0.4}, opening=1.0), []
-    race = machine.race
+    compare = machine.compare
 
-    def noted(*args: Any, seconds: float, **more: Any) -> Race:
+    def noted(*args: Any, seconds: float, **more: Any) -> PairedTimes:
         given.append(seconds)
-        return race(*args, seconds=seconds, **more)
+        return compare(*args, seconds=seconds, **more)
 
-    machine.race = noted  # type: ignore[method-assign]
-    with Bench(machine.worker, FEEDS, (1,), 10.0, machine.clock) as bench:
-        bench.against(Candidate(ORIGINAL, None), machine.build(frozenset()), 0.5)
+    machine.compare = noted  # type: ignore[method-assign]
+    with PairedBenchmark(machine.worker, FEEDS, (1,), 10.0, machine.clock) as bench:
+        bench.compare_all(ModelWithLibrary(ORIGINAL, None), machine.build(frozenset()), 0.5)
     assert given == [0.5]
-    with Bench(machine.worker, FEEDS, (1,), 2.25, machine.clock) as bench:
-        bench.against(Candidate(ORIGINAL, None), machine.build(frozenset()), 0.5)
+    with PairedBenchmark(machine.worker, FEEDS, (1,), 2.25, machine.clock) as bench:
+        bench.compare_all(ModelWithLibrary(ORIGINAL, None), machine.build(frozenset()), 0.5)
     assert given == [0.5, 0.25], "but all must end in time"
 
 
 def test_no_time_to_plan_what_stays_leaves_a_proven_whole():
-    def build(dropped: frozenset[str]) -> Candidate:
+    def build(dropped: frozenset[str]) -> ModelWithLibrary:
         if len(dropped) > 1:
             raise OutOfTime("planning took too long")
         return machine.build(dropped)
 
     machine = FakeMachine({"a": 0.4, "b": 0.0, "c": 0.0}, noise=1e-5)
     machine.profile_pair = lambda *_, **__: 2 * ((NodeTime("n", "Op", "", 5.0, (5.0,) * 15),),)  # type: ignore[method-assign, assignment]
-    found = decide(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
+    found = select_faster(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
     assert found.kept == {"a", "b", "c"} and found.candidate == machine.build(frozenset())
     machine.gains = {"a": 0.4, "b": -0.1, "c": -0.1}
-    found = decide(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
+    found = select_faster(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
     assert found.candidate is None, "what loses was seen to: the whole is not the best"
 
 
@@ -369,19 +377,19 @@ def test_a_busy_machine_races_the_whole_again_before_parts_are_planned():
     """At two threads the first pairs say nothing; no time is left once a part was planned."""
 
     class Busy(SlowMachine):
-        def race(self, a: str, b: str, feeds: Any, **more: Any) -> Race:
-            early = len(self.raced) < 3
+        def compare(self, a: str, b: str, feeds: Any, **more: Any) -> PairedTimes:
+            early = len(self.compared) < 3
             self.noise = 1.5 if early and self.open_sessions[a][1] == 2 else 0.002
-            return super().race(a, b, feeds, **more)
+            return super().compare(a, b, feeds, **more)
 
-    def build(dropped: frozenset[str]) -> Candidate:
+    def build(dropped: frozenset[str]) -> ModelWithLibrary:
         if dropped:
             machine.now = 10.0
             raise OutOfTime("planning took too long")
         return machine.build(dropped)
 
     machine = Busy({"a": 0.4, "b": 0.2})
-    found = decide(
+    found = select_faster(
         ORIGINAL, groups("ab"), build, FEEDS, threads=(1, 2), budget=10.0,
         worker=machine.worker, clock=machine.clock,
     )  # fmt: skip

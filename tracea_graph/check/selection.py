@@ -1,6 +1,6 @@
 """Which groups of rewrites stay: those measured faster, and nothing else.
 
-The unit of decision is a group of rewrites that belong together.  Everything on is raced against
+The unit of decision is a group of rewrites that belong together.  Everything on is timed against
 the original, then, the largest predicted gain first, everything on against everything but one
 group, on the whole model, for every thread count and binding:
 
@@ -9,16 +9,16 @@ group, on the whole model, for every thread count and binding:
     undecided  neither: the nodes that differ between both models are timed alone (per-node
                profiles of runs in turn), which sees gains the noise of a whole run hides; a clear
                win there counts, for the whole model already shows no loss; else more rounds of
-               15 pairs, at most 12, as long as they could still decide
+               15 pairs, at most 12, as long as they could still select_faster
 
 A group stays if it wins at one thread count and binding and is likely to gain at all others (a
 median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that
-are real.  Groups that alone are neither a clear gain nor slower are then raced together, with what
+are real.  Groups that alone are neither a clear gain nor slower are then timed together, with what
 stays against what stays without them: many small gains are one large one, and that can be seen.
-What remains is raced against the original again by the same rule.  If that fails nothing stays,
+What remains is timed against the original again by the same rule.  If that fails nothing stays,
 unless noise alone hides the groups' shares: the whole was a clear gain and no group a loss.
 Groups too small for their share of the budget are timed together as one; where that leaves a
-single unit, the whole budget goes to racing it against the original.
+single unit, the whole budget goes to timing it against the original.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tracea_graph.check.bench import (
-    MINIMUM,
-    Bench,
-    Candidate,
+from tracea_graph.check.comparison import (
+    MINIMUM_GAIN,
+    BenchmarkWorker,
+    Comparison,
     Key,
-    Racer,
-    Rating,
+    ModelWithLibrary,
+    PairedBenchmark,
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.timing import Ratio, busy_cores
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
-__all__ = ["Candidate", "Decision", "Group", "Verdict", "clear_gain", "decide"]
+__all__ = ["Group", "ModelWithLibrary", "Selection", "Verdict", "clear_gain", "select_faster"]
 
 WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
-"""Of the budget: for the first race of the whole, and for those that judge single groups."""
-TOGETHER_SHARE = 0.5
-"""Of what is left then: for the race of all that is open."""
+"""Of the budget: for the first comparison of the whole, and for those of single groups."""
+COMBINED_SHARE = 0.5
+"""Of what is left then: for the comparison of all that is open."""
 
 
 _UNTIMED = "what stayed could not be timed"
@@ -78,25 +78,25 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Decision:
+class Selection:
     """The groups that stay and the model made of them.
 
-    ``total`` is the race of that model against the original (of everything on, where nothing
+    ``total`` is the comparison of that model against the original (of everything on, where nothing
     stays); ``candidate`` is None when the original is kept; ``notes`` are warnings.
     """
 
     kept: frozenset[str]
     verdicts: tuple[Verdict, ...]
     total: Mapping[Key, Ratio]
-    candidate: Candidate | None
+    candidate: ModelWithLibrary | None
     notes: tuple[str, ...] = ()
 
 
-Build = Callable[[frozenset[str]], Candidate]
+Build = Callable[[frozenset[str]], ModelWithLibrary]
 """Makes the model and library without the groups of these keys."""
 
 
-def decide(
+def select_faster(
     original: Path,
     groups: Sequence[Group],
     build: Build,
@@ -104,13 +104,13 @@ def decide(
     *,
     threads: Sequence[int] = (1,),
     budget: float = 60.0,
-    worker: Callable[[], Racer] = Worker,
+    worker: Callable[[], BenchmarkWorker] = Worker,
     apart: bool = True,
     clock: Callable[[], float] = time.monotonic,
-) -> Decision:
+) -> Selection:
     """Measure groups and keep what pays, within ``budget`` seconds of measuring.
 
-    Without ``apart`` they are timed together: one race, all or nothing.
+    Without ``apart`` they are timed together: one comparison, all or nothing.
 
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
     in; one that dies is replaced and its candidate loses.  ``clock`` tells the seconds of the
@@ -118,10 +118,12 @@ def decide(
     """
     notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
     if not groups or not feeds:
-        return Decision(frozenset(), (), {}, None, notes)
+        return Selection(frozenset(), (), {}, None, notes)
     full = build(frozenset())
-    with Bench(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
-        return _Decider(Candidate(original, None), full, build, bench, notes, apart).decide(groups)
+    with PairedBenchmark(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
+        return _Selector(
+            ModelWithLibrary(original, None), full, build, bench, notes, apart
+        ).select_faster(groups)
 
 
 @dataclass
@@ -129,43 +131,43 @@ class _Unit:
     """Groups timed together, the model without them, and what was found so far."""
 
     groups: list[Group]
-    ratings: dict[Key, Rating] = field(default_factory=dict)
-    without: Candidate | None = None
+    comparisons: dict[Key, Comparison] = field(default_factory=dict)
+    without: ModelWithLibrary | None = None
     trouble: str = ""
 
     @property
     def lost(self) -> bool:
-        return any(not rating.likely for rating in self.ratings.values())
+        return any(not comparison.likely for comparison in self.comparisons.values())
 
     @property
     def proven(self) -> bool:
-        return any(rating.win for rating in self.ratings.values())
+        return any(comparison.win for comparison in self.comparisons.values())
 
     def gains(self, keys: Sequence[Key]) -> bool:
-        return _gains(self.ratings, keys)
+        return _gains(self.comparisons, keys)
 
     def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
         """One verdict for each group."""
         kept = bool(self.trouble) or self.gains(keys)
-        reason = self.trouble or _reason(kept, self.ratings, self.groups)
-        ratios = {key: rating.ratio for key, rating in self.ratings.items()}
+        reason = self.trouble or _reason(kept, self.comparisons, self.groups)
+        ratios = {key: comparison.ratio for key, comparison in self.comparisons.items()}
         return [Verdict(group, kept, reason, ratios) for group in self.groups]
 
 
 @dataclass
-class _Decider:
+class _Selector:
     """The steps of one decision over a bench."""
 
-    original: Candidate
-    full: Candidate
+    original: ModelWithLibrary
+    full: ModelWithLibrary
     build: Build
-    bench: Bench
+    bench: PairedBenchmark
     notes: tuple[str, ...]
     apart: bool = True
 
-    def decide(self, groups: Sequence[Group]) -> Decision:
+    def select_faster(self, groups: Sequence[Group]) -> Selection:
         try:
-            total = self._raced()
+            total = self._compare_whole()
         except WorkerError as error:
             lost = [Verdict(group, True, "") for group in groups]
             return self._nothing(lost, {}, f"the whole does not run: {error}")
@@ -176,7 +178,7 @@ class _Decider:
         verdicts = [v for unit in units for v in unit.verdicts(self.bench.keys)]
         return self._final(verdicts, total, any(unit.trouble for unit in units))
 
-    def _raced(self) -> dict[Key, Ratio]:
+    def _compare_whole(self) -> dict[Key, Ratio]:
         """Everything on against the original: at every key, for nothing stays without, though it
         takes a second share where opening the models takes the first, or where the machine is so
         busy that the first leaves a gain open: planning the model without some groups may take
@@ -184,27 +186,27 @@ class _Decider:
         total, rest = dict[Key, Ratio](), list(self.bench.keys)
         seconds = WHOLE_SHARE * self.bench.budget
         while rest and self.bench.left and not _loses(total):
-            total |= self.bench.against(self.original, self.full, seconds, rest)
+            total |= self.bench.compare_all(self.original, self.full, seconds, rest)
             rest = [key for key in rest if key not in total]
         if (undecided := _undecided(total)) and not _loses(total):
-            total |= self.bench.against(self.original, self.full, seconds, undecided)
+            total |= self.bench.compare_all(self.original, self.full, seconds, undecided)
         return total
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
         """The groups to judge alone, and one unit of all that are too small for the budget."""
         if not self.apart:
             return [_Unit(list(groups))]
-        cost = self.bench.cost_of_a_race(total)
+        cost = self.bench.comparison_seconds(total)
         room = int(GROUPS_SHARE * self.bench.budget / cost) if cost else len(groups)
         alone = len(groups) if room >= len(groups) else max(room - 1, 0)
         rest = [_Unit(list(groups[alone:]))] if alone < len(groups) else []
         return [_Unit([group]) for group in groups[:alone]] + rest
 
     def _judge(self, units: Sequence[_Unit]) -> None:
-        """Race everything against everything without each unit, one thread count at a time."""
+        """Compare everything on with everything without each unit, one thread count at a time."""
         end = self.bench.deadline(GROUPS_SHARE)
-        contests = [(key, unit) for key in self.bench.keys for unit in units]
-        for i, (key, unit) in enumerate(contests):
+        comparisons = [(key, unit) for key in self.bench.keys for unit in units]
+        for i, (key, unit) in enumerate(comparisons):
             left = end - self.bench.now()
             if left <= 0:
                 return
@@ -212,34 +214,34 @@ class _Decider:
                 continue
             try:
                 unit.without = unit.without or self.build(frozenset(g.key for g in unit.groups))
-                seconds = left / (len(contests) - i)
-                unit.ratings[key] = self.bench.contest(
+                seconds = left / (len(comparisons) - i)
+                unit.comparisons[key] = self.bench.compare_at(
                     unit.without, self.full, key, seconds, screen=True, proven=unit.proven
                 )
             except (WorkerError, BuildError, OutOfTime) as error:
                 unit.trouble = f"kept with the whole: without it nothing could be timed ({error})"
 
-    def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Decision:
+    def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Selection:
         """One unit: with it against without is the whole against the original.
 
         The first look is short; where it leaves a gain open, all time that is left decides.
         """
-        unit.ratings = _rated(total)
+        unit.comparisons = _compared(total)
         if not unit.gains(self.bench.keys) and not _loses(total):
             try:
-                longer = self.bench.against(self.original, self.full, self.bench.left)
+                longer = self.bench.compare_all(self.original, self.full, self.bench.left)
             except WorkerError as error:
                 return self._nothing(unit.verdicts(()), {}, f"it could not be timed: {error}")
             total = {**total, **longer}
-            unit.ratings = _rated(total)
+            unit.comparisons = _compared(total)
         verdicts = tuple(unit.verdicts(self.bench.keys))
         kept = frozenset(v.group.key for v in verdicts if v.kept)
-        return Decision(kept, verdicts, total, self.full if kept else None, self.notes)
+        return Selection(kept, verdicts, total, self.full if kept else None, self.notes)
 
     def _final(
         self, verdicts: Sequence[Verdict], first: Mapping[Key, Ratio], shaken: bool
-    ) -> Decision:
-        """Race what stays against the original; ``first`` is the race of the whole."""
+    ) -> Selection:
+        """Compare what stays with the original; ``first`` is the comparison of the whole."""
         total = first
         try:
             verdicts = self._together(verdicts)
@@ -255,13 +257,13 @@ class _Decider:
         try:
             if dropped or shaken:
                 candidate = self.build(dropped) if dropped else self.full
-                total = self.bench.against(self.original, candidate, self.bench.left)
+                total = self.bench.compare_all(self.original, candidate, self.bench.left)
         except OutOfTime as error:
             return self._at_least_whole(verdicts, first, {}, f"{_UNTIMED}: {error}")
         except (WorkerError, BuildError) as error:
             return self._nothing(verdicts, {}, f"{_UNTIMED}: {error}")
         if clear_gain(total, self.bench.keys):
-            return Decision(kept, tuple(verdicts), total, candidate, self.notes)
+            return Selection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         why = f"all that stayed is no clear gain ({numbers})"
         return self._at_least_whole(verdicts, first, total, why)
@@ -272,7 +274,7 @@ class _Decider:
         first: Mapping[Key, Ratio],
         total: Mapping[Key, Ratio],
         why: str,
-    ) -> Decision:
+    ) -> Selection:
         """No choice of groups is a clear gain, or there is no time to see.  Where that is only
         noise, for the whole was one and no group loses, the whole stays; else nothing does."""
         if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
@@ -280,7 +282,7 @@ class _Decider:
         reason = f"kept: no clear gain alone, but all together {_numbers(first)}"
         kept = tuple(v if v.kept else replace(v, kept=True, reason=reason) for v in verdicts)
         keys = frozenset(v.group.key for v in verdicts)
-        return Decision(keys, kept, first, self.full, self.notes)
+        return Selection(keys, kept, first, self.full, self.notes)
 
     def _together(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Groups that alone are no clear gain stay if all of them together are one."""
@@ -290,8 +292,8 @@ class _Decider:
             return list(verdicts)
         without = self.build(dropped) if len(dropped) < len(verdicts) else self.original
         rest = dropped - open_
-        ratios = self.bench.against(
-            without, self.build(rest) if rest else self.full, TOGETHER_SHARE * self.bench.left
+        ratios = self.bench.compare_all(
+            without, self.build(rest) if rest else self.full, COMBINED_SHARE * self.bench.left
         )
         if not clear_gain(ratios, self.bench.keys):
             return list(verdicts)
@@ -303,22 +305,22 @@ class _Decider:
 
     def _nothing(
         self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
-    ) -> Decision:
+    ) -> Selection:
         """The original is kept, whatever was found of single groups."""
         given_up = tuple(
             replace(v, kept=False, reason=f"dropped: {why}") if v.kept else v for v in verdicts
         )
-        return Decision(frozenset(), given_up, total, None, self.notes)
+        return Selection(frozenset(), given_up, total, None, self.notes)
 
 
 def clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
     """True for a win at one of the keys and a likely gain at all others."""
-    return _gains(_rated(ratios), keys)
+    return _gains(_compared(ratios), keys)
 
 
-def _gains(ratings: Mapping[Key, Rating], keys: Sequence[Key]) -> bool:
+def _gains(comparisons: Mapping[Key, Comparison], keys: Sequence[Key]) -> bool:
     """True for a win somewhere and a likely gain everywhere."""
-    found = ratings.values()
+    found = comparisons.values()
     return len(found) == len(keys) and any(r.win for r in found) and all(r.likely for r in found)
 
 
@@ -328,27 +330,26 @@ def _loses(ratios: Mapping[Key, Ratio]) -> bool:
 
 def _undecided(ratios: Mapping[Key, Ratio]) -> list[Key]:
     """Where a gain that is proven elsewhere is not likely, or where nothing can be told."""
-    found = _rated(ratios)
-    proven = any(rating.win for rating in found.values())
+    found = _compared(ratios)
+    proven = any(comparison.win for comparison in found.values())
     return [
-        key for key, rating in found.items()
-        if not (rating.likely if proven else rating.win or not rating.vague)
+        key for key, comparison in found.items()
+        if not (comparison.likely if proven else comparison.win or not comparison.inconclusive)
     ]  # fmt: skip
 
 
-def _rated(ratios: Mapping[Key, Ratio]) -> dict[Key, Rating]:
-    return {key: Rating(found, found.low > MINIMUM) for key, found in ratios.items()}
+def _compared(ratios: Mapping[Key, Ratio]) -> dict[Key, Comparison]:
+    return {key: Comparison(found, found.low > MINIMUM_GAIN) for key, found in ratios.items()}
 
 
-def _reason(kept: bool, ratings: Mapping[Key, Rating], unit: Sequence[Group]) -> str:
+def _reason(kept: bool, comparisons: Mapping[Key, Comparison], unit: Sequence[Group]) -> str:
     """One sentence: the outcome and its numbers, and who was judged along."""
     along = f", timed together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
-    proven = any(r.win for r in ratings.values())
-    weak = {key: r for key, r in ratings.items() if not (r.likely if proven else r.win)}
+    proven = any(r.win for r in comparisons.values())
+    weak = {key: r for key, r in comparisons.items() if not (r.likely if proven else r.win)}
     if kept:
-        return (
-            f"kept: {_numbers({k: r.ratio for k, r in ratings.items()})}{_alone(ratings)}{along}"
-        )
+        numbers = _numbers({k: r.ratio for k, r in comparisons.items()})
+        return f"kept: {numbers}{_alone(comparisons)}{along}"
     if not weak:
         return f"dropped: the budget ran out before it was timed everywhere{along}"
     word = "slower" if any(r.ratio.high < 1.0 for r in weak.values()) else "no clear gain"
@@ -365,6 +366,6 @@ def _numbers(ratios: Mapping[Key, Ratio]) -> str:
     )
 
 
-def _alone(ratings: Mapping[Key, Rating]) -> str:
-    found = [f"{r.alone}" for r in ratings.values() if r.alone is not None]
+def _alone(comparisons: Mapping[Key, Comparison]) -> str:
+    found = [f"{r.alone}" for r in comparisons.values() if r.alone is not None]
     return f"; its own nodes alone {', '.join(found)}" if found else ""

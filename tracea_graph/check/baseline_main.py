@@ -75,10 +75,10 @@ def _end(port: Any) -> End:
     return End(min(port.get_names()), tuple(port.shape))
 
 
-class PeerServer(base.Server):
-    """Answers the ordinary requests and those about peers."""
+class BaselineServer(base.Server):
+    """Answers the ordinary requests and those about baselines."""
 
-    def open_peer(self, request: base.Request) -> dict[str, Any]:
+    def open_baseline(self, request: base.Request) -> dict[str, Any]:
         """Compile a model; answers with the precision OpenVINO really runs."""
         start = time.perf_counter()
         compiled = Compiled(request)
@@ -86,13 +86,13 @@ class PeerServer(base.Server):
         self.sessions[request["name"]] = base.Opened(compiled, request, names, plain=True)
         return {"precision": compiled.precision, "seconds": time.perf_counter() - start}
 
-    def race(self, request: base.Request) -> dict[str, Any]:
+    def compare(self, request: base.Request) -> dict[str, Any]:
         """As ever, with the seconds it took and those this process computed."""
         start, before = time.perf_counter(), time.process_time()
-        found = super().race(request)
+        found = super().compare(request)
         cpu, wall = time.process_time() - before, time.perf_counter() - start
         return {**found, "cpu": cpu, "wall": wall}
 
 
 if __name__ == "__main__":
-    base.main(sys.argv[1], PeerServer)
+    base.main(sys.argv[1], BaselineServer)

@@ -1,6 +1,6 @@
-"""Races over a worker under a time budget: which model is faster, and are we sure yet.
+"""Compare models in pairs under a time budget, until one is known to be faster.
 
-At most two sessions are raced at a time, on one thread count; a worker that dies is replaced.
+At most two sessions are timed at a time, on one thread count; a worker that dies is replaced.
 """
 
 from __future__ import annotations
@@ -15,22 +15,30 @@ from types import TracebackType
 from typing import Protocol
 
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.timing import FEWEST_PAIRS, Race, Ratio, pooled, ratio, ratio_of
+from tracea_graph.check.timing import FEWEST_PAIRS, PairedTimes, Ratio, pooled, ratio, ratio_of
 from tracea_graph.check.worker import Array, NodeTime, OpenInfo
 from tracea_graph.errors import WorkerError
 
-__all__ = ["MINIMUM", "Bench", "Candidate", "Key", "Racer", "Rating", "own_nodes"]
+__all__ = [
+    "MINIMUM_GAIN",
+    "BenchmarkWorker",
+    "Comparison",
+    "Key",
+    "ModelWithLibrary",
+    "PairedBenchmark",
+    "own_nodes",
+]
 
-MINIMUM = 1.005
+MINIMUM_GAIN = 1.005
 """A gain counts when its 99 % lower bound is above this."""
 
 PAIRS, ROUNDS, WARMUP = 15, 12, 2
-FIRST_LOOK = 10
+FIRST_ROUND_PAIRS = 10
 """Pairs of the first round: a clear case needs no more."""
-PLAUSIBLE = 0.98
+PROFILE_ABOVE = 0.98
 """Below this median of the whole model it is not worth looking at the nodes alone."""
 
-VAGUE = 1.5
+INCONCLUSIVE_SPREAD = 1.5
 """Bounds further apart than this, one over the other, tell of the machine and not of a model."""
 
 PROFILING_US = 2.0
@@ -41,7 +49,7 @@ Key = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModelWithLibrary:
     """A model file and the library it needs, if any."""
 
     model: Path
@@ -49,8 +57,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Rating:
-    """The ratio of a race, whether it is a win, and the ratio of the differing nodes alone."""
+class Comparison:
+    """The ratio of two models, whether it is a win, and the ratio of the differing nodes alone."""
 
     ratio: Ratio
     win: bool
@@ -59,22 +67,22 @@ class Rating:
     @property
     def likely(self) -> bool:
         """True for a win, and for a gain that is not proven but nowhere near a loss."""
-        return self.win or (self.ratio.median > MINIMUM and self.ratio.high >= 1.0)
+        return self.win or (self.ratio.median > MINIMUM_GAIN and self.ratio.high >= 1.0)
 
     @property
-    def vague(self) -> bool:
+    def inconclusive(self) -> bool:
         """True if so far nothing can be told from the ratio."""
-        return _vague(self.ratio)
+        return _inconclusive(self.ratio)
 
 
-class Racer(Protocol):
+class BenchmarkWorker(Protocol):
     """What a bench needs of a worker."""
 
     def open(
         self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
     ) -> OpenInfo: ...
 
-    def race(
+    def compare(
         self,
         a: str,
         b: str,
@@ -83,7 +91,7 @@ class Racer(Protocol):
         pairs: int = 15,
         warmup: int = 2,
         seconds: float = 60.0,
-    ) -> Race: ...
+    ) -> PairedTimes: ...
 
     def profile_pair(
         self, a: str, b: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
@@ -92,15 +100,15 @@ class Racer(Protocol):
     def stop(self) -> None: ...
 
 
-class Bench(AbstractContextManager["Bench"]):
-    """A worker, the inputs and thread counts to race with, and the clock of the budget.
+class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
+    """A worker, the inputs and thread counts to time with, and the clock of the budget.
 
     ``now()`` is that clock, in seconds.
     """
 
     def __init__(
         self,
-        factory: Callable[[], Racer],
+        factory: Callable[[], BenchmarkWorker],
         feeds: Feeds,
         threads: tuple[int, ...],
         budget: float,
@@ -110,8 +118,8 @@ class Bench(AbstractContextManager["Bench"]):
         self.keys = tuple((count, label) for count in threads for label in feeds)
         self._factory, self._threads = factory, threads
         self._end, self._reserve = clock() + budget, 0.0
-        self._worker: Racer | None = None
-        self._open: dict[str, tuple[Candidate, int]] = {}
+        self._worker: BenchmarkWorker | None = None
+        self._open: dict[str, tuple[ModelWithLibrary, int]] = {}
         self._round_seconds: dict[Key, float] = {}
 
     def __exit__(
@@ -130,18 +138,18 @@ class Bench(AbstractContextManager["Bench"]):
     def deadline(self, share: float) -> float:
         """When a stage that may use a share of the budget must end.
 
-        What one more race against the original would take stays in reserve.
+        What one more comparison with the original would take stays in reserve.
         """
         return self.now() + min(share * self.budget, self.left - self._reserve)
 
-    def cost_of_a_race(self, total: Mapping[Key, Ratio]) -> float:
-        """Seconds of the shortest races that judge one group, from times already seen."""
+    def comparison_seconds(self, total: Mapping[Key, Ratio]) -> float:
+        """Seconds of the shortest comparisons of one group, from times already seen."""
         return sum((FEWEST_PAIRS + 2) * 2 * r.b_ms / 1e3 for r in total.values())
 
-    def against(
-        self, a: Candidate, b: Candidate, seconds: float, keys: Sequence[Key] = ()
+    def compare_all(
+        self, a: ModelWithLibrary, b: ModelWithLibrary, seconds: float, keys: Sequence[Key] = ()
     ) -> dict[Key, Ratio]:
-        """Race b against a at every key, or at those given; keys there was no time for are
+        """Compare b with a at every key, or at those given; keys there was no time for are
         missing.
 
         Raises WorkerError if either cannot run.
@@ -152,57 +160,57 @@ class Bench(AbstractContextManager["Bench"]):
             if (left := end - self.now()) <= 0:
                 break
             part = left / (len(keys) - i)
-            ratios[key] = self.contest(a, b, key, part, screen=False).ratio
+            ratios[key] = self.compare_at(a, b, key, part, screen=False).ratio
         self._reserve = self.now() - start
         return ratios
 
-    def contest(
+    def compare_at(
         self,
-        a: Candidate,
-        b: Candidate,
+        a: ModelWithLibrary,
+        b: ModelWithLibrary,
         key: Key,
         seconds: float,
         *,
         screen: bool,
         proven: bool = False,
-    ) -> Rating:
-        """Rounds of pairs until b's ratio over a is decided, or more could not decide it.
+    ) -> Comparison:
+        """Rounds of pairs until b's ratio over a is decided, or more could not select_faster it.
 
         Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times
         the differing nodes alone when the first round leaves it open, and before it where there is
-        no time for a round.  A median of no gain ends the race: more pairs would only narrow the
-        bounds around it, unless they are so far apart that it may be anything, and nothing else
-        screens.  Raises WorkerError if either cannot run.
+        no time for a round.  A median of no gain ends the comparison, since more pairs would only
+        narrow the bounds around it, unless they are so far apart that it may be anything, and
+        nothing else screens.  Raises WorkerError if either cannot run.
         """
-        feeds, races = self.feeds[key[1]], list[Race]()
+        feeds, timings = self.feeds[key[1]], list[PairedTimes]()
         alone: Ratio | None = None
         try:
             worker = self._ready(a, b, key[0])
-            end = min(self.now() + seconds, self._end)  # opening models is no racing
+            end = min(self.now() + seconds, self._end)  # opening models is not part of it
             if screen and seconds < self._round_seconds.get(key, 0.0):
                 alone = own_nodes(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
             while True:
                 left = max(end - self.now(), 0.0)
-                pairs = PAIRS if races else FIRST_LOOK
-                races.append(worker.race("a", "b", feeds, pairs=pairs, seconds=left))
-                found = ratio(pooled(races))
+                pairs = PAIRS if timings else FIRST_ROUND_PAIRS
+                timings.append(worker.compare("a", "b", feeds, pairs=pairs, seconds=left))
+                found = ratio(pooled(timings))
                 if _decided(found) or self.now() > end:
                     break
-                if proven and found.median > MINIMUM:
+                if proven and found.median > MINIMUM_GAIN:
                     break
-                if screen and alone is None and found.median > PLAUSIBLE:
+                if screen and alone is None and found.median > PROFILE_ABOVE:
                     alone = own_nodes(*worker.profile_pair("a", "b", feeds, PAIRS))
-                hopeless = found.median <= MINIMUM and (screen or not _vague(found))
-                if (alone and _decided(alone)) or hopeless or len(races) == ROUNDS:
+                hopeless = found.median <= MINIMUM_GAIN and (screen or not _inconclusive(found))
+                if (alone and _decided(alone)) or hopeless or len(timings) == ROUNDS:
                     break
         except WorkerError:
             self._stop()
             raise
         self._round_seconds[key] = (PAIRS + WARMUP) * (found.a_ms + found.b_ms) / 1e3
-        clear_alone = alone is not None and alone.low > MINIMUM and found.high >= 1.0
-        return Rating(found, found.low > MINIMUM or clear_alone, alone)
+        clear_alone = alone is not None and alone.low > MINIMUM_GAIN and found.high >= 1.0
+        return Comparison(found, found.low > MINIMUM_GAIN or clear_alone, alone)
 
-    def _ready(self, a: Candidate, b: Candidate, count: int) -> Racer:
+    def _ready(self, a: ModelWithLibrary, b: ModelWithLibrary, count: int) -> BenchmarkWorker:
         """The worker with both candidates open; sessions that are open already stay."""
         worker = self._worker = self._worker or self._factory()
         for name, candidate in (("a", a), ("b", b)):
@@ -237,8 +245,8 @@ def _sums(nodes: Sequence[NodeTime]) -> list[float]:
 
 
 def _decided(found: Ratio) -> bool:
-    return found.low > MINIMUM or found.high < 1.0
+    return found.low > MINIMUM_GAIN or found.high < 1.0
 
 
-def _vague(found: Ratio) -> bool:
-    return found.high > VAGUE * found.low
+def _inconclusive(found: Ratio) -> bool:
+    return found.high > INCONCLUSIVE_SPREAD * found.low

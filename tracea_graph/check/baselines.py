@@ -1,4 +1,4 @@
-"""Other runtimes beside ONNX Runtime, and races of any number of models in one process."""
+"""Other runtimes beside ONNX Runtime, and timing of any number of models in one process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tracea_graph.check.timing import busy_seconds
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.errors import UsageError
 
-__all__ = ["PEERS", "Heat", "Peer", "PeerWorker", "peers_named"]
+__all__ = ["BASELINES", "Baseline", "BaselineWorker", "RoundTimes", "baselines_named"]
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A runtime a model is raced in; ``package`` is what must be installed for it.
+class Baseline:
+    """A runtime to compare with; ``package`` is what must be installed for it.
 
     ``precision`` is the one it is held to: left alone, OpenVINO picks bf16 where it can.
     """
@@ -36,29 +36,34 @@ class Peer:
             return ""
 
 
-PEERS = (Peer("openvino-f32", "openvino", "f32"), Peer("openvino-bf16", "openvino", "bf16"))
+BASELINES = (
+    Baseline("openvino-f32", "openvino", "f32"),
+    Baseline("openvino-bf16", "openvino", "bf16"),
+)
 
 
-def peers_named(names: Sequence[str] | None) -> tuple[Peer, ...]:
-    """The peers asked for, or all that are installed.
+def baselines_named(names: Sequence[str] | None) -> tuple[Baseline, ...]:
+    """The baselines asked for, or all that are installed.
 
     Raises UsageError for one that is unknown or not installed.
     """
     if names is None:
-        return tuple(peer for peer in PEERS if peer.version)
-    known = {peer.name: peer for peer in PEERS}
+        return tuple(baseline for baseline in BASELINES if baseline.version)
+    known = {baseline.name: baseline for baseline in BASELINES}
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no peer {name!r}; the peers are ort, {', '.join(known)}")
+            raise UsageError(
+                f"there is no baseline {name!r}; the baselines are ort, {', '.join(known)}"
+            )
         if not known[name].version:
             raise UsageError(
-                f"{name} needs {known[name].package}: pip install tracea-graph[peers]"
+                f"{name} needs {known[name].package}: pip install tracea-graph[baselines]"
             )
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
-class Heat:
+class RoundTimes:
     """Milliseconds per run of each model; entry i of all belongs to the same round.
 
     ``others`` is the share of one core that other processes used meanwhile.
@@ -68,18 +73,18 @@ class Heat:
     others: float
 
 
-class PeerWorker(Worker):
+class BaselineWorker(Worker):
     """A worker that also runs models in other runtimes."""
 
-    script: ClassVar[Path] = Path(__file__).with_name("peer_main.py")
+    script: ClassVar[Path] = Path(__file__).with_name("baseline_main.py")
 
     def __enter__(self) -> Self:
         return self
 
-    def open_peer(
+    def open_baseline(
         self,
         name: str,
-        peer: Peer,
+        baseline: Baseline,
         model: Path,
         feeds: Mapping[str, Array],
         outputs: Sequence[str],
@@ -92,19 +97,19 @@ class PeerWorker(Worker):
         ``outputs`` are the model's, in its order.  Raises Rejected with the runtime's sentence.
         """
         found = self._ask(
-            "open_peer",
-            f"open {model.name} in {peer.name}",
+            "open_baseline",
+            f"open {model.name} in {baseline.name}",
             limit,
             name=name,
             model=str(model.resolve()),
             shapes={key: list(array.shape) for key, array in feeds.items()},
             outputs=list(outputs),
-            precision=peer.precision,
+            precision=baseline.precision,
             threads=threads,
         )
         return str(found["precision"])
 
-    def race_all(
+    def time_rounds(
         self,
         names: Sequence[str],
         feeds: Mapping[str, Array],
@@ -112,12 +117,12 @@ class PeerWorker(Worker):
         pairs: int = 50,
         warmup: int = 3,
         seconds: float = 20.0,
-    ) -> Heat:
+    ) -> RoundTimes:
         """Run all sessions in turn, the order turned every round; stops after ``seconds``."""
         busy, own = busy_seconds(), time.process_time()
         found = self._ask(
-            "race", f"race {', '.join(names)}", seconds + self._limit, feeds,
+            "compare", f"time {', '.join(names)}", seconds + self._limit, feeds,
             sessions=list(names), pairs=pairs, warmup=warmup, seconds=seconds,
         )  # fmt: skip
         used = busy_seconds() - busy - (time.process_time() - own) - found["cpu"]
-        return Heat(tuple(map(tuple, found["ms"])), max(0.0, used / found["wall"]))
+        return RoundTimes(tuple(map(tuple, found["ms"])), max(0.0, used / found["wall"]))
