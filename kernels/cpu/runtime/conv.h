@@ -283,7 +283,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   job.first = x.f32();
   leave_out(job, call, &job.first);
   job.next_weights = run.next_weights;
-  divide_conv(run, job, stride_h, choose_tiling(call, job.images));
+  divide_conv(run, job, stride_h, choose_conv_schedule(call, job.images));
   return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
 }
 

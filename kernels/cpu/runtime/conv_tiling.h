@@ -14,9 +14,9 @@ constexpr double kShared = kConvTask / 8;     // worth being divided, between th
 constexpr int64_t kNearer = 2;                // reading what all share rather than another core's
 
 // The plan's tiling for so many images; all zero where the plan has none.
-inline ConvTiling choose_tiling(const Call& call, int64_t images) {
+inline ConvSchedule choose_conv_schedule(const Call& call, int64_t images) {
   for (int32_t i = 0; i < call.schedule_count; ++i)
-    if (images <= call.tilings[i].max_images) return call.tilings[i];
+    if (images <= call.conv_schedules[i].max_images) return call.conv_schedules[i];
   return {};
 }
 
@@ -125,22 +125,22 @@ inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
 }
 
 // Tile sizes of the outputs and the work of one task: as the plan says, else chosen by size.
-inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvTiling& tiling) {
+inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSchedule& schedule) {
   const tracea_isa_table& isa = *run.host.isa;
   const tracea_conv_tile& tap = job.tap;
   const bool small = brief(job, isa);
-  const int64_t widest = tiling.pixels ? min(tiling.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
+  const int64_t widest = schedule.ow_tile ? min(schedule.ow_tile, job.pixels) : job.pixels / (small ? 2 : 1);
   const bool twos = job.finish.canvas.broad || job.finish.add_broad;
   const int64_t most_nv = twos ? min(isa.conv_nv, 2) : isa.conv_nv;
   const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
-  job.lines = pairs && tiling.lines != 1 ? 2 : 1;
+  job.lines = pairs && schedule.oh_tile != 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
   job.narrow = job.width / job.across, job.wider = job.width % job.across;
   job.units = ceil_div(job.height, job.lines);
   job.columns = job.groups * ceil_div(job.per_group, nv);
   const int64_t panel = tap.w_block * nv * 4, weights = job.blocks * tap.w_panel * 4;
-  const int64_t part = tiling.part ? min(tiling.part, tap.blocks) : max(1, kPanelBytes / panel);
+  const int64_t part = schedule.ic_block ? min(schedule.ic_block, tap.blocks) : max(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
   if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
   if (job.x_scales) job.part = whole_blocks(tap.rows * tap.cols);
@@ -154,22 +154,22 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvTili
   job.bands = max(1, min(job.bands, tiles / 4));
   const int64_t threads = run.host.processors;
   if (job.bands >= threads) job.bands = min(tiles, ceil_div(job.bands, threads) * threads);
-  if (tiling.bands) job.bands = min(tiling.bands, tiles);
+  if (schedule.h_tasks) job.bands = min(schedule.h_tasks, tiles);
   const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
                       static_cast<double>(job.blocks * tap.w_panel);
   int64_t wanted = min(4 * threads, static_cast<int64_t>(work / kConvTask));
   const bool busy = wanted >= threads;  // as many tasks for each, then
   if (busy) wanted = ceil_div(wanted, threads) * threads;
-  if (!tiling.bands && !tiling.columns && by_lines(job, run.threads(), input, weights, work))
+  if (!schedule.h_tasks && !schedule.oc_chunk && by_lines(job, run.threads(), input, weights, work))
     return share_lines(job, run.threads(), wanted);
   const int64_t shared = max(job.images * job.bands, 1);
   int64_t columns = ceil_div(wanted, shared);
   while (busy && columns < job.columns && shared * columns % threads) ++columns;
   job.per_task = ceil_div(job.columns, max(min(columns, job.columns), 1));
-  if (tiling.columns) job.per_task = min(tiling.columns, job.columns);
+  if (schedule.oc_chunk) job.per_task = min(schedule.oc_chunk, job.columns);
   job.chunks = ceil_div(job.columns, job.per_task);
   const int64_t tasks = job.images * job.bands * job.chunks;
-  if (!tiling.bands && tasks < min(wanted, 2 * threads))
+  if (!schedule.h_tasks && tasks < min(wanted, 2 * threads))
     job.bands = max(job.bands, min(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 

@@ -51,8 +51,8 @@ struct View {
 struct GemmSchedule {
   int32_t max_rows, nr_panels, mc, nc, prefetch;
 };
-struct ConvTiling {  // of a convolution of up to `max_images` images; 0 where the library chooses
-  int32_t max_images, pixels, lines, part, bands, columns;
+struct ConvSchedule {  // of a convolution of up to `max_images` images; 0 where the library chooses
+  int32_t max_images, ow_tile, oh_tile, ic_block, h_tasks, oc_chunk;
 };
 struct Call {
   int32_t opcode, int_count, float_count, view_count, schedule_count;
@@ -61,8 +61,8 @@ struct Call {
   const int64_t* ints;
   const double* floats;
   View* views;
-  const Schedule* schedules;  // of products; null for
-  const ConvTiling* tilings;  // convolutions, which have these
+  const GemmSchedule* gemm_schedules;  // of products; null for
+  const ConvSchedule* conv_schedules;  // convolutions, which have these
 
   const tracea_chain_type* chain_type() const {
     return chain < 0 ? nullptr : &tracea_chain_types[chain];
@@ -123,8 +123,8 @@ class Reader {
   bool in_parallel_loop(int32_t call) const;
   void view(View* out, int32_t call);
   void call(Call* out, int32_t index);
-  const Schedule* schedules(int32_t count);
-  const ConvTiling* tilings(int32_t count);
+  const GemmSchedule* gemm_schedules(int32_t count);
+  const ConvSchedule* conv_schedules(int32_t count);
   void loops(Loop* out);
 
   void share(Expr* out);
@@ -278,8 +278,8 @@ inline const GemmSchedule* Reader::gemm_schedules(int32_t count) {
   return items;
 }
 
-inline const ConvTiling* Reader::tilings(int32_t count) {
-  ConvTiling* items = array<ConvTiling>(count);
+inline const ConvSchedule* Reader::conv_schedules(int32_t count) {
+  ConvSchedule* items = array<ConvSchedule>(count);
   for (int32_t i = 0; items && i < count; ++i) {
     items[i].max_images = small(0, INT32_MAX, "schedule's images");
     items[i].ow_tile = small(0, 64, "schedule's ow_tile");
@@ -316,8 +316,8 @@ inline void Reader::call(Call* out, int32_t index) {
   out->ints = ints;
   out->floats = floats;
   out->views = views;
-  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->tilings = tilings(out->schedule_count);
-  else out->schedules = schedules(out->schedule_count);
+  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->conv_schedules = conv_schedules(out->schedule_count);
+  else out->gemm_schedules = gemm_schedules(out->schedule_count);
   if (!error_->set) check_call(*out, *error_);
 }
 

@@ -265,13 +265,13 @@ inline bool run_winograd(Run& run, const Call& call, const TensorView* views) {
   const int64_t pixel = 4 * (job.inputs * job.lanes + job.outputs * kLanes);  // bytes
   const int64_t row_bytes = job.across * job.planes * pixel;
   const int64_t weights = job.planes * job.inputs * job.outputs * job.lanes * kAlign;
-  const ConvTiling tiling = choose_tiling(call, y.box->dims[0]);
-  const bool shared = tiling.bands ? tiling.bands == 1 : weights > row_bytes * job.rows;
+  const ConvSchedule schedule = choose_conv_schedule(call, y.box->dims[0]);
+  const bool shared = schedule.h_tasks ? schedule.h_tasks == 1 : weights > row_bytes * job.rows;
   job.band_rows = shared ? job.rows : min(job.rows, max(1, kBandBuffers / row_bytes));
-  if (tiling.bands) job.band_rows = ceil_div(job.rows, min(tiling.bands, job.rows));
+  if (schedule.h_tasks) job.band_rows = ceil_div(job.rows, min(schedule.h_tasks, job.rows));
   job.bands = ceil_div(job.rows, job.band_rows);
   const int64_t images = y.box->dims[0];
-  if (!shared && !tiling.bands) job.bands = even_bands(run, job, images);
+  if (!shared && !schedule.h_tasks) job.bands = even_bands(run, job, images);
   job.band_rows = ceil_div(job.rows, job.bands), job.bands = ceil_div(job.rows, job.band_rows);
   const int64_t tiles = job.band_rows * job.across;
   job.in_plane = tiles * job.inputs * job.lanes + kPlaneGap;
