@@ -29,7 +29,7 @@ from tracea_graph.policy import CostModel, Machine
 
 __all__ = ["digests", "main"]
 
-_SKIPPED = (*WEIGHED, "unstructured")
+_SKIPPED = (*WEIGHED, "unstructured-sparse-gemm")
 """Rules that would take weights of zeros for what they are."""
 PRECISIONS = ("fp32", "bf16", "int16", "bf16x2")
 

@@ -103,7 +103,7 @@ def _rounding(options: Options, precision: str) -> Options:
     """Integers are what is left of bf16 without the rules that round to it."""
     if precision == "fp32":
         return options
-    skipped = ("bf16", "bf16-conv") if precision == "int16" else ()
+    skipped = ("gemm-bf16", "conv-bf16") if precision == "int16" else ()
     return dataclasses.replace(
         options, precision="bf16", max_error=1.0, skip=(*options.skip, *skipped)
     )

@@ -274,7 +274,7 @@ def rank(bench: Bench, args: argparse.Namespace) -> None:
     matrix = _numbers(k, r) @ _numbers(r, n, seed=1) / np.sqrt(np.float32(r))
     feeds = {"x": _numbers(rows, k, seed=2)}
     seen = {"shapes": ({"rows": rows},), "verify": False, "precision": args.precision}
-    bench.add("one product", product_model(matrix), feeds, skip=("exact-rank",), **seen)
+    bench.add("one product", product_model(matrix), feeds, skip=("low-rank-exact",), **seen)
     bench.add("two products", product_model(matrix), feeds, **seen)
     found = bench.show("one product", args.seconds)
     work = {"one product": k * n, "two products": r * (k + n)}
@@ -293,7 +293,7 @@ def dense(bench: Bench, args: argparse.Namespace) -> None:
     feeds = {"x": _numbers(rows, k, seed=3)}
     seen = {"shapes": ({"rows": rows},), "verify": False}
     model = product_model(*matrices)
-    off = ("dead-channels", "exact-rank", "zero-blocks")
+    off = ("dead-channels", "low-rank-exact", "block-sparse-gemm")
     bench.add("rules off", model, feeds, skip=off, **seen)
     bench.add("rules on", model, feeds, **seen)
     bench.show("rules off", args.seconds)

@@ -37,7 +37,7 @@ def blocks(folder: Path, seconds: float) -> None:
         sparse = matrix * block_mask((K, N), 0.5, (block, 16), "random")
         for rows in ROWS:
             feeds = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
-            seen = {"verify": False, "skip": ("unstructured",)}
+            seen = {"verify": False, "skip": ("unstructured-sparse-gemm",)}
             bench.add(f"{block} {rows}", product_model(sparse, rows=rows), feeds, **seen)
     least = _beside_a_call(bench, seconds)
     found = []

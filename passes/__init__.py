@@ -41,12 +41,12 @@ from tracea_graph.passes.pointwise import (
     reductions,
 )
 from tracea_graph.passes.products import gemm, matmul, projections, unflatten_rows
-from tracea_graph.passes.sparse.channels import NarrowOnRequest
+from tracea_graph.passes.sparse.channels import PruneChannels
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
-from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK
-from tracea_graph.passes.sparse.factored import FactorConvOnRequest, FactorLookUpOnRequest
-from tracea_graph.passes.sparse.heads import NarrowHeadsOnRequest
+from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
+from tracea_graph.passes.sparse.factored import LowRankConv, LowRankEmbedding
+from tracea_graph.passes.sparse.heads import PruneHeads
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
@@ -56,7 +56,6 @@ __all__ = [
     "FORMS",
     "JOINING",
     "MOVEMENT",
-    "RENAMED",
     "UNCHANGED",
     "WEIGHED",
     "Request",
@@ -67,20 +66,12 @@ CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 JOINING = (partition.ClusterConv.name, partition.Cluster.name, partition.ClusterAll.name)
 """Rules that make one program of several regions."""
-RENAMED = {
-    "bands": "tile-and-fuse",
-    "blocks": "cluster",
-    "heads-apart": "unflatten-heads",
-    "rows-apart": "unflatten-rows",
-    "trunk": "cluster-conv",
-    "whole": "cluster-all",
-}
-"""Former rule names and today's, for messages about rules that do not exist."""
 FORMS = (
-    DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "unstructured", "window", "zero-blocks",
+    DEAD_CHANNELS, LOW_RANK_EXACT, *LOW_RANK, *PRUNED, "block-sparse-gemm",
+    "unstructured-sparse-gemm", "window-attention",
 )  # fmt: skip
 """Rules that give a region another form: without them it is there in its plain one."""
-WEIGHED = (DEAD_CHANNELS, "exact-rank", "zero-blocks")
+WEIGHED = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
 """Rules that depend on the numbers in weights."""
 
 UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
@@ -103,23 +94,23 @@ class Request:
     scan: WeightScan = field(default_factory=WeightScan)
 
 
-_SPELL = Phase("spell", (spelling.SpellOut(),))
+_SPELL = Phase("spell", (spelling.Decompose(),))
 """What is several operators in one is written out, for the rules to see."""
 
 _HEADS = Phase("heads", (unflatten_heads.UnflattenHeads(),))
 """Before anything is recognised: with heads of their own, matrices broadcast."""
 
-_SELECT = Phase("select", (seams.CutAtSeams(), hoisting.SelectFirst(), picking.PickRows()))
+_SELECT = Phase("select", (seams.SliceOfConcat(), hoisting.HoistSlice(), picking.HoistGather()))
 """Before anything is recognised: what is computed for nobody is nothing to be fast at."""
 
 _RECOGNISE = Phase(
     "recognise",
     (
         *map(RulePass, recognise.RULES),
-        attention.RecogniseAttention(),
-        attention_nodes.LiftAttention(),
-        channels_last.RecogniseChannelNorm(),
-        rotary.LiftRotary(),
+        attention.Attention(),
+        attention_nodes.AttentionOp(),
+        channels_last.ChannelNorm(),
+        rotary.RotaryEmbedding(),
     ),
 )
 """Spellings first: fusing half of one would hide it."""
@@ -131,8 +122,8 @@ _TURN = Phase(
     "turn",
     (
         channels_first.SinkTransposes(),
-        channels_first.MeetTransposes(),
-        volumes.VolumesAsImages(),
+        channels_first.CancelTransposes(),
+        volumes.Conv3dToConv2d(),
     ),
 )
 """After what is recognised by its spelling, before convolutions take what follows them."""
@@ -146,7 +137,7 @@ _REDUCE = Phase(
 )
 """After convolutions: a pool or norm between them is a step of their program."""
 
-_COUNT = Phase("count", (grids.LiftGrid(),))
+_COUNT = Phase("count", (grids.Iota(),))
 """After what reads integers and masks by their spelling, before chains take a part of one."""
 
 MOVEMENT = (
@@ -155,23 +146,23 @@ MOVEMENT = (
     Phase(
         "move",
         (
-            movement.AbsorbView(),
-            movement.AbsorbReshape(),
-            movement.LiftConcat(),
-            movement.PushConcat(),
+            movement.FuseView(),
+            movement.FuseReshape(),
+            movement.Concat(),
+            movement.SinkConcat(),
         ),
     ),
     Phase(
         "place",
         (
-            movement.AbsorbPart(),
-            movement.AbsorbView(),
-            movement.AbsorbReshape(),
-            movement.LiftMove(),
+            movement.FuseIntoConcat(),
+            movement.FuseView(),
+            movement.FuseReshape(),
+            movement.StridedCopy(),
         ),
     ),
     # when nobody can take anything in any more: what is read twice is read once
-    Phase("share", (sharing.ShareRead(),)),
+    Phase("share", (sharing.HorizontalFusion(),)),
 )
 """Data movement, after everything that recognises more than movement."""
 
@@ -181,23 +172,23 @@ def _lift(prepack: bool) -> Phase:
     return Phase(
         "lift",
         (
-            gemm.LiftGemm(plain=not prepack),
+            gemm.Gemm(plain=not prepack),
             RulePass(matmul.MATMUL),
             RulePass(embedding.EMBEDDING),
-            RulePass(taking.TAKE),
-            RulePass(gemm.BIAS),
-            gemm.AbsorbFlattening(),
+            RulePass(taking.GATHER_ELEMENTS),
+            RulePass(gemm.GEMM_BIAS),
+            gemm.GemmReshape(),
             RulePass(conv.CONV),
-            RulePass(conv.PAD),
-            transposed.LiftTransposed(plain=not prepack),
-            batch_norm.AbsorbBatchNorm(),
-            branches.AddBranches(),
+            RulePass(conv.CONV_PAD),
+            transposed.ConvTranspose(plain=not prepack),
+            batch_norm.ConvBatchNorm(),
+            branches.MergeParallelConvs(),
             RulePass(pool.POOL),
-            RulePass(pool.FLATTEN),
-            RulePass(pool.UNSQUEEZE),
+            RulePass(pool.POOL_FLATTEN),
+            RulePass(pool.POOL_UNSQUEEZE),
             RulePass(resize.RESIZE),
-            RulePass(shuffle.SHUFFLE),
-            shuffle.LiftPiles(),
+            RulePass(shuffle.CHANNEL_SHUFFLE),
+            shuffle.DeinterleaveChannels(),
             RulePass(recurrent.RECURRENT),
         ),
     )
@@ -205,25 +196,25 @@ def _lift(prepack: bool) -> Phase:
 
 def _fuse(prepack: bool) -> tuple[Phase, ...]:
     """Regions take in what is around them; matrices stand side by side unless they must not."""
-    near = (projections.MergeProjections(),) if prepack else ()
-    alone = (projections.MergeProducts(),) if prepack else ()
+    near = (projections.MergeQkv(),) if prepack else ()
+    alone = (projections.MergeGemms(),) if prepack else ()
     fuse = (
-        RulePass(embedding.SUM),
+        RulePass(embedding.EMBEDDING_SUM),
         *near,
-        epilogue.AbsorbEpilogue(),
-        RulePass(gemm.NORM),
+        epilogue.GemmEpilogue(),
+        RulePass(gemm.GEMM_NORM),
         RulePass(batch_norm.BATCH_NORM),
-        conv.AbsorbConvEpilogue(),
+        conv.ConvEpilogue(),
         RulePass(padding.PAD),
-        RulePass(embedding.NORM),
-        elementwise.MergeElementwise(),
+        RulePass(embedding.EMBEDDING_NORM),
+        elementwise.VerticalFusion(),
     )
     # last: a sum that a product could have taken must not go to the norm behind it
     finish = (
-        elementwise.AbsorbPrologue(),
-        reductions.AbsorbBefore(),
-        reductions.AbsorbAfter(),
-        elementwise.LiftElementwise(),
+        elementwise.NormPrologue(),
+        reductions.ReducePrologue(),
+        reductions.ReduceEpilogue(),
+        elementwise.ElementwiseOp(),
         *alone,
     )
     return Phase("fuse", fuse), Phase("finish", finish)
@@ -235,9 +226,9 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
     Within a phase the scheduler decides by predicted gain.
     """
     compressed = request.compressed
-    looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
-    rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
-    heads = Phase("compress-heads", (NarrowHeadsOnRequest(compressed),))  # of the same name
+    looked_up = (Phase("compress-tables", (LowRankEmbedding(compressed),)),)
+    rules = (LowRankConv(compressed), PruneChannels(compressed))
+    heads = Phase("compress-heads", (PruneHeads(compressed),))
     channels = (Phase("compress-channels", rules), heads)
     return (
         _SPELL,
@@ -251,6 +242,6 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
         _REDUCE,
         _COUNT,
         *_fuse(request.prepack),
-        Phase("narrow", (DropDeadChannels(request.scan),)),
+        Phase("narrow", (DeadChannels(request.scan),)),
         *(channels if compressed else ()),
     )

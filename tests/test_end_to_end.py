@@ -105,7 +105,7 @@ def test_nodes_name_the_originals_they_stand_for(original: Path, result: Path) -
     covered = [name for entry in told for name in entry["tracea.nodes"].split("\n")]
     assert set(covered) <= names
     assert len(covered) == len(set(covered)) > 60
-    assert all(re.fullmatch(r"[a-z][a-z-]+", entry["tracea.rule"]) for entry in told)
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]+", entry["tracea.rule"]) for entry in told)
 
 
 def test_model_and_library_name_each_other(report: Report, result: Path) -> None:

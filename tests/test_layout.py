@@ -16,6 +16,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from tracea_graph.rewrite import Rule
+
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
@@ -246,6 +248,30 @@ def functions(name: str) -> list[ast.FunctionDef]:
 
 def length(function: ast.FunctionDef) -> int:
     return (function.end_lineno or 0) - function.lineno + 1
+
+
+def kebab(name: str) -> str:
+    """``ConvBf16`` and ``CONV_BF16`` as ``conv-bf16``."""
+    words = name.replace("_", "-") if name.isupper() else re.sub(r"(?<!^)(?=[A-Z])", "-", name)
+    return words.lower()
+
+
+def rules() -> Iterator[tuple[str, str, str]]:
+    """The module, the class or constant, and the name of every rule."""
+    for name in MODULES:
+        if not re.match(r"tracea_graph\.(passes|kernels\.\w+\.phases)\b", name):
+            continue
+        for key, value in vars(importlib.import_module(name)).items():
+            if isinstance(value, Rule):
+                yield name, key, value.name
+            elif isinstance(value, type) and hasattr(value, "propose") and key != "RulePass":
+                yield name, key, getattr(value, "name", "")
+
+
+def test_a_rule_is_named_as_its_class_or_constant_is() -> None:
+    found = list(rules())
+    assert len({rule for _, _, rule in found}) > 100
+    assert not [one for one in found if one[2] != kebab(one[1])]
 
 
 def test_every_listed_name_exists() -> None:

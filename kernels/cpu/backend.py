@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.phases import phases
-from tracea_graph.kernels.cpu.phases.layouts import PACKED
+from tracea_graph.kernels.cpu.phases.layouts import PACK_MATRICES
 from tracea_graph.kernels.cpu.phases.precision import (
     FALLBACK,
     FURTHER,
@@ -60,7 +60,9 @@ class CpuBackend:
     name = "cpu"
     caps = tuple(isa.name for isa in LEVELS)
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
-    rules = RuleNames(LOWERING, FALLBACK, FURTHER, PRECISION_FALLBACKS, TILE_SIZES, (PACKED,))
+    rules = RuleNames(
+        LOWERING, FALLBACK, FURTHER, PRECISION_FALLBACKS, TILE_SIZES, (PACK_MATRICES,)
+    )
     most_guarded = MOST_GUARDED
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     diagnostics: Diagnostics | None = DIAGNOSTICS

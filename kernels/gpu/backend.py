@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
 from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
 from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
-from tracea_graph.kernels.gpu.phases import NARROWING, TYPES, phases
+from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.kernels.rules import RuleNames
@@ -57,7 +57,7 @@ class GpuBackend:
     """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
 
     targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
-    rules = RuleNames(rounding=(NARROWING,), precision_fallbacks=((NARROWING,),))
+    rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
     most_guarded = MOST_GUARDED
     caps = ()
     schedule_space: ScheduleSpace | None = None

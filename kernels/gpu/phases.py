@@ -20,24 +20,24 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["NARROWING", "TYPES", "phases"]
+__all__ = ["MIXED_PRECISION", "TYPES", "phases"]
 
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
 """Of one program: what a plan holds, with room for scratch."""
 TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16"})
 """Precisions, and the type each of them computes in."""
-NARROWING = "narrow"
+MIXED_PRECISION = "mixed-precision"
 _ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12})
 """What one product brings into the outputs, of max|y|, as far as plans count it."""
 _PRODUCTS = (GemmParams, MatMulParams, ConvParams, AttentionParams)
 
 
 @dataclass(frozen=True)
-class Narrow:
+class MixedPrecision:
     """A program that multiplies does so in 16 bits, and keeps what lies between its steps so."""
 
     dtype: str
-    name: str = NARROWING
+    name: str = MIXED_PRECISION
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not region.fused:
@@ -61,5 +61,5 @@ def phases(request: Request) -> tuple[Phase, ...]:
     return (
         *MOVEMENT,
         Phase(CONNECT, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
-        *((Phase("precision", (Narrow(dtype),)),) if dtype else ()),
+        *((Phase("precision", (MixedPrecision(dtype),)),) if dtype else ()),
     )

@@ -24,7 +24,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RecogniseAttention", "attention_params", "attention_proposal"]
+__all__ = ["Attention", "attention_params", "attention_proposal"]
 
 _MAX_HEAD = 256
 """The widest head kernels take."""
@@ -32,7 +32,7 @@ _RANGE = 11
 """The opset from which a body can count positions."""
 
 
-class RecogniseAttention:
+class Attention:
     """Scaled dot-product attention around one Softmax."""
 
     name = "attention"

@@ -30,7 +30,7 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.passes.attention.operands import columns_behind
 from tracea_graph.passes.attention.places import Places
-from tracea_graph.passes.attention.rotary import Rotary
+from tracea_graph.passes.attention.rotary import RotaryOperands
 from tracea_graph.passes.attention.walk import Unfit, number
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -192,6 +192,6 @@ def _rotated(
     cut = (Move("slice", (2, part.offset, part.offset + width, 1)),) if width != part.width else ()
     split = IndexMap((*cut, Move("reshape", (0, 0, part.count, size))))
     table = IndexMap((Move("unsqueeze", (2,)),))
-    return Rotary(
+    return RotaryOperands(
         part.value, *tables, "", size, rotated, interleaved, split, table, width
     ).params()  # fmt: skip

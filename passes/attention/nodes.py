@@ -30,7 +30,7 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftAttention"]
+__all__ = ["AttentionOp"]
 
 _MULTI_HEAD = "com.microsoft::MultiHeadAttention"
 _UNMODELLED = {
@@ -47,7 +47,7 @@ _FILTER = -10000.0
 """What its mask of keys adds to scores of padding, unless an attribute says."""
 
 
-class LiftAttention:
+class AttentionOp:
     """An attention operator becomes the region the kernels run."""
 
     name = "attention-op"

@@ -21,7 +21,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftRotary", "Rotary"]
+__all__ = ["RotaryEmbedding", "RotaryOperands"]
 
 _FIRST = Chain((FULL,) * 4, (Step("mul", (0, 2)), Step("mul", (1, 3)), Step("sub", (4, 5))), (6,))
 _SECOND = Chain((FULL,) * 4, (Step("mul", (1, 2)), Step("mul", (0, 3)), Step("add", (4, 5))), (6,))
@@ -29,7 +29,7 @@ _SECOND = Chain((FULL,) * 4, (Step("mul", (1, 2)), Step("mul", (0, 3)), Step("ad
 
 
 @dataclass(frozen=True)
-class Rotary:
+class RotaryOperands:
     """The operator's operands by role, and its attributes."""
 
     x: str
@@ -68,10 +68,10 @@ class Rotary:
         return ConcatParams(4 if self.interleaved else 3, tuple(parts), target)
 
 
-class LiftRotary:
+class RotaryEmbedding:
     """The operator as arithmetic on views of its operands."""
 
-    name = "rotary"
+    name = "rotary-embedding"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op not in ("RotaryEmbedding", "com.microsoft::RotaryEmbedding"):
@@ -95,7 +95,7 @@ class LiftRotary:
         yield Proposal(self.name, (region,), (new, *extra), specs)
 
 
-def _read(graph: TileGraph, region: Region) -> Rotary | str:
+def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     """The operator in numbers, or why not."""
     own = region.op != "RotaryEmbedding"
     if len(region.operands) < 3 or (own and len(region.operands) < 4):
@@ -129,11 +129,11 @@ def _read(graph: TileGraph, region: Region) -> Rotary | str:
         return "it rotates only a part of interleaved columns, or its tables have another size"
     axis = IndexMap((Move("unsqueeze", (1 if len(shape) == 4 else 2,)),))
     merged = columns if len(shape) == 3 else 0
-    return Rotary(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
+    return RotaryOperands(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
 
 
 def _gathered(
-    graph: TileGraph, region: Region, found: Rotary
+    graph: TileGraph, region: Region, found: RotaryOperands
 ) -> tuple[tuple[str, str], tuple[Region, ...], dict[str, TensorSpec]]:
     """The tables' rows for every position, and the look-ups that fetch them."""
     if not found.ids:

@@ -27,7 +27,7 @@ class WindowAttention:
     """Attention of a sequence over itself gets the last of the windows that name its layer."""
 
     windows: tuple[Window, ...] = ()
-    name: str = "window"
+    name: str = "window-attention"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params

@@ -34,7 +34,7 @@ from tracea_graph.passes.regions import (
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["BATCH_NORM", "AbsorbBatchNorm", "read_affine"]
+__all__ = ["BATCH_NORM", "ConvBatchNorm", "read_affine"]
 
 
 def read_affine(graph: TileGraph, region: Region) -> Affine | str:
@@ -54,7 +54,7 @@ def read_affine(graph: TileGraph, region: Region) -> Affine | str:
     return Affine(gamma, beta, mean, variance, epsilon)
 
 
-class AbsorbBatchNorm:
+class ConvBatchNorm:
     """A batch normalisation behind a convolution, or before one that pads nothing."""
 
     name = "conv-batch-norm"

@@ -27,7 +27,7 @@ from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AddBranches"]
+__all__ = ["MergeParallelConvs"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _SUMS = ("Add", "Sum")
@@ -43,10 +43,10 @@ class _Branch:
     affine: Affine | None = None
 
 
-class AddBranches:
+class MergeParallelConvs:
     """A sum of convolutions, and of batch normalisations, of one value."""
 
-    name = "conv-branches"
+    name = "merge-parallel-convs"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         """Of this sum, or of one that it is a part of: the widest window may come in late."""
@@ -111,11 +111,11 @@ def _sum(
     )
     covered = (*terms, *sums)
     new = fused(
-        AddBranches.name, replace(params, bias=True), (x, filters.name, offsets.name),
+        MergeParallelConvs.name, replace(params, bias=True), (x, filters.name, offsets.name),
         (result,), covered,
     )  # fmt: skip
     weights = {w.name: w for w in (filters, offsets)}
-    return Proposal(AddBranches.name, covered, (new,), weights=weights)
+    return Proposal(MergeParallelConvs.name, covered, (new,), weights=weights)
 
 
 def _branch(graph: TileGraph, term: Region) -> _Branch | str:

@@ -24,7 +24,7 @@ from tracea_graph.passes.regions import attribute, only_read_by
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MeetTransposes", "SinkTransposes"]
+__all__ = ["CancelTransposes", "SinkTransposes"]
 
 _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
@@ -33,7 +33,7 @@ _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
 class SinkTransposes:
     """An operator whose large operands are all transposed to channels last computes before."""
 
-    name = "channels-first"
+    name = "sink-transposes"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if region.fused or len(region.results) != 1 or region.op == "Transpose":
@@ -54,10 +54,10 @@ class SinkTransposes:
             yield Proposal(self.name, old, new, sunk.specs, sunk.weights, step=True)
 
 
-class MeetTransposes:
+class CancelTransposes:
     """Who reads a value that was transposed there and back reads the value itself."""
 
-    name = "transposes-meet"
+    name = "cancel-transposes"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         turned = region.results[0] if region.op == "Transpose" else ""

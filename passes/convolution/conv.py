@@ -31,8 +31,8 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "CONV",
-    "PAD",
-    "AbsorbConvEpilogue",
+    "CONV_PAD",
+    "ConvEpilogue",
     "conv_behind",
 ]
 
@@ -125,13 +125,13 @@ def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
 
 
 CONV = Rule("conv", (_conv,), _lift)
-PAD = Rule("conv-pad", (_behind_pad,), _pad, _pad_check)
+CONV_PAD = Rule("conv-pad", (_behind_pad,), _pad, _pad_check)
 
 
 # ---- epilogues ---------------------------------------------------------------------------
 
 
-class AbsorbConvEpilogue:
+class ConvEpilogue:
     """Elementwise work on a convolution's result is done while its tile is in registers or L1."""
 
     name = "conv-epilogue"

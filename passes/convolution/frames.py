@@ -1,4 +1,4 @@
-"""One operator over volumes as operators over images, for ``volumes``."""
+"""One operator over volumes as operators over images, for ``conv3d-to-conv2d``."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _conv(t: Turned, region: Region) -> bool:
         move = MoveParams("frames", ints)
         count, wide, *space = move.infer([t.specs[source]])[0].shape or ()
         framed = t.value(f"{region.results[0]}_frames", (count, wide, *space))
-        t.regions.append(fused("volumes", move, (source,), (framed,), [region]))
+        t.regions.append(fused("conv3d-to-conv2d", move, (source,), (framed,), [region]))
         source = framed
 
     def load() -> Array:

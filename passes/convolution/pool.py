@@ -15,7 +15,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["FLATTEN", "POOL", "UNSQUEEZE"]
+__all__ = ["POOL", "POOL_FLATTEN", "POOL_UNSQUEEZE"]
 
 _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
@@ -172,5 +172,5 @@ def _pool_line(m: Match) -> Region:
 
 
 POOL = Rule("pool", (_pooled,), _pool)
-FLATTEN = Rule("pool-flatten", (_flat,), _flatten, _flat_check)
-UNSQUEEZE = Rule("pool-unsqueeze", (_line,), _pool_line, _line_check)
+POOL_FLATTEN = Rule("pool-flatten", (_flat,), _flatten, _flat_check)
+POOL_UNSQUEEZE = Rule("pool-unsqueeze", (_line,), _pool_line, _line_check)

@@ -25,7 +25,7 @@ def _resized(op: Any, x: Any) -> Any:
 
 
 def _resize(m: Match) -> Rewrite | str:
-    """To the nearest where that is no repetition (``movement``)."""
+    """To the nearest where that is no repetition (``strided-copy``)."""
     mode = attribute(m.root, "mode", "nearest")
     if mode not in ("linear", "bilinear", "nearest"):
         return ""

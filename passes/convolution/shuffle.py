@@ -23,7 +23,7 @@ from tracea_graph.passes.regions import (
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SHUFFLE", "LiftPiles"]
+__all__ = ["CHANNEL_SHUFFLE", "DeinterleaveChannels"]
 
 _TURNS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
 """How the axes of groups and channels change places; the spatial ones may be one."""
@@ -59,17 +59,17 @@ def _shuffle(m: Match) -> Rewrite:
     assert isinstance(groups, int) and isinstance(channels, int)
     params = MoveParams("shuffle", (groups, channels))
     covered = with_feeders(m.graph, (split, turn, m.root), (value,))
-    new = fused("shuffle", params, (value,), m.root.results, covered)
+    new = fused("channel-shuffle", params, (value,), m.root.results, covered)
     return Rewrite((new,), tuple(covered), step=True)
 
 
-SHUFFLE = Rule("shuffle", (_turned,), _shuffle, _shuffle_check)
+CHANNEL_SHUFFLE = Rule("channel-shuffle", (_turned,), _shuffle, _shuffle_check)
 
 
-class LiftPiles:
+class DeinterleaveChannels:
     """Every p-th channel, p times: a shuffle, and the ranges of channels it makes of the piles."""
 
-    name = "piles"
+    name = "deinterleave-channels"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Gather" or attribute(region, "axis", 0) != 0:

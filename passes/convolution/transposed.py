@@ -34,7 +34,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftTransposed"]
+__all__ = ["ConvTranspose"]
 
 _MANY = 8
 """Input channels above which a product for every tap pays, where few channels come out."""
@@ -118,11 +118,11 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class LiftTransposed:
+class ConvTranspose:
     """A transposed convolution with constant filters, not dilated."""
 
     plain: bool = False
-    name: str = "conv-transposed"
+    name: str = "conv-transpose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "ConvTranspose" or self.plain:

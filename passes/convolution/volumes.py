@@ -17,16 +17,16 @@ from tracea_graph.passes.regions import read_outside
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["VolumesAsImages"]
+__all__ = ["Conv3dToConv2d"]
 
 _OPSET = 13
 """Where all operators have the operands that are written here."""
 
 
-class VolumesAsImages:
+class Conv3dToConv2d:
     """One item of any size that is known."""
 
-    name = "volumes"
+    name = "conv3d-to-conv2d"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if region.op != "Conv" or graph.opset < _OPSET:

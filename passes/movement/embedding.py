@@ -16,7 +16,7 @@ from tracea_graph.passes.regions import attribute, fused, only_read_by
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region
 
-__all__ = ["EMBEDDING", "NORM", "SUM"]
+__all__ = ["EMBEDDING", "EMBEDDING_NORM", "EMBEDDING_SUM"]
 
 _MIN_COLUMNS = 16
 """Narrower tables are index arithmetic, not embeddings."""
@@ -91,5 +91,5 @@ def _norm(m: Match) -> Region:
 
 
 EMBEDDING = Rule("embedding", (_rows_of,), _embed, _table_check)
-SUM = Rule("embedding-sum", (_sum_of_two,), _sum, _sum_check)
-NORM = Rule("embedding-norm", (_normalised,), _norm, _norm_check, keeps=True)
+EMBEDDING_SUM = Rule("embedding-sum", (_sum_of_two,), _sum, _sum_check)
+EMBEDDING_NORM = Rule("embedding-norm", (_normalised,), _norm, _norm_check, keeps=True)

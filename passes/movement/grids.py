@@ -24,7 +24,7 @@ from tracea_graph.passes.regions import attribute, fused, with_feeders
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftGrid"]
+__all__ = ["Iota"]
 
 _SINCE = 11
 """The opset Range came with."""
@@ -240,10 +240,10 @@ _READERS: Mapping[str, Callable[[_Reader, Region, int], _Grid | None]] = Mapping
 )
 
 
-class LiftGrid:
+class Iota:
     """Float32 numbers that count along axes, whose lengths are sizes of other values."""
 
-    name = "grid"
+    name = "iota"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op not in _READERS or graph.opset < _SINCE:

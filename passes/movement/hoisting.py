@@ -30,15 +30,15 @@ from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SelectFirst"]
+__all__ = ["HoistSlice"]
 
 NO_ATTRIBUTES: Mapping[str, Attr] = MappingProxyType({})
 
 
-class SelectFirst:
+class HoistSlice:
     """An operator all readers of which select the same places computes only those."""
 
-    name = "select-first"
+    name = "hoist-slice"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         found = read_selection(graph, region)
@@ -274,4 +274,4 @@ def _region(
     op: str, inputs: Sequence[str], result: str, attrs: Mapping[str, Attr], name: str = ""
 ) -> Region:
     node = Node(op, tuple(inputs), (result,), attrs, "", name)
-    return Region(f"select-first:{result}", op, node.inputs, node.outputs, (node,))
+    return Region(f"hoist-slice:{result}", op, node.inputs, node.outputs, (node,))

@@ -24,7 +24,7 @@ from tracea_graph.passes.regions import attribute, fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbPart", "AbsorbReshape", "AbsorbView", "LiftConcat", "LiftMove", "PushConcat"]
+__all__ = ["Concat", "FuseIntoConcat", "FuseReshape", "FuseView", "SinkConcat", "StridedCopy"]
 
 _CHEAP = 4
 """Vector instructions up to which computing something twice is no matter."""
@@ -80,10 +80,10 @@ def _reaches_products(graph: TileGraph, value: str, further: bool = True) -> boo
 _PRODUCT_READS_IT = "ONNX Runtime's product reads it transposed"
 
 
-class AbsorbView:
+class FuseView:
     """An elementwise op reads a moved or cheaply computed value where it lies."""
 
-    name = "absorb-view"
+    name = "fuse-view"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         outer = read_operation(graph, region, region.results[0]) if region.results else None
@@ -116,10 +116,10 @@ class AbsorbView:
             yield Proposal(self.name, covered, (new,))
 
 
-class AbsorbReshape:
+class FuseReshape:
     """A reshape of what an elementwise op or a concatenation writes changes no byte of it."""
 
-    name = "absorb-reshape"
+    name = "fuse-reshape"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op not in FREE or region.fused or not region.operands:
@@ -149,10 +149,10 @@ class AbsorbReshape:
         yield Proposal(self.name, (first, region), (new,))
 
 
-class LiftMove:
+class StridedCopy:
     """Transpose, Slice, Expand … as one strided copy."""
 
-    name = "movement"
+    name = "strided-copy"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op in FREE or len(region.results) != 1:
@@ -194,7 +194,7 @@ def _assembled(
     return ConcatParams(axis, parts, target), names
 
 
-class LiftConcat:
+class Concat:
     """A Concat whose parts may be computed in place."""
 
     name = "concat"
@@ -218,10 +218,10 @@ class LiftConcat:
         yield Proposal(self.name, (region,), (new,))
 
 
-class AbsorbPart:
+class FuseIntoConcat:
     """What writes a part of a concatenation writes it where it belongs."""
 
-    name = "concat-part"
+    name = "fuse-into-concat"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not isinstance(region.params, ConcatParams):
@@ -278,10 +278,10 @@ class AbsorbPart:
         return _Piece(joined.params, joined.names)
 
 
-class PushConcat:
+class SinkConcat:
     """An elementwise op over a concatenation is computed part by part, nothing put together."""
 
-    name = "concat-push"
+    name = "sink-concat"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         outer = read_operation(graph, region, region.results[0]) if region.results else None

@@ -21,13 +21,13 @@ from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PickRows"]
+__all__ = ["HoistGather"]
 
 
-class PickRows:
+class HoistGather:
     """An operator of whose rows one of each item is read computes only those."""
 
-    name = "select-rows"
+    name = "hoist-gather"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         pick = _read_pick(graph, region)
@@ -138,4 +138,4 @@ class _Written:
 
 def _region(node: Node) -> Region:
     result = node.outputs[0]
-    return Region(f"select-rows:{result}", node.op, node.inputs, node.outputs, (node,))
+    return Region(f"hoist-gather:{result}", node.op, node.inputs, node.outputs, (node,))

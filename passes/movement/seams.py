@@ -21,16 +21,16 @@ from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CutAtSeams"]
+__all__ = ["SliceOfConcat"]
 
 _MOVERS = frozenset({"Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """What a cut goes through: the same for the part as for the whole."""
 
 
-class CutAtSeams:
+class SliceOfConcat:
     """A Split or Slice whose parts were put together as they are cut."""
 
-    name = "seams"
+    name = "slice-of-concat"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         cuts = [_read_cut(graph, region, v) for v in region.writes]

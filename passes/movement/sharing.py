@@ -15,16 +15,16 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ShareRead"]
+__all__ = ["HorizontalFusion"]
 
 _MOST_READERS = 8
 """A value more read than this is a constant of the model's shape; pairing its readers is luck."""
 
 
-class ShareRead:
+class HorizontalFusion:
     """An elementwise region and one that feeds it, or that reads the same value the same way."""
 
-    name = "elementwise-share"
+    name = "horizontal-fusion"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not _plain(region):

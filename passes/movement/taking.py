@@ -13,7 +13,7 @@ from tracea_graph.ops.take import TakeParams
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, with_feeders
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
-__all__ = ["TAKE"]
+__all__ = ["GATHER_ELEMENTS"]
 
 _SINCE = 11
 """The opset GatherElements came with."""
@@ -49,9 +49,9 @@ def _take(m: Match) -> Rewrite | str:
             reason = f"the shape of {region.results[0]!r} is not proven"
             continue
         covered = with_feeders(graph, [region], (x, value))
-        new = fused("take", params, (x, value), region.results, covered)
+        new = fused("gather-elements", params, (x, value), region.results, covered)
         return Rewrite((new,), tuple(covered))
     return reason
 
 
-TAKE = Rule("take", (_picked,), _take, _take_check)
+GATHER_ELEMENTS = Rule("gather-elements", (_picked,), _take, _take_check)

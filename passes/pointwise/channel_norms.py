@@ -193,14 +193,22 @@ def _turned_check(m: Match) -> str | None:
 
 def _turn(m: Match) -> Region:
     epsilon = float(attribute(m.labels["norm"], "epsilon", 1e-5))  # type: ignore[arg-type]
-    return _region("turned-layer-norm", m, "layer", epsilon, 0)
+    return _region("transposed-layer-norm", m, "layer", epsilon, 0)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("channel-norm-op", (_norm_op,), _op, _op_check),
-    Rule("group-norm", (_group_norm, _group_norm_bare), _group, _group_check),
-    Rule("layer-norm-over-channels", LAYER_NORMS, _channels("layer"), over_channels),
-    Rule("rms-norm-over-channels", RMS_NORMS, _channels("rms"), over_channels),
-    Rule("turned-layer-norm", (_turned,), _turn, _turned_check),
+CHANNEL_NORM_OP = Rule("channel-norm-op", (_norm_op,), _op, _op_check)
+GROUP_NORM = Rule("group-norm", (_group_norm, _group_norm_bare), _group, _group_check)
+LAYER_NORM_OVER_CHANNELS = Rule(
+    "layer-norm-over-channels", LAYER_NORMS, _channels("layer"), over_channels
+)
+RMS_NORM_OVER_CHANNELS = Rule("rms-norm-over-channels", RMS_NORMS, _channels("rms"), over_channels)
+TRANSPOSED_LAYER_NORM = Rule("transposed-layer-norm", (_turned,), _turn, _turned_check)
+
+RULES = (
+    CHANNEL_NORM_OP,
+    GROUP_NORM,
+    LAYER_NORM_OVER_CHANNELS,
+    RMS_NORM_OVER_CHANNELS,
+    TRANSPOSED_LAYER_NORM,
 )
 """Recognition rules."""

@@ -20,12 +20,12 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Match, Miss, Proposal, constant_number, match
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RecogniseChannelNorm"]
+__all__ = ["ChannelNorm"]
 
 _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-class RecogniseChannelNorm:
+class ChannelNorm:
     """A spelled-out layer normalisation whose means are over axis 1 of four."""
 
     name = "channel-norm"

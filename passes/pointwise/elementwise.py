@@ -19,13 +19,13 @@ from tracea_graph.passes.regions import collapses, fused, same_shape
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbPrologue", "LiftElementwise", "MergeElementwise"]
+__all__ = ["ElementwiseOp", "NormPrologue", "VerticalFusion"]
 
 
-class LiftElementwise:
+class ElementwiseOp:
     """One elementwise operator as a chain of its own."""
 
-    name = "elementwise"
+    name = "elementwise-op"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or (spelled := read_chain(graph, region)) is None:
@@ -35,10 +35,10 @@ class LiftElementwise:
         yield Proposal(self.name, (region,), (new,))
 
 
-class MergeElementwise:
+class VerticalFusion:
     """Two elementwise regions, one feeding only the other, become one pass over memory."""
 
-    name = "elementwise-merge"
+    name = "vertical-fusion"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         spelled = read_chain(graph, region)
@@ -68,7 +68,7 @@ class MergeElementwise:
             return
 
 
-class AbsorbPrologue:
+class NormPrologue:
     """The sum a normalisation reads is computed row by row inside it."""
 
     name = "norm-prologue"

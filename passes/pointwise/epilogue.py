@@ -20,10 +20,10 @@ from tracea_graph.passes.regions import collapses, fused, only_read_by, product_
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbEpilogue"]
+__all__ = ["GemmEpilogue"]
 
 
-class AbsorbEpilogue:
+class GemmEpilogue:
     """One elementwise operator or chain behind a product."""
 
     name = "gemm-epilogue"

@@ -268,46 +268,49 @@ def _rule(name: str, patterns: tuple[Any, ...], rewrite: Any, check: Any) -> Rul
     return Rule(name, patterns, rewrite(name), check)
 
 
-RULES: tuple[Rule, ...] = (
-    _rule(
-        "gelu",
-        (_gelu_x_first, _gelu_half_first, _gelu_half_phi),
-        lambda n: _activation(n, "gelu"),
-        _activation_check,
-    ),
-    _rule("gelu-op", (_gelu_op,), _gelu_op_region, _activation_check),
-    _rule(
-        "gelu-tanh",
-        (_gelu_tanh_x_first, _gelu_tanh_half_first, _gelu_tanh_half_phi),
-        lambda n: _activation(n, "gelu_tanh"),
-        _activation_check,
-    ),
-    _rule("silu", (_silu,), lambda n: _activation(n, "silu"), _activation_check),
-    _rule(
-        "hard-swish",
-        (_hard_swish_last, _hard_swish_gate, _hard_swish_first, _hard_swish_sigmoid),
-        lambda n: _activation(n, "hard_swish"),
-        _hard_swish_check,
-    ),
-    _rule("mish", (_mish,), lambda n: _activation(n, "mish"), _activation_check),
-    _rule(
-        "layer-norm-op",
-        (_layer_norm_op, _layer_norm_op_no_beta),
-        lambda n: _norm(n, "layer"),
-        _norm_op_check,
-    ),
-    _rule(
-        "layer-norm",
-        LAYER_NORMS,
-        lambda n: _norm(n, "layer"),
-        _spelled_check,
-    ),
-    _rule(
-        "rms-norm",
-        RMS_NORMS,
-        lambda n: _norm(n, "rms"),
-        _spelled_check,
-    ),
-    _rule("rms-norm-op", (_rms_norm_op,), lambda n: _norm(n, "rms"), _norm_op_check),
+GELU = _rule(
+    "gelu",
+    (_gelu_x_first, _gelu_half_first, _gelu_half_phi),
+    lambda n: _activation(n, "gelu"),
+    _activation_check,
 )
+GELU_OP = _rule("gelu-op", (_gelu_op,), _gelu_op_region, _activation_check)
+GELU_TANH = _rule(
+    "gelu-tanh",
+    (_gelu_tanh_x_first, _gelu_tanh_half_first, _gelu_tanh_half_phi),
+    lambda n: _activation(n, "gelu_tanh"),
+    _activation_check,
+)
+SILU = _rule("silu", (_silu,), lambda n: _activation(n, "silu"), _activation_check)
+HARD_SWISH = _rule(
+    "hard-swish",
+    (_hard_swish_last, _hard_swish_gate, _hard_swish_first, _hard_swish_sigmoid),
+    lambda n: _activation(n, "hard_swish"),
+    _hard_swish_check,
+)
+MISH = _rule("mish", (_mish,), lambda n: _activation(n, "mish"), _activation_check)
+LAYER_NORM_OP = _rule(
+    "layer-norm-op",
+    (_layer_norm_op, _layer_norm_op_no_beta),
+    lambda n: _norm(n, "layer"),
+    _norm_op_check,
+)
+LAYER_NORM = _rule(
+    "layer-norm",
+    LAYER_NORMS,
+    lambda n: _norm(n, "layer"),
+    _spelled_check,
+)
+RMS_NORM = _rule(
+    "rms-norm",
+    RMS_NORMS,
+    lambda n: _norm(n, "rms"),
+    _spelled_check,
+)
+RMS_NORM_OP = _rule("rms-norm-op", (_rms_norm_op,), lambda n: _norm(n, "rms"), _norm_op_check)
+
+RULES = (
+    GELU, GELU_OP, GELU_TANH, SILU, HARD_SWISH, MISH, LAYER_NORM_OP, LAYER_NORM, RMS_NORM,
+    RMS_NORM_OP,
+)  # fmt: skip
 """Recognition rules, one per spelling family."""

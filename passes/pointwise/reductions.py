@@ -32,8 +32,8 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = [
     "LIFTED",
     "RULES",
-    "AbsorbAfter",
-    "AbsorbBefore",
+    "ReduceEpilogue",
+    "ReducePrologue",
     "axes_of",
 ]
 
@@ -138,7 +138,7 @@ def _arg(m: Match) -> Region | str:
     )
     (kind,) = (kind for kind, op in ARGS.items() if op == region.op)
     params = ArgParams(kind, axis, keepdims, latest)
-    return fused("arg", params, (value,), region.results, [region])
+    return fused("arg-reduce", params, (value,), region.results, [region])
 
 
 def _largest(op: Any, x: Any) -> Any:
@@ -172,16 +172,16 @@ def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
     return TopKParams(k, attribute(region, "largest", 1) == 1)
 
 
-LIFTED = (
-    Rule("reduce", (_reduced,), _reduce),
-    Rule("arg", (_chosen,), _arg),
-    Rule("top-k", (_largest,), _top_k),
-    Rule("softmax", (_normalised,), _lift_softmax),
-)
+REDUCE = Rule("reduce", (_reduced,), _reduce)
+ARG_REDUCE = Rule("arg-reduce", (_chosen,), _arg)
+TOP_K = Rule("top-k", (_largest,), _top_k)
+SOFTMAX = Rule("softmax", (_normalised,), _lift_softmax)
+
+LIFTED = (REDUCE, ARG_REDUCE, TOP_K, SOFTMAX)
 """One operator each as a region of its own."""
 
 
-class AbsorbBefore:
+class ReducePrologue:
     """What a reduction, index or softmax reads is computed tile by tile inside it."""
 
     name = "reduce-prologue"
@@ -220,7 +220,7 @@ class AbsorbBefore:
             return
 
 
-class AbsorbAfter:
+class ReduceEpilogue:
     """Elementwise work on a reduced value is done where it is computed."""
 
     name = "reduce-epilogue"
@@ -302,8 +302,8 @@ def _rule(name: str, pattern: Any, log: bool) -> Rule:
     return Rule(name, (pattern,), rewrite, _check)
 
 
-RULES: tuple[Rule, ...] = (
-    _rule("softmax-spelled", _softmax, False),
-    _rule("log-softmax-spelled", _log_softmax, True),
-)
+DECOMPOSED_SOFTMAX = _rule("decomposed-softmax", _softmax, False)
+DECOMPOSED_LOG_SOFTMAX = _rule("decomposed-log-softmax", _log_softmax, True)
+
+RULES = (DECOMPOSED_SOFTMAX, DECOMPOSED_LOG_SOFTMAX)
 """Recognition rules."""

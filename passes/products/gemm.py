@@ -38,13 +38,17 @@ from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "BIAS", "NORM", "AbsorbFlattening", "LiftGemm", "constant_matrix",
+    "GEMM_BIAS",
+    "GEMM_NORM",
+    "Gemm",
+    "GemmReshape",
+    "constant_matrix",
     "gemm_epilogue",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class LiftGemm:
+class Gemm:
     """A product with a constant matrix, which it reads where that is stored.
 
     Where a factor or leading axes of one are to go into the matrix, it reads another; not where
@@ -189,10 +193,10 @@ def _take_bias(m: Match) -> Region:
     return fused("gemm-bias", params, operands, m.root.results, (gemm, m.root))
 
 
-BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
+GEMM_BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
 
 
-class AbsorbFlattening:
+class GemmReshape:
     """Rows that are flattened for a product and unflattened after it are the product's own.
 
     Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
@@ -200,7 +204,7 @@ class AbsorbFlattening:
     What attention writes head by head, [B,S,H,K/H], it writes as rows instead.
     """
 
-    name = "gemm-flattening"
+    name = "gemm-reshape"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Reshape":
@@ -271,4 +275,4 @@ def _norm(m: Match) -> Region:
     return fused("gemm-norm", params, operands, results, (gemm, m.root))
 
 
-NORM = Rule("gemm-norm", (_normalised,), _norm, _norm_check, keeps=True)
+GEMM_NORM = Rule("gemm-norm", (_normalised,), _norm, _norm_check, keeps=True)

@@ -20,13 +20,13 @@ from tracea_graph.passes.regions import fused, operand_producer
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MergeProducts", "MergeProjections"]
+__all__ = ["MergeGemms", "MergeQkv"]
 
 
-class MergeProjections:
+class MergeQkv:
     """Q, K and V of one input become one product whose columns attention reads in place."""
 
-    name = "merge-projections"
+    name = "merge-qkv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not isinstance(region.params, AttentionParams) or any(region.params.offsets):
@@ -75,10 +75,10 @@ class MergeProjections:
         return Proposal(self.name, old, (attention, gemm), {merged: spec}, weights)
 
 
-class MergeProducts:
+class MergeGemms:
     """Products of one input that nothing follows become one, with a result for each."""
 
-    name = "merge-products"
+    name = "merge-gemms"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not _alone(graph, region):

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
+from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.dead_channels import channel_makers, filled, without_channels
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["NarrowOnRequest"]
+__all__ = ["PruneChannels"]
 
 
 @dataclass(frozen=True)
-class NarrowOnRequest:
+class PruneChannels:
     """A product with rows of zeros in the matrix chosen for it, and what makes its channels."""
 
     chosen: Mapping[str, Compressed]
-    name: str = PRUNED
+    name: str = "prune-channels"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if (found := pruned_for(self.chosen, graph, region)) is None:

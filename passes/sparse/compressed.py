@@ -17,14 +17,15 @@ import numpy.typing as npt
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import Plain
 from tracea_graph.passes.products.matrices import own_matrix
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK, two_products
+from tracea_graph.passes.sparse.exact_rank import two_products
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "Compressed", "FactorOnRequest", "pruned_for"]
+__all__ = ["PRUNED", "Compressed", "LowRankGemm", "pruned_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
-PRUNED = "prune"
+PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
+"""Rules that make use of zeros that were chosen."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class Compressed:
 
 
 @dataclass(frozen=True)
-class FactorOnRequest:
+class LowRankGemm:
     """A product whose matrix two factors were chosen for."""
 
     chosen: Mapping[str, Compressed]
-    name: str = LOW_RANK
+    name: str = "low-rank-gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         found = _chosen_for(self.chosen, region, 2)

@@ -47,7 +47,7 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["DEAD_CHANNELS", "DropDeadChannels", "channel_makers", "filled", "without_channels"]
+__all__ = ["DEAD_CHANNELS", "DeadChannels", "channel_makers", "filled", "without_channels"]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
@@ -56,7 +56,7 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv")
 
 
 @dataclass(frozen=True)
-class DropDeadChannels:
+class DeadChannels:
     """Two products, the second the only reader of the first but for depthwise ones between."""
 
     scan: WeightScan = field(default_factory=WeightScan)

@@ -25,20 +25,20 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["FACTORED", "LOW_RANK", "FactorGemm", "two_products"]
+__all__ = ["LOW_RANK", "LOW_RANK_EXACT", "LowRankExact", "two_products"]
 
-FACTORED = "exact-rank"
-"""The rule that made products of two factors."""
-LOW_RANK = "low-rank"
-"""The rule that does where the factors are not the matrix."""
+LOW_RANK_EXACT = "low-rank-exact"
+"""The rule that makes products of two factors that are the matrix."""
+LOW_RANK = ("low-rank-gemm", "low-rank-conv", "low-rank-embedding")
+"""Rules that make products of two factors that approximate the matrix."""
 
 
 @dataclass(frozen=True)
-class FactorGemm:
+class LowRankExact:
     """A product by one constant of the model."""
 
     scan: WeightScan = field(default_factory=WeightScan)
-    name: str = FACTORED
+    name: str = LOW_RANK_EXACT
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params

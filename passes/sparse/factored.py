@@ -21,11 +21,10 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["FactorConvOnRequest", "FactorLookUpOnRequest", "conv_of", "looked_up", "written_by"]
+__all__ = ["LowRankConv", "LowRankEmbedding", "conv_of", "looked_up", "written_by"]
 
 
 def conv_of(region: Region) -> Node | None:
@@ -49,11 +48,11 @@ def looked_up(table: str) -> str:
 
 
 @dataclass(frozen=True)
-class FactorConvOnRequest:
+class LowRankConv:
     """A convolution in one group, its filters as they are stored before any transform."""
 
     chosen: Mapping[str, Compressed]
-    name: str = LOW_RANK
+    name: str = "low-rank-conv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params
@@ -83,11 +82,11 @@ class FactorConvOnRequest:
 
 
 @dataclass(frozen=True)
-class FactorLookUpOnRequest:
+class LowRankEmbedding:
     """A look-up in a table of the model, before it is joined with others."""
 
     chosen: Mapping[str, Compressed]
-    name: str = LOW_RANK
+    name: str = "low-rank-embedding"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if region.op != "Gather" or region.fused or attribute(region, "axis", 0) != 0:

@@ -17,7 +17,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.products.matrices import own_matrix
 from tracea_graph.passes.regions import fused, only_read_by
-from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
+from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.narrowed import (
     narrowed,
     narrowed_bias,
@@ -27,7 +27,7 @@ from tracea_graph.passes.sparse.narrowed import (
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["NarrowHeadsOnRequest", "heads_behind"]
+__all__ = ["PruneHeads", "heads_behind"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -58,11 +58,11 @@ def heads_behind(graph: TileGraph, region: Region) -> tuple[Region, Region] | No
 
 
 @dataclass(frozen=True)
-class NarrowHeadsOnRequest:
+class PruneHeads:
     """A product with rows of zeros in the matrix chosen for it, whole heads of them."""
 
     chosen: Mapping[str, Compressed]
-    name: str = PRUNED
+    name: str = "prune-heads"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if (found := pruned_for(self.chosen, graph, region)) is None:

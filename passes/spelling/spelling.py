@@ -33,16 +33,16 @@ from tracea_graph.passes.spelling.unfusing import fused_conv, fused_gemm, fused_
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SpellOut"]
+__all__ = ["Decompose"]
 
 _TINY = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""
 
 
-class SpellOut:
+class Decompose:
     """One operator as the nodes it stands for."""
 
-    name = "spell-out"
+    name = "decompose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         spell = None if region.fused else _SPELLINGS.get(region.op)

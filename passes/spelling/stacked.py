@@ -3,8 +3,8 @@
 Conv(x [N,C,D,H,W], W [O,C,d,h,w]), windows side by side in depth and height
     ->  Conv(x' [N,C·d,D/d·H,W], W' [O,C·d,h,w]), images of a volume one below the other
 
-Patches of videos are made so.  One item of known size is left to ``volumes``, which turns nets as
-a whole.
+Patches of videos are made so.  One item of known size is left to ``conv3d-to-conv2d``,
+which converts whole nets.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from tracea_graph.pipeline import run
         (("good.onnx", "--shape", "seq=4"), "the model has no dim 'seq'; its symbols are: rows"),
         (
             ("good.onnx", "--only", "magic"),
-            "there is no rule 'magic'; the rules are absorb-reshape",
+            "there is no rule 'magic'; the rules are arg-reduce",
         ),
         (("good.onnx", "--skip", "gemm-epilog"), "'gemm-epilog'; did you mean gemm-epilogue?"),
         (("good.onnx", "--shape", "row=4"), "the model has no dim 'row'; did you mean rows?"),
@@ -69,6 +69,15 @@ def test_options_that_make_no_sense(
     home: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(capsys, *args)
+
+
+def test_a_lock_of_an_older_version_says_what_to_do(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("old.json").write_text('{"format": 2}')
+    said = refused(capsys, "good.onnx", "--lock", "old.json")
+    assert "old.json was written by an older version (lock format 2, this one reads 3)" in said
+    assert "make a new one with --save-lock" in said
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.attention import RecogniseAttention
+from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.ttg import TileGraph
 
 H, D = 3, 4
@@ -142,7 +142,7 @@ SPELLINGS = {
 def recognised(spelling: Spelling) -> tuple[Net, TileGraph]:
     net = Net(spelling.opset)
     graph = net.graph(spelling.build(net))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert trace.applied() == {"attention": 1} and not trace.misses()
     return net, graph
 
@@ -219,7 +219,7 @@ def test_keys_turned_as_matrices() -> None:
         net.input(name, 2, size, H * D)
     net.input = lambda name, *_, **__: name  # type: ignore[method-assign]
     graph = net.graph(Matrices().build(net))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert ops(graph) == ["FusedAttention"], trace.misses()
     assert_same(net, graph, feeds(net))
 
@@ -246,7 +246,7 @@ def test_sizes_computed_for_it_alone_go_with_it() -> None:
 
     net = Net()
     graph = net.graph(Sized().build(net))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert ops(graph) == ["FusedAttention"], trace.misses()
     assert_same(net, graph, feeds(net))
 
@@ -263,7 +263,7 @@ def test_sizes_shared_with_others_stay() -> None:
 
     net, sizes = Net(), list[str]()
     graph = net.graph(Shared().build(net), net("Neg", sizes[0]))
-    schedule_only(graph, RecogniseAttention())
+    schedule_only(graph, Attention())
     assert {"FusedAttention", "Concat", "Shape"} <= set(ops(graph))
     assert_same(net, graph, feeds(net))
 
@@ -272,7 +272,7 @@ def test_heads_others_read_unmerged_are_merged_outside() -> None:
     net = Net()
     y = PLAIN.build(net)
     graph = net.graph(y, net("Exp", "turned"))
-    schedule_only(graph, RecogniseAttention())
+    schedule_only(graph, Attention())
     region = only(graph, "FusedAttention")
     assert region.results == ("turned",) and region.params.layouts[3] == "split"
     assert ops(graph) == ["FusedAttention", "Reshape", "Exp"]
@@ -284,7 +284,7 @@ def test_heads_nobody_merges_stay_heads() -> None:
     PLAIN.build(net)
     del net.nodes[-2:]
     graph = net.graph(net.nodes[-1].output[0])
-    schedule_only(graph, RecogniseAttention())
+    schedule_only(graph, Attention())
     assert only(graph, "FusedAttention").params.layouts[3] == "heads"
     assert_same(net, graph, feeds(net))
 
@@ -360,7 +360,7 @@ def test_what_is_missed_says_why(name: str) -> None:
     spelling, reason = MISSES[name]
     net = Net(spelling.opset)
     graph = net.graph(spelling.build(net))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert reasons(trace, "attention") == {reason}
     assert "FusedAttention" not in ops(graph)
 
@@ -387,7 +387,7 @@ def test_a_guard_counts_for_scores_that_are_nan_or_infinite() -> None:
 def test_an_output_inside_is_a_reason() -> None:
     net = Net()
     graph = net.graph(PLAIN.build(net), "p")
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
+    assert reasons(schedule_only(graph, Attention()), "attention") == {
         "the result 'p' of Softmax is a graph output"
     }
 
@@ -396,7 +396,7 @@ def test_weights_read_elsewhere_are_a_reason() -> None:
     net = Net()
     y = PLAIN.build(net)
     graph = net.graph(y, net("Exp", "p"))
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
+    assert reasons(schedule_only(graph, Attention()), "attention") == {
         "the Softmax does not feed one product with v"
     }
 
@@ -404,7 +404,7 @@ def test_weights_read_elsewhere_are_a_reason() -> None:
 def test_a_plain_softmax_says_what_is_missing() -> None:
     net = Net()
     graph = net.graph(net("Softmax", net.input("x", 2, 3, 4, 4)))
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
+    assert reasons(schedule_only(graph, Attention()), "attention") == {
         "no product feeds the Softmax"
     }
 
@@ -418,4 +418,4 @@ def test_values_scaled_on_their_way_are_a_reason() -> None:
 
     net = Net()
     graph = net.graph(Scaled().build(net))
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {"v is scaled"}
+    assert reasons(schedule_only(graph, Attention()), "attention") == {"v is scaled"}

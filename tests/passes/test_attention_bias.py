@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, only, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.attention import RecogniseAttention
+from tracea_graph.passes.attention.attention import Attention
 
 H, D = 4, 4
 LOWEST = float(np.finfo(np.float32).min)
@@ -71,7 +71,7 @@ def test_a_bias_of_scores_is_the_mask(name: str) -> None:
     weights = net("Softmax", BIASES[name](net, net("Mul", scores, D**-0.5)), axis=-1)
     y = net("Transpose", net("MatMul", weights, v), perm=[0, 2, 1, 3])
     graph = loaded(net, net("Reshape", y, net.ints(0, 0, H * D)))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert trace.applied() == {"attention": 1}, trace.misses()
     assert only(graph, "FusedAttention").params.mask == "add"
     sizes = {"q": (2, H, 5, D), "k": (2, H, 7, D), "v": (2, H, 7, D), "bias": (1, H, 5, 7)}
@@ -93,7 +93,7 @@ def test_what_is_added_before_scaling_is_scaled_too(
     scores = net("Mul", scores, factors[1])
     scores = net(sign, scores, net("Mul", net.input("m", "batch", 1, 1, "seq"), 1e30))
     graph = net.graph(net("MatMul", net("Softmax", scores, axis=-1), v))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert trace.applied() == {"attention": 1}, trace.misses()
     feeds = {x: normal(2, 2, 5, 8, seed=i) for i, x in enumerate("qkvr")}
     masked = np.zeros((2, 1, 1, 5), np.float32)

@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, only, ops, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.attention import RecogniseAttention
+from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.ttg import TileGraph
 
 H, D = 2, 4
@@ -115,7 +115,7 @@ def recognised(
 ) -> tuple[Net, TileGraph]:
     net = Net(18)
     graph = loaded(net, attention(net, mask, past), *extra)
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert trace.applied() == {"attention": 1}, trace.misses()
     return net, graph
 
@@ -311,7 +311,7 @@ INTERFERING = {
 def test_masks_that_cannot_be_told_apart_are_a_reason(mask: Masking) -> None:
     net = Net(18)
     graph = loaded(net, attention(net, mask))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert reasons(trace, "attention") == {INTERFERING[mask]}
 
 
@@ -328,7 +328,7 @@ def test_an_order_needs_an_opset_whose_bodies_can_count(opset: int) -> None:
     scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
     p = net("Softmax", triangle(net, net("Div", scores, net.const(2.0))), axis=3)
     graph = loaded(net, net("MatMul", p, v))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     if opset < 11:
         assert reasons(trace, "attention") == {
             "its body compares positions with Range, which came with opset 11"

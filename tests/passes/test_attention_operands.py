@@ -13,8 +13,8 @@ from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 from onnx import helper
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.attention import RecogniseAttention
-from tracea_graph.passes.attention.nodes import LiftAttention
+from tracea_graph.passes.attention.attention import Attention
+from tracea_graph.passes.attention.nodes import AttentionOp
 from tracea_graph.ttg import TileGraph
 
 H, D, B, S = 4, 4, 2, 5
@@ -36,7 +36,7 @@ def to_heads(net: Net, x: str, heads: int = H) -> str:
 
 def recognised(net: Net, *outputs: str) -> TileGraph:
     graph = net.graph(*outputs)
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert trace.applied() == {"attention": 1}, trace.misses()
     return graph
 
@@ -190,7 +190,7 @@ def test_capped_scores() -> None:
 
 def lifted(net: Net, outputs: tuple[str, ...]) -> tuple[TileGraph, Any]:
     graph = net.graph(*outputs)
-    return graph, schedule_only(graph, LiftAttention())
+    return graph, schedule_only(graph, AttentionOp())
 
 
 FLAT = {"q_num_heads": H, "kv_num_heads": 2}
@@ -299,7 +299,7 @@ def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
 def test_multi_head_attention() -> None:
     inputs = ["q", "k", "v", "", "", "m"]
     graph = contributed("MultiHeadAttention", inputs, num_heads=H)
-    trace = schedule_only(graph, LiftAttention())
+    trace = schedule_only(graph, AttentionOp())
     assert trace.applied() == {"attention-op": 1}, trace.misses()
     region = only(graph, "FusedAttention")
     arrays = [normal(B, S, H * D, seed=i) for i in range(3)] + [normal(1, H, S, S, seed=3)]
@@ -345,7 +345,7 @@ def test_contributed_operators_not_modelled_say_why(
     op: str, inputs: list[str], reason: str
 ) -> None:
     graph = contributed(op, inputs, num_heads=H)
-    assert reasons(schedule_only(graph, LiftAttention()), "attention-op") == {reason}
+    assert reasons(schedule_only(graph, AttentionOp()), "attention-op") == {reason}
 
 
 @pytest.mark.parametrize("shape", [(H, 1, 1), (1, H, 1, 1)])
@@ -367,5 +367,5 @@ def test_a_factor_for_each_key_is_none_for_each_head() -> None:
     scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
     scores = net("Mul", scores, net.weight(H, 1, S))
     graph = net.graph(net("MatMul", net("Softmax", scores, axis=-1), v))
-    trace = schedule_only(graph, RecogniseAttention())
+    trace = schedule_only(graph, Attention())
     assert reasons(trace, "attention") == {"no product feeds the Softmax"}

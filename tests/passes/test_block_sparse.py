@@ -46,7 +46,7 @@ def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, Trace]:
 def test_the_result_is_the_same(k: int, n: int) -> None:
     made, graph = product(sparse(k, n, 0.7))
     trace = optimized(graph, every_phase())
-    assert trace.applied()["zero-blocks"] == 1
+    assert trace.applied()["block-sparse-gemm"] == 1
     (region,) = graph.regions()
     assert isinstance(region.params.layout, Blocks)
     assert_same(made, graph, {"x": normal(5, k)})
@@ -107,7 +107,7 @@ def test_projections_that_became_one_product_are_skipped_together() -> None:
     x = made.input("x", "rows", 64)
     parts = [made("MatMul", x, made.const(sparse(64, 32, 0.6 + i / 10))) for i in range(3)]
     graph = made.graph(*parts)
-    assert optimized(graph, every_phase()).applied()["zero-blocks"] == 1
+    assert optimized(graph, every_phase()).applied()["block-sparse-gemm"] == 1
     (region,) = graph.regions()
     assert region.params.parts == (32, 32, 32) and isinstance(region.params.layout, Blocks)
     assert_same(made, graph, {"x": normal(4, 64)})

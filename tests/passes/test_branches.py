@@ -95,7 +95,7 @@ REFUSED = {
 def test_other_sums_stay(reason: str) -> None:
     net, x = new()
     graph = net.graph(net("Add", *REFUSED[reason](net, x)))
-    assert reason in reasons(optimized(graph), "conv-branches")
+    assert reason in reasons(optimized(graph), "merge-parallel-convs")
     assert_same(net, graph, FEEDS)
 
 

@@ -66,7 +66,7 @@ FORMS: dict[str, tuple[Write, str, int]] = {
             n.weight(6, 1, 1),
         ), "rms-norm-over-channels", 0,
     ),
-    "turned": (turned, "turned-layer-norm", 0),
+    "turned": (turned, "transposed-layer-norm", 0),
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ MISSED: dict[str, tuple[Write, str, str]] = {
         "a mean is not over the channels alone",
     ),
     "turned elsewhere": (
-        lambda n, x: turned(n, x, (0, 3, 2, 1)), "turned-layer-norm",
+        lambda n, x: turned(n, x, (0, 3, 2, 1)), "transposed-layer-norm",
         "the result is not turned back",
     ),
 }  # fmt: skip

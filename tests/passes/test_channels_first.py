@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, schedule_only
 
-from tracea_graph.passes.convolution.channels_first import MeetTransposes, SinkTransposes
+from tracea_graph.passes.convolution.channels_first import CancelTransposes, SinkTransposes
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 Written = Callable[[Net, str, str], str]
@@ -59,7 +59,7 @@ def written(case: Written) -> tuple[Net, str]:
 def test_transposes_sink_to_the_end(name: str) -> None:
     net, y = written(CASES[name])
     graph = net.graph(y)
-    schedule_only(graph, SinkTransposes(), MeetTransposes())
+    schedule_only(graph, SinkTransposes(), CancelTransposes())
     assert ops(graph)[-1] == "Transpose"
     large = [r for r in graph.regions() if r.op == "Transpose" and r.operands[0] == "x"]
     assert not large
@@ -70,7 +70,7 @@ def test_transposes_sink_to_the_end(name: str) -> None:
 def test_and_meet_there(name: str) -> None:
     net, y = written(CASES[name])
     graph = net.graph(net("Exp", turned(net, y, last=False)))
-    schedule_only(graph, SinkTransposes(), MeetTransposes())
+    schedule_only(graph, SinkTransposes(), CancelTransposes())
     assert all(r.operands[0] not in ("x", y) for r in graph.regions() if r.op == "Transpose")
     assert_same(net, graph, {name: FEEDS[name] for name in net.inputs})
 

@@ -21,17 +21,17 @@ from onnx import numpy_helper
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.filters import LAYOUTS, Either
-from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16
-from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
+from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16
+from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.filters import PackFilters
-from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
+from tracea_graph.kernels.cpu.phases.winograd import ConvWinograd
 from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.rewrite import Proposal, RulePass
 from tracea_graph.target import BACKENDS
 
-LIFT = (RulePass(conv.CONV), RulePass(conv.PAD), batch_norm.AbsorbBatchNorm())
-FUSE = (conv.AbsorbConvEpilogue(), RulePass(batch_norm.BATCH_NORM))
+LIFT = (RulePass(conv.CONV), RulePass(conv.CONV_PAD), batch_norm.ConvBatchNorm())
+FUSE = (conv.ConvEpilogue(), RulePass(batch_norm.BATCH_NORM))
 FEEDS = {"x": normal(2, 16, 9, 7)}
 
 
@@ -315,7 +315,7 @@ def test_winograd_only_where_it_is_exact_mathematics() -> None:
     )  # fmt: skip
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
-    schedule_only(graph, TransformFilters())
+    schedule_only(graph, ConvWinograd())
     layouts = [r.params.layout.name for r in graph.regions()]
     assert [name.startswith("winograd") for name in layouts] == [True, False, False, False]
     assert_same(net, graph, FEEDS, 3e-5)
@@ -326,7 +326,7 @@ def test_transformed_filters_are_not_stored() -> None:
     graph = net.graph(convolve(net, x, 32, 16))
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
-    schedule_only(graph, TransformFilters())
+    schedule_only(graph, ConvWinograd())
     assembly = assemble(graph, BACKENDS[0])
     stored = {v: w.nbytes for v, w in assembly.weights().items()}
     assert stored == {"w0_blocked": 32 * 16 * 9 * 4, "w1": 32 * 4}
@@ -340,7 +340,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     graph = net.graph(net("Relu", convolve(net, x, 32, 16)))
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
-    schedule_only(graph, TransformFilters())
+    schedule_only(graph, ConvWinograd())
     schedule_only(graph, *FUSE)
     (region,) = graph.regions()
     assert isinstance(region.params.layout, Either) and region.params.epilogue
@@ -352,9 +352,9 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
 @pytest.mark.parametrize(
     ("rule", "direct", "transforms"),
     [
-        (TransformFilters(), "blocked", ["winograd2", "winograd4"]),
-        (ConvInBf16(), "pairs", ["winograd2_pairs"]),
-        (ConvInInt16(), "int16", ["winograd2_int16"]),
+        (ConvWinograd(), "blocked", ["winograd2", "winograd4"]),
+        (ConvBf16(), "pairs", ["winograd2_pairs"]),
+        (ConvInt16(), "int16", ["winograd2_int16"]),
     ],
     ids=["float32", "bf16", "int16"],
 )
@@ -470,7 +470,7 @@ def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
     y = net("GlobalAveragePool", x)
     rest = {"Flatten": (), "Reshape": (net.ints(0, -1),), "Squeeze": (net.ints(2, 3),)}[op]
     graph = net.graph(net(op, y, *rest))
-    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.FLATTEN))
+    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.POOL_FLATTEN))
     assert ops(graph) == ["FusedPool"]
     assert_same(net, graph, FEEDS)
 
@@ -481,7 +481,7 @@ def test_lines_pooled_as_images_of_one_line_stay_lines(axis: int, op: str) -> No
     x = net.input("x", "n", 20, "t")
     pooled = net("ReduceMean", net("Unsqueeze", x, net.ints(axis)), axes=[-1, -2], keepdims=1)
     graph = net.graph(net(op, pooled, net.ints(-2) if op == "Squeeze" else net.ints(0, 20, 1)))
-    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.UNSQUEEZE))
+    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.POOL_UNSQUEEZE))
     assert ops(graph) == ["FusedPool"]
     assert_same(net, graph, {"x": normal(3, 20, 13)})
 
@@ -495,7 +495,7 @@ def test_an_image_that_is_read_elsewhere_or_batches_of_images_keep_their_unsquee
     image = net("Unsqueeze", x, net.ints(2 if what == "image" else 1))
     y = net("Squeeze", net("GlobalAveragePool", image), net.ints(2))
     graph = net.graph(y, net("Relu", image)) if what == "image" else net.graph(y)
-    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.UNSQUEEZE))
+    schedule_only(graph, RulePass(pool.POOL), RulePass(pool.POOL_UNSQUEEZE))
     assert "Unsqueeze" in ops(graph)
 
 

@@ -76,12 +76,12 @@ def test_filters_are_rounded_once() -> None:
 def test_channels_that_are_no_pairs_are_a_miss() -> None:
     region, trace = planned(net(19, 24), "bf16")
     assert isinstance(region.params, ConvParams) and region.params.layout.name == "int16"
-    assert ("bf16-conv", "19 channels are no pairs") in trace.misses()
+    assert ("conv-bf16", "19 channels are no pairs") in trace.misses()
 
 
 def test_an_old_opset_is_a_miss() -> None:
     _, trace = planned(net(20, 24, opset=11), "bf16")
-    assert ("bf16-conv", "opset 11 has no bf16; 13 is the first") in trace.misses()
+    assert ("conv-bf16", "opset 11 has no bf16; 13 is the first") in trace.misses()
 
 
 def test_a_trunk_stores_bf16_between_its_steps() -> None:
@@ -120,7 +120,7 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     graph = net.graph(conv(conv(deep, 32, 32), 16, 32, kernel=3, strides=[2, 2]))
     limits = SchedulerLimits(min_gain_us=float("-inf"))
     ways = every_phase(precision="bf16", tiles=tiles)
-    schedule(graph, [p for p in ways if p.name != "winograd"], lambda g, r: 1.0, limits)
+    schedule(graph, [p for p in ways if p.name != "conv-winograd"], lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     assert isinstance(region.params, RegionParams)
     layouts = [

@@ -65,7 +65,7 @@ def test_dense_ones_between_blocks_do(shape: tuple[int, ...], layout: str) -> No
 
 def test_opsets_without_bf16_are_a_miss() -> None:
     _, trace = planned(net(20, 24, opset=11))
-    assert ("bf16x2-conv", "opset 11 has no bf16; 13 is the first") in trace.misses()
+    assert ("conv-bf16x2", "opset 11 has no bf16; 13 is the first") in trace.misses()
 
 
 INTEGERS, EXACT = ("int16", "winograd2_int16"), ("blocked", "winograd2", "winograd4")
@@ -74,12 +74,12 @@ INTEGERS, EXACT = ("int16", "winograd2_int16"), ("blocked", "winograd2", "winogr
 @pytest.mark.parametrize(
     ("kernel", "tiles", "without", "layouts"),
     [
-        (1, True, ["bf16-conv"], ("split",)),
-        (3, True, ["bf16-conv"], INTEGERS),
-        (3, True, ["bf16-conv", "int16-conv"], ("split",)),
-        (3, True, ["bf16-conv", "int16-conv", "bf16x2-conv"], EXACT),
-        (1, False, ["bf16-conv"], INTEGERS),
-        (1, False, ["bf16-conv", "int16-conv"], EXACT),
+        (1, True, ["conv-bf16"], ("split",)),
+        (3, True, ["conv-bf16"], INTEGERS),
+        (3, True, ["conv-bf16", "conv-int16"], ("split",)),
+        (3, True, ["conv-bf16", "conv-int16", "conv-bf16x2"], EXACT),
+        (1, False, ["conv-bf16"], INTEGERS),
+        (1, False, ["conv-bf16", "conv-int16"], EXACT),
     ],
 )
 def test_what_bf16_is_too_coarse_for(

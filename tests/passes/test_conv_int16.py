@@ -67,19 +67,19 @@ def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Seque
 
 def test_many_taps_are_a_miss() -> None:
     _, trace = planned(net(20, 24, 7))
-    assert ("int16-conv", "sums of 49 taps leave too little of 32 bits") in trace.misses()
+    assert ("conv-int16", "sums of 49 taps leave too little of 32 bits") in trace.misses()
 
 
 def test_what_bf16_is_too_coarse_for_goes_to_integers() -> None:
-    region, _ = planned(net(20, 24), "bf16", ["bf16-conv"])
+    region, _ = planned(net(20, 24), "bf16", ["conv-bf16"])
     assert isinstance(region.params, ConvParams) and region.params.layout.name == "int16"
-    region, _ = planned(net(20, 24), "bf16", ["bf16-conv", "int16-conv"])
+    region, _ = planned(net(20, 24), "bf16", ["conv-bf16", "conv-int16"])
     assert isinstance(region.params, ConvParams) and region.params.layout.name == "blocked"
 
 
 def test_the_last_relief_is_without_any_rounding() -> None:
     assert set(PRECISION_FALLBACKS[-1]) == set(LOWERING)
-    assert FALLBACK["int16-conv"] == "bf16-conv"
+    assert FALLBACK["conv-int16"] == "conv-bf16"
 
 
 def test_a_value_is_rounded_once_for_all_its_readers() -> None:

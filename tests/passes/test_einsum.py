@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes.spelling.spelling import SpellOut
+from tracea_graph.passes.spelling.spelling import Decompose
 
 SIZES = {"b": 2, "h": 3, "i": 5, "j": 7, "k": 4, "n": 6, "d": 8}
 
@@ -36,7 +36,7 @@ def test_it_is_spelled_and_right(equation: str, constant: str) -> None:
             names.append(net.input(name, *shape(labels)))
             feeds[name] = normal(*shape(labels), seed=len(names))
     graph = net.graph(net("Einsum", *names, equation=equation))
-    schedule_only(graph, SpellOut())
+    schedule_only(graph, Decompose())
     assert "Einsum" not in ops(graph)
     assert_same(net, graph, feeds)
 
@@ -82,8 +82,8 @@ def test_others_stay(equation: str, shapes: list[tuple[int, ...]], reason: str) 
     net = Net()
     names = [net.input(f"x{i}", *s) for i, s in enumerate(shapes)]
     graph = net.graph(net("Einsum", *names, equation=equation))
-    trace = schedule_only(graph, SpellOut())
+    trace = schedule_only(graph, Decompose())
     assert ops(graph) == ["Einsum"]
-    assert reasons(trace, "spell-out") == {reason}
+    assert reasons(trace, "decompose") == {reason}
     feeds = {f"x{i}": np.asarray(normal(*s, seed=i)) for i, s in enumerate(shapes)}
     assert_same(net, graph, feeds)

@@ -15,7 +15,7 @@ from tracea_graph.ops.spaces import COSTS
 from tracea_graph.passes.movement.selection import BY_ELEMENT
 from tracea_graph.passes.pointwise import elementary, elementwise
 
-LIFT = elementwise.LiftElementwise()
+LIFT = elementwise.ElementwiseOp()
 Write = Callable[[Net, str], str]
 
 SPELLED: dict[str, tuple[Write, str]] = {

@@ -22,28 +22,28 @@ def test_elementwise_operators_merge_into_one_pass() -> None:
     y = net("Mul", net("Exp", net("Neg", x)), net.input("r", "batch", "seq", 24))
     graph = net.graph(y)
     trace = optimized(graph)
-    assert ops(graph) == ["FusedElementwise"] and trace.applied() == {"elementwise-merge": 2}
+    assert ops(graph) == ["FusedElementwise"] and trace.applied() == {"vertical-fusion": 2}
     assert only(graph, "FusedElementwise").params.chain.text == (
         "full,full|neg(0);exp(2);mul(3,1)|4"
     )
     assert_same(net, graph, FEEDS | {"r": normal(2, 5, 24, seed=2)})
 
 
-MERGE = (elementwise.MergeElementwise(),)
+MERGE = (elementwise.VerticalFusion(),)
 
 
 def test_other_readers_keep_elementwise_operators_apart() -> None:
     net, x = new()
     e = net("Exp", x, name="e")
     trace = schedule_only(net.graph(net("Neg", e), e), *MERGE)
-    assert reasons(trace, "elementwise-merge") == {"'e' has other readers"}
+    assert reasons(trace, "vertical-fusion") == {"'e' has other readers"}
 
 
 def test_a_broadcast_value_keeps_elementwise_operators_apart() -> None:
     net, x = new()
     e = net("Exp", net.input("r", "seq", 24), name="e")
     graph = net.graph(net("Add", x, e))
-    assert reasons(schedule_only(graph, *MERGE), "elementwise-merge") == {"'e' is broadcast"}
+    assert reasons(schedule_only(graph, *MERGE), "vertical-fusion") == {"'e' is broadcast"}
 
 
 def test_eight_operands_are_the_most() -> None:
@@ -53,7 +53,7 @@ def test_eight_operands_are_the_most() -> None:
         y = net("Add", y, net.input(f"r{i}", "batch", "seq", 24))
     graph = net.graph(y)
     trace = optimized(graph)
-    assert "the chain would have too many operands" in reasons(trace, "elementwise-merge")
+    assert "the chain would have too many operands" in reasons(trace, "vertical-fusion")
     feeds = FEEDS | {f"r{i}": normal(2, 5, 24, seed=i) for i in range(9)}
     assert_same(net, graph, feeds)
 
@@ -62,7 +62,7 @@ def test_eight_operands_are_the_most() -> None:
 def test_elementwise_regions_have_six_axes_at_most(rank: int) -> None:
     net = Net()
     graph = net.graph(net("Relu", net.input("x", *range(1, rank + 1))))
-    schedule_only(graph, elementwise.LiftElementwise())
+    schedule_only(graph, elementwise.ElementwiseOp())
     assert ops(graph) == (["FusedElementwise"] if rank == 6 else ["Relu"])
 
 
@@ -85,5 +85,5 @@ def test_recognition_comes_before_fusion() -> None:
     net, x = new()
     y = net("MatMul", x, net.weight(24, 20))
     graph = net.graph(net("Mul", y, net("Sigmoid", y)))
-    trace = schedule_only(graph, *map(RulePass, recognise.RULES), gemm.LiftGemm())
+    trace = schedule_only(graph, *map(RulePass, recognise.RULES), gemm.Gemm())
     assert trace.applied()["silu"] == 1

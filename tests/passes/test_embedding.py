@@ -13,7 +13,7 @@ from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.passes.movement import embedding
 from tracea_graph.rewrite import RulePass
 
-LIFT, SUM = RulePass(embedding.EMBEDDING), RulePass(embedding.SUM)
+LIFT, SUM = RulePass(embedding.EMBEDDING), RulePass(embedding.EMBEDDING_SUM)
 IDS = {"i": np.array([[3, 5, 1], [0, 8, -1]]), "j": np.array([[0, 1, 1], [1, 0, 0]])}
 
 

@@ -53,7 +53,7 @@ def test_a_product_becomes_two(turned: bool) -> None:
     y = net("Gemm", x, stored, net.weight(400), transB=int(turned))
     graph = net.graph(net("Relu", y))
     trace = optimized(graph, limits=APART)
-    assert trace.applied()["exact-rank"] == 1
+    assert trace.applied()["low-rank-exact"] == 1
     first, second = graph.regions()
     assert (first.params.n, second.params.k, second.params.n) == (32, 32, 400)
     assert second.params.epilogue is not None

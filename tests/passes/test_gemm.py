@@ -38,7 +38,7 @@ def test_matmul_of_any_rank(dims: tuple[Any, ...], n: int) -> None:
     net = Net()
     x = net.input("x", *dims, 24)
     graph = net.graph(net("MatMul", x, net.weight(24, n)))
-    schedule_only(graph, gemm.LiftGemm())
+    schedule_only(graph, gemm.Gemm())
     region = only(graph, "FusedGemm")
     assert (region.params.k, region.params.n, region.params.layout) == (24, n, KN)
     assert graph.weights[region.operands[1]].shape == (24, n)
@@ -54,7 +54,7 @@ def test_gemm_transposed_and_scaled(trans_b: int, alpha: float, c: str) -> None:
     weight = net.weight(N, 24) if trans_b else net.weight(24, N)
     operands = (x, weight, net.weight(N)) if c else (x, weight)
     graph = net.graph(net("Gemm", *operands, transB=trans_b, alpha=alpha))
-    schedule_only(graph, gemm.LiftGemm())
+    schedule_only(graph, gemm.Gemm())
     assert only(graph, "FusedGemm").params.bias == bool(c)
     assert_same(net, graph, {"x": normal(7, 24)})
 
@@ -64,7 +64,7 @@ def test_two_scales_of_one_matrix_are_two_weights() -> None:
     x, weight = net.input("x", "m", 24), net.weight(24, N)
     parts = [net("Gemm", x, weight, alpha=a) for a in (0.1234567, 0.1234568, 1.0)]
     graph = net.graph(*parts)
-    schedule_only(graph, gemm.LiftGemm())
+    schedule_only(graph, gemm.Gemm())
     assert len({r.operands[1] for r in graph.regions()}) == 3
     assert_same(net, graph, {"x": normal(7, 24)}, 1e-6)
 
@@ -73,7 +73,7 @@ def test_one_matrix_read_twice_is_stored_once() -> None:
     net, x = new()
     weight = net.weight(24, 24)
     graph = net.graph(net("MatMul", net("MatMul", x, weight), weight))
-    schedule_only(graph, gemm.LiftGemm())
+    schedule_only(graph, gemm.Gemm())
     assert len({r.operands[1] for r in graph.regions()}) == 1
     assert_same(net, graph, FEEDS)
 
@@ -95,7 +95,7 @@ def test_without_prepacking_every_matrix_stays() -> None:
     net, x = new()
     weight = net.weight(24, N)
     graph = net.graph(net("MatMul", x, weight))
-    schedule_only(graph, gemm.LiftGemm(plain=True))
+    schedule_only(graph, gemm.Gemm(plain=True))
     region = only(graph, "FusedGemm")
     assert region.params.layout.name == "kn" and region.operands[1] == weight
     assert_same(net, graph, FEEDS)
@@ -119,7 +119,7 @@ def doubles(net: Net) -> str:
 def test_products_we_do_not_run(make: Callable[[Net], str], reason: str) -> None:
     net = Net()
     graph = net.graph(make(net))
-    trace = schedule_only(graph, gemm.LiftGemm())
+    trace = schedule_only(graph, gemm.Gemm())
     assert reasons(trace, "gemm") == {reason}
     assert "FusedGemm" not in ops(graph)
 
@@ -135,7 +135,7 @@ def test_gemm_with_any_c(shape: tuple[int, ...], beta: float, alpha: float, plai
     net = Net()
     x, c = net.input("x", 7, 24), net.const(normal(*shape, seed=9))
     graph = net.graph(net("Gemm", x, net.weight(24, N), c, alpha=alpha, beta=beta))
-    schedule_only(graph, gemm.LiftGemm(plain))
+    schedule_only(graph, gemm.Gemm(plain))
     params = only(graph, "FusedGemm").params
     assert params.bias == (shape == (N,) and beta == 1.0 and (alpha == 1.0 or not plain))
     assert_same(net, graph, {"x": normal(7, 24)})
@@ -145,7 +145,7 @@ def test_a_row_alone_and_a_matrix_with_leading_ones() -> None:
     net = Net()
     x, y = net.input("x", 24), net.input("y", "batch", "seq", 24)
     graph = net.graph(net("MatMul", x, net.weight(24, N)), net("MatMul", y, net.weight(1, 24, N)))
-    schedule_only(graph, gemm.LiftGemm())
+    schedule_only(graph, gemm.Gemm())
     assert ops(graph) == ["FusedGemm", "FusedGemm"]
     assert_same(net, graph, {"x": normal(24), "y": normal(2, 5, 24)})
 
@@ -158,7 +158,7 @@ def test_a_bias_on_either_side(first: bool) -> None:
     net, x = new()
     y, bias = linear(net, x, bias=False), net.weight(N)
     graph = net.graph(net("Add", *((bias, y) if first else (y, bias))))
-    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(gemm.BIAS))
+    trace = schedule_only(graph, gemm.Gemm(), RulePass(gemm.GEMM_BIAS))
     assert trace.applied() == {"gemm": 1, "gemm-bias": 1}
     region = only(graph, "FusedGemm")
     assert region.params.bias and region.operands[2] == bias
@@ -168,7 +168,7 @@ def test_a_bias_on_either_side(first: bool) -> None:
 def test_a_bias_that_is_an_input_is_a_bias() -> None:
     net, x = new()
     graph = net.graph(net("Add", linear(net, x, bias=False), net.input("b", N)))
-    schedule_only(graph, gemm.LiftGemm(), RulePass(gemm.BIAS))
+    schedule_only(graph, gemm.Gemm(), RulePass(gemm.GEMM_BIAS))
     assert only(graph, "FusedGemm").operands[2] == "b"
     assert_same(net, graph, FEEDS | {"b": normal(N, seed=4)})
 
@@ -186,7 +186,7 @@ def test_a_product_with_other_readers_keeps_its_bias_outside() -> None:
     net, x = new()
     y = linear(net, x, bias=False)
     graph = net.graph(net("Add", y, net.weight(N)), net("Exp", y))
-    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(gemm.BIAS))
+    trace = schedule_only(graph, gemm.Gemm(), RulePass(gemm.GEMM_BIAS))
     assert reasons(trace, "gemm-bias") == {f"the result {y!r} of FusedGemm has other readers"}
     assert_same(net, graph, FEEDS)
 
@@ -405,8 +405,8 @@ def test_a_flattened_product_that_others_read_stays() -> None:
     net, x = new()
     flat, y = flattened(net, x)
     graph = net.graph(net("Tanh", flat), y)
-    trace = schedule_only(graph, gemm.LiftGemm(), gemm.AbsorbFlattening())
-    assert any("has other readers" in r for r in reasons(trace, "gemm-flattening"))
+    trace = schedule_only(graph, gemm.Gemm(), gemm.GemmReshape())
+    assert any("has other readers" in r for r in reasons(trace, "gemm-reshape"))
 
 
 def test_a_product_that_is_an_output_beside_what_is_cast_of_it() -> None:

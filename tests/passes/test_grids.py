@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.grid import GridParams
-from tracea_graph.passes.movement.grids import LiftGrid
+from tracea_graph.passes.movement.grids import Iota
 
 FEEDS = {"x": normal(2, 3, 5, 7)}
 
@@ -45,7 +45,7 @@ def meshed(net: Net, rows: str, columns: str) -> tuple[str, str]:
 def lifted(net: Net, *values: str) -> list[Any]:
     """What is left, after all of it is checked: everything is a grid."""
     graph = loaded(net, *values)
-    schedule_only(graph, LiftGrid())
+    schedule_only(graph, Iota())
     graph.prune()
     assert_same(net, graph, FEEDS)
     assert set(ops(graph)) == {"FusedGrid"}, ops(graph)
@@ -101,7 +101,7 @@ def test_sizes_of_integers_and_of_several_values() -> None:
     ids, x = net.ids("ids", "batch", "tokens"), net.input("x", "n", 4)
     rows, columns = counted(net, ids, 1, floats=False), counted(net, x, 0)
     graph = loaded(net, meshed(net, rows, columns)[0])
-    schedule_only(graph, LiftGrid())
+    schedule_only(graph, Iota())
     graph.prune()
     assert ops(graph) == ["FusedGrid"] and set(only(graph, "FusedGrid").operands) == {"ids", "x"}
     assert_same(net, graph, {"ids": np.ones((2, 6), np.int64), "x": normal(5, 4)})
@@ -136,7 +136,7 @@ def test_what_is_not_exact_or_not_linear_stays(write: Any) -> None:
     net, x = new()
     value = write(net, x)
     graph = loaded(net, value)
-    schedule_only(graph, LiftGrid())
+    schedule_only(graph, Iota())
     assert graph.producer(value).op != "FusedGrid"
     assert_same(net, graph, FEEDS)
 
@@ -144,11 +144,11 @@ def test_what_is_not_exact_or_not_linear_stays(write: Any) -> None:
 def test_constants_and_older_operators_stay() -> None:
     net = Net(9)
     graph = loaded(net, net("ConstantOfShape", net("Shape", net.input("x", "n"))))
-    schedule_only(graph, LiftGrid())
+    schedule_only(graph, Iota())
     assert "FusedGrid" not in ops(graph)
     net = Net()
     graph = loaded(net, net("ConstantOfShape", net.ints(2, 3)))
-    schedule_only(graph, LiftGrid())
+    schedule_only(graph, Iota())
     assert ops(graph) == ["ConstantOfShape"]
 
 

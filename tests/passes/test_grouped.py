@@ -22,7 +22,7 @@ from graphs import (
 
 from tracea_graph import load
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.nodes import LiftAttention
+from tracea_graph.passes.attention.nodes import AttentionOp
 from tracea_graph.ttg import TileGraph
 
 H, G, D, LONGEST = 4, 2, 32, 64
@@ -80,7 +80,7 @@ def feeds(net: Net, lengths: tuple[int, ...], total: int, rows: int, held: int) 
 
 def lifted(net: Net, results: tuple[str, ...]) -> TileGraph:
     graph = net.graph(*results)
-    trace = schedule_only(graph, LiftAttention())
+    trace = schedule_only(graph, AttentionOp())
     assert trace.applied() == {"attention-op": 1}, trace.misses()
     graph.check()
     return graph
@@ -221,7 +221,7 @@ def test_a_decoder_computes_places_once_and_is_one_program(
 def test_what_is_not_modelled_says_why(attrs: dict[str, Any], reason: str) -> None:
     net = Net()
     graph = net.graph(*grouped(net, **attrs))
-    trace = schedule_only(graph, LiftAttention())
+    trace = schedule_only(graph, AttentionOp())
     assert reasons(trace, "attention-op") == ({reason} if reason else set())
 
 
@@ -239,4 +239,4 @@ def test_operands_that_are_not_modelled_say_why(operand: int, reason: str) -> No
     node = net.nodes[0]
     node.input.extend([""] * (operand - len(node.input)) + [net.input("more", H)])
     graph = net.graph(*node.output)
-    assert reasons(schedule_only(graph, LiftAttention()), "attention-op") == {reason}
+    assert reasons(schedule_only(graph, AttentionOp()), "attention-op") == {reason}

@@ -19,7 +19,7 @@ from graphs import (
 )
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.movement.hoisting import SelectFirst
+from tracea_graph.passes.movement.hoisting import HoistSlice
 from tracea_graph.ttg import TileGraph
 
 Write = Callable[[Net, str], str]
@@ -120,7 +120,7 @@ def test_only_what_is_selected_is_computed(case: str, pick: str) -> None:
     net = Net()
     graph = net.graph(selected(net, case, pick))
     whole = {op: rows_of(graph, op) for op in CASES[case][1]}
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     for op, before in whole.items():
         after = rows_of(graph, op)
         assert after and (not after & before or op == "MatMul"), f"{op} computes all rows"
@@ -132,7 +132,7 @@ def test_only_what_is_selected_is_computed(case: str, pick: str) -> None:
 def test_queries_are_selected_and_keys_are_not() -> None:
     net = Net()
     graph = net.graph(selected(net, "attention", "the last"))
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     shapes = rows_of(graph, "MatMul")
     assert shapes == {(2, 1, 16), (2, 5, 16), (2, 2, 1, 5), (2, 2, 1, 8)}
     assert rows_of(graph, "Softmax") == {(2, 2, 1, 5)}
@@ -161,7 +161,7 @@ def test_one_result_of_a_split_is_selected_before_it() -> None:
     q, k, v = net.many("Split", 3, product, net.ints(16, 16, 16), axis=2)
     y = net("Gather", net("Relu", k), LAST, axis=1)
     graph = net.graph(y, net("Add", q, v))
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     assert rows_of(graph, "Relu") == {(2, 1, 16)} and "Slice" in ops(graph)
     assert all(u.region.op != "Relu" for u in graph.uses(k))
     assert_same(net, graph, X)
@@ -174,7 +174,7 @@ def test_two_equal_selections_are_one_and_keep_their_names() -> None:
         net("Gather", y, LAST, axis=1), net("Gather", y, LAST, axis=1),
         net("Gather", y, np.array([-1], np.int64), axis=1),
     )  # fmt: skip
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     assert rows_of(graph, "MatMul") == {(2, 1, 24)} and ops(graph).count("Gather") == 1
     assert_same(net, graph, X)
 
@@ -200,8 +200,8 @@ def test_rows_somebody_reads_are_computed(name: str) -> None:
     net = Net()
     write, reason = REFUSED[name]
     graph = net.graph(*write(net, net.input("x", 2, 5, 16)))
-    trace = schedule_only(graph, SelectFirst())
-    assert any(reason in said for said in reasons(trace, SelectFirst.name))
+    trace = schedule_only(graph, HoistSlice())
+    assert any(reason in said for said in reasons(trace, HoistSlice.name))
     assert rows_of(graph, "Relu") == {(2, 5, 16)}
 
 
@@ -222,7 +222,7 @@ def test_rows_that_depend_on_each_other_stay(name: str) -> None:
     y = MIXED[name](net, net.input("x", 2, 5, 16))
     graph = net.graph(net("Gather", y, np.array([0], np.int64), axis=1))
     before = ops(graph)
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     assert ops(graph) == before
 
 
@@ -231,7 +231,7 @@ def test_most_of_what_there_is_is_no_selection(pick: tuple[int, int]) -> None:
     net = Net()
     graph = net.graph(sliced(net, net("Relu", net.input("x", 2, 5, 16)), *pick))
     before = ops(graph)
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     assert ops(graph) == before
 
 
@@ -239,7 +239,7 @@ def test_columns_of_a_product_stay() -> None:
     net = Net()
     y = net("MatMul", net.input("x", 2, 5, 16), net.weight(16, 24))
     graph = net.graph(sliced(net, y, 0, 4, axis=2))
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     assert rows_of(graph, "MatMul") == {(2, 5, 24)}
 
 
@@ -247,6 +247,6 @@ def test_integers_move_too() -> None:
     net = Net()
     y = net("Cast", net("Relu", net.input("x", 2, 5, 16)), to=DType.I64.onnx)
     graph = net.graph(net("Gather", y, LAST, axis=1))
-    schedule_only(graph, SelectFirst())
+    schedule_only(graph, HoistSlice())
     assert rows_of(graph, "Cast") == {(2, 1, 16)}
     assert_same(net, graph, X)

@@ -11,7 +11,7 @@ from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import KN, NK, Plain
-from tracea_graph.passes.products.gemm import LiftGemm
+from tracea_graph.passes.products.gemm import Gemm
 from tracea_graph.passes.regions import fused
 
 LAYOUTS = [KN, NK]
@@ -23,7 +23,7 @@ def test_a_matrix_is_packed_into_panels(trans_b: int, n: int) -> None:
     net = Net()
     weight = net.weight(n, 24) if trans_b else net.weight(24, n)
     graph = net.graph(net("Gemm", net.input("x", "m", 24), weight, transB=trans_b))
-    schedule_only(graph, LiftGemm())
+    schedule_only(graph, Gemm())
     assert only(graph, "FusedGemm").params.layout == (NK if trans_b else KN)
     schedule_only(graph, PackMatrices())
     region = only(graph, "FusedGemm")
@@ -38,7 +38,7 @@ def test_a_matrix_others_need_is_packed_beside_where_that_is_smaller(twice: bool
     table = net.weight(1024, 24)
     x = net("Gather", table, net.ids("i", "batch", "seq"), axis=0)
     graph = net.graph(x, net("Gemm", net.input("z", 3, 24), table, transB=1))
-    schedule_only(graph, LiftGemm())
+    schedule_only(graph, Gemm())
     schedule_only(graph, PackMatrices(twice))
     assert only(graph, "FusedGemm").params.layout.name == ("panels" if twice else "nk")
     assert_same(net, graph, {"i": np.array([[3, 5, 1]]), "z": normal(3, 24)})

@@ -28,7 +28,7 @@ def feed(net: Net) -> dict[str, Any]:
 
 def lift(net: Net, *outputs: str) -> Any:
     graph = net.graph(*outputs)
-    schedule_only(graph, gemm.LiftGemm(), RulePass(matmul.MATMUL))
+    schedule_only(graph, gemm.Gemm(), RulePass(matmul.MATMUL))
     return graph
 
 
@@ -142,7 +142,7 @@ def test_reasons() -> None:
     quantized = net("DequantizeLinear", codes, 0.5)
     third = net("MatMul", net.input("e", "p", 3), quantized)
     graph = net.graph(net("MatMul", *wide), open_sizes, third)
-    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(matmul.MATMUL))
+    trace = schedule_only(graph, gemm.Gemm(), RulePass(matmul.MATMUL))
     assert reasons(trace, "matmul") == {
         "the operands are not float32",
         f"{quantized!r} is quantized: integers serve it better",
@@ -158,6 +158,6 @@ def test_a_matrix_stored_in_fewer_bytes_stays() -> None:
     graph.weights[wide] = Weight(
         wide, DType.F32, (200, 200), lambda: net.weights[half].astype(np.float32)
     )
-    trace = schedule_only(graph, gemm.LiftGemm(), RulePass(matmul.MATMUL))
+    trace = schedule_only(graph, gemm.Gemm(), RulePass(matmul.MATMUL))
     assert reasons(trace, "gemm") == {f"{half!r} holds the matrix in fewer bytes"}
     assert ops(graph) == ["Cast", "MatMul"]

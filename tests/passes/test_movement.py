@@ -12,8 +12,8 @@ from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reaso
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.movement.movement import AbsorbView, LiftMove
-from tracea_graph.passes.pointwise.elementwise import LiftElementwise
+from tracea_graph.passes.movement.movement import FuseView, StridedCopy
+from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import Region, TileGraph
 
@@ -180,14 +180,14 @@ def test_a_costly_broadcast_value_is_computed_once() -> None:
     e = net("Exp", net.input("r", "seq", 1), name="e")
     graph, trace = check(net, net("Mul", x, e), feeds=FEEDS | {"r": normal(5, 1, seed=4)})
     assert ops(graph) == ["FusedElementwise"] * 2
-    assert "'e' is broadcast" in reasons(trace, "absorb-view")
+    assert "'e' is broadcast" in reasons(trace, "fuse-view")
 
 
 def test_a_costly_value_with_other_readers_is_computed_once() -> None:
     net, x = new()
     e = net("Exp", x, name="e")
     graph, trace = check(net, net("Transpose", e, perm=[0, 2, 1]), net("Neg", e))
-    assert "'e' has other readers" in reasons(trace, "absorb-view")
+    assert "'e' has other readers" in reasons(trace, "fuse-view")
     assert ops(graph) == ["FusedElementwise"] * 2
     assert len(only_producer(graph, "e").results) == 2
 
@@ -229,19 +229,19 @@ def test_products_read_transposed_operands_themselves() -> None:
     net, x = new()
     k = net("Transpose", net.input("y", "batch", "seq", 24), perm=[0, 2, 1])
     graph = net.graph(net("MatMul", x, k))
-    trace = schedule_only(graph, LiftMove())
+    trace = schedule_only(graph, StridedCopy())
     assert ops(graph) == ["Transpose", "MatMul"]
-    assert reasons(trace, "movement") == {"ONNX Runtime's product reads it transposed"}
+    assert reasons(trace, "strided-copy") == {"ONNX Runtime's product reads it transposed"}
 
 
 def test_products_read_transposed_operands_behind_a_scale() -> None:
     net, x = new()
     k = net("Transpose", net.input("y", "batch", "seq", 24), perm=[0, 2, 1])
     graph = net.graph(net("MatMul", x, net("Mul", k, 0.5)))
-    schedule_only(graph, LiftElementwise())
-    trace = schedule_only(graph, LiftMove(), AbsorbView())
+    schedule_only(graph, ElementwiseOp())
+    trace = schedule_only(graph, StridedCopy(), FuseView())
     assert ops(graph) == ["Transpose", "FusedElementwise", "MatMul"]
-    assert reasons(trace, "absorb-view") == {"ONNX Runtime's product reads it transposed"}
+    assert reasons(trace, "fuse-view") == {"ONNX Runtime's product reads it transposed"}
 
 
 # ---- concatenations ------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_work_on_a_concatenation_is_done_part_by_part() -> None:
     net, x = new()
     both = net("Concat", net("Relu", x), cut(net, x, 0, 8), axis=-1)
     graph, trace = check(net, net("Mul", net("Tanh", both), net.weight(32)))
-    assert ops(graph) == ["FusedConcat"] and trace.applied()["concat-push"] == 1
+    assert ops(graph) == ["FusedConcat"] and trace.applied()["sink-concat"] == 1
 
 
 def test_a_concatenation_others_read_is_made_once() -> None:
@@ -348,7 +348,7 @@ def test_parts_of_an_unknown_size_are_not_pushed_through() -> None:
     graph.specs |= {both: total, "y": total}
     trace = optimized(graph)
     assert ops(graph) == ["FusedConcat", "FusedElementwise"]
-    assert "a part's size is not known" in reasons(trace, "concat-push")
+    assert "a part's size is not known" in reasons(trace, "sink-concat")
 
 
 def test_at_most_sixteen_parts() -> None:

@@ -10,8 +10,8 @@ import pytest
 from graphs import Net, schedule_only
 
 from tracea_graph import load
-from tracea_graph.passes.movement.hoisting import SelectFirst
-from tracea_graph.passes.movement.picking import PickRows
+from tracea_graph.passes.movement.hoisting import HoistSlice
+from tracea_graph.passes.movement.picking import HoistGather
 from tracea_graph.rewrite import Pass
 
 WIDTH = 16
@@ -39,7 +39,7 @@ def a_pick(net: Net, x: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("made", "rule"),
-    [(two_selections, SelectFirst()), (a_pick, PickRows())],
+    [(two_selections, HoistSlice()), (a_pick, HoistGather())],
     ids=["select", "pick"],
 )
 def test_nodes_keep_names_of_their_own(made: object, rule: Pass, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_other_transposed_convolutions_stay(attrs: dict[str, Any], reason: str) 
     graph = net.graph(net("ConvTranspose", x, net.weight(16, 16 // groups, 2, 2), **attrs))
     trace = optimized(graph)
     assert ops(graph) == ["ConvTranspose"]
-    assert reasons(trace, "conv-transposed") == {reason}
+    assert reasons(trace, "conv-transpose") == {reason}
 
 
 def test_a_window_larger_than_its_input_stays() -> None:
@@ -295,7 +295,7 @@ def test_a_window_larger_than_its_input_stays() -> None:
     graph = net.graph(net("ConvTranspose", net.input("x", 1, 16, 1, 1), net.weight(16, 16, 4, 4)))
     trace = optimized(graph)
     assert ops(graph) == ["ConvTranspose"]
-    assert reasons(trace, "conv-transposed") == {"its windows mostly hang over the input"}
+    assert reasons(trace, "conv-transpose") == {"its windows mostly hang over the input"}
 
 
 @pytest.mark.parametrize(("axis", "rule"), [(1, "cluster-conv"), (3, "cluster")])

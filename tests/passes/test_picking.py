@@ -9,7 +9,7 @@ import pytest
 from graphs import APART, Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.movement.picking import PickRows
+from tracea_graph.passes.movement.picking import HoistGather
 from tracea_graph.ttg import TileGraph
 
 Write = Callable[[Net, str], str]
@@ -55,8 +55,8 @@ def chosen(net: Net, pick: str, made: Write, *others: Write) -> TileGraph:
 def test_only_rows_that_are_read_are_computed(pick: str) -> None:
     net = Net()
     graph = chosen(net, pick, block)
-    trace = schedule_only(graph, PickRows())
-    assert trace.applied()["select-rows"] >= 10, trace.misses()
+    trace = schedule_only(graph, HoistGather())
+    assert trace.applied()["hoist-gather"] >= 10, trace.misses()
     graph.check()
     for region in graph.regions():
         rows = [graph.spec(v).rank for v in region.results]
@@ -88,9 +88,9 @@ def test_it_is_recognised_behind(pick: str) -> None:
 def test_rows_somebody_reads_are_computed(other: Write) -> None:
     net = Net()
     graph = chosen(net, "flattened", lambda n, x: n("Tanh", x), other)
-    trace = schedule_only(graph, PickRows())
+    trace = schedule_only(graph, HoistGather())
     assert trace.applied() == {}
-    assert all("has other readers or is an output" in r for r in reasons(trace, "select-rows"))
+    assert all("has other readers or is an output" in r for r in reasons(trace, "hoist-gather"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_rows_somebody_reads_are_computed(other: Write) -> None:
 def test_what_is_not_known_by_row_stays(made: Write) -> None:
     net = Net()
     graph = chosen(net, "flattened", made)
-    assert schedule_only(graph, PickRows()).applied() == {}
+    assert schedule_only(graph, HoistGather()).applied() == {}
 
 
 def test_several_rows_of_each_item_are_no_pick() -> None:
@@ -117,4 +117,4 @@ def test_several_rows_of_each_item_are_no_pick() -> None:
     y = net("Tanh", net.input("x", "batch", "seq", D))
     places = net.input("places", "many", dtype=DType.I64)
     graph = net.graph(net("Gather", net("Flatten", y, axis=2), places, axis=0))
-    assert schedule_only(graph, PickRows()).applied() == {}
+    assert schedule_only(graph, HoistGather()).applied() == {}

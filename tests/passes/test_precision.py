@@ -63,11 +63,11 @@ def test_integers_take_scales_along(k: int) -> None:
 @pytest.mark.parametrize(("tiles", "layout"), [(False, "int16"), (True, "split")])
 def test_what_bf16_is_barred_from_goes_to_integers_or_sums(tiles: bool, layout: str) -> None:
     graph = net()
-    excluded = {"bf16": {graph.outputs[0]: "it was wrong"}}
+    excluded = {"gemm-bf16": {graph.outputs[0]: "it was wrong"}}
     limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
     region, trace = planned(graph, "bf16", limits, tiles)
     assert isinstance(region.params, GemmParams) and region.params.layout.name == layout
-    assert ("bf16", "it was wrong") in trace.misses()
+    assert ("gemm-bf16", "it was wrong") in trace.misses()
 
 
 @pytest.mark.parametrize("k", [6, 64])
@@ -87,7 +87,7 @@ def test_sums_of_two_want_an_opset_with_bf16() -> None:
     graph = net(opset=12)
     region, trace = planned(graph, "bf16x2")
     assert region.params.layout.name == "panels"
-    assert ("bf16x2", "opset 12 has no bf16; 13 is the first") in trace.misses()
+    assert ("gemm-bf16x2", "opset 12 has no bf16; 13 is the first") in trace.misses()
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_the_matrix_is_rounded_once() -> None:
 def test_an_odd_depth_has_no_mixed_form() -> None:
     region, trace = planned(net(7, 20), "bf16-weights")
     assert region.params.layout.name == "panels"
-    assert ("bf16", "K = 7 is odd") in trace.misses()
+    assert ("gemm-bf16", "K = 7 is odd") in trace.misses()
 
 
 def test_a_barred_product_keeps_its_exact_form() -> None:
     graph = net()
     result = graph.outputs[0]
-    excluded = {rule: {result: "it was wrong"} for rule in ("bf16", "int16")}
+    excluded = {rule: {result: "it was wrong"} for rule in ("gemm-bf16", "gemm-int16")}
     limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
     region, trace = planned(graph, "bf16", limits)
     assert region.op == "FusedGemm" and region.params.layout.name == "panels"
-    assert ("bf16", "it was wrong") in trace.misses()
+    assert ("gemm-bf16", "it was wrong") in trace.misses()
 
 
 def cached(queries: int | str) -> TileGraph:
@@ -155,5 +155,5 @@ def test_a_cache_is_rounded_for_many_queries(queries: int | str) -> None:
     (attention,) = (p for p in every if isinstance(p, AttentionParams))
     few = queries == FEW_QUERIES
     assert (attention.in_bf16, attention.whole) == (not few, not few)
-    said = [reason for rule, reason in trace.misses() if rule == "bf16-attention"]
+    said = [reason for rule, reason in trace.misses() if rule == "attention-bf16"]
     assert said == (["4 queries read its keys as they lie"] if few else [])

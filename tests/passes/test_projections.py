@@ -36,7 +36,7 @@ def test_three_projections_become_one(widths: tuple[int, int, int], bias: bool) 
     net = Net()
     graph = net.graph(projected(net, widths, bias))
     trace = optimized(graph, limits=APART)
-    assert trace.applied()["merge-projections"] == 1
+    assert trace.applied()["merge-qkv"] == 1
     assert ops(graph) == ["FusedGemm", "FusedAttention"]
     gemm, attention = graph.regions()
     assert gemm.params.n == sum(widths) and gemm.params.bias == bias
@@ -82,7 +82,7 @@ def test_projections_that_stay_apart(make: Callable[[Net], str], reason: str) ->
     net = Net()
     graph = net.graph(make(net))
     trace = optimized(graph)
-    assert reasons(trace, "merge-projections") == {reason}
+    assert reasons(trace, "merge-qkv") == {reason}
     assert_same(net, graph, {v: X[v] for v in graph.inputs})
 
 
@@ -92,7 +92,7 @@ def test_a_projection_others_read_stays() -> None:
     second = next(n.input[0] for n in net.nodes if n.output[0] == "split1")
     graph = net.graph(y, net("Softmax", second))
     trace = optimized(graph)
-    assert reasons(trace, "merge-projections") == {"a projection has other readers"}
+    assert reasons(trace, "merge-qkv") == {"a projection has other readers"}
     assert_same(net, graph, {"x": X["x"]})
 
 
@@ -105,7 +105,7 @@ def test_a_projection_with_an_activation_stays() -> None:
     net.nodes.insert(at, net.nodes.pop())
     graph = net.graph(y)
     trace = optimized(graph)
-    assert trace.applied().get("merge-projections") is None
+    assert trace.applied().get("merge-qkv") is None
     assert_same(net, graph, {"x": X["x"]})
 
 
@@ -113,7 +113,7 @@ def test_plain_matrices_stay_apart() -> None:
     net = Net()
     graph = net.graph(projected(net))
     trace = optimized(graph, every_phase(prepack=False))
-    assert "merge-projections" not in trace.applied()
+    assert "merge-qkv" not in trace.applied()
     assert np.isfinite(evaluate(graph, {"x": X["x"]})[0]).all()
 
 
@@ -129,7 +129,7 @@ def test_products_of_one_input_become_one(biases: tuple[bool, ...]) -> None:
         results.append(net("Add", y, net.weight(n)) if bias else y)
     graph = net.graph(*results)
     trace = optimized(graph)
-    assert trace.applied()["merge-products"] == 1
+    assert trace.applied()["merge-gemms"] == 1
     (region,) = graph.regions()
     widths = dict(zip(region.results, region.params.parts, strict=True))
     assert widths == dict(zip(results, (16, 48, 32), strict=True))

@@ -55,7 +55,7 @@ def test_a_cell_is_a_region(op: str, bias: bool, initial: bool, direction: str) 
     assert params.results == ("y", "h", "c")[: 1 + STATES[op]]
     assert (params.directions, params.initial) == (directions, initial)
     assert_same(net, graph, feeds, 2e-6)
-    assert schedule_only(graph, PackGates()).applied() == {"gates": 1}
+    assert schedule_only(graph, PackGates()).applied() == {"pack-gates": 1}
     region = only(graph, "FusedRecurrent")
     assert region.params.layout == GATE_PANELS and region.rule == "recurrent"
     assert_same(net, graph, feeds, 2e-6)
@@ -75,7 +75,7 @@ def test_a_gru_that_resets_before_its_product(initial: bool, direction: str) -> 
     assert schedule_only(graph, RulePass(RECURRENT)).applied() == {"recurrent": 1}
     assert only(graph, "FusedRecurrent").params.before
     assert_same(net, graph, feeds, 2e-6)
-    assert schedule_only(graph, PackGates()).applied() == {"gates": 1}
+    assert schedule_only(graph, PackGates()).applied() == {"pack-gates": 1}
     assert_same(net, graph, feeds, 2e-6)
 
 

@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.rotary import LiftRotary
+from tracea_graph.passes.attention.rotary import RotaryEmbedding
 
 HEADS, SIZE = 3, 16
 
@@ -90,5 +90,5 @@ def test_what_is_not_known_stays(
 ) -> None:
     net = Net(23)
     graph = net.graph(net("RotaryEmbedding", net.input("x", *dims), *tables(net, half), **attrs))
-    assert reasons(schedule_only(graph, LiftRotary()), "rotary") == {reason}
+    assert reasons(schedule_only(graph, RotaryEmbedding()), "rotary-embedding") == {reason}
     assert ops(graph) == ["RotaryEmbedding"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes.movement.seams import CutAtSeams
+from tracea_graph.passes.movement.seams import SliceOfConcat
 
 Write = Callable[[Net], tuple[str, ...]]
 A, B, C = ("a", "batch", 3, 4, 5), ("b", "batch", 2, 4, 5), ("c", "batch", 6, 4, 5)
@@ -90,7 +90,7 @@ def feeds(net: Net) -> dict[str, object]:
 def test_parts_are_what_was_joined(name: str) -> None:
     net = Net()
     graph = net.graph(*CUT[name][0](net))
-    schedule_only(graph, CutAtSeams())
+    schedule_only(graph, SliceOfConcat())
     assert sorted(ops(graph)) == sorted(CUT[name][1])
     assert_same(net, graph, feeds(net))
 
@@ -101,9 +101,9 @@ def test_anything_else_stays(name: str) -> None:
     write, reason = LEFT[name]
     graph = net.graph(*write(net))
     before = ops(graph)
-    trace = schedule_only(graph, CutAtSeams())
+    trace = schedule_only(graph, SliceOfConcat())
     assert ops(graph) == before
-    assert not reason or any(reason in r for r in reasons(trace, CutAtSeams.name))
+    assert not reason or any(reason in r for r in reasons(trace, SliceOfConcat.name))
 
 
 @pytest.mark.parametrize("name", [*CUT, *LEFT])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphs import Net, assert_same, normal, only, ops, optimized, schedule_only
 
-from tracea_graph.passes.movement.sharing import ShareRead
-from tracea_graph.passes.pointwise.elementwise import LiftElementwise
+from tracea_graph.passes.movement.sharing import HorizontalFusion
+from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
 
 FEEDS = {"x": normal(2, 5, 24)}
 
@@ -47,8 +47,8 @@ def test_no_cycle_is_made() -> None:
     net, x = new()
     y = net("Exp", x)
     graph = net.graph(net("Add", x, net("Softmax", y)), y)
-    trace = schedule_only(graph, LiftElementwise())
-    trace = schedule_only(graph, ShareRead())
+    trace = schedule_only(graph, ElementwiseOp())
+    trace = schedule_only(graph, HorizontalFusion())
     assert ops(graph) == ["FusedElementwise", "Softmax", "FusedElementwise"]
     assert any("one goes into something that the other" in reason for _, reason in trace.misses())
     assert_same(net, graph, FEEDS)

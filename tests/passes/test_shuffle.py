@@ -47,7 +47,7 @@ def test_what_others_read_stays() -> None:
     graph = net.graph(net("Reshape", turned, net.ints(*X.shape)), turned)
     trace = optimized(graph)
     assert "FusedMove" not in ops(graph)
-    assert any("is a graph output" in reason for reason in reasons(trace, "shuffle"))
+    assert any("is a graph output" in reason for reason in reasons(trace, "channel-shuffle"))
 
 
 def test_another_shape_is_no_shuffle() -> None:
@@ -57,7 +57,7 @@ def test_another_shape_is_no_shuffle() -> None:
     graph = net.graph(net("Reshape", turned, net.ints(2, 12, 10, 6)))
     trace = optimized(graph)
     assert "FusedMove" not in ops(graph)
-    assert any("shape of 'x'" in reason for reason in reasons(trace, "shuffle"))
+    assert any("shape of 'x'" in reason for reason in reasons(trace, "channel-shuffle"))
 
 
 def test_every_second_channel_is_a_shuffle_and_a_half() -> None:

@@ -20,7 +20,7 @@ from graphs import (
 )
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.spelling.spelling import SpellOut
+from tracea_graph.passes.spelling.spelling import Decompose
 
 MS = "com.microsoft"
 Write = Callable[[Net, str], str]
@@ -124,7 +124,7 @@ def test_an_operator_becomes_kernels(name: str) -> None:
     y = write(net, net.input("x", "batch", "seq", 16))
     graph = loaded(net, net("Neg", y))
     trace = optimized(graph)
-    assert trace.applied()["spell-out"] == 1, trace.misses()
+    assert trace.applied()["decompose"] == 1, trace.misses()
     movement = {"Unsqueeze", "Reshape", "FusedElementwise"}
     assert words <= set(ops(graph)) <= words | movement, ops(graph)
     assert_same(net, graph, feeds(net), 5e-6)
@@ -137,7 +137,7 @@ def test_the_sum_of_a_skip_norm_is_a_second_result(op: str) -> None:
     y = net.many(op, 4, x, s, net.weight(16), domain=MS, name="y")
     graph = loaded(net, net("MatMul", y[0], net.weight(16, 16)), net("Neg", y[3]))
     trace = optimized(graph)
-    assert trace.applied()["spell-out"] == 1, trace.misses()
+    assert trace.applied()["decompose"] == 1, trace.misses()
     assert ops(graph).count("FusedNorm") == 1
     assert_same(net, graph, feeds(net))
 
@@ -157,7 +157,7 @@ def test_the_bias_of_an_attention_goes_to_what_is_before_it() -> None:
     y = net("MultiHeadAttention", *qkv, net.weight(48), num_heads=2, domain=MS)
     net.graph(y)
     graph = loaded(net, y)
-    assert schedule_only(graph, SpellOut()).applied() == {"spell-out": 1}
+    assert schedule_only(graph, Decompose()).applied() == {"decompose": 1}
     assert len(only(graph, f"{MS}::MultiHeadAttention").operands) == 3
     optimized(graph, limits=APART)
     assert "FusedAttention" in ops(graph) and "Add" not in ops(graph), ops(graph)
@@ -237,8 +237,8 @@ def test_other_masks_of_an_attention_stay(sizes: tuple[int, ...]) -> None:
     y = net("Attention", net.input("x", 3, 5, 8), net.weight(8, 24), net.weight(24), mask,
             num_heads=2, domain=MS)  # fmt: skip
     net.graph(y)
-    trace = schedule_only(loaded(net, y), SpellOut())
-    assert reasons(trace, "spell-out") == {"its mask is not one number for each key"}
+    trace = schedule_only(loaded(net, y), Decompose())
+    assert reasons(trace, "decompose") == {"its mask is not one number for each key"}
 
 
 def test_the_sizes_of_an_attention_s_projections_may_differ() -> None:
@@ -276,4 +276,4 @@ def test_what_is_not_known_stays(
 ) -> None:
     net = Net()
     graph = net.graph(*write(net, net.input("x", 2, 5, 16)))
-    assert reasons(schedule_only(graph, SpellOut()), "spell-out") == {reason}
+    assert reasons(schedule_only(graph, Decompose()), "decompose") == {reason}

@@ -6,7 +6,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
 
 from tracea_graph.passes.movement.views import FREE
-from tracea_graph.passes.spelling.spelling import SpellOut
+from tracea_graph.passes.spelling.spelling import Decompose
 
 Sizes = tuple[int | str, ...]
 
@@ -34,7 +34,7 @@ def test_padding_is_part_of_a_program(sizes: Sizes, pads: tuple[int, ...]) -> No
     y = net("MatMul", y, net.weight(width, 8)) if width else net("Relu", y)
     graph = loaded(net, y)
     trace = optimized(graph)
-    assert trace.applied()["spell-out"] == 1, trace.misses()
+    assert trace.applied()["decompose"] == 1, trace.misses()
     if width:
         assert [op for op in ops(graph) if op not in FREE] == ["FusedRegion"], trace.misses()
     assert "Pad" not in ops(graph), trace.misses()
@@ -46,8 +46,8 @@ def test_axes_by_name() -> None:
     net = Net(opset=18)
     y = net("Pad", net.input("x", "n", 5, 16), net.ints(1, 2), "", net.ints(-2))
     graph = loaded(net, y)
-    trace = schedule_only(graph, SpellOut())
-    assert trace.applied() == {"spell-out": 1}, trace.misses()
+    trace = schedule_only(graph, Decompose())
+    assert trace.applied() == {"decompose": 1}, trace.misses()
     assert ops(graph) == ["Unsqueeze", "Pad", "Squeeze"]
     assert_same(net, graph, {"x": normal(3, 5, 16)})
 
@@ -56,7 +56,7 @@ def test_axes_by_name() -> None:
 def test_rows_of_any_length_in_any_number(pads: tuple[int, ...]) -> None:
     net = Net()
     graph = loaded(net, net("Pad", net.input("x", "n", "t", 16), net.ints(*pads)))
-    assert schedule_only(graph, SpellOut()).applied() == {"spell-out": 1}
+    assert schedule_only(graph, Decompose()).applied() == {"decompose": 1}
     for sizes in ((2, 3), (2, 0), (0, 3)):
         assert_same(net, graph, {"x": normal(*sizes, 16)})
 
@@ -80,8 +80,8 @@ def test_other_padding_stays(
 ) -> None:
     net = Net()
     graph = loaded(net, net("Pad", net.input("x", *sizes), net.ints(*pads), net.const(value)))
-    trace = schedule_only(graph, SpellOut())
-    assert reasons(trace, "spell-out") == ({reason} if reason else set())
+    trace = schedule_only(graph, Decompose())
+    assert reasons(trace, "decompose") == ({reason} if reason else set())
     assert ops(graph) == ["Pad"]
 
 
@@ -89,4 +89,4 @@ def test_what_a_convolution_pads_by_itself_stays_with_it() -> None:
     net = Net()
     y = net("Pad", net.input("x", "n", 4, 9), net.ints(0, 0, 2, 0, 0, 0))
     graph = loaded(net, net("Conv", y, net.weight(8, 4, 3)))
-    assert not schedule_only(graph, SpellOut()).applied()
+    assert not schedule_only(graph, Decompose()).applied()

@@ -8,7 +8,7 @@ from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reaso
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
-from tracea_graph.passes.movement.taking import TAKE
+from tracea_graph.passes.movement.taking import GATHER_ELEMENTS
 from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import TileGraph
 
@@ -144,7 +144,7 @@ def test_elements_are_taken_by_repeated_indices_in_place() -> None:
     tail = net("Gather", net("Shape", ids), net.ints(1, 2), axis=0)
     index = net("Expand", ids, net("Concat", lead, tail, axis=0))
     graph = loaded(net, net("GatherElements", x, index, axis=3))
-    schedule_only(graph, RulePass(TAKE))
+    schedule_only(graph, RulePass(GATHER_ELEMENTS))
     given = {"x": normal(2, H, 5, 2 * SPAN), "ids": np.arange(35).reshape(1, 5, 7) % 12}
     assert_same(net, graph, given)
     assert len([op for op in ops(graph) if op == "FusedTake"]) == 1
@@ -154,8 +154,8 @@ def test_other_picks_stay() -> None:
     net = Net()
     x = net.input("x", 2, 3, 4)
     graph = loaded(net, net("GatherElements", x, net.ids("ids", 2, 3, 4), axis=1))
-    trace = schedule_only(graph, RulePass(TAKE))
-    assert reasons(trace, "take") == {"it does not pick along the last axis"}
+    trace = schedule_only(graph, RulePass(GATHER_ELEMENTS))
+    assert reasons(trace, "gather-elements") == {"it does not pick along the last axis"}
 
 
 @pytest.mark.parametrize("opset", [12, 17])

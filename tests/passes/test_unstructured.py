@@ -50,7 +50,7 @@ def params_of(graph: TileGraph) -> GemmParams:
 @pytest.mark.parametrize(("k", "n"), [(256, 192), (255, 200)])
 def test_the_result_is_the_same(k: int, n: int) -> None:
     net, graph = product(scattered(k, n, 0.8), 2)
-    assert optimized(graph, every_phase()).applied()["unstructured"] == 1
+    assert optimized(graph, every_phase()).applied()["unstructured-sparse-gemm"] == 1
     assert params_of(graph).layout.name == "masked"
     assert_same(net, graph, {"x": normal(2, k)})
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, schedule_only
 
-from tracea_graph.passes.convolution.volumes import VolumesAsImages
+from tracea_graph.passes.convolution.volumes import Conv3dToConv2d
 
 X = normal(1, 6, 5, 8, 7)
 Written = Callable[[Net, str], str]
@@ -28,7 +28,7 @@ def turned(case: Written) -> list[str]:
     """What becomes of a net that computes the same."""
     net, y = written(case)
     graph = net.graph(y)
-    schedule_only(graph, VolumesAsImages())
+    schedule_only(graph, Conv3dToConv2d())
     assert_same(net, graph, {"x": X})
     return ops(graph)
 
@@ -107,7 +107,7 @@ def test_transposed_windows_that_overlap_in_depth_end_a_group() -> None:
 
     net, y = written(case)
     graph = net.graph(y)
-    schedule_only(graph, VolumesAsImages())
+    schedule_only(graph, Conv3dToConv2d())
     (stayed,) = (r for r in graph.regions() if r.op == "ConvTranspose")
     assert graph.spec(stayed.operands[0]).rank == 5
     assert_same(net, graph, {"x": X})
@@ -117,7 +117,7 @@ def test_transposed_windows_that_overlap_in_depth_end_a_group() -> None:
 def test_volumes_of_several_items_or_open_sizes_stay(shape: Any) -> None:
     net = Net()
     graph = net.graph(convolve(net, net.input("x", *shape), 4, 6, 3, 3, 3))
-    schedule_only(graph, VolumesAsImages())
+    schedule_only(graph, Conv3dToConv2d())
     assert ops(graph) == ["Conv"]
 
 
@@ -126,7 +126,7 @@ def test_values_that_others_read_are_there_as_volumes() -> None:
     x = net.input("x", *X.shape)
     y = convolve(net, x, 6, 6, 3, 1, 1, pads=[1, 0, 0, 1, 0, 0])
     graph = net.graph(y, net("Softmax", y, axis=2), net("Relu", y))
-    schedule_only(graph, VolumesAsImages())
+    schedule_only(graph, Conv3dToConv2d())
     assert_same(net, graph, {"x": X})
 
 

@@ -14,12 +14,12 @@ from tracea_graph import Options, api
 from tracea_graph.cli.main import main, optimize_main
 from tracea_graph.errors import RuleError
 from tracea_graph.passes import JOINING
-from tracea_graph.passes.pointwise.epilogue import AbsorbEpilogue
+from tracea_graph.passes.pointwise.epilogue import GemmEpilogue
 from tracea_graph.rewrite import Proposal
 from tracea_graph.target import BACKENDS, Backend
 from tracea_graph.ttg import Region, TileGraph
 
-RULE = AbsorbEpilogue.name
+RULE = GemmEpilogue.name
 SENTENCE = f"rule {RULE!r} is left out: it raised KeyError: 'lost' (a bug; -v shows where)"
 
 
@@ -42,12 +42,12 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule raises where it would propose."""
 
-    def propose(self: AbsorbEpilogue, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+    def propose(self: GemmEpilogue, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         yield from ()
         if region.op == "Tanh":
             raise KeyError("lost")
 
-    monkeypatch.setattr(AbsorbEpilogue, "propose", propose)
+    monkeypatch.setattr(GemmEpilogue, "propose", propose)
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused(model: Path, locked: Path, tmp_path: Path)
         path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
         return path
 
-    assert "has format 99" in refusal(model, lock=spoilt(format=99))
+    assert "has lock format 99" in refusal(model, lock=spoilt(format=99))
     assert "it lacks frozen" in refusal(model, lock=spoilt(frozen=None))
     assert "is no plan lock" in refusal(model, lock=spoilt(machine={"gflops": 0.0}))
     assert "is no plan lock" in refusal(model, lock=spoilt(settings={"sharpness": 1}))
@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused(model: Path, locked: Path, tmp_path: Path)
 
 def test_a_lock_that_keeps_the_original_does(model: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
-    options = Options(keep="all", only=("rotary",), save_lock=plan)
+    options = Options(keep="all", only=("rotary-embedding",), save_lock=plan)
     api.optimize(model, replace(options, output=tmp_path / "a.onnx"))
     report = api.optimize(model, Options(output=tmp_path / "b.onnx", lock=plan))
     assert not report.improved and str(plan) in report.reason

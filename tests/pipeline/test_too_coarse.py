@@ -19,10 +19,10 @@ from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.target import BACKENDS
 
-COUNTS = {"bf16-conv": 20, "bf16": 8, "int16": 8}
+COUNTS = {"conv-bf16": 20, "gemm-bf16": 8, "gemm-int16": 8}
 
 
-EIGHT = tuple(f"bf16 {i + 1}" for i in range(8))
+EIGHT = tuple(f"gemm-bf16 {i + 1}" for i in range(8))
 
 
 class Shop:
@@ -38,7 +38,7 @@ class Shop:
 class Strict(Evaluator):
     """Within tolerance without the first ``needed`` regions of ``rule``, and of all of ``too``."""
 
-    rule: str = "bf16-conv"
+    rule: str = "conv-bf16"
     needed: int = 1
     too: str = ""
     asked: int = 0
@@ -69,28 +69,28 @@ def test_the_front_stays_exact_as_far_as_needed(needed: int) -> None:
     assert needed <= kept <= needed + 1
     assert one.asked <= 7
     places = f" in {kept} of 20 places" if kept < 20 else ""
-    assert one.warnings == [f"without bf16-conv{places}: with all of it, it was wrong"]
+    assert one.warnings == [f"without conv-bf16{places}: with all of it, it was wrong"]
 
 
 def test_another_rule_where_the_first_is_not_to_blame() -> None:
-    (key,) = strict(rule="bf16", needed=3)._precision_culprits()
-    assert key == "bf16 3"
+    (key,) = strict(rule="gemm-bf16", needed=3)._precision_culprits()
+    assert key == "gemm-bf16 3"
 
 
 def test_two_rules_where_neither_is_enough() -> None:
-    one = strict(rule="bf16-conv", needed=6, too="bf16")
-    assert one._precision_culprits() == {"bf16 8", "bf16-conv 6"}
-    assert one.warnings[0].startswith("without bf16, bf16-conv in 6 of 20 places: ")
+    one = strict(rule="conv-bf16", needed=6, too="gemm-bf16")
+    assert one._precision_culprits() == {"gemm-bf16 8", "conv-bf16 6"}
+    assert one.warnings[0].startswith("without gemm-bf16, conv-bf16 in 6 of 20 places: ")
 
 
 def test_what_costs_least_comes_back_last() -> None:
-    one = strict(rule="bf16", needed=5, too="bf16-conv")
-    assert one._precision_culprits() == {"bf16 5", "bf16-conv 20"}
+    one = strict(rule="gemm-bf16", needed=5, too="conv-bf16")
+    assert one._precision_culprits() == {"gemm-bf16 5", "conv-bf16 20"}
 
 
 def test_float32_where_integers_are_too_coarse_as_well() -> None:
-    found = strict(rule="int16", needed=8, too="bf16-conv")._precision_culprits()
-    assert found == {"bf16 1", "bf16-conv 20", "int16 8"}, (
+    found = strict(rule="gemm-int16", needed=8, too="conv-bf16")._precision_culprits()
+    assert found == {"gemm-bf16 1", "conv-bf16 20", "gemm-int16 8"}, (
         "nothing speaks against products in bf16"
     )
 
@@ -143,13 +143,13 @@ def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPa
     shop = Candidates()
     one = Cancelling(
         cast(Any, SimpleNamespace(path=Path("m"))), cast(Any, shop), cast(Any, None),
-        Options(precision="bf16"), ("avx512",), rule="bf16", needed=3,
+        Options(precision="bf16"), ("avx512",), rule="gemm-bf16", needed=3,
     )  # fmt: skip
     whole = shop.build(frozenset())
     one._right = whole
     kept = cast(Any, one.time(whole))
-    assert kept.dropped == {"slow", "bf16 3"}, "the rounding, not the run, is given up"
-    assert one.warnings == ["without bf16 in 3 of 8 places: with all of it, it was wrong"]
+    assert kept.dropped == {"slow", "gemm-bf16 3"}, "the rounding, not the run, is given up"
+    assert one.warnings == ["without gemm-bf16 in 3 of 8 places: with all of it, it was wrong"]
     assert one.decision is not None
     assert {v.group.key: v.kept for v in one.decision.verdicts} == {"slow": False, "fast": True}
 
@@ -168,16 +168,18 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
 
     monkeypatch.setattr(Evaluator, "check", check)
     monkeypatch.setattr(Evaluator, "build", lambda _, dropped: dropped)
-    monkeypatch.setattr(Shop, "precision_keys", lambda _, rule: EIGHT if rule == "bf16" else ())
+    monkeypatch.setattr(
+        Shop, "precision_keys", lambda _, rule: EIGHT if rule == "gemm-bf16" else ()
+    )
     nothing = cast(Any, None)
     for culprits, options, kept in (
         (frozenset[str](), Options(precision="bf16"), 3),
-        (frozenset(("bf16 1",)), Options(precision="bf16"), 4),
-        (frozenset(("bf16 1",)), Options(precision="bf16", atol=1.0), 3),
+        (frozenset(("gemm-bf16 1",)), Options(precision="bf16"), 4),
+        (frozenset(("gemm-bf16 1",)), Options(precision="bf16", atol=1.0), 3),
     ):
         one = Evaluator(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), culprits=culprits)
         one.verification = Verification("failed", "it was wrong", (), {}, ErrorLimits(1e-2))
-        assert one._precision_culprits() == {f"bf16 {kept}"}
+        assert one._precision_culprits() == {f"gemm-bf16 {kept}"}
 
 
 def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(

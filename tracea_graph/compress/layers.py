@@ -28,8 +28,8 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED, Plain
 from tracea_graph.passes.products.matrices import matrix_of
 from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.compressed import LowRankGemm
 from tracea_graph.passes.sparse.dead_channels import channel_makers
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK
 from tracea_graph.passes.sparse.factored import conv_of, looked_up, written_by
 from tracea_graph.passes.sparse.heads import heads_behind
 from tracea_graph.policy import CostModel
@@ -261,9 +261,11 @@ def _square_us(
     """Predicted µs of a product by a matrix ``[n, n]`` for some rows of a region."""
     x, y = (TensorSpec(DType.F32, (*rows, n)) for _ in range(2))
     matrix = Weight("priced", DType.F32, (n, n), lambda: np.zeros(0))
-    new = fused(LOW_RANK, GemmParams(n, n), ("priced_x", matrix.name), ("priced_y",), [region])
+    new = fused(
+        LowRankGemm.name, GemmParams(n, n), ("priced_x", matrix.name), ("priced_y",), [region]
+    )
     specs, weights = {"priced_x": x, "priced_y": y}, {matrix.name: matrix}
-    return cost(Preview(graph, Proposal(LOW_RANK, (), (new,), specs, weights)), new)
+    return cost(Preview(graph, Proposal(LowRankGemm.name, (), (new,), specs, weights)), new)
 
 
 def _title(node: Node) -> str:

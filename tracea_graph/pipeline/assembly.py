@@ -15,7 +15,7 @@ from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
@@ -203,7 +203,7 @@ _OF = ("MatMul", "Gemm", "Conv", "Gather")
 
 def _group(graph: TileGraph, region: Region, type_name: str) -> str:
     """Equal programs on equal weights' sizes are timed together, and both factors of a matrix."""
-    if region.rule in (FACTORED, LOW_RANK):
+    if region.rule in (LOW_RANK_EXACT, *LOW_RANK):
         weights = [graph.weight(n.inputs[n.op != "Gather"]) for n in region.nodes if n.op in _OF]
         shapes = "+".join("x".join(map(str, w.shape)) for w in weights if w)
         written = {v for n in region.nodes for v in n.outputs}

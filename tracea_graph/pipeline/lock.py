@@ -311,9 +311,7 @@ def parse_lock(content: Any, path: str | Path) -> Lock:
     if not isinstance(content, dict) or "format" not in content:
         raise UsageError(f"{path} is no plan lock; {_ADVICE}")
     if content["format"] != _FORMAT:
-        raise UsageError(
-            f"{path} has format {content['format']}, and this version reads {_FORMAT}; {_ADVICE}"
-        )
+        raise UsageError(f"{path} {_other_format(content['format'])}; {_ADVICE}")
     if missing := _CONTENT.keys() - content.keys():
         raise UsageError(f"{path} is no plan lock: it lacks {', '.join(sorted(missing))}")
     for name, check in _CONTENT.items():
@@ -326,6 +324,13 @@ def parse_lock(content: Any, path: str | Path) -> Lock:
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path} is no plan lock: {error}") from error
     return lock
+
+
+def _other_format(found: object) -> str:
+    """What is wrong with a lock of a format other than :data:`_FORMAT`."""
+    if isinstance(found, int) and found < _FORMAT:
+        return f"was written by an older version (lock format {found}, this one reads {_FORMAT})"
+    return f"has lock format {found}, and this version reads {_FORMAT}"
 
 
 def _passes(check: Check, value: Any) -> bool:

@@ -23,7 +23,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.options import Options
-from tracea_graph.passes import CONNECT, JOINING, RENAMED, UNCHANGED, Request, phases
+from tracea_graph.passes import CONNECT, JOINING, UNCHANGED, Request, phases
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -116,9 +116,8 @@ class Planner:
         known = {p.name for phase in named if not phase.always for p in phase.passes} | {*JOINING}
         for rule in (*options.only, *options.skip):
             if rule not in known:
-                current = {old: new for old, new in RENAMED.items() if new in known}
                 every_name = f"; the rules are {', '.join(sorted(known))}"
-                which = close_match(rule, known, current) or every_name
+                which = close_match(rule, known) or every_name
                 raise UsageError(f"there is no rule {rule!r}{which}")
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options

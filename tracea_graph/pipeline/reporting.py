@@ -18,7 +18,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED, aligned
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
-from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
@@ -325,7 +325,7 @@ _LEAST = 1 << 14
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
-_USING = ("dead-channels", "zero-blocks", "exact-rank", "unstructured")
+_USING = ("dead-channels", "block-sparse-gemm", "low-rank-exact", "unstructured-sparse-gemm")
 """Rules that make use of what is found."""
 
 
@@ -454,7 +454,7 @@ def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[
             first.setdefault((*matrix.shape, probe), weight)
 
 
-_RANKS = {FACTORED: "exact rank", LOW_RANK: "low rank"}
+_RANKS = {LOW_RANK_EXACT: "exact rank"} | dict.fromkeys(LOW_RANK, "low rank")
 
 
 def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:

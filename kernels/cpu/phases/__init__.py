@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from tracea_graph.kernels.cpu.phases.block_sparse import PruneBlocks, SkipZeroBlocks
-from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16, RoundDepthwise
-from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvInBf16x2
-from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
+from tracea_graph.kernels.cpu.phases.block_sparse import BlockSparseGemm, PruneBlocks
+from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
+from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
+from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.filters import PackFilters
 from tracea_graph.kernels.cpu.phases.gates import PackGates
 from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
-from tracea_graph.kernels.cpu.phases.masked import FEW_ROWS, SkipScatteredZeros
+from tracea_graph.kernels.cpu.phases.masked import FEW_ROWS, UnstructuredSparseGemm
 from tracea_graph.kernels.cpu.phases.precision import (
-    AttentionInBf16,
-    GemmInBf16,
-    GemmInBf16x2,
-    GemmInInt16,
+    AttentionBf16,
+    GemmBf16,
+    GemmBf16x2,
+    GemmInt16,
 )
-from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
+from tracea_graph.kernels.cpu.phases.winograd import ConvWinograd
 from tracea_graph.ops.weights import BLOCKS
 from tracea_graph.passes import CONNECT, MOVEMENT, Request, partition
 from tracea_graph.passes.attention.window import WindowAttention
-from tracea_graph.passes.sparse.compressed import FactorOnRequest
-from tracea_graph.passes.sparse.exact_rank import FactorGemm
+from tracea_graph.passes.sparse.compressed import LowRankGemm
+from tracea_graph.passes.sparse.exact_rank import LowRankExact
 from tracea_graph.rewrite import Phase
 
 __all__ = ["phases"]
@@ -36,20 +36,20 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(request.windows)),) if request.windows else ()
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
-    other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
+    other = (LowRankGemm(compressed), PruneBlocks(compressed, blocks))
     twice = precision == "bf16"  # of half the size, a second copy is no matter
     few = FEW_ROWS if precision == "fp32" else 1
     skipping = (
-        FactorGemm(request.scan),
-        SkipZeroBlocks(request.scan, blocks, twice),
-        SkipScatteredZeros(request.scan, few, twice),
+        LowRankExact(request.scan),
+        BlockSparseGemm(request.scan, blocks, twice),
+        UnstructuredSparseGemm(request.scan, few, twice),
     )
     pack = Phase("layouts", (PackMatrices(twice),))
     return (
         Phase("gates", (PackGates(),), always=True),
         *((Phase("filters", (PackFilters(),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
-        Phase("transform", (TransformFilters(),)),
+        Phase("transform", (ConvWinograd(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (partition.ClusterConv(),)),
         *MOVEMENT,
@@ -67,11 +67,11 @@ def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
     What bf16 is not to be used for is left for integers, or sums of two numbers in bf16 where
     matrix ``tiles`` make those faster.
     """
-    integers, halves = Phase("int16", (GemmInInt16(),)), Phase("bf16x2", (GemmInBf16x2(),))
-    rounds = Phase("precision", (GemmInBf16(), AttentionInBf16()))
+    integers, halves = Phase("int16", (GemmInt16(),)), Phase("bf16x2", (GemmBf16x2(),))
+    rounds = Phase("precision", (GemmBf16(), AttentionBf16()))
     return {
         "bf16": (rounds, halves if tiles else integers),
-        "bf16-weights": (Phase("precision", (GemmInBf16("bf16-weights"),)),),
+        "bf16-weights": (Phase("precision", (GemmBf16("bf16-weights"),)),),
         "bf16x2": (halves,),
         "int16": (integers,),
     }.get(precision, ())
@@ -84,10 +84,10 @@ def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
     none of their own, for sums of two numbers in bf16, but for what is transformed.  Processors
     with them convert numbers of a depthwise convolution faster than they multiply pairs.
     """
-    rounds = Phase("conv-precision", (ConvInBf16(broad=tiles),))
-    integers = Phase("conv-int16", (ConvInInt16(transformed=tiles and precision == "bf16"),))
-    further = Phase("depthwise-precision", (RoundDepthwise(),))
-    halves = Phase("conv-bf16x2", (ConvInBf16x2(),))
+    rounds = Phase("conv-precision", (ConvBf16(broad=tiles),))
+    integers = Phase("conv-int16", (ConvInt16(transformed=tiles and precision == "bf16"),))
+    further = Phase("depthwise-precision", (DepthwiseBf16(),))
+    halves = Phase("conv-bf16x2", (ConvBf16x2(),))
     return {
         "bf16": (rounds, integers, halves) if tiles else (rounds, further, integers),
         "int16": (integers,),

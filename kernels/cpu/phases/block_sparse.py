@@ -28,28 +28,28 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import BLOCKS, Floats
 from tracea_graph.passes.products.matrices import matrix_of, own_matrix
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
-from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.zeros import Places, active_places, zero_map
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PruneBlocks", "SkipZeroBlocks", "dense_matrix", "sources_of", "without_scatter"]
+__all__ = ["BlockSparseGemm", "PruneBlocks", "dense_matrix", "sources_of", "without_scatter"]
 
 _MOST_STORED = 0.9
 """Share of blocks above which skipping the others is not worth a proposal."""
 
 
 @dataclass(frozen=True)
-class SkipZeroBlocks:
+class BlockSparseGemm:
     """A product leaves out what is zero in its matrix; if ``twice`` also in one that others need
     as it is."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     blocks: tuple[int, ...] = BLOCKS
     twice: bool = False
-    name: str = "zero-blocks"
+    name: str = "block-sparse-gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         weight = dense_matrix(graph, region, self.twice)
@@ -79,7 +79,7 @@ class PruneBlocks:
 
     chosen: Mapping[str, Compressed]
     blocks: tuple[int, ...] = BLOCKS
-    name: str = PRUNED
+    name: str = "prune-blocks"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if (found := pruned_for(self.chosen, graph, region)) is None:
@@ -128,7 +128,7 @@ def _skipping(
 
 def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None:
     """The matrix of a product, while it holds the model's own numbers and may be another."""
-    if region.rule in (FACTORED, LOW_RANK) or not sources_of(graph, region):
+    if region.rule in (LOW_RANK_EXACT, *LOW_RANK) or not sources_of(graph, region):
         return None
     return own_matrix(graph, region, twice)
 

@@ -34,16 +34,16 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ConvInBf16", "RoundDepthwise"]
+__all__ = ["ConvBf16", "DepthwiseBf16"]
 
 
 @dataclass(frozen=True)
-class ConvInBf16:
+class ConvBf16:
     """A convolution between blocked values reads them, and dense filters, in bf16; in ``broad``
     blocks what others write so."""
 
     broad: bool = False
-    name: str = "bf16-conv"
+    name: str = "conv-bf16"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
@@ -70,10 +70,10 @@ class ConvInBf16:
 
 
 @dataclass(frozen=True)
-class RoundDepthwise:
+class DepthwiseBf16:
     """A depthwise convolution that reads bf16 may round its filters as well."""
 
-    name: str = "bf16-depthwise"
+    name: str = "depthwise-bf16"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params

@@ -17,14 +17,14 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ConvInBf16x2"]
+__all__ = ["ConvBf16x2"]
 
 
 @dataclass(frozen=True)
-class ConvInBf16x2:
+class ConvBf16x2:
     """A dense convolution between blocked values splits them, and its filters are stored so."""
 
-    name: str = "bf16x2-conv"
+    name: str = "conv-bf16x2"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params

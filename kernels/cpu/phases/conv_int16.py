@@ -18,19 +18,19 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ConvInInt16"]
+__all__ = ["ConvInt16"]
 
 _MOST_TAPS = 25
 """With more of them a block of channels leaves its integers less than bf16's eight bits."""
 
 
 @dataclass(frozen=True)
-class ConvInInt16:
+class ConvInt16:
     """A dense convolution between blocked values reads them, and its filters, in integers;
     ``transformed``: only one that Winograd's transform can do."""
 
     transformed: bool = False
-    name: str = "int16-conv"
+    name: str = "conv-int16"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params

@@ -54,7 +54,7 @@ _MOST_GROUPS = 4
 class PackFilters:
     """A convolution over one or two axes reads filters as its kernels like them best."""
 
-    name = "filters"
+    name = "pack-filters"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params

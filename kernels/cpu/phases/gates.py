@@ -26,7 +26,7 @@ __all__ = ["PackGates"]
 class PackGates:
     """A cell's constant matrices and biases in panels."""
 
-    name = "gates"
+    name = "pack-gates"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params

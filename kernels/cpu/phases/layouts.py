@@ -24,9 +24,9 @@ from tracea_graph.passes.products.matrices import needed_as_it_is
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PACKED", "PackMatrices"]
+__all__ = ["PACK_MATRICES", "PackMatrices"]
 
-PACKED = "panels"
+PACK_MATRICES = "pack-matrices"
 """The rule's name."""
 
 
@@ -35,7 +35,7 @@ class PackMatrices:
     """A product's matrix in panels; ``twice`` packs those, too, that others need as they are."""
 
     twice: bool = False
-    name: str = PACKED
+    name: str = PACK_MATRICES
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params

@@ -30,7 +30,7 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["FEW_ROWS", "SkipScatteredZeros"]
+__all__ = ["FEW_ROWS", "UnstructuredSparseGemm"]
 
 FEW_ROWS = 4
 """Rows up to which the matrix's way from memory is what takes time; one where it is in bf16."""
@@ -39,14 +39,14 @@ _MOST_STORED = 0.8
 
 
 @dataclass(frozen=True)
-class SkipScatteredZeros:
+class UnstructuredSparseGemm:
     """A product of at most four rows reads what is not zero in its matrix; if ``twice`` also of
     one that others need as it is."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     most_rows: int = FEW_ROWS
     twice: bool = False
-    name: str = "unstructured"
+    name: str = "unstructured-sparse-gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         weight = dense_matrix(graph, region, self.twice)

@@ -61,10 +61,10 @@ __all__ = [
     "PRECISION_FALLBACKS",
     "PRODUCT_ERROR",
     "ROUNDING",
-    "AttentionInBf16",
-    "GemmInBf16",
-    "GemmInBf16x2",
-    "GemmInInt16",
+    "AttentionBf16",
+    "GemmBf16",
+    "GemmBf16x2",
+    "GemmInt16",
     "no_bf16",
     "rounded_as_read",
     "stored_as",
@@ -83,25 +83,30 @@ INT16_ERROR = PRODUCT_ERROR / 8
 BF16X2_ERROR = PRODUCT_ERROR / 256
 """The same of sums of two numbers in bf16."""
 LOWERING = (
-    "bf16", "bf16-attention", "bf16-conv", "bf16-depthwise", "int16", "int16-conv", "bf16x2",
-    "bf16x2-conv",
+    "gemm-bf16", "attention-bf16", "conv-bf16", "depthwise-bf16", "gemm-int16", "conv-int16",
+    "gemm-bf16x2", "conv-bf16x2",
 )  # fmt: skip
 """Rules that change numbers only."""
 FALLBACK = MappingProxyType(
-    {"int16": "bf16", "bf16x2": "bf16", "int16-conv": "bf16-conv", "bf16x2-conv": "bf16-conv"}
+    {
+        "gemm-int16": "gemm-bf16",
+        "gemm-bf16x2": "gemm-bf16",
+        "conv-int16": "conv-bf16",
+        "conv-bf16x2": "conv-bf16",
+    }
 )
 """Rules that take what is left without another."""
-FURTHER = MappingProxyType({"bf16-depthwise": "bf16-conv"})
+FURTHER = MappingProxyType({"depthwise-bf16": "conv-bf16"})
 """Rules that go on where another was applied."""
 PRECISION_FALLBACKS = (
-    ("bf16-depthwise",), ("bf16",), ("bf16-attention",), ("bf16-conv",),
-    ("bf16-depthwise", "bf16-conv"), ("bf16", "bf16-attention"),
-    ("bf16", "bf16-depthwise", "bf16-conv"),
-    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv"),
-    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16"),
-    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv"),
-    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv", "bf16x2",
-     "bf16x2-conv"),
+    ("depthwise-bf16",), ("gemm-bf16",), ("attention-bf16",), ("conv-bf16",),
+    ("depthwise-bf16", "conv-bf16"), ("gemm-bf16", "attention-bf16"),
+    ("gemm-bf16", "depthwise-bf16", "conv-bf16"),
+    ("gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16"),
+    ("gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16", "gemm-int16"),
+    ("gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16", "gemm-int16", "conv-int16"),
+    ("gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16", "gemm-int16", "conv-int16",
+     "gemm-bf16x2", "conv-bf16x2"),
 )  # fmt: skip
 """Sets of rules to do without where the error is too large, the cheapest set first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
@@ -111,11 +116,11 @@ Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]
 
 
 @dataclass(frozen=True)
-class AttentionInBf16:
+class AttentionBf16:
     """Attention: over what products computed in bf16, else over float32 that the kernel rounds,
     where a cache of keys is read by few queries not even that."""
 
-    name: str = "bf16-attention"
+    name: str = "attention-bf16"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
@@ -163,11 +168,11 @@ def _whole(graph: TileGraph, region: Region) -> bool:
 
 
 @dataclass(frozen=True)
-class GemmInBf16:
+class GemmBf16:
     """A product over packed float32 weights reads them in bf16 instead."""
 
     precision: str = "bf16"
-    name: str = "bf16"
+    name: str = "gemm-bf16"
 
     @property
     def _able(self) -> tuple[WeightLayout, ...]:
@@ -200,10 +205,10 @@ class GemmInBf16:
 
 
 @dataclass(frozen=True)
-class GemmInInt16:
+class GemmInt16:
     """A product over packed float32 weights reads 16-bit integers instead."""
 
-    name: str = "int16"
+    name: str = "gemm-int16"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
@@ -219,10 +224,10 @@ class GemmInInt16:
 
 
 @dataclass(frozen=True)
-class GemmInBf16x2:
+class GemmBf16x2:
     """A product over packed float32 weights reads sums of two numbers in bf16 instead."""
 
-    name: str = "bf16x2"
+    name: str = "gemm-bf16x2"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         yield from _lowered(self.name, BF16X2_ERROR, (PANELS,), self._lower, graph, region)

@@ -12,13 +12,13 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["TransformFilters"]
+__all__ = ["ConvWinograd"]
 
 _FEW = 4
 """Filters up to which summing over input channels takes less than the transform of the input."""
 
 
-class TransformFilters:
+class ConvWinograd:
     """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
 
     The error of the first is below, of the second about ten times that of direct summation.  Where
@@ -27,7 +27,7 @@ class TransformFilters:
     Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
     """
 
-    name = "winograd"
+    name = "conv-winograd"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
