@@ -22,7 +22,7 @@ from models.exporters import Dynamic, capture, trace
 from models.make import GRAPHS
 from models.rules import Gains, strip
 
-__all__ = ["MODELS", "Entry", "export"]
+__all__ = ["MODELS", "ZooModel", "export"]
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
 _BATCH: Dynamic = {0: "batch"}
@@ -30,7 +30,7 @@ _STEP: Dynamic = {0: "batch", 1: "sequence"}
 _SIZES: Dynamic = {0: "batch", 2: "height", 3: "width"}
 
 
-class Entry(NamedTuple):
+class ZooModel(NamedTuple):
     """A model of the zoo; with ``balanced``, the size of the images that set its scales."""
 
     name: str
@@ -247,31 +247,31 @@ def _whisper_tiny() -> onnx.ModelProto:
 _UNSCALED = (("Attention/q/", 1 / 8), ("relative_attention_bias", 10.0))
 
 MODELS = (
-    Entry("minilm", lambda: _minilm("eager")),
-    Entry("minilm-v5", lambda: _minilm("eager")),
-    Entry("minilm-sdpa", lambda: _minilm("sdpa")),
-    Entry("minilm-dynamo", lambda: _minilm("sdpa", dynamo=True)),
-    Entry("bert-base", _bert_base),
-    Entry("distilbert", _distilbert),
-    Entry("gpt2", lambda: _gpt2("eager")),
-    Entry("gpt2-dynamo", lambda: _gpt2("sdpa", dynamo=True)),
-    Entry("llama", lambda: _llama("eager", 17)),
-    Entry("llama-dynamo", lambda: _llama("sdpa", 20, dynamo=True)),
-    Entry("llama-attention", lambda: _llama("sdpa", 23, dynamo=True)),
-    Entry("t5-small", _t5_small, _UNSCALED),
-    Entry("clip-text", _clip_text),
-    Entry("whisper-tiny", _whisper_tiny),
-    Entry("vit-base", lambda: _classifier("ViT", attn_implementation="eager")),
-    Entry("vit-base-dynamo", lambda: _classifier("ViT", True, attn_implementation="sdpa")),
-    Entry("resnet50", lambda: _classifier("ResNet"), balanced=224),
-    Entry("mobilenetv2", lambda: _classifier("MobileNetV2", tf_padding=False), balanced=224),
-    Entry("efficientnet-b0", _efficientnet, balanced=224),
-    Entry("convnext-tiny", lambda: _classifier("ConvNext"), balanced=224),
-    Entry("detector", _detector, balanced=224),
-    Entry("detector-dynamo", lambda: _detector(True), balanced=224),
-    Entry("unet", _unet, balanced=64),
-    Entry("tagger", _tagger),
-    Entry("tiny-bert", _tiny_bert),
+    ZooModel("minilm", lambda: _minilm("eager")),
+    ZooModel("minilm-v5", lambda: _minilm("eager")),
+    ZooModel("minilm-sdpa", lambda: _minilm("sdpa")),
+    ZooModel("minilm-dynamo", lambda: _minilm("sdpa", dynamo=True)),
+    ZooModel("bert-base", _bert_base),
+    ZooModel("distilbert", _distilbert),
+    ZooModel("gpt2", lambda: _gpt2("eager")),
+    ZooModel("gpt2-dynamo", lambda: _gpt2("sdpa", dynamo=True)),
+    ZooModel("llama", lambda: _llama("eager", 17)),
+    ZooModel("llama-dynamo", lambda: _llama("sdpa", 20, dynamo=True)),
+    ZooModel("llama-attention", lambda: _llama("sdpa", 23, dynamo=True)),
+    ZooModel("t5-small", _t5_small, _UNSCALED),
+    ZooModel("clip-text", _clip_text),
+    ZooModel("whisper-tiny", _whisper_tiny),
+    ZooModel("vit-base", lambda: _classifier("ViT", attn_implementation="eager")),
+    ZooModel("vit-base-dynamo", lambda: _classifier("ViT", True, attn_implementation="sdpa")),
+    ZooModel("resnet50", lambda: _classifier("ResNet"), balanced=224),
+    ZooModel("mobilenetv2", lambda: _classifier("MobileNetV2", tf_padding=False), balanced=224),
+    ZooModel("efficientnet-b0", _efficientnet, balanced=224),
+    ZooModel("convnext-tiny", lambda: _classifier("ConvNext"), balanced=224),
+    ZooModel("detector", _detector, balanced=224),
+    ZooModel("detector-dynamo", lambda: _detector(True), balanced=224),
+    ZooModel("unet", _unet, balanced=64),
+    ZooModel("tagger", _tagger),
+    ZooModel("tiny-bert", _tiny_bert),
 )
 
 

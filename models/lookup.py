@@ -16,7 +16,7 @@ from statistics import median, quantiles
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.measure import measure
-from tracea_graph.tuning import Entry, TuningCache
+from tracea_graph.tuning import CacheEntry, TuningCache
 
 _ENTRIES, _TIMES = 10_000, 50
 
@@ -36,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with TuningCache(Path(folder, "tuning.sqlite")) as cache:
             for key in keys:
-                cache.put(key, Entry({"schedule": {}, "gain": 1.0}, [], True, "a product"))
+                cache.put(key, CacheEntry({"schedule": {}, "gain": 1.0}, [], True, "a product"))
             random.Random(0).shuffle(keys)
             _say("a tuning result", [partial(cache.get, key) for key in keys])
         environment, cpu = Environment(cache=Path(folder)), profile_cpu()

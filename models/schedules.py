@@ -34,10 +34,10 @@ from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.target import HOST, target_of
 from tracea_graph.toolchain.cache import digest
-from tracea_graph.tuning.bench_model import Stand
-from tracea_graph.tuning.jobs import jobs_of
+from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates
+from tracea_graph.tuning.tasks import tasks_of
 
 _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
@@ -51,20 +51,20 @@ def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mappin
         bound = bindings(model.graph, (), model.inputs)[0][0].symbols
         planner = Planner(model.graph, options, bound)
         assembly, _ = planner.assembled(planner.plan)
-        for job in jobs_of(assembly.workloads([bound]), SCHEDULE_SPACE, isa, (1,)):
-            if job.asked:
-                told = digest(json.dumps(job.case.problem.key, default=str))[:6]
-                found[f"{job.case.problem} [{told}] {job.case.rows}"] = job.case
+        for task in tasks_of(assembly.workloads([bound]), SCHEDULE_SPACE, isa, (1,)):
+            if task.asked:
+                told = digest(json.dumps(task.case.problem.key, default=str))[:6]
+                found[f"{task.case.problem} [{told}] {task.case.rows}"] = task.case
     return found
 
 
 def _compare(
-    case: Case, stand: Stand, isa: str, threads: Sequence[int], limit: int
+    case: Case, fixture: ModelFixture, isa: str, threads: Sequence[int], limit: int
 ) -> list[tuple[list[Any], float]]:
     first, found = default_of(case), []
     for schedule in candidates(case, SCHEDULE_SPACE, isa, threads, limit):
         try:
-            times = [stand.compare(case, first, schedule, t, _PAIRS, _SECONDS) for t in threads]
+            times = [fixture.compare(case, first, schedule, t, _PAIRS, _SECONDS) for t in threads]
         except WorkerError as error:
             print(f"{case}: {schedule}: {error}")
             continue
@@ -97,15 +97,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     named = _named(args.models, args.precision, target.levels[-1])
     todo = {name: case for name, case in named.items() if name not in done}
     print(f"{len(todo)} of {len(named)} regions are not timed yet", flush=True)
-    with tempfile.TemporaryDirectory() as folder, Stand(
+    with tempfile.TemporaryDirectory() as folder, ModelFixture(
         [case.problem for case in named.values()], target.backend, target.levels[-1],
         Path(folder), environment=Environment(),
-    ) as stand:  # fmt: skip
+    ) as fixture:  # fmt: skip
         end = time.monotonic() + args.budget
         for name, case in todo.items():
             if time.monotonic() > end:
                 break
-            times = _compare(case, stand, target.levels[-1], args.threads, args.limit)
+            times = _compare(case, fixture, target.levels[-1], args.threads, args.limit)
             rows.append([name.rpartition(" ")[0], case.rows, times])
             args.out.write_text(json.dumps(rows) + "\n")
             print(name, max((gain for _, gain in times), default=1.0), flush=True)

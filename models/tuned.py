@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.options import OPTIONS, Options, values
-from tracea_graph.tuning.jobs import WORTH
+from tracea_graph.tuning.tasks import WORTH
 
 _ENOUGH, _CLOSE, _NEAR = 0.05, 0.03, 1.10
 """End to end: a gain worth tuning for, and what a policy may leave; of a region: near the best."""

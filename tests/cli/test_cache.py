@@ -12,7 +12,7 @@ import pytest
 from tracea_graph.cli import main
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
+from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
 pytestmark = pytest.mark.compiler  # machine facts name one
@@ -24,11 +24,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """A cache with a usable result and several that are not."""
     here = machine_facts(CPU.fingerprint(), Environment())
     entries = {
-        "good": Entry(VALUE, [{}], True, "gemm 8x8, 4 rows", here),
-        "begun": Entry(VALUE, [], False, "gemm 8x16, 4 rows", here),
-        "stale": Entry(VALUE, [], True, "gemm 8x32, 4 rows", {**here, "tracea": "0.0"}),
-        "far": Entry(VALUE, [], True, "gemm 8x64, 4 rows", {**here, "machine": "another"}),
-        "old": Entry(VALUE, [], True, "gemm 8x96, 4 rows", here, time.time() - 90 * 86400),
+        "good": CacheEntry(VALUE, [{}], True, "gemm 8x8, 4 rows", here),
+        "begun": CacheEntry(VALUE, [], False, "gemm 8x16, 4 rows", here),
+        "stale": CacheEntry(VALUE, [], True, "gemm 8x32, 4 rows", {**here, "tracea": "0.0"}),
+        "far": CacheEntry(VALUE, [], True, "gemm 8x64, 4 rows", {**here, "machine": "another"}),
+        "old": CacheEntry(VALUE, [], True, "gemm 8x96, 4 rows", here, time.time() - 90 * 86400),
     }
     with TuningCache(tmp_path / CACHE_FILE) as cache:
         for key, entry in entries.items():

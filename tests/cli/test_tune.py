@@ -14,16 +14,20 @@ from tracea_graph.cli import tune as command
 from tracea_graph.commands.tune import TunedModel
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
-from tracea_graph.tuning import Case, Measured, Settled, Started, Tuned
+from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
 
 CASE = Case(GemmProblem(768, 3072), 128)
-FOUND = Tuned(CASE, GemmSchedule(512, 2, 64), 1.25, "measured", share=0.5)
+FOUND = TuningResult(CASE, GemmSchedule(512, 2, 64), 1.25, "measured", share=0.5)
 
 
 def fake(path: Path, options: Any, *, listen: Any, **more: Any) -> TunedModel:
-    listen(Started((Tuned(CASE, FOUND.schedule, 1.0, "default", "never measured"),), (), 1.0))
-    listen(Measured(CASE, FOUND.schedule, 1, "search", PairedTimes((1.25,) * 3, (1.0,) * 3)))
-    listen(Settled(FOUND, 1.0, 1))
+    listen(
+        TuningStarted(
+            (TuningResult(CASE, FOUND.schedule, 1.0, "default", "never measured"),), (), 1.0
+        )
+    )
+    listen(TrialMeasured(CASE, FOUND.schedule, 1, "search", PairedTimes((1.25,) * 3, (1.0,) * 3)))
+    listen(CaseFinished(FOUND, 1.0, 1))
     return TunedModel(path, (FOUND,), {CASE: 12})
 
 

@@ -21,12 +21,12 @@ from tracea_graph.kernels.cpu.schedules.conv_space import divide
 from tracea_graph.kernels.cpu.variants import conv_tile
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops.chain import Chain
-from tracea_graph.tuning import Case, Tuned, Workload, problems_of, tables, with_schedules
-from tracea_graph.tuning.bench_model import Stand
+from tracea_graph.tuning import Case, TuningResult, Workload, problems_of, tables, with_schedules
+from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from
 from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.space import candidates, legal
-from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 PAD = (1, 1, 1, 1)
 BF16_SILU = replace(SILU, stores=(DType.BF16,))
@@ -88,14 +88,14 @@ def test_images_are_rows_and_schedules_reach_the_call() -> None:
     (load,) = problems_of([(made, specs)], SCHEDULE_SPACE.problem_of, [{"n": 2}, {"n": 8}])
     assert load == Workload(PLAIN, 1, (2, 8))
     few, many = ConvSchedule(h_tasks=2), ConvSchedule(oc_chunk=1)
-    found = [Tuned(Case(PLAIN, rows), d, 1.1, "cache") for rows, d in ((2, few), (8, many))]
+    found = [TuningResult(Case(PLAIN, rows), d, 1.1, "cache") for rows, d in ((2, few), (8, many))]
     table = tables(found)[PLAIN]
     assert table == (replace(few, max_images=4), many)
     assert (
         with_schedules(made, SCHEDULE_SPACE.problem_of, {PLAIN: table}).calls[-1].schedules
         == table
     )
-    assert tables([Tuned(Case(PLAIN, 2), ConvSchedule(), 1.0, "cache")]) == {}
+    assert tables([TuningResult(Case(PLAIN, 2), ConvSchedule(), 1.0, "cache")]) == {}
 
 
 @named
@@ -140,7 +140,7 @@ def test_they_travel_as_json(problem: ConvProblem) -> None:
 
 def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
     case, schedule = Case(WINOGRAD, 1), ConvSchedule(h_tasks=3)
-    own = hint_of(Tuned(case, schedule, 1.2, "measured"))
+    own = hint_of(TuningResult(case, schedule, 1.2, "measured"))
     found = hints_from([{"match": "*", "tile": {"panels": 2}}, own], SCHEDULE_SPACE.tile)
     assert hinted(found, case) == schedule, "a product's hint says nothing about a convolution"
     assert hinted(found, Case(PLAIN, 1)) is None
@@ -149,9 +149,11 @@ def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
 @pytest.mark.compiler
 def test_they_run_under_any_cut(tmp_path: Path) -> None:
     environment = Environment(cache=tmp_path / "cache")
-    with Stand(PROBLEMS, CPU, "scalar", tmp_path, environment=environment, cache=1) as stand:
+    with ModelFixture(
+        PROBLEMS, CPU, "scalar", tmp_path, environment=environment, cache=1
+    ) as fixture:
         for problem in PROBLEMS:
-            times = stand.compare(
+            times = fixture.compare(
                 Case(problem, 2), ConvSchedule(), ConvSchedule(h_tasks=2), 1, 2, 300.0
             )
             assert min(times.a_ms) > 0 and len(times.b_ms) == 2

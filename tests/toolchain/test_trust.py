@@ -18,7 +18,7 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.trust import distrust, make_private, read_private, trusted
-from tracea_graph.tuning import Entry, TuningCache
+from tracea_graph.tuning import CacheEntry, TuningCache
 
 KEY = digest("x")
 NOBODY = 65534
@@ -150,7 +150,7 @@ def test_tuning_others_can_have_written_is_not_used(
 ) -> None:
     path = tmp_path / "cache" / "tuning.sqlite"
     with TuningCache(path) as cache:
-        cache.put("k", Entry(1, [], final=True))
+        cache.put("k", CacheEntry(1, [], final=True))
     place = path.parent if part == "folder" else path.with_name(path.name + part)
     if part.startswith("-"):
         place.touch(0o600)
@@ -158,8 +158,8 @@ def test_tuning_others_can_have_written_is_not_used(
     spoil(place)
     with pytest.warns(UserWarning, match=f"{place} {why}") as said, TuningCache(path) as cache:
         assert cache.get("k") is None
-        cache.put("k", Entry(2, [], final=True))
-        assert cache.get("k") == Entry(2, [], final=True), "it lasts as long as the object"
+        cache.put("k", CacheEntry(2, [], final=True))
+        assert cache.get("k") == CacheEntry(2, [], final=True), "it lasts as long as the object"
     assert len(said) == 1
     assert path.read_bytes() == before
 

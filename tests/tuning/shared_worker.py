@@ -20,8 +20,8 @@ from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.tuning import Case, Problem, Task, Tuner, TuningCache
-from tracea_graph.tuning.together import help_others
+from tracea_graph.tuning import Case, Problem, Tuner, TuningCache, TuningOptions
+from tracea_graph.tuning.distributed import run_published_trials
 
 
 class Machine:
@@ -45,18 +45,18 @@ class Machine:
 
 
 @contextmanager
-def opened(task: Task, cache: Path, machine: str) -> Iterator[Tuner]:
+def opened(options: TuningOptions, cache: Path, machine: str) -> Iterator[Tuner]:
     @contextmanager
-    def stand(problems: Sequence[Problem]) -> Iterator[Machine]:
+    def fixture(problems: Sequence[Problem]) -> Iterator[Machine]:
         yield Machine()
 
     with TuningCache(cache) as found:
         yield Tuner(
             found,
-            stand,
+            fixture,
             schedule_space=SCHEDULE_SPACE,
             level="avx512",
-            threads=task.threads,
+            threads=options.threads,
             facts={"machine": machine},
             limit=12,
         )
@@ -74,12 +74,12 @@ def main() -> None:
     if len(sys.argv) > 4:
         place, count, then = sys.argv[4:]
         Machine.began = staticmethod(partial(meet, Path(place), int(count), then == "ends"))
-    task = Task((), budget=1e4, storage=url, lost_after=3.0)
+    options = TuningOptions((), budget=1e4, storage=url, lost_after=3.0)
 
-    def make(own: Task) -> AbstractContextManager[Tuner]:
+    def make(own: TuningOptions) -> AbstractContextManager[Tuner]:
         return opened(own, Path(cache), machine)
 
-    help_others(task, CPU, make, idle=3.0)
+    run_published_trials(options, CPU, make, idle=3.0)
 
 
 if __name__ == "__main__":

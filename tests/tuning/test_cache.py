@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.tuning.cache import Entry, TuningCache
+from tracea_graph.tuning.cache import CacheEntry, TuningCache
 
-ENTRY = Entry(
+ENTRY = CacheEntry(
     {"schedule": [4, 0, 128, 0, 0], "gain": 1.25}, [{"pairs": [1.0, 2.0]}], True, "a case"
 )
-BEGUN = Entry({"schedule": [4, 0, 128, 0, 1], "gain": 1.0}, [], False)
+BEGUN = CacheEntry({"schedule": [4, 0, 128, 0, 1], "gain": 1.0}, [], False)
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def test_a_beginning_never_replaces_a_result(path: Path) -> None:
 
 
 def test_entries_are_described_listed_and_forgotten(path: Path) -> None:
-    told = Entry({"gain": 1.0}, [], True, "gemm 8x8", {"machine": "m", "rows": "4"}, 12.0)
+    told = CacheEntry({"gain": 1.0}, [], True, "gemm 8x8", {"machine": "m", "rows": "4"}, 12.0)
     with TuningCache(path) as cache:
         cache.put("a", told)
         cache.put("b", ENTRY)
         found = dict(cache)
         assert found["a"] == told and found["a"].written == 12.0 < found["b"].written
-        assert Entry.from_json(found["a"].to_json()) == told
+        assert CacheEntry.from_json(found["a"].to_json()) == told
         cache.remove(["a", "unknown"])
         assert list(dict(cache)) == ["b"]
 
@@ -70,10 +70,10 @@ def test_a_look_up_is_one_search_by_key(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from tracea_graph.tuning.cache import Entry, TuningCache
+from tracea_graph.tuning.cache import CacheEntry, TuningCache
 with TuningCache(Path(sys.argv[1])) as cache:
     for i in range(25):
-        cache.put(f"{sys.argv[2]}-{i}", Entry({"gain": i}, [], True))
+        cache.put(f"{sys.argv[2]}-{i}", CacheEntry({"gain": i}, [], True))
 """
 
 

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning import Case, Tuned, Tuner, TuningCache, Workload, hints
+from tracea_graph.tuning import Case, Tuner, TuningCache, TuningResult, Workload, hints
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals
 from tracea_graph.tuning.problem import default_of
 from tracea_graph.tuning.space import candidates
@@ -40,21 +40,23 @@ def test_the_first_hint_that_fits_counts() -> None:
 
 def test_a_result_as_a_hint_gives_its_schedule_to_its_case_alone() -> None:
     schedule = GemmSchedule(512, 2, 96, 4, 0)
-    found = hints_from([hint_of(Tuned(CASE, schedule, 1.2, "measured"))], SCHEDULE_SPACE.tile)
+    found = hints_from(
+        [hint_of(TuningResult(CASE, schedule, 1.2, "measured"))], SCHEDULE_SPACE.tile
+    )
     assert hinted(found, CASE) == schedule
     assert hinted(found, OTHER) is None
 
 
 def test_hinted_cases_are_not_measured(tmp_path: Path) -> None:
     @contextmanager
-    def stand(problems: Any) -> Iterator[Any]:
+    def fixture(problems: Any) -> Iterator[Any]:
         raise AssertionError("nothing is to be measured")
         yield
 
     found = hints_from([{"match": "*", "tile": {"columns": 2}}], SCHEDULE_SPACE.tile)
     with TuningCache(tmp_path / "c.sqlite") as cache:
         tuner = Tuner(
-            cache, stand, schedule_space=SCHEDULE_SPACE, level="avx512", threads=(1,), facts={},
+            cache, fixture, schedule_space=SCHEDULE_SPACE, level="avx512", threads=(1,), facts={},
             pin=lambda case: hinted(found, case),
         )  # fmt: skip
         tuned = tuner.run([Workload(FUSED, 1, (128,))], 100.0)

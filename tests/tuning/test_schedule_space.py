@@ -18,17 +18,17 @@ from tracea_graph.tuning import (
     Case,
     Problem,
     ScheduleSpace,
-    Tuned,
     Tuner,
     TuningCache,
+    TuningResult,
     Workload,
     problems_of,
     tables,
     with_schedules,
 )
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from
+from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.telemetry import Telemetry, read_rows
-from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ CASE = Case(Sum(64), 100)
 LOADS = (Workload(CASE.problem, 2, (100,)),)
 
 
-class Stand:
+class ModelFixture:
     """A machine where eight at once are fastest, whatever the model says."""
 
     def compare(
@@ -128,8 +128,8 @@ class Stand:
 
 
 @contextmanager
-def stand(problems: Sequence[Problem]) -> Iterator[Stand]:
-    yield Stand()
+def fixture(problems: Sequence[Problem]) -> Iterator[ModelFixture]:
+    yield ModelFixture()
 
 
 @pytest.fixture
@@ -138,9 +138,9 @@ def cache(tmp_path: Path) -> Iterator[TuningCache]:
         yield made
 
 
-def run(cache: TuningCache, budget: float, **more: Any) -> list[Tuned]:
+def run(cache: TuningCache, budget: float, **more: Any) -> list[TuningResult]:
     made = Tuner(
-        cache, stand, schedule_space=SCHEDULE_SPACE, level="l", threads=(1,), facts={}, **more
+        cache, fixture, schedule_space=SCHEDULE_SPACE, level="l", threads=(1,), facts={}, **more
     )
     return made.run(LOADS, budget)
 
@@ -158,7 +158,7 @@ def test_the_fastest_schedule_is_found_and_remembered(cache: TuningCache, tmp_pa
 
 
 def test_its_words_are_those_of_hints(cache: TuningCache) -> None:
-    tuned = Tuned(CASE, Width(width=2), 1.2, "measured")
+    tuned = TuningResult(CASE, Width(width=2), 1.2, "measured")
     hint = hint_of(tuned)
     assert hint == {
         "match": "sum of 64", "rows": 100, "tile": {"lanes": 2}, "epilogue": "plain"

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates
-from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Outcome, Study, Trial
+from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Study, StudyResult, Trial
 
 CASE = Case(GemmProblem(768, 768), 128)
 DEFAULT = default_of(CASE)
@@ -47,7 +47,7 @@ def run(
     challengers: Sequence[GemmSchedule] = CHALLENGERS,
     threads: Sequence[int] = (1,),
     known: Sequence[Trial] = (),
-) -> Outcome:
+) -> StudyResult:
     study = Study(
         DEFAULT, challengers, threads, machine.measure, machine.has_time, lambda t: None, known
     )

@@ -11,7 +11,7 @@ import pytest
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
-from tracea_graph.tuning import Case, Measured, Settled, Started, Tuned
+from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
 from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
 from tracea_graph.views.tuning import convergence_svg, curves
 
@@ -21,12 +21,14 @@ FAST, SLOW = GemmSchedule(512, mc=64), GemmSchedule(512, mc=32)
 
 def recorded(folder: Path) -> Path:
     with Telemetry(folder, "model") as telemetry:
-        telemetry(Started((Tuned(CASE, FAST, 1.0, "default", "never measured"),), (), 60.0))
+        telemetry(
+            TuningStarted((TuningResult(CASE, FAST, 1.0, "default", "never measured"),), (), 60.0)
+        )
         for schedule, ms in ((SLOW, 2.5), (FAST, 1.6), (SLOW, 2.4)):
             times = PairedTimes((2.0,) * 20, (*(ms,) * 18, 2 * ms, 3 * ms))
-            telemetry(Measured(CASE, schedule, 1, "search", times))
-        telemetry(Measured(CASE, SLOW, 1, "search", None, "the worker died (SIGSEGV)"))
-        telemetry(Settled(Tuned(CASE, FAST, 1.25, "measured", share=0.5), 3.0, 2))
+            telemetry(TrialMeasured(CASE, schedule, 1, "search", times))
+        telemetry(TrialMeasured(CASE, SLOW, 1, "search", None, "the worker died (SIGSEGV)"))
+        telemetry(CaseFinished(TuningResult(CASE, FAST, 1.25, "measured", share=0.5), 3.0, 2))
     return telemetry.path
 
 
@@ -72,5 +74,5 @@ def test_curves_only_rise_and_are_drawn(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_rows_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with Telemetry(tmp_path / "file" / "t", "m") as telemetry:
-        telemetry(Settled(Tuned(CASE, FAST, 1.0, "measured"), 1.0, 1))
+        telemetry(CaseFinished(TuningResult(CASE, FAST, 1.0, "measured"), 1.0, 1))
     assert not telemetry.path.exists()

@@ -1,4 +1,4 @@
-"""The tuner spends its budget where time goes, remembers, resumes, and repeats itself exactly."""
+"""The tuner spends its budget where time goes, remembers, resumes, and replicas itself exactly."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.tuning import (
+    CaseFinished,
     Event,
-    Measured,
     Problem,
-    Settled,
-    Started,
-    Task,
-    Tuned,
+    TrialMeasured,
     Tuner,
     TuningCache,
+    TuningOptions,
+    TuningResult,
+    TuningStarted,
     Workload,
     tables,
     tune,
 )
 from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
-from tracea_graph.tuning.jobs import Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.tuner import LITTLE
+from tracea_graph.tuning.tasks import GainEstimates, allot, by_worth, tasks_of
+from tracea_graph.tuning.tuner import NOT_WORTH_TUNING
 
 SMALL, LARGE = GemmProblem(384, 384), GemmProblem(768, 3072)
 LOADS = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (128,)))
 
 
-class Stand:
+class ModelFixture:
     """A machine on which one setting is 1.2 times as fast; each pair takes a second."""
 
     def __init__(self, *, interrupt_after: int = -1) -> None:
@@ -52,7 +52,7 @@ class Stand:
         return self.now
 
     @contextmanager
-    def open(self, problems: Sequence[Problem]) -> Iterator[Stand]:
+    def open(self, problems: Sequence[Problem]) -> Iterator[ModelFixture]:
         self.openings += 1
         yield self
 
@@ -73,16 +73,16 @@ class Stand:
         return PairedTimes((1.2,) * pairs, (1.0 if b.mc == 64 else 1.21,) * pairs)
 
 
-def tuner(cache: TuningCache, stand: Stand, machine: str = "m", **more: object) -> Tuner:
+def tuner(cache: TuningCache, fixture: ModelFixture, machine: str = "m", **more: object) -> Tuner:
     return Tuner(
         cache,
-        stand.open,
+        fixture.open,
         limit=8,
         schedule_space=SCHEDULE_SPACE,
         level="avx512",
         threads=(1,),
         facts={"machine": machine},
-        clock=stand.clock,
+        clock=fixture.clock,
         **more,
     )  # type: ignore[arg-type]
 
@@ -93,77 +93,79 @@ def cache(tmp_path: Path) -> Iterator[TuningCache]:
         yield made
 
 
-PROSPECTS = Prospects(SCHEDULE_SPACE, "avx512", (1,))
+PROSPECTS = GainEstimates(SCHEDULE_SPACE, "avx512", (1,))
 
 
 def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
     loads = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (1, 128)))
-    jobs = by_worth(jobs_of(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
-    assert [j.asked for j in jobs] == sorted((j.asked for j in jobs), reverse=True)
-    assert {j.case for j in jobs if j.asked} == {
+    tasks = by_worth(tasks_of(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
+    assert [j.asked for j in tasks] == sorted((j.asked for j in tasks), reverse=True)
+    assert {j.case for j in tasks if j.asked} == {
         Case(LARGE, 1),
         Case(LARGE, 128),
         Case(SMALL, 128),
     }
-    order = [j.case for j in jobs if j.asked and j.case.rows == 128]
+    order = [j.case for j in tasks if j.asked and j.case.rows == 128]
     assert order == [Case(LARGE, 128), Case(SMALL, 128)]
-    assert {j.case.rows for j in jobs} == {*TYPICAL_ROWS}
+    assert {j.case.rows for j in tasks} == {*TYPICAL_ROWS}
 
 
 def test_shares_are_of_the_whole_model() -> None:
-    alone = {j.case: j.share for j in jobs_of(LOADS, SCHEDULE_SPACE, "avx512", (1,)) if j.asked}
+    alone = {j.case: j.share for j in tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,)) if j.asked}
     assert sum(alone.values()) == pytest.approx(1.0)
     beside = {
         j.case: j.share
-        for j in jobs_of(LOADS, SCHEDULE_SPACE, "avx512", (1,), rest_us=1e6)
+        for j in tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,), rest_us=1e6)
         if j.asked
     }
     assert all(beside[case] < 0.1 * share for case, share in alone.items())
 
 
 def test_trials_follow_expected_gain_and_nothing_else() -> None:
-    jobs = jobs_of(LOADS, SCHEDULE_SPACE, "avx512", (1,))
-    few, many = (allot(jobs, Prospects(SCHEDULE_SPACE, "avx512", (1,)), s) for s in (10.0, 100.0))
-    assert many == allot(jobs, Prospects(SCHEDULE_SPACE, "avx512", (1,)), 100.0)
+    tasks = tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,))
+    few, many = (
+        allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), s) for s in (10.0, 100.0)
+    )
+    assert many == allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), 100.0)
     assert many[Case(LARGE, 128)] > many[Case(SMALL, 128)] >= few[Case(SMALL, 128)]
 
 
 def test_what_promises_less_than_a_hundredth_is_not_begun(cache: TuningCache) -> None:
-    stand = Stand()
-    found = tuner(cache, stand).run(LOADS, 1e6, rest_us=1e6)
+    fixture = ModelFixture()
+    found = tuner(cache, fixture).run(LOADS, 1e6, rest_us=1e6)
     asked = [t for t in found if t.case.rows == 128]
     assert {t.source for t in asked} == {"default"} and "less than 1 %" in asked[0].why
-    assert not {t.case for t in asked} & set(stand.cases)
+    assert not {t.case for t in asked} & set(fixture.cases)
 
 
 def test_hits_and_misses_are_told(cache: TuningCache) -> None:
     heard: list[Event] = []
-    tuner(cache, Stand(), listen=heard.append).run(LOADS, 1e6)
-    (first,) = (e for e in heard if isinstance(e, Started))
+    tuner(cache, ModelFixture(), listen=heard.append).run(LOADS, 1e6)
+    (first,) = (e for e in heard if isinstance(e, TuningStarted))
     assert {t.why for t in first.known} == {"never measured"}
-    settled = [e.tuned.source for e in heard if isinstance(e, Settled)]
+    settled = [e.tuned.source for e in heard if isinstance(e, CaseFinished)]
     assert settled == ["measured"] * len(settled) and settled
     heard.clear()
-    tuner(cache, Stand(), "other", listen=heard.append).run(LOADS, 0)
+    tuner(cache, ModelFixture(), "other", listen=heard.append).run(LOADS, 0)
     (missed,) = heard
-    assert isinstance(missed, Started)
+    assert isinstance(missed, TuningStarted)
     assert "measured on another machine" in {t.why for t in missed.known}
     heard.clear()
-    tuner(cache, Stand(), listen=heard.append).run(LOADS, 0)
+    tuner(cache, ModelFixture(), listen=heard.append).run(LOADS, 0)
     (hit,) = heard
-    assert isinstance(hit, Started) and {t.source for t in hit.known} >= {"cache"}
+    assert isinstance(hit, TuningStarted) and {t.source for t in hit.known} >= {"cache"}
 
 
 def test_every_case_is_measured_and_the_better_schedule_found(cache: TuningCache) -> None:
-    found = tuner(cache, Stand()).run(LOADS, 1e6)
+    found = tuner(cache, ModelFixture()).run(LOADS, 1e6)
     assert {t.source for t in found} == {"measured", "default"}
-    assert {t.why for t in found if t.source == "default"} == {LITTLE}
+    assert {t.why for t in found if t.source == "default"} == {NOT_WORTH_TUNING}
     best = {t.case: t for t in found}[Case(LARGE, 128)]
     assert best.schedule.mc == 64 and best.gain == pytest.approx(1.2)
 
 
 def test_the_budget_is_kept_and_the_next_run_goes_on(cache: TuningCache) -> None:
-    first, second, third = Stand(), Stand(), Stand()
+    first, second, third = ModelFixture(), ModelFixture(), ModelFixture()
     begun = tuner(cache, first).run(LOADS, 100)
     assert first.now <= 100 + 12, "one comparison may overrun, no more"
     assert {t.source for t in begun} >= {"measured", "default"}
@@ -171,87 +173,89 @@ def test_the_budget_is_kept_and_the_next_run_goes_on(cache: TuningCache) -> None
     assert {t.source for t in done} >= {"cache", "measured"}
     tuner(cache, third).run(LOADS, 1e6)
     assert third.openings == 0, "all is remembered"
-    whole = Stand()
+    whole = ModelFixture()
     with TuningCache(cache.path.with_name("other.sqlite")) as other:
         assert schedules(tuner(other, whole).run(LOADS, 1e6)) == schedules(done)
     assert first.now + second.now == whole.now, "nothing was measured twice"
 
 
 def test_no_budget_measures_nothing(cache: TuningCache) -> None:
-    stand = Stand()
-    found = tuner(cache, stand).run(LOADS, 0)
-    assert stand.openings == 0 and {t.source for t in found} == {"default"}
+    fixture = ModelFixture()
+    found = tuner(cache, fixture).run(LOADS, 0)
+    assert fixture.openings == 0 and {t.source for t in found} == {"default"}
     assert tables(found) == {}
 
 
 def test_an_interrupt_keeps_what_was_measured(cache: TuningCache) -> None:
-    first = Stand(interrupt_after=20)
+    first = ModelFixture(interrupt_after=20)
     with pytest.raises(KeyboardInterrupt):
         tuner(cache, first).run(LOADS, 1e6)
     kept = sum(len(e.evidence) for _, e in cache)
     assert kept > 8
-    second = Stand()
+    second = ModelFixture()
     tuner(cache, second).run(LOADS, 1e6)
     assert len(first.cases) == 20 and first.cases[0] not in second.cases
 
 
 @pytest.mark.parametrize("change", ["machine", "threads", "problem", "isa"])
 def test_a_change_in_the_key_is_a_miss(cache: TuningCache, change: str) -> None:
-    tuner(cache, Stand()).run(LOADS, 1e6)
-    stand, machine, loads = Stand(), "m", LOADS
-    made = tuner(cache, stand, "other" if change == "machine" else machine)
+    tuner(cache, ModelFixture()).run(LOADS, 1e6)
+    fixture, machine, loads = ModelFixture(), "m", LOADS
+    made = tuner(cache, fixture, "other" if change == "machine" else machine)
     if change == "threads":
         made = Tuner(
             cache,
-            stand.open,
+            fixture.open,
             limit=8,
             schedule_space=SCHEDULE_SPACE,
             level="avx512",
             threads=(1, 2),
             facts={"machine": "m"},
-            clock=stand.clock,
+            clock=fixture.clock,
         )
     if change == "isa":
         made = Tuner(
             cache,
-            stand.open,
+            fixture.open,
             limit=8,
             schedule_space=SCHEDULE_SPACE,
             level="avx2",
             threads=(1,),
             facts={"machine": "m"},
-            clock=stand.clock,
+            clock=fixture.clock,
         )
     if change == "problem":
         loads = tuple(replace(w, problem=replace(w.problem, bias=False)) for w in LOADS)
     made.run(loads, 1e6)
-    assert stand.openings == 1
+    assert fixture.openings == 1
 
 
 def test_equal_runs_give_equal_plans(tmp_path: Path) -> None:
     plans = []
     for i in range(2):
         with TuningCache(tmp_path / f"{i}.sqlite") as cache:
-            plans.append(schedules(tuner(cache, Stand()).run(LOADS, 150)))
+            plans.append(schedules(tuner(cache, ModelFixture()).run(LOADS, 150)))
     assert plans[0] == plans[1]
 
 
 def test_a_spoilt_entry_is_measured_again(cache: TuningCache) -> None:
-    tuner(cache, Stand()).run(LOADS, 1e6)
+    tuner(cache, ModelFixture()).run(LOADS, 1e6)
     for key, entry in list(cache):
         cache.put(key, replace(entry, value={"schedule": "x"}))
-    stand = Stand()
-    tuner(cache, stand).run(LOADS, 1e6)
-    assert stand.openings == 1
+    fixture = ModelFixture()
+    tuner(cache, fixture).run(LOADS, 1e6)
+    assert fixture.openings == 1
 
 
-def schedules(tuned: Sequence[Tuned]) -> dict[Case, GemmSchedule]:
+def schedules(tuned: Sequence[TuningResult]) -> dict[Case, GemmSchedule]:
     return {t.case: t.schedule for t in tuned}
 
 
 def test_tables_cover_every_row_count_and_split_where_two_points_meet() -> None:
     fast, tall = GemmSchedule(512, prefetch=0), GemmSchedule(512, mc=64)
-    tuned = [Tuned(Case(SMALL, r), d, 1.1, "measured") for r, d in ((64, fast), (256, tall))]
+    tuned = [
+        TuningResult(Case(SMALL, r), d, 1.1, "measured") for r, d in ((64, fast), (256, tall))
+    ]
     assert tables(tuned) == {
         SMALL: (BY_ROWS[0], BY_ROWS[1], replace(fast, max_rows=128), tall, BY_ROWS[3])
     }
@@ -265,17 +269,17 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
     """
     environment, heard, levels = Environment(cache=tmp_path), list[Event](), host_levels()
     loads = (Workload(GemmProblem(96, 64), 3, (64,)),)
-    task = Task(levels, budget=1e5)
+    options = TuningOptions(levels, budget=1e5)
     first = tune(
-        loads, task, CPU, environment, listen=heard.append,
+        loads, options, CPU, environment, listen=heard.append,
         propose=lambda case, ranked: ranked[:2],
     )  # fmt: skip
-    assert {type(event) for event in heard} == {Started, Measured, Settled}
+    assert {type(event) for event in heard} == {TuningStarted, TrialMeasured, CaseFinished}
     with TuningCache(tmp_path / "tuning.sqlite") as cache:
         entries = [entry for _, entry in cache]
     assert any(e.evidence for e in entries), "something was measured"
     assert all(not trial["fault"] for e in entries for trial in e.evidence)
-    again = tune(loads, Task(levels, budget=0.0), CPU, environment)
+    again = tune(loads, TuningOptions(levels, budget=0.0), CPU, environment)
     assert tables(again) == tables(first)
 
 

@@ -9,7 +9,7 @@ group, on the whole model, for every thread count and binding:
     undecided  neither: the nodes that differ between both models are timed alone (per-node
                profiles of runs in turn), which sees gains the noise of a whole run hides; a clear
                win there counts, for the whole model already shows no loss; else more rounds of
-               15 pairs, at most 12, as long as they could still select_faster
+               15 pairs, at most 12, as long as they could still decide
 
 A group stays if it wins at one thread count and binding and is likely to gain at all others (a
 median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that

@@ -18,7 +18,7 @@ from tracea_graph.cli.flags import add_flags
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.target import host_fingerprint, read_environment
-from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
+from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
 __all__ = ["add_cache", "run_cache"]
@@ -129,16 +129,16 @@ def _import(cache: TuningCache, name: str) -> int:
     return len(entries)
 
 
-def _entries(text: str, name: str) -> Iterator[tuple[str, Entry]]:
+def _entries(text: str, name: str) -> Iterator[tuple[str, CacheEntry]]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             row = json.loads(line)
-            yield str(row["key"]), Entry.from_json(row)
+            yield str(row["key"]), CacheEntry.from_json(row)
         except (KeyError, TypeError, ValueError):
             raise UsageError(f"line {number} of {name} is no exported result") from None
 
 
-def _is_stale(entry: Entry, args: argparse.Namespace, environment: Environment) -> bool:
+def _is_stale(entry: CacheEntry, args: argparse.Namespace, environment: Environment) -> bool:
     """Whether an entry is to be forgotten: nothing here can ever hit it, or it was asked for."""
     here = machine_facts(host_fingerprint(), environment)
     own = entry.about.get("machine") == here["machine"]

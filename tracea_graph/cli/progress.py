@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tracea_graph.tuning import Event, Measured, Settled, Started
+from tracea_graph.tuning import CaseFinished, Event, TrialMeasured, TuningStarted
 from tracea_graph.views import plain
 
 __all__ = ["Bar"]
@@ -42,17 +42,17 @@ class Bar(AbstractContextManager["Bar"]):
 
     def __call__(self, event: Event) -> None:
         """Show what an event tells."""
-        if isinstance(event, Started):
+        if isinstance(event, TuningStarted):
             self._progress.update(
-                self._task, total=len(event.jobs), description=escape(f"tuning {self._name}")
+                self._task, total=len(event.tasks), description=escape(f"tuning {self._name}")
             )
-        elif isinstance(event, Measured):
+        elif isinstance(event, TrialMeasured):
             self._measured(event)
-        elif isinstance(event, Settled):
+        elif isinstance(event, CaseFinished):
             self._best = 1.0
             self._progress.advance(self._task)
 
-    def _measured(self, event: Measured) -> None:
+    def _measured(self, event: TrialMeasured) -> None:
         if event.times is not None and event.times.b_ms:
             gain = min(event.times.a_ms) / min(event.times.b_ms)
             self._best = max(self._best, gain)

@@ -22,7 +22,7 @@ from tracea_graph.options import OPTIONS, Options, values
 from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.target import BACKENDS, read_environment
-from tracea_graph.tuning import Event, Task
+from tracea_graph.tuning import Event, TuningOptions
 from tracea_graph.tuning.hints import hint_of, proposals
 from tracea_graph.tuning.machine import tuner
 from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, runs, write_csv
@@ -141,18 +141,20 @@ def _tune(path: Path, options: Options, args: argparse.Namespace, console: Conso
 
 def run_worker(args: argparse.Namespace, console: Console) -> int:
     """Help until the budget or the patience is spent; the exit code."""
-    from tracea_graph.tuning.together import help_others
+    from tracea_graph.tuning.distributed import run_published_trials
 
     console.quiet, backend = args.quiet, BACKENDS[0]
     environment = read_environment(args.cache)
-    task = Task(
+    options = TuningOptions(
         (), budget=args.budget, seed=args.seed, storage=args.storage, lost_after=args.lost_after
     )
     with Telemetry(environment.cache / FOLDER, f"worker{os.getpid()}") as telemetry:
         opened = partial(
             tuner, backend=backend, environment=environment, listen=telemetry, propose=proposals()
         )
-        count = help_others(task, backend, opened, idle=args.idle, say=lambda s: console.print(s))
+        count = run_published_trials(
+            options, backend, opened, idle=args.idle, say=lambda s: console.print(s)
+        )
     console.print(f"{count} cases were settled with this machine's help")
     return 0
 

@@ -18,9 +18,9 @@ from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 from tracea_graph.target import target_of, tile_words
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.tuning import Case, Listener, Propose, Task, Tuned, ignore, tune
+from tracea_graph.tuning import Case, Listener, Propose, TuningOptions, TuningResult, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
-from tracea_graph.tuning.jobs import WORTH
+from tracea_graph.tuning.tasks import WORTH
 
 __all__ = ["TunedModel", "tune_model"]
 
@@ -31,7 +31,7 @@ class TunedModel:
     of those at the sizes asked for."""
 
     path: Path
-    tuned: tuple[Tuned, ...]
+    tuned: tuple[TuningResult, ...]
     counts: Mapping[Case, int]
 
     @property
@@ -63,12 +63,12 @@ def tune_model(
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
     rest = sum(_beside(planner.cost, graph, region) for region in graph.regions())
-    task = Task(
+    tuning = TuningOptions(
         target.levels, options.thread_counts, options.budget, rest * len(bindings), options.seed,
         options.storage, lost_after, worth,
     )  # fmt: skip
     found = tune(
-        loads, task, target.backend, options.environment, listen=listen, propose=propose,
+        loads, tuning, target.backend, options.environment, listen=listen, propose=propose,
         pin=partial(hinted, hints_from(options.patterns, tile_words())),
     )  # fmt: skip
     counts = {Case(w.problem, rows): w.count for w in loads for rows in w.rows}

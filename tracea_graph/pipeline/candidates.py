@@ -26,7 +26,7 @@ from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import Backend, Target, tile_words
 from tracea_graph.toolchain import Library
-from tracea_graph.tuning import ScheduleTables, Task, tables, tune
+from tracea_graph.tuning import ScheduleTables, TuningOptions, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = ["BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
@@ -312,7 +312,7 @@ class CandidateBuilder:
         start = time.perf_counter()
         assembly, _ = self.plan()
         options = self.options
-        task = Task(
+        tuning = TuningOptions(
             self.libraries.target.levels,
             options.thread_counts,
             min(_TUNING_SHARE[options.effort] * options.budget, seconds) * measure,
@@ -321,7 +321,7 @@ class CandidateBuilder:
         )
         loads = assembly.workloads(bindings)
         pin = partial(hinted, hints_from(options.patterns, tile_words()))
-        found = tables(tune(loads, task, self.planner.backend, options.environment, pin=pin))
+        found = tables(tune(loads, tuning, self.planner.backend, options.environment, pin=pin))
         if not measure and dict(self._schedules) != found:
             raise UsageError("other schedules were found since")
         self._schedules = found

@@ -30,7 +30,7 @@ from tracea_graph.pipeline.planning import Constraints
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import ScheduleSpace, ScheduleTables, Workload
-from tracea_graph.tuning.wire import schedule_to_json
+from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.version import VERSION
 from tracea_graph.views import GroupRow, WeightRow
 

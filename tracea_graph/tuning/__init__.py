@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from tracea_graph.tuning.cache import Entry, TuningCache
-from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore
-from tracea_graph.tuning.machine import CACHE_FILE, Task
+from tracea_graph.tuning.cache import CacheEntry, TuningCache
+from tracea_graph.tuning.events import (
+    CaseFinished,
+    Event,
+    Listener,
+    TrialMeasured,
+    TuningResult,
+    TuningStarted,
+    ignore,
+)
+from tracea_graph.tuning.machine import CACHE_FILE, TuningOptions
 from tracea_graph.tuning.problem import (
     Case,
     Problem,
@@ -21,22 +29,22 @@ from tracea_graph.tuning.tuner import Propose, Tuner
 __all__ = [
     "CACHE_FILE",
     "Builder",
+    "CacheEntry",
     "Case",
-    "Entry",
+    "CaseFinished",
     "Event",
     "Listener",
-    "Measured",
     "Problem",
     "Propose",
     "ScheduleSpace",
     "ScheduleTables",
-    "Settled",
-    "Started",
-    "Task",
+    "TrialMeasured",
     "Tunable",
-    "Tuned",
     "Tuner",
     "TuningCache",
+    "TuningOptions",
+    "TuningResult",
+    "TuningStarted",
     "Workload",
     "ignore",
     "problems_of",

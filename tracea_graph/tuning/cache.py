@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from tracea_graph.toolchain.trust import distrust, make_private
 
-__all__ = ["Entry", "TuningCache"]
+__all__ = ["CacheEntry", "TuningCache"]
 
 _APPLICATION = 0x74726163
 """``trac``: marks the file as ours (SQLite's ``application_id``)."""
@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A result: ``value`` and ``evidence`` are JSON-ready, ``final`` tells it from a beginning.
 
     ``what`` describes the problem for people, ``about`` everything the key is a digest of;
@@ -79,7 +79,7 @@ class Entry:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+    def from_json(cls, data: Mapping[str, Any]) -> CacheEntry:
         """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
         about = {str(name): str(value) for name, value in dict(data["about"]).items()}
         final, written = bool(data["final"]), float(data["written"])
@@ -106,13 +106,13 @@ class TuningCache(AbstractContextManager["TuningCache"]):
     ) -> None:
         self._connection.close()
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """The entry stored under a key, or None where there is none or it cannot be read."""
         query = f"SELECT {_COLUMNS} FROM result WHERE key = ?"
         row = self._guarded(lambda: self._connection.execute(query, (key,)).fetchone())
         return None if row is None else _entry(row)
 
-    def put(self, key: str, entry: Entry) -> None:
+    def put(self, key: str, entry: CacheEntry) -> None:
         """Store an entry; a beginning never replaces a final one."""
         texts = (json.dumps(x, sort_keys=True) for x in (entry.about, entry.value, entry.evidence))
         row = (key, entry.what, *texts, int(entry.final), entry.written or time.time())
@@ -137,7 +137,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         (count,) = self._connection.execute("SELECT count(*) FROM result").fetchone()
         return int(count)
 
-    def __iter__(self) -> Iterator[tuple[str, Entry]]:
+    def __iter__(self) -> Iterator[tuple[str, CacheEntry]]:
         """Keys and entries, oldest first; those that cannot be read are left out."""
         query = f"SELECT {_COLUMNS} FROM result ORDER BY written"
         for row in self._guarded(lambda: self._connection.execute(query).fetchall()):
@@ -212,13 +212,13 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _entry(row: tuple[Any, ...]) -> Entry | None:
+def _entry(row: tuple[Any, ...]) -> CacheEntry | None:
     """The entry of a row of all columns, or None where it is no JSON."""
     try:
         about, value, evidence = map(json.loads, row[2:5])
     except ValueError:
         return None
-    return Entry(value, evidence, bool(row[5]), row[1], about, row[6])
+    return CacheEntry(value, evidence, bool(row[5]), row[1], about, row[6])
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.problem import Case
+from tracea_graph.tuning.tasks import TuningTask
 
-__all__ = ["Event", "Listener", "Measured", "Settled", "Started", "Tuned", "ignore"]
+__all__ = [
+    "CaseFinished",
+    "Event",
+    "Listener",
+    "TrialMeasured",
+    "TuningResult",
+    "TuningStarted",
+    "ignore",
+]
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """What became of one case.
 
     ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``begun`` (time ran out) or ``default``.
@@ -27,20 +35,20 @@ class Tuned:
     source: str
     why: str = ""
     share: float = 0.0
-    """Of its run's predicted time; see :class:`~tracea_graph.tuning.jobs.Job`."""
+    """Of its run's predicted time; see :class:`~tracea_graph.tuning.tasks.TuningTask`."""
 
 
 @dataclass(frozen=True)
-class Started:
-    """What the cache knows of every case, and the jobs that are to be measured, in order."""
+class TuningStarted:
+    """What the cache knows of every case, and the tasks that are to be measured, in order."""
 
-    known: tuple[Tuned, ...]
-    jobs: tuple[Job, ...]
+    known: tuple[TuningResult, ...]
+    tasks: tuple[TuningTask, ...]
     budget: float
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialMeasured:
     """The times of one trial: the default (a) against a schedule (b), ms of one product.
 
     ``stage`` is ``search`` or ``verdict``; ``fault`` says why there are none.
@@ -55,15 +63,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Settled:
+class CaseFinished:
     """A case is done, after so many seconds."""
 
-    tuned: Tuned
+    tuned: TuningResult
     seconds: float
     trials: int
 
 
-Event = Started | Measured | Settled
+Event = TuningStarted | TrialMeasured | CaseFinished
 Listener = Callable[[Event], None]
 
 

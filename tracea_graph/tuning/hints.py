@@ -24,7 +24,7 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.events import Tuned
+from tracea_graph.tuning.events import TuningResult
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.tuner import Propose
 
@@ -76,7 +76,7 @@ def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
     return tuple(_hint(entry, words) for entry in entries)
 
 
-def hint_of(tuned: Tuned) -> dict[str, Any]:
+def hint_of(tuned: TuningResult) -> dict[str, Any]:
     """A result as an entry of ``patterns``."""
     found, problem = asdict(tuned.schedule), tuned.case.problem
     return {

@@ -1,4 +1,4 @@
-"""This machine's tuner: its cache, its measuring stand and what is known of it, put together."""
+"""Build this machine's tuner from its cache, a benchmark fixture and the machine's facts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.scratch import Scratch
-from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
+from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.identity import machine_facts
-from tracea_graph.tuning.jobs import WORTH
 from tracea_graph.tuning.problem import Problem
 from tracea_graph.tuning.schedule_space import Tunable
+from tracea_graph.tuning.tasks import WORTH
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
-__all__ = ["CACHE_FILE", "Task", "tuner"]
+__all__ = ["CACHE_FILE", "TuningOptions", "tuner"]
 
 CACHE_FILE = "tuning.sqlite"
 
 
 @dataclass(frozen=True)
-class Task:
+class TuningOptions:
     """What to tune for: the highest of ``levels``, at these thread counts, in so many seconds.
 
     ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
@@ -44,7 +44,7 @@ class Task:
 
 @contextmanager
 def tuner(
-    task: Task,
+    options: TuningOptions,
     backend: Tunable,
     environment: Environment | None = None,
     *,
@@ -52,7 +52,7 @@ def tuner(
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> Iterator[Tuner]:
-    """A tuner of a backend that has a schedule space, on this machine's cache and stand."""
+    """A tuner of a backend that has a schedule space, on this machine's cache and fixture."""
     environment, schedule_space = environment or Environment(), backend.schedule_space
     assert schedule_space is not None
     with (
@@ -60,12 +60,14 @@ def tuner(
         Scratch("tune") as folder,
     ):
 
-        def stand(problems: Sequence[Problem]) -> Stand:
-            return Stand(problems, backend, task.levels[-1], Path(folder), environment=environment)
+        def fixture(problems: Sequence[Problem]) -> ModelFixture:
+            return ModelFixture(
+                problems, backend, options.levels[-1], Path(folder), environment=environment
+            )
 
         yield Tuner(
-            cache, stand, schedule_space=schedule_space, level=task.levels[-1],
-            threads=task.threads, facts=machine_facts(backend.fingerprint(), environment),
-            architecture=schedule_space.architecture, seed=task.seed, worth=task.worth,
+            cache, fixture, schedule_space=schedule_space, level=options.levels[-1],
+            threads=options.threads, facts=machine_facts(backend.fingerprint(), environment),
+            architecture=schedule_space.architecture, seed=options.seed, worth=options.worth,
             listen=listen, propose=propose, pin=pin,
         )  # fmt: skip

@@ -20,9 +20,9 @@ from tracea_graph.check.timing import PairedTimes, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.schedule_space import ScheduleSpace
-from tracea_graph.tuning.wire import schedule_to_json
+from tracea_graph.tuning.serialization import schedule_to_json
 
-__all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Outcome", "Study", "Trial", "explore"]
+__all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Study", "StudyResult", "Trial", "explore"]
 
 MINIMUM_GAIN = 1.01
 EXHAUSTIVE = 64
@@ -90,7 +90,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StudyResult:
     """The schedule to use, its gain over the default (1 for the default), and whether it is final.
 
     ``trials`` are in the order of measuring.
@@ -124,7 +124,7 @@ class Study:
     search: Explore = field(default=lambda study: explore(study))
     may_search: Callable[[], bool] = lambda: True
 
-    def run(self) -> Outcome:
+    def run(self) -> StudyResult:
         """Choose a schedule.  What was measured when time is up stays in the outcome's trials."""
         self._trials = {t.schedule: t for t in self.known if t.schedule in set(self.candidates)}
         best = self._searched()
@@ -142,7 +142,7 @@ class Study:
                 return None
         return self._ranked(left, RUNGS[-1][0])[:2]
 
-    def _judged(self, best: Sequence[Trial]) -> Outcome:
+    def _judged(self, best: Sequence[Trial]) -> StudyResult:
         """Judge the best on fresh pairs; the next best if it turns out no gain."""
         final = self._complete
         for trial in best:
@@ -215,13 +215,13 @@ class Study:
         order = {schedule: i for i, schedule in enumerate(self.candidates)}
         return sorted(trials, key=lambda t: (-t.score(self.threads, pairs), order[t.schedule]))
 
-    def _outcome(self, best: Trial | None, *, final: bool) -> Outcome:
+    def _outcome(self, best: Trial | None, *, final: bool) -> StudyResult:
         trials = tuple(self._trials.values())
         if best is None:
             broken = bool(trials) and all(t.fault for t in trials)
-            return Outcome(self.default, 1.0, final and not broken, trials)
+            return StudyResult(self.default, 1.0, final and not broken, trials)
         gain = _mean([r.median for r in best.judged(self.threads)])
-        return Outcome(best.schedule, gain, final, trials)
+        return StudyResult(best.schedule, gain, final, trials)
 
 
 def explore(study: Study) -> bool:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.events import Tuned
+from tracea_graph.tuning.events import TuningResult
 from tracea_graph.tuning.problem import Problem, row_class
 
 __all__ = ["tables"]
 
 
-def tables(tuned: Iterable[Tuned]) -> dict[Problem, tuple[Schedule, ...]]:
+def tables(tuned: Iterable[TuningResult]) -> dict[Problem, tuple[Schedule, ...]]:
     """One table per problem that has a schedule better than the defaults.
 
     Within a row class, two tuned row counts meet at their geometric mean.

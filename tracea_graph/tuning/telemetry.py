@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from tracea_graph.toolchain.trust import make_private
-from tracea_graph.tuning.events import Event, Measured, Settled, Started
+from tracea_graph.tuning.events import CaseFinished, Event, TrialMeasured, TuningStarted
 from tracea_graph.tuning.problem import Case
 
 __all__ = ["FOLDER", "Telemetry", "read_rows", "runs", "write_csv"]
@@ -92,11 +92,11 @@ def _flat(row: Mapping[str, Any]) -> Row:
 
 
 def _rows(event: Event) -> Iterator[Row]:
-    if isinstance(event, Started):
+    if isinstance(event, TuningStarted):
         for one in event.known:
             hit = one.source == "cache"
             yield {**_about("cached", one.case), "hit": hit, "why": one.why, "gain": one.gain}
-    elif isinstance(event, Measured):
+    elif isinstance(event, TrialMeasured):
         yield {
             **_about("trial", event.case), "stage": event.stage, "threads": event.threads,
             "config": asdict(event.schedule), "fault": event.fault, **_times(event),
@@ -105,7 +105,7 @@ def _rows(event: Event) -> Iterator[Row]:
         yield _region(event)
 
 
-def _region(event: Settled) -> Row:
+def _region(event: CaseFinished) -> Row:
     tuned = event.tuned
     return {
         **_about("region", tuned.case), "source": tuned.source, "gain": tuned.gain,
@@ -119,7 +119,7 @@ def _about(what: str, case: Case) -> Row:
     return {"what": what, "region": str(case), "dtype": p.dtype, "rows": case.rows, **p.sizes}
 
 
-def _times(event: Measured) -> Row:
+def _times(event: TrialMeasured) -> Row:
     if event.times is None or not event.times.b_ms:
         return {}
     ms, default = median(event.times.b_ms), median(event.times.a_ms)
@@ -131,7 +131,7 @@ def _times(event: Measured) -> Row:
     }  # fmt: skip
 
 
-def _shortest_gain(event: Measured) -> float:
+def _shortest_gain(event: TrialMeasured) -> float:
     assert event.times is not None
     return min(event.times.a_ms) / min(event.times.b_ms)
 

@@ -1,12 +1,12 @@
-"""Tuning the workloads of one model: here alone, or together with other machines."""
+"""Tune the workloads of one model, on this machine alone or distributed over several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tracea_graph.config import Environment
-from tracea_graph.tuning.events import Listener, Tuned, ignore
-from tracea_graph.tuning.machine import Task, tuner
+from tracea_graph.tuning.events import Listener, TuningResult, ignore
+from tracea_graph.tuning.machine import TuningOptions, tuner
 from tracea_graph.tuning.problem import Workload
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose
@@ -16,14 +16,14 @@ __all__ = ["tune"]
 
 def tune(
     workloads: Iterable[Workload],
-    task: Task,
+    options: TuningOptions,
     backend: Tunable,
     environment: Environment | None = None,
     *,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
-) -> list[Tuned]:
+) -> list[TuningResult]:
     """What became of every case of a model's workloads; nothing without a schedule space.
 
     Raises BuildError when there is no working compiler, UsageError for a storage that cannot be
@@ -31,9 +31,9 @@ def tune(
     """
     if backend.schedule_space is None:
         return []
-    with tuner(task, backend, environment, listen=listen, propose=propose, pin=pin) as made:
-        if task.storage and task.budget > 0:
-            from tracea_graph.tuning.together import tune_together  # optuna takes its time
+    with tuner(options, backend, environment, listen=listen, propose=propose, pin=pin) as made:
+        if options.storage and options.budget > 0:
+            from tracea_graph.tuning.distributed import tune_distributed  # optuna takes its time
 
-            return tune_together(made, tuple(workloads), task)
-        return made.run(tuple(workloads), task.budget, task.rest_us)
+            return tune_distributed(made, tuple(workloads), options)
+        return made.run(tuple(workloads), options.budget, options.rest_us)

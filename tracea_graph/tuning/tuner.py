@@ -18,20 +18,28 @@ from typing import Protocol
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Architecture
-from tracea_graph.tuning.cache import Entry, TuningCache
-from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore
+from tracea_graph.tuning.cache import CacheEntry, TuningCache
+from tracea_graph.tuning.events import (
+    CaseFinished,
+    Event,
+    Listener,
+    TrialMeasured,
+    TuningResult,
+    TuningStarted,
+    ignore,
+)
 from tracea_graph.tuning.identity import about_case, difference, key_of
-from tracea_graph.tuning.jobs import WORTH, Job, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.tuning.space import candidates
-from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
-from tracea_graph.tuning.wire import schedule_to_json
+from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore
+from tracea_graph.tuning.tasks import WORTH, GainEstimates, TuningTask, allot, by_worth, tasks_of
 
-__all__ = ["KNOWN", "LITTLE", "Fixture", "Pin", "Propose", "Tuner"]
+__all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 
 CUT_SHORT = "its time ran out; another run goes on with it"
-LITTLE = "what is left promises less than 1 % end to end"
+NOT_WORTH_TUNING = "what is left promises less than 1 % end to end"
 _COMPARISON_SECONDS = 5.0
 """The longest a single comparison may take."""
 
@@ -45,18 +53,18 @@ KNOWN = ("cache", "hint")
 
 
 class Fixture(Protocol):
-    """What the tuner needs of a measuring stand."""
+    """What the tuner needs of a benchmark fixture."""
 
     def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
     ) -> PairedTimes: ...
 
 
-Stands = Callable[[Sequence[Problem]], AbstractContextManager[Fixture]]
+OpenFixture = Callable[[Sequence[Problem]], AbstractContextManager[Fixture]]
 
 
 class Tuner:
-    """Answers cases from the cache, or by timing schedules on ``stand()``.
+    """Answers cases from the cache, or by timing schedules on ``fixture()``.
 
     ``level`` is the highest level of the backend whose ``schedule_space`` this is, ``threads``
     the thread counts a schedule must do well at; ``facts`` what results depend on besides the
@@ -68,7 +76,7 @@ class Tuner:
     def __init__(
         self,
         cache: TuningCache,
-        stand: Stands,
+        fixture: OpenFixture,
         *,
         schedule_space: ScheduleSpace,
         level: str,
@@ -85,79 +93,84 @@ class Tuner:
     ) -> None:
         self.schedule_space, self.level, self.facts = schedule_space, level, facts
         self.threads = tuple(dict.fromkeys(threads))
-        self._cache, self.stand, self._limit = cache, stand, limit
+        self._cache, self.fixture, self._limit = cache, fixture, limit
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
         self._pin, self._worth = pin, worth
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
-    ) -> list[Tuned]:
+    ) -> list[TuningResult]:
         """Tune within ``budget`` seconds; what became of every case.
 
         ``rest_us`` is what the model's other regions take, by prediction.
         """
         end = self.clock() + budget
-        jobs = jobs_of(workloads, self.schedule_space, self.level, self.threads, rest_us)
-        found = {job.case: self.known(job) for job in jobs}
+        tasks = tasks_of(workloads, self.schedule_space, self.level, self.threads, rest_us)
+        found = {task.case: self.known(task) for task in tasks}
         if budget <= 0:
-            self.tell(Started(tuple(found.values()), (), budget))
+            self.tell(TuningStarted(tuple(found.values()), (), budget))
             return list(found.values())
-        prospects = Prospects(self.schedule_space, self.level, self.threads, self._worth)
-        for job in jobs:
-            if found[job.case].source == "cache":
-                prospects.won(job, found[job.case].gain)
-        todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
-        left = self._promising(todo, prospects, found)
-        self.tell(Started(tuple(found.values()), tuple(left), budget))
+        estimates = GainEstimates(self.schedule_space, self.level, self.threads, self._worth)
+        for task in tasks:
+            if found[task.case].source == "cache":
+                estimates.won(task, found[task.case].gain)
+        todo = by_worth((j for j in tasks if found[j.case].source not in KNOWN), estimates)
+        left = self._promising(todo, estimates, found)
+        self.tell(TuningStarted(tuple(found.values()), tuple(left), budget))
         if left:
-            trials = allot(left, prospects, budget)
-            with self.stand([job.case.problem for job in left]) as stand:
+            trials = allot(left, estimates, budget)
+            with self.fixture([task.case.problem for task in left]) as fixture:
                 while left and self.clock() < end:
-                    until = self.clock() + prospects.slice_of(left, end - self.clock())
-                    job, *left = left
-                    found[job.case] = self.study(job, stand, end, trials[job.case], until=until)
-                    if found[job.case].source == "measured":
-                        prospects.won(job, found[job.case].gain)
-                    left = self._promising(left, prospects, found)
+                    until = self.clock() + estimates.slice_of(left, end - self.clock())
+                    task, *left = left
+                    found[task.case] = self.study(
+                        task, fixture, end, trials[task.case], until=until
+                    )
+                    if found[task.case].source == "measured":
+                        estimates.won(task, found[task.case].gain)
+                    left = self._promising(left, estimates, found)
         return list(found.values())
 
     def _promising(
-        self, jobs: Sequence[Job], prospects: Prospects, found: dict[Case, Tuned]
-    ) -> list[Job]:
+        self,
+        tasks: Sequence[TuningTask],
+        estimates: GainEstimates,
+        found: dict[Case, TuningResult],
+    ) -> list[TuningTask]:
         """Jobs of runs worth going on with; of the others it is noted why they are left."""
-        hopeless = prospects.hopeless(jobs)
-        for job in jobs:
-            if job.run in hopeless and found[job.case].source == "default":
-                found[job.case] = replace(found[job.case], why=LITTLE)
-        return [job for job in jobs if job.run not in hopeless]
+        hopeless = estimates.hopeless(tasks)
+        for task in tasks:
+            if task.run in hopeless and found[task.case].source == "default":
+                found[task.case] = replace(found[task.case], why=NOT_WORTH_TUNING)
+        return [task for task in tasks if task.run not in hopeless]
 
     def about(self, case: Case) -> dict[str, str]:
         """Everything a case's result depends on here."""
         return about_case(case, self.facts, self.schedule_space, self.level, self.threads)
 
-    def known(self, job: Job) -> Tuned:
+    def known(self, task: TuningTask) -> TuningResult:
         """A case's hint, or what the cache knows."""
-        schedule = self._pin(job.case)
+        schedule = self._pin(task.case)
         if schedule is not None:
-            return Tuned(job.case, schedule, 1.0, "hint", "", job.share)
-        return self.remembered(job)
+            return TuningResult(task.case, schedule, 1.0, "hint", "", task.share)
+        return self.remembered(task)
 
-    def remembered(self, job: Job) -> Tuned:
+    def remembered(self, task: TuningTask) -> TuningResult:
         """What the cache knows of a case; the default, and why, where that is nothing."""
-        case, about = job.case, self.about(job.case)
+        case, about = task.case, self.about(task.case)
         entry = self._cache.get(key_of(about))
         try:
             if entry is not None:
                 schedule = self.schedule_space.schedule_from_json(entry.value["schedule"])
                 gain = float(entry.value["gain"])
                 if entry.final:
-                    return Tuned(case, schedule, gain, "cache", share=job.share)
-                return Tuned(case, schedule, gain, "begun", CUT_SHORT, job.share)
+                    return TuningResult(case, schedule, gain, "cache", share=task.share)
+                return TuningResult(case, schedule, gain, "begun", CUT_SHORT, task.share)
         except (KeyError, TypeError, ValueError):  # spoilt: measure again
             pass
         why = difference(about, self._abouts)
-        return Tuned(case, default_of(case), 1.0, "default", why, job.share)
+        return TuningResult(case, default_of(case), 1.0, "default", why, task.share)
 
     @cached_property
     def _abouts(self) -> list[dict[str, str]]:
@@ -165,14 +178,14 @@ class Tuner:
         return self._cache.abouts()
 
     def study(
-        self, job: Job, stand: Fixture, end: float, trials: int, search: Explore = explore,
-        until: float = math.inf,
-    ) -> Tuned:  # fmt: skip
+        self, task: TuningTask, fixture: Fixture, end: float, trials: int,
+        search: Explore = explore, until: float = math.inf,
+    ) -> TuningResult:  # fmt: skip
         """Measure a case, with at most so many trials, searching ``until`` then at the latest.
 
         What was found goes to the cache.
         """
-        case, start = job.case, self.clock()
+        case, start = task.case, self.clock()
         default = default_of(case)
         ranked = candidates(
             case, self.schedule_space, self.level, self.threads, self._limit, self._architecture
@@ -181,10 +194,10 @@ class Tuner:
             default,
             [d for d in self._propose(case, ranked) if d != default],
             self.threads,
-            partial(self._measure, case, stand, end),
+            partial(self._measure, case, fixture, end),
             lambda: self.clock() < end,
-            partial(self._save, case, Outcome(default, 1.0, False, ())),
-            known=self._begun(case),
+            partial(self._save, case, StudyResult(default, 1.0, False, ())),
+            known=self._earlier_trials(case),
             seed=self._seed,
             trials=trials,
             search=search,
@@ -193,32 +206,32 @@ class Tuner:
         outcome = study.run()
         self.save(case, outcome)
         source, why = ("measured", "") if outcome.final else ("begun", CUT_SHORT)
-        tuned = Tuned(case, outcome.schedule, outcome.gain, source, why, job.share)
-        self.tell(Settled(tuned, self.clock() - start, len(outcome.trials)))
+        tuned = TuningResult(case, outcome.schedule, outcome.gain, source, why, task.share)
+        self.tell(CaseFinished(tuned, self.clock() - start, len(outcome.trials)))
         return tuned
 
-    def save(self, case: Case, outcome: Outcome) -> None:
+    def save(self, case: Case, outcome: StudyResult) -> None:
         """Keep what a study found."""
         self._save(case, outcome, outcome.trials)
 
     def _measure(
-        self, case: Case, stand: Fixture, end: float,
+        self, case: Case, fixture: Fixture, end: float,
         schedule: Schedule, threads: int, pairs: int, stage: str,
     ) -> PairedTimes:  # fmt: skip
         seconds = min(_COMPARISON_SECONDS, max(end - self.clock(), 0.05))
         times, fault = None, ""
         try:
-            times = stand.compare(case, default_of(case), schedule, threads, pairs, seconds)
+            times = fixture.compare(case, default_of(case), schedule, threads, pairs, seconds)
             return times
         except Exception as error:
             fault = str(error)
             raise
         finally:
-            event: Event = Measured(case, schedule, threads, stage, times, fault)
+            event: Event = TrialMeasured(case, schedule, threads, stage, times, fault)
             if times or fault:
                 self.tell(event)
 
-    def _begun(self, case: Case) -> list[Trial]:
+    def _earlier_trials(self, case: Case) -> list[Trial]:
         """Trials of an interrupted study."""
         entry = self._cache.get(key_of(self.about(case)))
         try:
@@ -228,8 +241,8 @@ class Tuner:
         except (KeyError, TypeError, ValueError):
             return []
 
-    def _save(self, case: Case, outcome: Outcome, trials: Sequence[Trial]) -> None:
+    def _save(self, case: Case, outcome: StudyResult, trials: Sequence[Trial]) -> None:
         value = {"schedule": schedule_to_json(outcome.schedule), "gain": outcome.gain}
         evidence, about = [trial.to_json() for trial in trials], self.about(case)
-        entry = Entry(value, evidence, outcome.final, str(case), about)
+        entry = CacheEntry(value, evidence, outcome.final, str(case), about)
         self._cache.put(key_of(about), entry)

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.tuning import Case, Tuned
+from tracea_graph.tuning import Case, TuningResult
 
 __all__ = ["Curve", "convergence_svg", "curves", "render_curves", "render_tuned", "schedule_text"]
 
@@ -22,7 +22,7 @@ _COLOURS = ("#2a6fdb", "#d9582b", "#2f9e44", "#9c36b5", "#e8a200", "#0b8a8f", "#
 
 
 def render_tuned(
-    tuned: Sequence[Tuned], counts: Mapping[Case, int], saved: float
+    tuned: Sequence[TuningResult], counts: Mapping[Case, int], saved: float
 ) -> RenderableType:
     """One model's cases: those it has at the sizes asked for first, the largest shares first."""
     table = Table(title_justify="left")
@@ -46,7 +46,7 @@ def render_tuned(
     return Group(*([table] if asked else []), *lines)
 
 
-def schedule_text(tuned: Tuned) -> str:
+def schedule_text(tuned: TuningResult) -> str:
     """``default`` or the settings that differ from automatic ones."""
     if tuned.gain == 1.0 and tuned.source != "hint":
         return "default"

@@ -9,7 +9,7 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
-from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, wire
+from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, serialization
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
@@ -51,11 +51,11 @@ class CpuScheduleSpace:
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
         """JSON-ready values."""
-        return wire.problem_to_json(_own(problem))
+        return serialization.problem_to_json(_own(problem))
 
     def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
         """The inverse of :meth:`problem_to_json`.  Raises KeyError, TypeError or ValueError."""
-        return wire.problem_from_json(data)
+        return serialization.problem_from_json(data)
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
         """A schedule from its numbers by name.  Raises KeyError, TypeError or ValueError."""

@@ -1,4 +1,4 @@
-"""How often a bench model repeats its problem: over cold weights, as a real model meets them."""
+"""Choose how many replicas of a problem a fixture's model holds, so that its weights are cold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
-__all__ = ["MOST_NODES", "repeats"]
+__all__ = ["MOST_NODES", "replicas"]
 
 MOST_NODES, _FEWEST_NODES = 128, 2
 _ENOUGH_US = 20e3
@@ -16,9 +16,9 @@ _COLD_SHARE = 0.02
 """Weights whose transfer takes less of the time do not."""
 
 
-def repeats(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
-    """Nodes of a bench model whose weights shall be so many bytes together; fewer where they take
-    long enough without, and hardly any time to read."""
+def replicas(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
+    """Return the number of nodes whose ``weights`` bytes exceed the cache; fewer if reading the
+    weights takes hardly any time and a run is long enough with fewer."""
     us = schedule_space.modelled_us(case, default_of(case), level, 1)
     size = case.problem.weight_bytes
     count = math.ceil(weights / size)

@@ -1,7 +1,7 @@
 """What to tune first, and how many trials it is worth.
 
     expected gain = share of its run's time · what is expected to be won of it
-    cost          ∝ one run of the bench model
+    cost          ∝ one run of the fixture's model
 
 The row counts asked for are one run, in which every case has its share of the whole model's
 predicted time; every typical row count nobody asked for is a run of its own.
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.tuning.problem import Case, Workload, default_of, row_class
-from tracea_graph.tuning.repeats import repeats
+from tracea_graph.tuning.replicas import replicas
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.space import candidates
 
-__all__ = ["WORTH", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
+__all__ = ["WORTH", "GainEstimates", "TuningTask", "allot", "by_worth", "tasks_of"]
 
 _PETTY_US = 3.0
 """A product faster than this is not worth tuning: calling it costs as much."""
@@ -29,7 +29,7 @@ _UNASKED_WEIGHT = 0.1
 _FEWEST, _MOST = 4, 160
 """Trials of a case, at least and at most."""
 _BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
-"""A bench model's weights, the pairs a trial takes on average, and the µs a session takes."""
+"""Bytes of a model's weights, the pairs a trial takes on average, and the µs a session takes."""
 _SEARCHING = 0.7
 """Share of a case's time for searching; the rest is for telling the best apart."""
 _JUDGING = 30
@@ -37,7 +37,7 @@ _JUDGING = 30
 
 
 @dataclass(frozen=True)
-class Job:
+class TuningTask:
     """A case to tune: whether its row count was asked for, and its share of its run's time."""
 
     case: Case
@@ -55,27 +55,27 @@ class Job:
         return 1.0 if self.asked else _UNASKED_WEIGHT
 
 
-def jobs_of(
+def tasks_of(
     workloads: Iterable[Workload],
     schedule_space: ScheduleSpace,
     level: str,
     threads: Sequence[int],
     rest_us: float = 0.0,
-) -> list[Job]:
+) -> list[TuningTask]:
     """Every case of the workloads that is large enough to tune.
 
     ``rest_us`` is what the model's other regions take, by prediction.
     """
     spent: dict[int, float] = {0: rest_us}
-    found: list[tuple[Job, float]] = []
+    found: list[tuple[TuningTask, float]] = []
     for load in workloads:
         for rows in (*load.rows, *_others(load)):
-            job = Job(Case(load.problem, rows), rows in load.rows, 0.0)
-            us = schedule_space.modelled_us(job.case, default_of(job.case), level, threads[0])
-            spent[job.run] = spent.get(job.run, 0.0) + us * load.count
+            task = TuningTask(Case(load.problem, rows), rows in load.rows, 0.0)
+            us = schedule_space.modelled_us(task.case, default_of(task.case), level, threads[0])
+            spent[task.run] = spent.get(task.run, 0.0) + us * load.count
             if us >= _PETTY_US:
-                found.append((job, us * load.count))
-    return [Job(j.case, j.asked, us / spent[j.run]) for j, us in found]
+                found.append((task, us * load.count))
+    return [TuningTask(j.case, j.asked, us / spent[j.run]) for j, us in found]
 
 
 def _others(load: Workload) -> list[int]:
@@ -86,8 +86,8 @@ def _others(load: Workload) -> list[int]:
 
 
 @dataclass
-class Prospects:
-    """What jobs are expected to win: what the cost model sees, corrected by what was won."""
+class GainEstimates:
+    """Expected gains of tasks: those the cost model predicts, corrected by measured ones."""
 
     schedule_space: ScheduleSpace
     level: str
@@ -96,13 +96,13 @@ class Prospects:
     _seen: dict[Case, float] = field(default_factory=dict)
     _won: dict[int, list[float]] = field(default_factory=dict)
 
-    def of(self, job: Job) -> float:
-        """Expected end-to-end gain of a job, as a share of its run's time."""
-        if job.case not in self._seen:
-            self._seen[job.case] = self._modelled_gain(job.case)
-        won = self._won.get(job.run, [])
+    def of(self, task: TuningTask) -> float:
+        """Expected end-to-end gain of a task, as a share of its run's time."""
+        if task.case not in self._seen:
+            self._seen[task.case] = self._modelled_gain(task.case)
+        won = self._won.get(task.run, [])
         usual, trust = (_PRIOR_GAIN + sum(won)) / (1 + len(won)), 1.0 / (1 + len(won))
-        return job.share * (trust * max(self._seen[job.case], usual) + (1 - trust) * usual)
+        return task.share * (trust * max(self._seen[task.case], usual) + (1 - trust) * usual)
 
     def _modelled_gain(self, case: Case) -> float:
         """Share of the case's time that the cost model expects the best candidate to save."""
@@ -117,46 +117,48 @@ class Prospects:
         return max(gains, default=0.0)
 
     def run_us(self, case: Case) -> float:
-        """µs of one run of the case's bench model."""
+        """µs of one run of the case's fixture model."""
         us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
-        return us * repeats(case, self.schedule_space, self.level, _BENCH_BYTES)
+        return us * replicas(case, self.schedule_space, self.level, _BENCH_BYTES)
 
-    def won(self, job: Job, gain: float) -> None:
-        """A job turned out to be so many times as fast: others of its run may expect the like."""
-        self._won.setdefault(job.run, []).append(1 - 1 / gain)
+    def won(self, task: TuningTask, gain: float) -> None:
+        """A task turned out to be so many times as fast: others of its run may expect the like."""
+        self._won.setdefault(task.run, []).append(1 - 1 / gain)
 
-    def slice_of(self, jobs: Sequence[Job], seconds: float) -> float:
-        """The seconds the first of these jobs may search, of what is left for all of them."""
-        wanted = [self.of(job) * job.weight for job in jobs]
+    def slice_of(self, tasks: Sequence[TuningTask], seconds: float) -> float:
+        """The seconds the first of these tasks may search, of what is left for all of them."""
+        wanted = [self.of(task) * task.weight for task in tasks]
         return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
-    def hopeless(self, jobs: Iterable[Job]) -> set[int]:
-        """Runs whose remaining jobs together promise too little."""
+    def hopeless(self, tasks: Iterable[TuningTask]) -> set[int]:
+        """Runs whose remaining tasks together promise too little."""
         sums: dict[int, float] = {}
-        for job in jobs:
-            sums[job.run] = sums.get(job.run, 0.0) + self.of(job)
+        for task in tasks:
+            sums[task.run] = sums.get(task.run, 0.0) + self.of(task)
         return {run for run, gain in sums.items() if gain < self.worth}
 
 
-def by_worth(jobs: Iterable[Job], prospects: Prospects) -> list[Job]:
+def by_worth(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
     """Jobs asked for first, then by expected gain per cost."""
 
-    def worth(job: Job) -> float:
-        return prospects.of(job) / prospects.run_us(job.case)
+    def worth(task: TuningTask) -> float:
+        return estimates.of(task) / estimates.run_us(task.case)
 
-    return sorted(jobs, key=lambda job: (not job.asked, -worth(job)))
+    return sorted(tasks, key=lambda task: (not task.asked, -worth(task)))
 
 
-def allot(jobs: Sequence[Job], prospects: Prospects, seconds: float) -> Mapping[Case, int]:
+def allot(
+    tasks: Sequence[TuningTask], estimates: GainEstimates, seconds: float
+) -> Mapping[Case, int]:
     """Trials per case, in proportion to expected gains, of what fits into the time.
 
-    It follows from models alone: equal jobs and budgets give equal numbers on any day.
+    It follows from models alone: equal tasks and budgets give equal numbers on any day.
     """
-    wanted = {job.case: prospects.of(job) * job.weight for job in jobs}
+    wanted = {task.case: estimates.of(task) * task.weight for task in tasks}
     total = sum(wanted.values()) or 1.0
     trials = {}
     for case, gain in wanted.items():
-        run_us = prospects.run_us(case) * len(prospects.threads)
+        run_us = estimates.run_us(case) * len(estimates.threads)
         us = seconds * 1e6 * gain / total - 2 * _JUDGING * run_us
         fitting = int(us / (2 * _PAIRS * run_us + _OPENING_US))
         trials[case] = min(max(fitting, _FEWEST), _MOST)

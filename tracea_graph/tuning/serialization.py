@@ -1,5 +1,4 @@
-"""Cases, schedules and chains as JSON: in the cache, in locks, and between machines that share
-studies."""
+"""Serialize cases, schedules and chains as JSON for the cache, locks and shared studies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files for measuring: one operator repeated over different weights of one shared data file.
+"""ONNX files for measuring: one operator replicated over different weights of one data file.
 
     y1 = op(x, w0, extra…, y0);  y2 = op(x, w1, extra…, y1);  …
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.onnx_io.wire import tag, varint
 
-__all__ = ["Repeated"]
+__all__ = ["ReplicatedModel"]
 
 _PAGE = 4096
 _FLOAT, _INTS, _EXTERNAL = DType.F32.onnx, 7, 1
@@ -24,7 +24,7 @@ _IR, _OPSET = 8, 17
 
 
 @dataclass(frozen=True)
-class Repeated:
+class ReplicatedModel:
     """A model of ``count`` nodes of one custom operator.
 
     ``inputs`` are the model's inputs (x first, y0 last), ``outputs`` a node's results, of which

@@ -21,9 +21,9 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning.bench_model import MOST_BYTES, Stand
+from tracea_graph.tuning.fixture import MOST_BYTES, ModelFixture
 from tracea_graph.tuning.problem import Case, Problem
-from tracea_graph.tuning.repeats import MOST_NODES, repeats
+from tracea_graph.tuning.replicas import MOST_NODES, replicas
 
 pytestmark = pytest.mark.compiler
 CHAIN = Chain(
@@ -54,63 +54,63 @@ CACHE = 1 << 18
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    folder = tmp_path_factory.mktemp("stand")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelFixture]:
+    folder = tmp_path_factory.mktemp("fixture")
     environment = Environment(cache=folder / "cache")
-    with Stand(
+    with ModelFixture(
         [PROBLEM, MASKED], CPU, "scalar", folder, environment=environment, cache=CACHE
     ) as made:
         yield made
 
 
-def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> None:
+def test_the_product_is_right_on_weights_of_the_shared_file(fixture: ModelFixture) -> None:
     case = Case(PROBLEM, 5)
-    stand.compare(case, SCHEDULE, SCHEDULE, 1, 1, 300.0)
-    repeated, folder = stand.model(case), stand.library.path.parent
+    fixture.compare(case, SCHEDULE, SCHEDULE, 1, 1, 300.0)
+    model, folder = fixture.model(case), fixture.library.path.parent
     path = folder / "whole.onnx"
-    path.write_bytes(repeated.serialize(encode(bench_program(PROBLEM, (SCHEDULE,)))))
+    path.write_bytes(model.serialize(encode(bench_program(PROBLEM, (SCHEDULE,)))))
     onnx.checker.check_model(str(path))
     feeds = {
         name: np.random.default_rng(i).standard_normal(spec.shape, dtype=np.float32)
-        for i, (name, spec) in enumerate(repeated.inputs.items())
+        for i, (name, spec) in enumerate(model.inputs.items())
     }
     with Worker() as worker:
-        worker.open("m", path, stand.library.path)
+        worker.open("m", path, fixture.library.path)
         (y,) = worker.run("m", feeds).values()
-    last = np.fromfile(
-        folder / repeated.data, np.float32, offset=(repeated.count - 1) * repeated.stride
-    )
+    last = np.fromfile(folder / model.data, np.float32, offset=(model.count - 1) * model.stride)
     weight = unpack_panels(
-        last[: np.prod(repeated.weight.shape)].reshape(repeated.weight.shape), PROBLEM.n
+        last[: np.prod(model.weight.shape)].reshape(model.weight.shape), PROBLEM.n
     )
     operands = [feeds["x"] @ weight + feeds["e0"], *(feeds[f"e{i}"] for i in range(1, 5))]
     operands[3] = operands[3][:, None]
     np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)
 
 
-def test_weights_exceed_the_cache_within_bounds(stand: Stand) -> None:
-    model = stand.model(Case(PROBLEM, 1))
+def test_weights_exceed_the_cache_within_bounds(fixture: ModelFixture) -> None:
+    model = fixture.model(Case(PROBLEM, 1))
     assert model.count * PROBLEM.weight_bytes > CACHE
-    assert stand.model(Case(GemmProblem(16, 16), 1)).count == MOST_NODES
+    assert fixture.model(Case(GemmProblem(16, 16), 1)).count == MOST_NODES
     huge = GemmProblem(8192, 8192)
-    assert stand.model(Case(huge, 1)).count * huge.weight_bytes <= 2 * MOST_BYTES
+    assert fixture.model(Case(huge, 1)).count * huge.weight_bytes <= 2 * MOST_BYTES
 
 
-def test_operands_and_results_of_other_types(stand: Stand) -> None:
+def test_operands_and_results_of_other_types(fixture: ModelFixture) -> None:
     case = Case(MASKED, 5)
-    assert len(stand.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
-    path = stand.library.path.parent / "masked.onnx"
-    path.write_bytes(stand.model(case).serialize(encode(bench_program(MASKED, (SCHEDULE,)))))
+    assert len(fixture.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
+    path = fixture.library.path.parent / "masked.onnx"
+    path.write_bytes(fixture.model(case).serialize(encode(bench_program(MASKED, (SCHEDULE,)))))
     model = onnx.load(path, load_external_data=False)
     assert [i.type.tensor_type.elem_type for i in model.graph.input] == [1, 9, 7, 9]
     assert model.graph.output[0].type.tensor_type.elem_type == 9
 
 
-def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand) -> None:
+def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(
+    fixture: ModelFixture,
+) -> None:
     case = Case(PROBLEM, 3)
     with pytest.raises(WorkerError):
-        stand.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, mc=0), 1, 1, 300.0)
-    assert len(stand.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
+        fixture.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, mc=0), 1, 1, 300.0)
+    assert len(fixture.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) == 2
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,19 @@ def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Sta
 )
 def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
     environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
-    with Stand([problem], CPU, "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
-        times = stand.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, nc=1), 1, 2, 300.0)
+    with ModelFixture(
+        [problem], CPU, "scalar", tmp_path, environment=environment, cache=CACHE
+    ) as fixture:
+        times = fixture.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, nc=1), 1, 2, 300.0)
     assert len(times.a_ms) == 2 and min(times.b_ms) > 0
 
 
 def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where_not() -> None:
     few, many = (Case(GemmProblem(768, 768), rows) for rows in (1, 128))
     assert (
-        repeats(few, SCHEDULE_SPACE, "avx512", 48 << 20)
-        == repeats(many, SCHEDULE_SPACE, "avx512", 48 << 20)
+        replicas(few, SCHEDULE_SPACE, "avx512", 48 << 20)
+        == replicas(many, SCHEDULE_SPACE, "avx512", 48 << 20)
         == 22
     )
     small = Case(GemmProblem(64, 64), 1 << 16)
-    assert 2 <= repeats(small, SCHEDULE_SPACE, "avx512", 48 << 20) < 64
+    assert 2 <= replicas(small, SCHEDULE_SPACE, "avx512", 48 << 20) < 64

@@ -26,25 +26,26 @@ from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
-from tracea_graph.tuning.study import EXHAUSTIVE, Outcome, Study, Trial
-from tracea_graph.tuning.wire import schedule_to_json
+from tracea_graph.tuning.serialization import schedule_to_json
+from tracea_graph.tuning.study import EXHAUSTIVE, Study, StudyResult, Trial
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["Shared", "SharedStudy"]
+__all__ = ["SharedStorage", "SharedStudy"]
 
-_PREFIX = "tracea "
+_PREFIX = "tracea 2 "
+"""Of a study's name; the number rises with the attributes, so that old studies stay separate."""
 _GRPC_PORT, _PROXY_SECONDS = 13000, 20.0
 """Optuna's default, and how long a proxy may take to answer."""
 _OPENINGS, _AGAIN_SECONDS = 5, 0.5
 """Attempts to open a storage: of machines that lay its tables out at once all but one fail."""
-_TASK, _VERDICT = "task", "verdict"
+_CANDIDATE, _VERDICT = "candidate", "verdict"
 """The attribute that says what a trial is about, a schedule's settings or the verdict."""
 _EXTRAS = {"postgresql": "psycopg", "mysql": "pymysql", "grpc": "grpcio"}
 
 
-class Shared:
+class SharedStorage:
     """The studies of a storage ``url``: ``postgresql://``, ``mysql://``, ``sqlite:///`` or
     ``grpc://HOST:PORT`` (optuna's proxy).
 
@@ -60,24 +61,24 @@ class Shared:
         with _sentences(url):
             self.storage = _storage(url)
 
-    def publish(self, key: str, job: Mapping[str, Any]) -> SharedStudy:
-        """The study of a case under its key, made if there is none; ``job`` tells it to others."""
+    def publish(self, key: str, task: Mapping[str, Any]) -> SharedStudy:
+        """Return the study of a case by its key, created if missing; ``task`` describes it."""
         import optuna
 
         study = optuna.create_study(
             storage=self.storage, study_name=_PREFIX + key, direction="maximize",
             load_if_exists=True,
         )  # fmt: skip
-        if "job" not in study.user_attrs:
-            study.set_user_attr("job", json.dumps(job))
+        if "task" not in study.user_attrs:
+            study.set_user_attr("task", json.dumps(task))
         return SharedStudy(self, study)
 
-    def jobs(self) -> Iterator[dict[str, Any]]:
+    def tasks(self) -> Iterator[dict[str, Any]]:
         """What anybody published, each problem once per key; unreadable ones are left out."""
         for frozen in self.storage.get_all_studies():
-            if frozen.study_name.startswith(_PREFIX) and "job" in frozen.user_attrs:
+            if frozen.study_name.startswith(_PREFIX) and "task" in frozen.user_attrs:
                 with suppress(ValueError):
-                    yield json.loads(frozen.user_attrs["job"])
+                    yield json.loads(frozen.user_attrs["task"])
 
     def lost(self, what: str, state: str) -> bool:
         """True once ``what`` was seen in the same state for too long; clocks need not agree."""
@@ -88,7 +89,7 @@ class Shared:
 class SharedStudy:
     """One study; use it as a study's ``search``."""
 
-    def __init__(self, shared: Shared, study: optuna.Study) -> None:
+    def __init__(self, shared: SharedStorage, study: optuna.Study) -> None:
         self._shared, self._study = shared, study
         self._verdict: optuna.Trial | None = None
 
@@ -98,16 +99,16 @@ class SharedStudy:
         return self._study.get_trials(deepcopy=False)
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> StudyResult | None:
         """What the one who judged found, without the trials."""
         try:
             found = json.loads(self._study.user_attrs["outcome"])
             schedule = self._shared.schedule_space.schedule_from_json(found["schedule"])
-            return Outcome(schedule, float(found["gain"]), bool(found["final"]), ())
+            return StudyResult(schedule, float(found["gain"]), bool(found["final"]), ())
         except (KeyError, TypeError, ValueError):
             return None
 
-    def conclude(self, outcome: Outcome) -> None:
+    def conclude(self, outcome: StudyResult) -> None:
         """Tell the outcome to all."""
         schedule, gain, final = schedule_to_json(outcome.schedule), outcome.gain, outcome.final
         found = {"schedule": schedule, "gain": gain, "final": final}
@@ -126,8 +127,8 @@ class SharedStudy:
         while study.has_time() and self.outcome is None:
             self._give_up_lost()
             trials = self.trials
-            taken = {t.user_attrs.get(_TASK) for t in trials if t.state in self._alive}
-            missing = next((c for c in first if _task(c) not in taken), None)
+            taken = {t.user_attrs.get(_CANDIDATE) for t in trials if t.state in self._alive}
+            missing = next((c for c in first if _candidate_id(c) not in taken), None)
             if missing is not None:
                 self._take(study, missing)
             elif many and self._wants_more(study, trials):
@@ -153,8 +154,8 @@ class SharedStudy:
 
         return optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
 
-    def _begin(self, task: str, **about: Any) -> optuna.Trial | None:
-        """A trial of one's own about a task; None if another has begun it meanwhile.
+    def _begin(self, candidate: str, **about: Any) -> optuna.Trial | None:
+        """A trial of one's own about a candidate; None if another has begun it meanwhile.
 
         ``about`` are its parameters and their distributions.  Trials are numbered one by one, so
         all with lower numbers can be seen.
@@ -162,11 +163,13 @@ class SharedStudy:
         import optuna
 
         storage, states = self._study._storage, optuna.trial.TrialState
-        plan = optuna.trial.create_trial(state=states.RUNNING, user_attrs={_TASK: task}, **about)
+        plan = optuna.trial.create_trial(
+            state=states.RUNNING, user_attrs={_CANDIDATE: candidate}, **about
+        )
         own = storage.create_new_trial(self._study._study_id, template_trial=plan)
         trial = optuna.trial.Trial(self._study, own)
         rivals = (t for t in self.trials if t.state in self._alive and t.number < trial.number)
-        if any(t.user_attrs.get(_TASK) == task for t in rivals):
+        if any(t.user_attrs.get(_CANDIDATE) == candidate for t in rivals):
             self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
             return None
         return trial
@@ -174,7 +177,9 @@ class SharedStudy:
     def _take(self, study: Study, schedule: Schedule) -> None:
         """Measure one candidate, unless another has just begun it."""
         space = space_of(study.candidates)
-        trial = self._begin(_task(schedule), params=params_of(schedule), distributions=space)
+        trial = self._begin(
+            _candidate_id(schedule), params=params_of(schedule), distributions=space
+        )
         if trial is not None:
             self._measure(study, trial, schedule)
 
@@ -193,7 +198,7 @@ class SharedStudy:
         trial = self._study.ask(space_of(study.candidates))
         schedule = study.default.having(**trial.params)
         if schedule in set(study.candidates):
-            trial.set_user_attr(_TASK, _task(schedule))
+            trial.set_user_attr(_CANDIDATE, _candidate_id(schedule))
             self._measure(study, trial, schedule)
         else:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -224,7 +229,7 @@ class SharedStudy:
         self._study.add_trial(
             optuna.trial.create_trial(
                 value=score, params=params_of(schedule), distributions=space_of(study.candidates),
-                user_attrs={_TASK: _task(schedule), "evidence": evidence},
+                user_attrs={_CANDIDATE: _candidate_id(schedule), "evidence": evidence},
             )
         )  # fmt: skip
 
@@ -258,7 +263,7 @@ class SharedStudy:
         return True
 
 
-def _task(schedule: Schedule) -> str:
+def _candidate_id(schedule: Schedule) -> str:
     return " ".join(map(str, astuple(schedule)))
 
 

@@ -1,8 +1,8 @@
-"""The measuring stand: candidates of a problem as models over cold weights, timed in a worker.
+"""Benchmark fixture: candidates of a problem as models over cold weights, timed in a worker.
 
-One library serves all problems and one data file all models.  A model repeats its product over
-different weights until they exceed the last-level cache, for that is how a real model meets them;
-where reading them takes no time, until a run is long enough.
+One library serves all problems and one data file all models.  A model replicates its product over
+different weights until they exceed the last-level cache, because a real model finds them cold;
+if reading them takes no time, until a run is long enough.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.program import OpType, Program, Schedule
+from tracea_graph.tuning.fixture_model import ReplicatedModel
 from tracea_graph.tuning.problem import Case, Problem
-from tracea_graph.tuning.repeats import repeats
+from tracea_graph.tuning.replicas import replicas
 from tracea_graph.tuning.schedule_space import Tunable
-from tracea_graph.tuning.wire_model import Repeated
 
-__all__ = ["Stand"]
+__all__ = ["ModelFixture"]
 
 MOST_BYTES = 256 << 20
 MARGIN, LARGE_MARGIN, LARGE_ROWS = 2.0, 1.25, 64
@@ -56,7 +56,7 @@ def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
     return numbers.astype(integers[spec.dtype]) if spec.dtype in integers else numbers
 
 
-class Stand(AbstractContextManager["Stand"]):
+class ModelFixture(AbstractContextManager["ModelFixture"]):
     """Races schedules of one case after another; use it in a ``with`` statement.
 
     ``backend`` has a schedule space.  ``cache`` are the bytes that stay near, which one run of a
@@ -128,7 +128,7 @@ class Stand(AbstractContextManager["Stand"]):
         a_ms, b_ms = (tuple(ms / count for ms in series) for series in (times.a_ms, times.b_ms))
         return PairedTimes(a_ms, b_ms)
 
-    def model(self, case: Case) -> Repeated:
+    def model(self, case: Case) -> ReplicatedModel:
         """The model of a case, without its plan."""
         problem, rows = case.problem, case.rows
         program = self._schedule_space.bench(problem)
@@ -139,9 +139,9 @@ class Stand(AbstractContextManager["Stand"]):
         large = rows >= LARGE_ROWS or problem.reuses_weights
         margin = LARGE_MARGIN if large else MARGIN
         wanted = min(self._cache * margin, MOST_BYTES)
-        return Repeated(
+        return ReplicatedModel(
             self.library.domain, _op_type(program).name, inputs, outputs, program.inputs[1],
-            repeats(case, self._schedule_space, self._level, wanted), f"{problem.dtype}.data",
+            replicas(case, self._schedule_space, self._level, wanted), f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
@@ -155,7 +155,7 @@ class Stand(AbstractContextManager["Stand"]):
                 self._worker.close(name)
         self._open, self._case = {}, case
 
-    def _provide(self, model: Repeated) -> None:
+    def _provide(self, model: ReplicatedModel) -> None:
         """Let a model's data file be long enough; its content repeats."""
         data, size = self._folder / model.data, model.count * model.stride
         have = data.stat().st_size if data.exists() else 0

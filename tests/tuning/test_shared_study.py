@@ -28,14 +28,14 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning import Case, Task, TuningCache, Workload
+from tracea_graph.tuning import Case, TuningCache, TuningOptions, Workload
+from tracea_graph.tuning.distributed import tune_distributed
 from tracea_graph.tuning.identity import key_of
-from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.sampling import params_of, space_of
-from tracea_graph.tuning.shared import Shared, _task
+from tracea_graph.tuning.serialization import case_from_json, case_to_json
+from tracea_graph.tuning.shared_study import SharedStorage, _candidate_id
 from tracea_graph.tuning.space import candidates
-from tracea_graph.tuning.together import tune_together
-from tracea_graph.tuning.wire import case_from_json, case_to_json
+from tracea_graph.tuning.tasks import TuningTask
 
 TRIALS = 12
 HERE = Path(__file__).resolve().parent
@@ -48,17 +48,17 @@ def _place(schedule: GemmSchedule, schedules: Sequence[GemmSchedule]) -> dict[st
 
 
 def published(url: str, cache: Path, machine: str = "m") -> None:
-    """The cases stand in the storage, no trial is done."""
-    shared = Shared(url, SCHEDULE_SPACE)
-    with opened(Task((), (1,)), cache, machine) as made:
+    """The cases fixture in the storage, no trial is done."""
+    shared = SharedStorage(url, SCHEDULE_SPACE)
+    with opened(TuningOptions((), (1,)), cache, machine) as made:
         for case in CASES:
-            job = {
+            task = {
                 "case": case_to_json(case, SCHEDULE_SPACE),
                 "threads": [1],
                 "share": 0.5,
                 "trials": TRIALS,
             }
-            shared.publish(key_of(made.about(case)), job)
+            shared.publish(key_of(made.about(case)), task)
 
 
 class Worker:
@@ -117,8 +117,8 @@ def test_four_workers_on_postgresql_survive_the_death_of_one(
         assert worker.process.wait(timeout=1800) == 0, worker.log.read_text()
     assert victim.process.wait() == -signal.SIGKILL
     assert all(len(worker.timings) >= 1 for worker in workers), "all took part"
-    shared = Shared(postgres, SCHEDULE_SPACE)
-    with opened(Task((), (1,)), cache, "m") as made:
+    shared = SharedStorage(postgres, SCHEDULE_SPACE)
+    with opened(TuningOptions((), (1,)), cache, "m") as made:
         for case in CASES:
             study = shared.publish(key_of(made.about(case)), {})
             assert study.outcome is not None
@@ -137,10 +137,10 @@ def test_machines_that_meet_at_an_empty_database_lay_it_out_once(postgres: str) 
         server.execute("CREATE DATABASE empty")
     url = postgres.replace("/postgres", "/empty")
     with ThreadPoolExecutor(4) as pool:
-        opened_by = list(pool.map(Shared, [url] * 4, [SCHEDULE_SPACE] * 4))
+        opened_by = list(pool.map(SharedStorage, [url] * 4, [SCHEDULE_SPACE] * 4))
     for shared in opened_by:
         shared.publish("k", {"case": 1})
-        assert list(shared.jobs()) == [{"case": 1}]
+        assert list(shared.tasks()) == [{"case": 1}]
 
 
 @pytest.mark.parametrize("begun", [0, 1, TRIALS - 1])
@@ -148,13 +148,13 @@ def test_a_study_that_its_founder_left_half_set_up_is_completed(
     sqlite: str, tmp_path: Path, begun: int
 ) -> None:
     """Whatever a machine had done when it died, another finds what is missing and takes it."""
-    shared = Shared(sqlite, SCHEDULE_SPACE, lost_after=0.0)
-    with opened(Task((), (1,)), tmp_path / "a.sqlite", "m") as made:
+    shared = SharedStorage(sqlite, SCHEDULE_SPACE, lost_after=0.0)
+    with opened(TuningOptions((), (1,)), tmp_path / "a.sqlite", "m") as made:
         study = shared.publish(key_of(made.about(CASES[0])), {})
         schedules = candidates(CASES[0], SCHEDULE_SPACE, "avx512", (1,), TRIALS)
         for schedule in schedules[:begun]:
-            assert study._begin(_task(schedule), **_place(schedule, schedules)) is not None
-        tuned = made.study(Job(CASES[0], True, 1.0), Machine(), math.inf, TRIALS, study)
+            assert study._begin(_candidate_id(schedule), **_place(schedule, schedules)) is not None
+        tuned = made.study(TuningTask(CASES[0], True, 1.0), Machine(), math.inf, TRIALS, study)
     assert study.judging
     assert tuned.schedule.mc == 64
     done = [t for t in study.trials if t.state.name == "COMPLETE"]
@@ -163,7 +163,7 @@ def test_a_study_that_its_founder_left_half_set_up_is_completed(
 
 def test_of_two_that_begin_the_same_one_goes_on(sqlite: str) -> None:
     """The lower number does, however the two take turns."""
-    one, other = (Shared(sqlite, SCHEDULE_SPACE).publish("k", {}) for _ in range(2))
+    one, other = (SharedStorage(sqlite, SCHEDULE_SPACE).publish("k", {}) for _ in range(2))
     assert one._begin("1 2 3") is not None
     assert other._begin("1 2 3") is None
     assert other._begin("3 2 1") is not None
@@ -173,8 +173,8 @@ def test_of_two_that_begin_the_same_one_goes_on(sqlite: str) -> None:
 
 def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Path) -> None:
     """A machine so slow that every trial of it is given up still gets done."""
-    slow, other = (Shared(sqlite, SCHEDULE_SPACE, lost_after=0.0) for _ in range(2))
-    with opened(Task((), (1,)), tmp_path / "a.sqlite", "m") as made:
+    slow, other = (SharedStorage(sqlite, SCHEDULE_SPACE, lost_after=0.0) for _ in range(2))
+    with opened(TuningOptions((), (1,)), tmp_path / "a.sqlite", "m") as made:
         key = key_of(made.about(CASES[0]))
         watching = other.publish(key, {})
 
@@ -185,7 +185,7 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
                 return super().compare(*args)
 
         study = slow.publish(key, {})
-        tuned = made.study(Job(CASES[0], True, 1.0), Watched(), math.inf, TRIALS, study)
+        tuned = made.study(TuningTask(CASES[0], True, 1.0), Watched(), math.inf, TRIALS, study)
     assert tuned.schedule.mc == 64
     assert {t.state.name for t in study.trials[:-1]} == {"COMPLETE", "FAIL"}
 
@@ -194,9 +194,9 @@ def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: P
     published(sqlite, tmp_path / "a.sqlite", "m")
     other = Worker(sqlite, tmp_path / "b.sqlite", "other")
     assert other.process.wait(timeout=1800) == 0, other.log.read_text()
-    shared = Shared(sqlite, SCHEDULE_SPACE)
+    shared = SharedStorage(sqlite, SCHEDULE_SPACE)
     for machine, done in (("other", True), ("m", False)):
-        with opened(Task((), (1,)), tmp_path / "c.sqlite", machine) as made:
+        with opened(TuningOptions((), (1,)), tmp_path / "c.sqlite", machine) as made:
             studies = [shared.publish(key_of(made.about(case)), {}) for case in CASES]
         assert [study.outcome is not None for study in studies] == [done] * len(CASES)
 
@@ -206,10 +206,10 @@ def test_what_others_found_comes_from_the_storage_once_and_from_the_cache_then(
 ) -> None:
     published(sqlite, tmp_path / "a.sqlite")
     assert Worker(sqlite, tmp_path / "b.sqlite").process.wait(timeout=1800) == 0
-    cache, task = tmp_path / "a.sqlite", Task((), (1,), budget=1e6, storage=sqlite)
+    cache, options = tmp_path / "a.sqlite", TuningOptions((), (1,), budget=1e6, storage=sqlite)
     for source in ("measured", "cache"):
-        with opened(task, cache, "m") as made:
-            found = {t.case: t for t in tune_together(made, LOADS[:1], task)}
+        with opened(options, cache, "m") as made:
+            found = {t.case: t for t in tune_distributed(made, LOADS[:1], options)}
         assert found[CASES[0]].source == source
         assert found[CASES[0]].schedule.mc == 64
     with TuningCache(cache) as known:
@@ -246,7 +246,7 @@ def test_cases_travel_as_json() -> None:
 )
 def test_storages_that_cannot_be_used(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Shared(url, SCHEDULE_SPACE)
+        SharedStorage(url, SCHEDULE_SPACE)
 
 
 @contextmanager
@@ -283,11 +283,11 @@ def tune_through(url: str, folder: Path) -> None:
     """One machine measures, another finds what it found."""
     found = []
     for name in ("a", "b"):
-        task = Task((), (1,), budget=1e6, storage=url)
-        with opened(task, folder / f"{name}.sqlite", "m") as made:
-            found += [t for t in tune_together(made, LOADS[:1], task) if t.case == CASES[0]]
+        options = TuningOptions((), (1,), budget=1e6, storage=url)
+        with opened(options, folder / f"{name}.sqlite", "m") as made:
+            found += [t for t in tune_distributed(made, LOADS[:1], options) if t.case == CASES[0]]
     assert [t.schedule.mc for t in found] == [64, 64]
     assert [t.why for t in found] == ["", "with others"]
-    study = Shared(url, SCHEDULE_SPACE).publish(key_of(made.about(CASES[0])), {})
+    study = SharedStorage(url, SCHEDULE_SPACE).publish(key_of(made.about(CASES[0])), {})
     done = [t for t in study.trials if t.state.name == "COMPLETE"]
     assert len(done) == TRIALS

@@ -12,7 +12,7 @@ from tracea_graph.kernels.cpu.schedules.conv import Box, ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import Chain
-from tracea_graph.tuning.wire import chain_from_json, chain_to_json
+from tracea_graph.tuning.serialization import chain_from_json, chain_to_json
 
 __all__ = ["problem_from_json", "problem_to_json"]
 
