@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -20,6 +21,7 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, tool_parser
 from tracea_graph.kernels.cpu.call_table import call_table
 from tracea_graph.options import ALONE, OPTIONS
+from tracea_graph.target import Backend
 
 __all__ = ["SECTIONS", "main", "updated"]
 
@@ -91,7 +93,7 @@ def _row(action: argparse.Action) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", r"\|")
+    return text.replace("|", r"\|").replace("``", "`")
 
 
 def stage_picture() -> str:
@@ -122,6 +124,16 @@ def folder_table() -> str:
     return "\n".join([*lines, ""])
 
 
+def backend_protocol() -> str:
+    """What the pipeline asks of a backend: each member of the protocol with its docstring."""
+    lines = ["| member | what it gives |", "|---|---|"]
+    for kind in Backend.__mro__[::-1]:
+        for name, member in vars(kind).items():
+            if not name.startswith("_") and (said := inspect.getdoc(member)):
+                lines.append(f"| `{name}` | {_escaped(' '.join(said.split()))} |")
+    return "\n".join([*lines, ""])
+
+
 def calls_of_the_cpu() -> str:
     """The table of the CPU backend's kernel calls."""
     return call_table()
@@ -133,6 +145,7 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
         ("docs/cli.md", "tracea"): command_tables,
         ("docs/architecture.md", "stages"): stage_picture,
         ("docs/architecture.md", "folders"): folder_table,
+        ("docs/add-a-backend.md", "backend protocol"): backend_protocol,
         ("kernels/cpu/README.md", "kernel calls"): calls_of_the_cpu,
     }
 )

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from test_recipes import RECIPES
 from tiny import ROOT, product
 
 from docs.generate import SECTIONS, updated
@@ -41,6 +42,8 @@ KINDS = {
     "yaml": "read as settings",
     "text": "what something printed",
     "mermaid": "a generated picture",
+    "diff": "a step of a recipe, see test_recipes.py",
+    "console": "a step of a recipe, see test_recipes.py",
 }
 """Languages of code blocks, and what is done with them."""
 FOLDERS = ("tracea_graph", "passes", "kernels", "tests", "models", "docs")
@@ -106,11 +109,11 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_and_modules_that_pages_name_exist(page: str) -> None:
-    home = (ROOT / page).parent
+    home, made = (ROOT / page).parent, re.findall(r"^```\w+ file=(\S+)$", PAGES[page], re.M)
     for words in re.findall(r"`([^`\n]+)`", prose(page)):
         for word in re.findall(r"^[\w./*-]+\.(?:py|h|md|cpp|in|ipynb|json)$|^[\w./-]+/$", words):
             if word.split("/")[0] in FOLDERS or word.split("/")[0] in os.listdir(home):
-                assert any(home.glob(word)) or any(ROOT.glob(word)), word
+                assert word in made or any(home.glob(word)) or any(ROOT.glob(word)), word
         for word in re.findall(r"python -m ((?:models|tests|docs|tracea_graph)[\w.]*)", words):
             path = ROOT / word.replace(".", "/")
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), word
@@ -154,8 +157,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
-    kinds = {word for page in PAGES.values() for word, _ in BLOCK.findall(page)}
+    kinds = {info.split()[0] for page in PAGES.values() for info, _ in BLOCK.findall(page)}
     assert kinds == KINDS.keys()
+    steps = {
+        p for p, text in PAGES.items() if re.search(r"^```(?:diff|console|\w+ file=)", text, re.M)
+    }
+    assert {Path(page).name for page in steps} == set(RECIPES)
 
 
 @pytest.mark.compiler
