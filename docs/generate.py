@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, tool_parser
+from tracea_graph.cli.parser import Parser
 from tracea_graph.kernels.cpu.call_table import call_table
 from tracea_graph.options import ALONE, OPTIONS
 from tracea_graph.target import Backend
@@ -72,6 +73,8 @@ def _command(parser: argparse.ArgumentParser) -> str:
         lines += ["| argument | meaning |", "|---|---|", *map(_row, actions), ""]
     if parser.epilog:
         lines += [_sentence(parser.epilog), ""]
+    if isinstance(parser, Parser) and not everything:
+        lines += [*(f"    {line}" for line in parser.examples), ""]
     return "\n".join(lines)
 
 

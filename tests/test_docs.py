@@ -18,9 +18,13 @@ from tiny import ROOT, product
 
 from docs.generate import SECTIONS, updated
 from tracea_graph import Options, optimize
-from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
+from tracea_graph.cli.arguments import (
+    optimize_parser,
+    options_of,
+    tool_parser,
+    whole_command,
+)
 from tracea_graph.cli.settings import with_config
-from tracea_graph.cli.tune import whole_command
 from tracea_graph.target import BACKENDS, tile_words
 from tracea_graph.tuning.hints import hints_from
 

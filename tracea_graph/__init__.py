@@ -3,18 +3,47 @@
 report = tracea_graph.optimize("model.onnx")       # writes model.tracea.onnx, .so, .json
 session = tracea_graph.session(report.output)      # plain onnxruntime, library registered
 graph = tracea_graph.load("model.onnx")            # the topological tile graph
+
+Names are loaded when they are first used (PEP 562): ``--help`` needs no NumPy.
 """
 
 from __future__ import annotations
 
-from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
-from tracea_graph.doctor import Doctor
-from tracea_graph.options import Options
-from tracea_graph.ttg import TileGraph, TTGBuilder
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
 from tracea_graph.version import VERSION as __version__
-from tracea_graph.views import Report
+
+if TYPE_CHECKING:
+    from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
+    from tracea_graph.doctor import Doctor
+    from tracea_graph.options import Options
+    from tracea_graph.ttg import TileGraph, TTGBuilder
+    from tracea_graph.views import Report
 
 __all__ = [
     "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize",
     "optimize_many", "plan_kernel", "session",
 ]  # fmt: skip
+
+_HOMES: Mapping[str, str] = MappingProxyType(
+    {
+        "Doctor": "doctor", "Options": "options", "Report": "views", "TTGBuilder": "ttg",
+        "TileGraph": "ttg",
+    }
+    | dict.fromkeys(("load", "optimize", "optimize_many", "plan_kernel", "session"), "api")
+)  # fmt: skip
+"""The module each public name comes from."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -23,17 +23,14 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
+from tracea_graph.target_names import HOST
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import Tunable
 
 __all__ = [
     "BACKENDS", "HOST", "Backend", "Target", "backend_named", "host_fingerprint",
-    "read_environment",
-    "settle_precision", "target_of", "targets", "tile_words",
+    "read_environment", "settle_precision", "target_of", "targets", "tile_words",
 ]  # fmt: skip
-
-HOST = "host"
-"""The target that is this machine, with all it has."""
 
 
 class Backend(Tunable, Protocol):

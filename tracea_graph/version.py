@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from functools import cache
 
 __all__ = ["VERSION", "runtime_conflict", "versions"]
@@ -46,6 +45,8 @@ def _runtimes() -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

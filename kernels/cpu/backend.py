@@ -24,6 +24,7 @@ from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
+from tracea_graph.kernels.cpu.names import TARGETS
 from tracea_graph.kernels.cpu.phases import phases
 from tracea_graph.kernels.cpu.phases.layouts import PACK_MATRICES
 from tracea_graph.kernels.cpu.phases.precision import (
@@ -59,7 +60,7 @@ class CpuBackend:
 
     name = "cpu"
     caps = tuple(isa.name for isa in LEVELS)
-    targets = tuple(f"cpu:{name}" for name in _PLAIN)
+    targets = TARGETS
     rules = RuleNames(
         LOWERING, FALLBACK, FURTHER, PRECISION_FALLBACKS, TILE_SIZES, (PACK_MATRICES,)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
@@ -11,7 +10,8 @@ from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.levels import ISAS, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
-from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
+from tracea_graph.kernels.cpu.names import PROBLEMS
+from tracea_graph.kernels.cpu.selection import plan_kernel
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import CallWork
 from tracea_graph.policy import Machine
@@ -54,7 +54,7 @@ def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
 class CpuDiagnostics:
     """What the doctor and the profiler are told of this machine and its kernels."""
 
-    problems = MappingProxyType({op: known.sizes for op, known in OPS.items()})
+    problems = PROBLEMS
 
     @property
     def features(self) -> tuple[str, ...]:

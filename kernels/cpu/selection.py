@@ -17,6 +17,7 @@ from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.decision import NOISE, Candidate, Decision, time_of
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.levels import LEVELS, isa_of, levels_of
+from tracea_graph.kernels.cpu.names import PROBLEMS
 from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, Variant
 
 __all__ = ["ALIASES", "OPS", "plan_kernel", "variant_id"]
@@ -220,14 +221,14 @@ def _head_limit(shape: Sequence[int]) -> str:
 
 OPS = {
     "gemm": _Op(
-        ("M", "N", "K"),
+        PROBLEMS["gemm"],
         lambda s: 2.0 * prod(s),
         lambda s: s[0] * s[2] + s[2] * s[1] + s[0] * s[1],
         _gemm_fill,
         dtypes=("f32", "bf16", "int16"),
     ),
     "conv2d": _Op(
-        ("batch", "channels", "height", "width", "filters", "kernel"),
+        PROBLEMS["conv2d"],
         lambda s: 2.0 * prod(s[:5]) * s[5] ** 2,
         lambda s: s[0] * s[2] * s[3] * (s[1] + s[4]) + s[1] * s[4] * s[5] ** 2,
         _conv_fill,
@@ -235,24 +236,26 @@ OPS = {
         dtypes=("f32", "bf16"),
     ),
     "attention": _Op(
-        ("batch", "heads", "queries", "keys", "head"),
+        PROBLEMS["attention"],
         lambda s: (4.0 * s[4] + 14.0) * prod(s[:4]),
         lambda s: 2.0 * s[0] * s[1] * s[4] * (s[2] + s[3]),
         _attention_fill,
         _head_limit,
         dtypes=("f32", "bf16"),
     ),
-    "norm": _Op(("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill),
+    "norm": _Op(PROBLEMS["norm"], lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill),
     "gather": _Op(
-        ("rows", "cols"), lambda s: 1.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
+        PROBLEMS["gather"], lambda s: 1.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
     ),
     "reduce": _Op(
-        ("rows", "cols"), lambda s: 1.0 * prod(s), lambda s: 1.0 * prod(s), _vector_fill
+        PROBLEMS["reduce"], lambda s: 1.0 * prod(s), lambda s: 1.0 * prod(s), _vector_fill
     ),
     "softmax": _Op(
-        ("rows", "cols"), lambda s: 14.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
+        PROBLEMS["softmax"], lambda s: 14.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
     ),
-    "chain": _Op(("rows", "cols"), lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill),
+    "chain": _Op(
+        PROBLEMS["chain"], lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill
+    ),
 }
 """Operations and the sizes they take."""
 

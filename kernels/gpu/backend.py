@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
 from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
 from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
+from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
@@ -56,7 +57,7 @@ def _gpus() -> tuple[Gpu, ...]:
 class GpuBackend:
     """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
 
-    targets: tuple[str, ...] = ("cuda", *(f"cuda:{n.rstrip('a')}" for n in ARCHITECTURES))
+    targets: tuple[str, ...] = TARGETS
     rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
     most_guarded = MOST_GUARDED
     caps = ()

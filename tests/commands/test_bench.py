@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from pathlib import Path
@@ -16,7 +15,8 @@ from rich.console import Console
 
 from tracea_graph.check.baselines import BASELINES, BaselineWorker, baselines_named
 from tracea_graph.check.worker import Rejected
-from tracea_graph.cli.bench import add_bench, run_bench
+from tracea_graph.cli.arguments import tool_parser
+from tracea_graph.cli.bench import run_bench
 from tracea_graph.commands.bench import BenchOptions, bench, busy_note, result_beside, subject
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
@@ -33,8 +33,7 @@ def product(tmp_path: Path) -> Path:
 
 
 def run(*words: str) -> tuple[int, str]:
-    parser = argparse.ArgumentParser()
-    add_bench(parser.add_subparsers(dest="command"))
+    parser = tool_parser()
     console = Console(width=160)
     with console.capture() as capture:
         code = run_bench(parser.parse_args(["bench", *words]), console)

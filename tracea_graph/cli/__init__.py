@@ -1,4 +1,4 @@
-"""Argument parsing and printing, nothing else."""
+"""Parse command lines and print; a command's code is loaded when it is given."""
 
 from __future__ import annotations
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from tracea_graph.check.baselines import BASELINES
-from tracea_graph.cli.flags import add_flags, made_options
+from tracea_graph.cli.flags import made_options
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune
 from tracea_graph.errors import UsageError
-from tracea_graph.options import values
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.views.bench import render_bench
@@ -24,49 +22,10 @@ from tracea_graph.views.profiling import Profile
 from tracea_graph.views.retune import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 
-__all__ = ["add_bench", "run_bench"]
+__all__ = ["run_bench"]
 
 _PICTURES = ("html", "svg", "png")
 _ALWAYS = "ort"
-
-
-def add_bench(commands: Any) -> None:
-    """Add the subcommand to what ``add_subparsers`` returned."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "bench",
-        help="compare models, or profile one",
-        description="Time models against the first of them in ONNX Runtime, fully optimized, "
-        "in turn in one process. A result's library beside it is used; a single model is compared "
-        "with NAME.tracea.onnx beside it. With --profile: where one model's time goes. With "
-        "--retune: measure a result's kernels on this machine and drop those that are not faster.",
-    )
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
-    groups = add_flags(parser, "bench")
-    _add_measuring(groups["measuring"])
-    group = parser.add_argument_group("profile")
-    group.add_argument("--profile", action="store_true", help="profile one model, node by node")
-    group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
-    group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
-    group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
-    groups["retune"].add_argument(
-        "--retune", action="store_true",
-        help="measure one result's kernels here and drop those that are not faster",
-    )  # fmt: skip
-
-
-def _add_measuring(group: Any) -> None:
-    group.add_argument(
-        "--pairs", type=values.count, default=50, metavar="N", help="rounds (default 50)"
-    )
-    group.add_argument(
-        "--seconds", type=float, default=20.0, metavar="S",
-        help="longest time of one comparison (default 20)",
-    )  # fmt: skip
-    group.add_argument(
-        "--baselines", type=values.words, metavar="NAME[,NAME]",
-        help=f"runtimes beside ONNX Runtime: {', '.join(b.name for b in BASELINES)}, or "
-        f"{_ALWAYS} for none (default: all installed)",
-    )  # fmt: skip
 
 
 def run_bench(args: argparse.Namespace, console: Console) -> int:

@@ -8,53 +8,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tracea_graph.cli.flags import add_flags
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.target import host_fingerprint, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
-__all__ = ["add_cache", "run_cache"]
+__all__ = ["run_cache"]
 
 _DAY = 86400.0
-
-
-def add_cache(commands: Any) -> None:
-    """Add the subcommand to what ``add_subparsers`` returned."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "cache",
-        help="what tuning remembers",
-        description="List, export, import or prune the results of tuning. A result counts where "
-        "machine, compiler, versions, kernel sources, problem and thread counts are equal.",
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, what in (
-        ("ls", "list what is known"),
-        ("export", "write results as JSON lines"),
-        ("import", "take over exported results; final ones stay"),
-        ("prune", "forget what can no longer be used here"),
-    ):
-        action = actions.add_parser(name, help=what, description=what)
-        add_flags(action, f"cache {name}")
-        if name in ("export", "import"):
-            action.add_argument("file", metavar="FILE.jsonl", help="- for standard output, input")
-        if name == "prune":
-            _add_prune(action)
-
-
-def _add_prune(action: argparse.ArgumentParser) -> None:
-    add = action.add_argument
-    add("--older", type=float, metavar="DAYS", help="and what is older than that")
-    add("--begun", action="store_true", help="and what was begun, not finished")
-    add("--other-machines", action="store_true", help="and what was measured elsewhere")
-    add("--all", action="store_true", help="everything")
 
 
 def run_cache(args: argparse.Namespace, console: Console) -> int:

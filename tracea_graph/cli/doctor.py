@@ -7,34 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
-from tracea_graph.cli.flags import add_flags
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import UsageError
-from tracea_graph.target import BACKENDS
 from tracea_graph.version import runtime_conflict
 from tracea_graph.views.doctor import decision_json, render_decision, render_health
 
-__all__ = ["add_doctor", "run_doctor"]
-
-
-def add_doctor(commands: Any) -> None:
-    """Add the subcommand to what ``add_subparsers`` returned."""
-    told = BACKENDS[0].diagnostics
-    problems = told.problems if told else {}
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
-        help="examine this machine",
-        description="Show what this machine can do (measured once, in under 5 s), or which kernel "
-        "variant a problem gets on it and why.",
-        epilog="sizes: " + "; ".join(f"{op} {','.join(sizes)}" for op, sizes in problems.items()),
-    )
-    parser.add_argument("op", nargs="?", help=f"one of {', '.join(problems)}; needs --shape")
-    parser.add_argument("--shape", metavar="N[,N]", help="sizes of the problem, see below")
-    parser.add_argument(
-        "--dtype", help="f32 (default), bf16, f16, int16; what does not exist falls back"
-    )
-    parser.add_argument("--refresh", action="store_true", help="measure anew")
-    add_flags(parser, "doctor")
+__all__ = ["run_doctor"]
 
 
 def run_doctor(args: argparse.Namespace, console: Console) -> int:

@@ -12,34 +12,27 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph import api
+from tracea_graph.cli.arguments import options_of
 from tracea_graph.errors import UsageError
-from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import Report, plain
 from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep
 
-__all__ = ["add_sweep", "run_sweep"]
+__all__ = ["run_sweep"]
 
 _ALONE = 1.0
 """``--low-rank`` where nothing is said: the budget alone decides."""
 
 
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """What a sweep takes beside the options of ``tracea optimize``, whose ``--max-error`` it
-    replaces."""
-    parser.add_argument(
-        "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
-        help="the errors to allow, such as 1e-3,3e-3,1e-2",
-    )  # fmt: skip
-    parser.add_argument("--svg", type=Path, metavar="FILE.svg", help="write the Pareto picture")
-
-
-def run_sweep(args: argparse.Namespace, options: Options, console: Console) -> int:
+def run_sweep(args: argparse.Namespace, console: Console) -> int:
     """Optimize once per budget.  Raises UsageError for what :func:`tracea_graph.api.optimize`
     would, and for several models."""
     if len(args.models) != 1:
         raise UsageError("tracea sweep takes one model")
     (model,) = args.models
+    console.quiet = args.quiet
+    largest = argparse.Namespace(**{**vars(args), "max_error": args.max_error[-1]})
+    options = options_of(largest)  # of one optimization; each budget takes its place in them
     if args.svg is not None:
         check_file(args.svg, "--svg", args.models)
     if not options.compresses:
@@ -64,17 +57,6 @@ def run_sweep(args: argparse.Namespace, options: Options, console: Console) -> i
     else:
         console.print(render_sweep(points))
     return 0
-
-
-def _budgets(text: str) -> tuple[float, ...]:
-    """``1e-3,3e-3``, ascending, each once."""
-    try:
-        found = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        found = [0.0]
-    if not 0 < found[0] <= found[-1] < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} are no errors above 0, such as 1e-3,1e-2")
-    return tuple(found)
 
 
 def _place(model: Path, output: Path | None, budget: float) -> Path:

@@ -14,11 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from tracea_graph.cli.flags import add_flags, made_options
+from tracea_graph.cli.flags import made_options
 from tracea_graph.cli.progress import Bar
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.errors import UsageError
-from tracea_graph.options import OPTIONS, Options, values
+from tracea_graph.options import OPTIONS, Options
 from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.target import BACKENDS, read_environment
@@ -29,82 +29,10 @@ from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, runs, wr
 from tracea_graph.views import plain
 from tracea_graph.views.tuning import convergence_svg, curves, render_curves, render_tuned
 
-__all__ = ["add_tune", "run_tune", "run_tune_report", "run_worker", "whole_command"]
+__all__ = ["run_tune", "run_tune_report", "run_worker"]
 
-_DAY = 86400.0
 _SAVED = ("threads", "shapes", "precision", "target", "seed", "storage")
 """What a file that is written for ``--config`` has of the options."""
-
-
-def whole_command(words: Sequence[str]) -> list[str]:
-    """``tune worker`` and ``tune report`` are one word to the parser."""
-    if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
-        return [f"tune {words[1]}", *words[2:]]
-    return list(words)
-
-
-def add_tune(commands: Any) -> None:
-    """Add the subcommands to what ``add_subparsers`` returned."""
-    _add_models(
-        commands.add_parser(
-            "tune",
-            help="search better blocking for a model's products",
-            description="Measure which blocking is fastest here, within a budget. What is found "
-            "goes to the cache, where tracea-optimize finds it; nothing is measured twice, "
-            "Ctrl-C keeps what was measured, and the next run goes on.",
-        )
-    )
-    _add_worker(
-        commands.add_parser(
-            "tune worker",
-            help="help other machines tune",
-            description="Take trials of whatever is published at a storage, as this machine. A "
-            "worker that is killed loses the trial it was at, nothing else.",
-        )
-    )
-    _add_report(
-        commands.add_parser(
-            "tune report",
-            help="show how a tuning run converged",
-            description="Read a run's telemetry, which never leaves this machine.",
-        )
-    )
-
-
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("models", nargs="+", type=Path, metavar="MODEL.onnx")
-    add_flags(parser, "tune")
-    _add_lost(add)
-    add(
-        "--save-config", type=Path, metavar="FILE.yaml",
-        help="write options and results as a file for --config",
-    )  # fmt: skip
-
-
-def _add_worker(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add_flags(parser, "tune worker")
-    add(
-        "--idle", type=values.seconds, default=30 * _DAY, metavar="SECONDS",
-        help="end after so long without work (default: wait for more)",
-    )  # fmt: skip
-    _add_lost(add)
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", nargs="?", type=Path, metavar="RUN.jsonl", help="default: the last run")
-    add("--csv", type=Path, metavar="FILE.csv", help="write all rows as a table")
-    add("--svg", type=Path, metavar="FILE.svg", help="draw the convergence")
-    add_flags(parser, "tune report")
-
-
-def _add_lost(add: Any) -> None:
-    add(
-        "--lost-after", type=values.seconds, default=60.0, metavar="SECONDS",
-        help="take over a shared trial that is unfinished for so long (default: 60)",
-    )  # fmt: skip
 
 
 def run_tune(args: argparse.Namespace, console: Console) -> int:

@@ -13,11 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tracea_graph.errors import UsageError
-from tracea_graph.target import tile_words
-from tracea_graph.tuning.hints import hints_from
 
 __all__ = ["CONFIG", "PATTERNS", "patterns_of", "read", "save"]
 
@@ -27,6 +23,9 @@ CONFIG, PATTERNS = "config", "patterns"
 
 def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
     """A file's hints, checked."""
+    from tracea_graph.target import tile_words
+    from tracea_graph.tuning.hints import hints_from
+
     patterns = read(Path(text)).get(PATTERNS) or []
     hints_from(patterns, tile_words())
     return tuple(patterns)
@@ -35,6 +34,8 @@ def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
 def read(path: Path) -> dict[str, Any]:
     """A file's settings and hints.  Raises UsageError for one that cannot be read or is no
     mapping."""
+    import yaml
+
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -52,6 +53,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def save(path: Path, settings: Mapping[str, Any], patterns: Sequence[Any]) -> None:
     """Write a file that :func:`read` reads; settings that say nothing are left out."""
+    import yaml
+
     said = {name: value for name, value in settings.items() if value not in (None, (), [], "")}
     text = yaml.safe_dump({**said, PATTERNS: list(patterns)}, sort_keys=False, width=98)
     try:

@@ -7,7 +7,6 @@ import re
 
 from tracea_graph.config import Prune, Window
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.weights import ALIGNED, BLOCKS
 
 __all__ = [
     "count", "prune", "seconds", "shape", "share", "threads", "window", "words",
@@ -87,6 +86,8 @@ def prune(text: str) -> Prune:
     form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):|(channels):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
     if not (found := re.fullmatch(form, text)):
         raise UsageError(f"--prune takes 0.6, 2:4, block:16x4:0.7 or channels:0.5, not {text!r}")
+    from tracea_graph.ops.weights import ALIGNED, BLOCKS  # loads NumPy
+
     columns, steps, channels, share, stay, group = found.groups()
     if group:
         if int(stay) >= int(group):

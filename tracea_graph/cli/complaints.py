@@ -1,0 +1,60 @@
+"""What goes wrong, as one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from tracea_graph.errors import BuildError, TraceaError, UsageError
+
+__all__ = ["complain", "drop_stdout", "failed"]
+
+_INTERNAL = 70
+_LONGEST = 6000
+"""Characters of a complaint: two paths, and words about them."""
+
+
+def failed(error: Exception, verbose: int, model: Path | None = None) -> int:
+    """Say what went wrong, with which ``model`` where there are several; return the exit code."""
+    about = f"error: {model}: " if model else "error: "
+    if isinstance(error, TraceaError):
+        complain(f"{about}{error}")
+        if verbose and isinstance(error, BuildError) and error.command:
+            sys.stderr.write(f"{error.command}\n{error.stderr}\n")
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        complain(f"{about}there is not enough memory for this model")
+        return _INTERNAL
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        drop_stdout()
+        place = f"{error.filename}" if error.filename else "the output"
+        complain(f"{about}{place} cannot be written: {error.strerror}")
+        return UsageError.exit_code
+    if verbose:
+        traceback.print_exception(error)
+    complain(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
+    return _INTERNAL
+
+
+def drop_stdout() -> None:
+    """Give up on stdout: what it did not take is not tried again when the process ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(sentence: str) -> None:
+    """One line on stderr; what a file or an option says in it may be of any length."""
+    line = " ".join(sentence.split())
+    shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+    with suppress(OSError):  # the exit code is left to tell
+        sys.stderr.write((shown if shown.isprintable() else _printable(shown)) + "\n")
+
+
+def _printable(text: str) -> str:
+    from tracea_graph.views import plain  # loads all views
+
+    return plain(text)

@@ -1,0 +1,114 @@
+"""``tracea-optimize``: every model in turn, and what is printed about each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from tracea_graph import api
+from tracea_graph.cli.arguments import options_of, wants_folder
+from tracea_graph.cli.complaints import complain, failed
+from tracea_graph.cli.console import made_console
+from tracea_graph.commands.inspect import explain
+from tracea_graph.options import Options
+from tracea_graph.pipeline.output import check_file, check_folder, write_text
+from tracea_graph.target import target_of
+from tracea_graph.views import (
+    Report,
+    plain,
+    render_report,
+    render_rules,
+    render_stages,
+    report_page,
+    rule_rows,
+)
+from tracea_graph.views.explain import render_explanation
+
+__all__ = ["run_optimize"]
+
+
+def run_optimize(args: argparse.Namespace, console: Console) -> int:
+    """Every model in turn; one that fails does not keep the others from being optimized."""
+    console.quiet = args.quiet
+    options, folder = options_of(args), wants_folder(args)
+    if options.until is not None:
+        return _show_stages(args, options, options.until, console)
+    if args.report is not None:
+        check_file(args.report, "--report", args.models)
+    if args.save_lock is not None:
+        check_file(args.save_lock, "--save-lock", args.models)
+    if args.keep_sources is not None:
+        check_folder(args.keep_sources, "--keep-sources")
+    reports, codes = list[Report](), list[int]()
+    for outcome in _outcomes(options, folder, args):
+        if outcome.report is None:
+            error = outcome.error or AssertionError("an outcome has a report or an error")
+            model = outcome.source if len(args.models) > 1 else None
+            codes.append(failed(error, args.verbose, model))
+            continue
+        reports.append(outcome.report)
+        if not args.json:
+            console.print(render_report(reports[-1], args.verbose))
+        if args.explain and not (args.json or args.quiet):
+            _explain(outcome.source, options, reports[-1], console)
+    _finish(reports, args)
+    return codes[0] if codes else 0
+
+
+def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:
+    """Every model's outcome; the step under way is shown while there is none to print."""
+    progress = made_console(stderr=True, quiet=args.quiet or args.json)
+    status = progress.status(f"reading {escape(plain(args.models[0].name))}")
+
+    def hear(step: str) -> None:
+        status.update(escape(plain(step)))
+
+    outcomes = api.optimize_many(args.models, options, hear, folder=folder)
+    while True:
+        with status:
+            outcome = next(outcomes, None)
+        if outcome is None:
+            return
+        yield outcome
+
+
+def _explain(source: Path, options: Options, report: Report, console: Console) -> None:
+    """What ``tracea explain`` says, with the gains of this run."""
+    target = target_of(options.target, options.precision) if options.keep == "faster" else None
+    told = explain(source, options, result=Path(report.files[-1]), measured_for=target)
+    console.print(render_explanation(told))
+
+
+def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:
+    """What is told about all models together: the page and the JSON."""
+    if args.report is not None and reports:
+        write_text(args.report, report_page(*reports))
+    if args.json and len(args.models) == 1:
+        sys.stdout.write("".join(report.to_json() for report in reports))
+    elif args.json:
+        sys.stdout.write("[\n" + ",\n".join(report.to_json() for report in reports) + "]\n")
+
+
+def _show_stages(args: argparse.Namespace, options: Options, until: str, console: Console) -> int:
+    shown = []
+    for model in args.models:
+        made = api.stages(model, until, options)
+        for warning, fault in made.trace.faults().items():
+            complain(f"warning: {warning}")
+            sys.stderr.write(fault if args.verbose else "")
+        if args.json:
+            shown.append(made.to_dict())
+            continue
+        console.print(render_stages(made.graph, made.programs, made.sources))
+        if args.verbose and until != "import":
+            console.print(render_rules(rule_rows(made.trace)))
+    if args.json:
+        json.dump(shown if len(args.models) > 1 else shown[0], sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    return 0

@@ -1,0 +1,106 @@
+"""The parser of every command: help that fits 80 columns, and errors in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from tracea_graph.errors import UsageError, close_match
+from tracea_graph.options import OPTIONS
+from tracea_graph.version import VERSION, versions
+
+__all__ = ["RENAMED", "Parser"]
+
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {f"--{old}": f"--{one.name}" for one in OPTIONS.values() for old in one.was}
+    | {"--peers": "--baselines", "--settle": "--retune"}
+)
+"""Flags of earlier versions, and what they are called now."""
+
+_WIDEST = 80
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence; the usage is a ``--help`` away.
+
+    ``examples`` are command lines, shown at the end of the help.  Names stand in full, here and in
+    files for ``--config``: what is an abbreviation today may mean two options tomorrow.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        given = {"allow_abbrev": False, "add_help": False, "formatter_class": _formatter, **kwargs}
+        super().__init__(*args, **given)
+        self.examples = tuple(examples)
+
+    def add_general(self) -> None:
+        """Add ``--help`` and, to a whole command, ``--version``; the last group to be shown."""
+        group = self.add_argument_group("other")
+        group.add_argument("-h", "--help", action="help", help="show this help and exit")
+        if " " not in self.prog:
+            group.add_argument(
+                "--version", action=_Version, nargs=0, help="show versions and exit"
+            )
+            group.add_argument(
+                "--print-completion", action=_Completion, choices=("bash", "zsh", "tcsh"),
+                help="print the script that completes words in a shell",
+            )  # fmt: skip
+
+    def format_help(self) -> str:
+        """The usual help, then the examples."""
+        shown = "".join(f"  {line}\n" for line in self.examples)
+        return super().format_help() + (f"\nexamples:\n{shown}" if shown else "")
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        unknown = next((w for w in message.split() if w.startswith("--")), "")
+        if message.startswith("unrecognized") and unknown:
+            raise UsageError(f"there is no option {unknown}{self._near(unknown)}")
+        raise UsageError(f"{message}{self._listing()}")
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """A subcommand says itself which words it does not know: it alone knows what is near."""
+        found, rest = super().parse_known_args(*args, **kwargs)
+        if rest and " " in self.prog:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+    def _near(self, unknown: str) -> str:
+        """The end of a sentence: the flag that may be meant, by its current name."""
+        flags = self._option_string_actions
+        renamed = {old: new for old, new in RENAMED.items() if new in flags}
+        return close_match(unknown.partition("=")[0], flags, renamed) or self._listing()
+
+    def _listing(self) -> str:
+        return f"; {self.prog} --help lists all options"
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    return argparse.HelpFormatter(prog, max_help_position=26, width=width)
+
+
+class _Version(argparse.Action):
+    """Prints versions, which it takes time to look up, and leaves."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+        option_string: str | None = None,
+    ) -> None:  # fmt: skip
+        print(f"{parser.prog} {VERSION}, onnxruntime {versions()['onnxruntime']}")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints what a shell needs to complete the command's words, and leaves."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+        option_string: str | None = None,
+    ) -> None:  # fmt: skip
+        import shtab
+
+        print(shtab.complete(parser, shell=values))
+        parser.exit()

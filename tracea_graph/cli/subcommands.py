@@ -1,0 +1,306 @@
+"""The parsers of ``tracea``'s subcommands; what runs them is loaded later."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.cli.flags import add_flags
+from tracea_graph.cli.parser import Parser
+from tracea_graph.options import TIMING, values
+from tracea_graph.target_names import PROBLEMS
+
+__all__ = [
+    "add_bench", "add_cache", "add_doctor", "add_explain", "add_inspect", "add_strip", "add_sweep",
+    "add_tune", "add_verify",
+]  # fmt: skip
+
+_MONTH = 30 * 86400.0
+
+
+def add_inspect(commands: Any) -> None:
+    """Add ``tracea inspect`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "inspect",
+        help="show a model's region graph",
+        usage="%(prog)s MODEL.onnx [options]",
+        description="Show a model's region graph as a table, an interactive page, JSON or "
+        "Graphviz text.",
+        examples=("tracea inspect model.onnx --fused --html graph.html",),
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("--fused", action="store_true", help="after the passes, not before")
+    add_flags(parser, "inspect")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    parser.add_argument("--dot", action="store_true", help="print Graphviz text")
+    parser.add_general()
+
+
+def add_explain(commands: Any) -> None:
+    """Add ``tracea explain`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "explain",
+        help="show what was fused, and what was not and why",
+        usage="%(prog)s MODEL.onnx [options]",
+        description="Run the passes without measuring, and show for every operator which rule "
+        "rewrote it, and which rules nearly applied. Measured gains come from the report of an "
+        "earlier run.",
+        examples=(
+            "tracea explain model.onnx",
+            "tracea explain model.onnx --node /0/Softmax",
+        ),
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("--node", default="", metavar="NAME", help="one operator or value")
+    parser.add_argument(
+        "--result", type=Path, metavar="FILE.json",
+        help="report or plan lock with measured gains (default: MODEL.tracea.json, if there)",
+    )  # fmt: skip
+    add_flags(parser, "explain")
+    parser.add_general()
+
+
+def add_bench(commands: Any) -> None:
+    """Add ``tracea bench`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "bench",
+        help="compare the speed of models, or profile one",
+        usage="%(prog)s MODEL.onnx... [options]",
+        description="Time models against the first of them in ONNX Runtime at all optimizations, "
+        "in interleaved runs in one process. The library beside a result is used; a single model "
+        "is compared with NAME.tracea.onnx beside it.",
+        examples=(
+            "tracea bench model.onnx",
+            "tracea bench model.tracea.onnx --profile --html profile.html",
+            "tracea bench model.tracea.onnx --retune",
+        ),
+    )
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    groups = add_flags(parser, "bench")
+    _add_timing(groups[TIMING])
+    group = parser.add_argument_group("profile")
+    group.add_argument("--profile", action="store_true", help="profile one model, node by node")
+    group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
+    group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
+    group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
+    groups["retune"].add_argument(
+        "--retune", action="store_true",
+        help="measure one result's kernels here and drop those that are not faster",
+    )  # fmt: skip
+    parser.add_general()
+
+
+def _add_timing(group: Any) -> None:
+    group.add_argument(
+        "--pairs", type=values.count, default=50, metavar="N",
+        help="interleaved runs of each model (default: 50)",
+    )  # fmt: skip
+    group.add_argument(
+        "--seconds", type=float, default=20.0, metavar="S",
+        help="time limit of one comparison (default: 20)",
+    )  # fmt: skip
+    group.add_argument(
+        "--baselines", type=values.words, metavar="NAME[,NAME]",
+        help="runtimes beside ONNX Runtime: openvino-f32, openvino-bf16, or ort for none "
+        "(default: all installed)",
+    )  # fmt: skip
+
+
+def add_verify(commands: Any) -> None:
+    """Add ``tracea verify`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "verify",
+        help="compare the outputs of two models",
+        usage="%(prog)s ORIGINAL.onnx OTHER.onnx [options]",
+        description="Run two models on the same inputs, with ONNX Runtime's optimizations off and "
+        "on, and compare every output. The first is the reference; neither has to be a result of "
+        "this tool.",
+        epilog="exit codes: 0 equal within tolerance, 2 usage or invalid model, 3 not equal, or "
+        "no input was found that tells them apart",
+        examples=("tracea verify model.onnx model.tracea.onnx --data inputs.npz",),
+    )
+    add = parser.add_argument
+    add("original", type=Path, metavar="ORIGINAL.onnx")
+    add("candidate", type=Path, metavar="OTHER.onnx")
+    add(
+        "--library", type=Path, metavar="FILE.so",
+        help="custom-op library of OTHER (default: the one beside it)",
+    )  # fmt: skip
+    add(
+        "--tolerance", type=_tolerance, action="append", default=[], metavar="OUTPUT=EPS",
+        help="accepted error of one output, as a share of its max|y|; may be repeated",
+    )  # fmt: skip
+    add_flags(parser, "verify")
+    parser.add_general()
+
+
+def _tolerance(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OUTPUT=EPS")
+    return name, values.share(number)
+
+
+def add_strip(commands: Any) -> None:
+    """Add ``tracea strip`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "strip",
+        help="turn a result back into plain ONNX",
+        usage="%(prog)s RESULT.onnx -o OUT.onnx [options]",
+        description="Replace the custom ops of a result by the plain operators they were made of: "
+        "no library, no functions.",
+        examples=("tracea strip model.tracea.onnx -o plain.onnx",),
+    )
+    parser.add_argument("model", type=Path, metavar="RESULT.onnx")
+    add_flags(parser, "strip")
+    parser.add_general()
+
+
+def add_doctor(commands: Any) -> None:
+    """Add ``tracea doctor`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "doctor",
+        help="examine this machine",
+        usage="%(prog)s [OP --shape N,N...] [options]",
+        description="Show what this machine can do (measured once, in under 5 s), or which kernel "
+        "variant a problem gets on it and why.",
+        epilog="sizes: " + "; ".join(f"{op} {','.join(sizes)}" for op, sizes in PROBLEMS.items()),
+        examples=("tracea doctor", "tracea doctor gemm --shape 128,768,3072 --dtype bf16"),
+    )
+    parser.add_argument("op", nargs="?", help=f"one of {', '.join(PROBLEMS)}; needs --shape")
+    parser.add_argument("--shape", metavar="N[,N]", help="sizes of the problem, see below")
+    parser.add_argument(
+        "--dtype", help="f32 (default), bf16, f16 or int16; falls back where there are no kernels"
+    )
+    parser.add_argument("--refresh", action="store_true", help="measure this machine again")
+    add_flags(parser, "doctor")
+    parser.add_general()
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """What a sweep takes beside the options of ``tracea optimize``, whose ``--max-error`` it
+    replaces."""
+    parser.add_argument(
+        "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
+        help="the errors to allow, such as 1e-3,3e-3,1e-2",
+    )  # fmt: skip
+    parser.add_argument("--svg", type=Path, metavar="FILE.svg", help="draw error against time")
+
+
+def _budgets(text: str) -> tuple[float, ...]:
+    """``1e-3,3e-3``, ascending, each once."""
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        found = [0.0]
+    if not 0 < found[0] <= found[-1] < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} are no errors above 0, such as 1e-3,1e-2")
+    return tuple(found)
+
+
+def add_tune(commands: Any) -> None:
+    """Add ``tracea tune`` and its two companions to what ``add_subparsers`` returned."""
+    models: Parser = commands.add_parser(
+        "tune",
+        help="search for better blocking of a model's matmuls",
+        usage="%(prog)s MODEL.onnx... [options]",
+        description="Measure which blocking is fastest here, within a time limit. Results go to "
+        "the cache, where tracea-optimize finds them; nothing is measured twice, Ctrl-C keeps "
+        "what was measured, and the next run continues.",
+        examples=("tracea tune model.onnx --budget 5m",),
+    )
+    models.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    add_flags(models, "tune")
+    _add_lost(models)
+    models.add_argument(
+        "--save-config", type=Path, metavar="FILE.yaml",
+        help="write options and results as a file for --config",
+    )  # fmt: skip
+    models.add_general()
+    _add_worker(commands)
+    _add_report(commands)
+
+
+def _add_worker(commands: Any) -> None:
+    parser: Parser = commands.add_parser(
+        "tune worker",
+        help="help other machines tune",
+        usage="%(prog)s --storage URL [options]",
+        description="Measure trials that other machines published at a storage, on this machine. "
+        "A worker that is killed loses only its current trial.",
+        examples=("tracea tune worker --storage postgresql://host/tuning",),
+    )
+    add_flags(parser, "tune worker")
+    parser.add_argument(
+        "--idle", type=values.seconds, default=_MONTH, metavar="SECONDS",
+        help="end after this time without work (default: wait for more)",
+    )  # fmt: skip
+    _add_lost(parser)
+    parser.add_general()
+
+
+def _add_report(commands: Any) -> None:
+    parser: Parser = commands.add_parser(
+        "tune report",
+        help="show how a tuning run converged",
+        usage="%(prog)s [RUN.jsonl] [options]",
+        description="Read a run's telemetry, which never leaves this machine.",
+        examples=("tracea tune report --svg convergence.svg",),
+    )
+    add = parser.add_argument
+    add("run", nargs="?", type=Path, metavar="RUN.jsonl", help="default: the last run")
+    add("--csv", type=Path, metavar="FILE.csv", help="write all rows as a table")
+    add("--svg", type=Path, metavar="FILE.svg", help="draw the convergence")
+    add_flags(parser, "tune report")
+    parser.add_general()
+
+
+def _add_lost(parser: Parser) -> None:
+    parser.add_argument(
+        "--lost-after", type=values.seconds, default=60.0, metavar="SECONDS",
+        help="take over a shared trial that is unfinished for this long (default: 60)",
+    )  # fmt: skip
+
+
+def add_cache(commands: Any) -> None:
+    """Add ``tracea cache`` to what ``add_subparsers`` returned."""
+    parser: Parser = commands.add_parser(
+        "cache",
+        help="manage tuning results",
+        usage="%(prog)s ACTION [options]",
+        description="List, export, import or prune tuning results. A result is used where "
+        "machine, compiler, versions, kernel sources, problem and thread counts are equal.",
+        examples=("tracea cache ls",),
+    )
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="ACTION", title="actions", prog="tracea cache"
+    )
+    for name, what, operand in (
+        ("ls", "list tuning results", ""),
+        ("export", "write tuning results as JSON lines", " FILE.jsonl"),
+        ("import", "add exported tuning results; finished ones stay", " FILE.jsonl"),
+        ("prune", "remove tuning results that this machine can no longer use", ""),
+    ):
+        action: Parser = actions.add_parser(
+            name, help=what, description=f"{what[0].upper()}{what[1:]}.",
+            usage=f"%(prog)s{operand} [options]",
+            examples=(f"tracea cache {name}{operand and ' results.jsonl'}",),
+        )  # fmt: skip
+        add_flags(action, f"cache {name}")
+        if operand:
+            action.add_argument(
+                "file", metavar="FILE.jsonl", help="a file, or - for standard output or input"
+            )
+        if name == "prune":
+            _add_prune(action)
+        action.add_general()
+    parser.add_general()
+
+
+def _add_prune(action: Parser) -> None:
+    add = action.add_argument
+    add("--older", type=float, metavar="DAYS", help="also remove older results")
+    add("--begun", action="store_true", help="also remove unfinished results")
+    add("--other-machines", action="store_true", help="also remove results of other machines")
+    add("--all", action="store_true", help="remove everything")
