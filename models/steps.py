@@ -21,7 +21,7 @@ from models.sparsity import Bench, product_model
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.machine import measured_machine
-from tracea_graph.policy.efforts import BLOCK_ROWS, STEP_ROWS
+from tracea_graph.ops.gemm import BLOCK_ROWS, STEP_ROWS
 from tracea_graph.policy.tables import fitted
 
 K, N = 512, 512

@@ -25,9 +25,8 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import Window
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.policy.efforts import EFFORTS
+from tracea_graph.policy.ort_cost import instructions
 from tracea_graph.policy.tables import Tables, fitted
-from tracea_graph.policy.weights import instructions
 from tracea_graph.ttg import Region, TileGraph
 
 MACHINE = Machine(
@@ -78,7 +77,7 @@ def test_attention_in_one_operator_costs_more_than_its_products_at_the_peak(op: 
 def test_two_numbers_at_once_halve_a_product(layout: WeightLayout) -> None:
     def work(layout: WeightLayout) -> float:
         params = GemmParams(256, 256, layout=layout)
-        return EFFORTS[GemmParams](fitted(), params, [(128, 256)], (128, 256)).product
+        return params.cost(fitted(), [(128, 256)], (128, 256)).product
 
     assert 0.4 < work(layout) / work(PANELS) < 0.6
 
@@ -96,7 +95,7 @@ def test_matrix_tiles_prefer_direct_convolutions() -> None:
         window = Window((3, 3), (1, 1), (1, 1), (1,) * 4)
         params = ConvParams(256, 256, window, layout=LAYOUTS[layout])
         dims = [(1.0, 256.0, 14.0, 14.0)]
-        return EFFORTS[ConvParams](tables, params, dims, (1.0, 256.0, 14.0, 14.0)).product
+        return params.cost(tables, dims, (1.0, 256.0, 14.0, 14.0)).product
 
     plain, tiles = fitted(), fitted().on_tiles()
     assert work("winograd2_pairs", plain) < work("pairs", plain)
@@ -268,8 +267,8 @@ def test_reducing_across_rows_is_slower() -> None:
     )
 
 
-def test_every_op_has_an_effort() -> None:
-    assert {params for _, params in OPS} - {RegionParams} <= EFFORTS.keys()
+def test_every_op_has_a_cost() -> None:
+    assert all(callable(params.cost) for _, params in OPS if params is not RegionParams)
 
 
 def test_a_region_of_several_steps_computes_what_its_steps_do() -> None:

@@ -22,7 +22,7 @@ from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.efforts import SHAPE_ONLY
+from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.rewrite import Decision, Trace, constant_values
 from tracea_graph.target import Target, settle_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import aligned, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -71,6 +73,9 @@ class ArgParams(AlongAxis):
         found = len(x) - 1 - hits[::-1].argmax(0) if self.select_last else hits.argmax(0)
         found = np.where(np.isnan(x[0]), 0, found).astype(np.int64)
         return [np.expand_dims(found, self.axis) if self.keepdims else found]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=max(map(prod, operands)) * self.flops, one_pass=True)
 
     def body(self, opset: int) -> Body:
         """The operator itself.  Raises ValueError before opset 12 if the last index is wanted."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import SOFTMAX_COST, access, aligned, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -62,6 +63,9 @@ _AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "turned": (0, 3)}
 _TO_HEADS = {"split": (0, 2, 1, 3), "turned": (0, 1, 3, 2)}
 
 Floats = npt.NDArray[np.floating[Any]]
+
+_QUERY_BLOCK = 40
+"""Keys a block of queries sees beyond the window of one."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,20 @@ class AttentionParams:
         return np.repeat(x, self.heads // count, 1)
 
     # ---- ONNX ----------------------------------------------------------------------------
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        batch, rows = (operands[0][axis] for axis in self.axes(0))
+        keys = operands[1][self.axes(1)[1]]
+        if self.causal != "none":  # the last query sees them all, the first its own
+            keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
+        heads = batch * self.heads
+        if self.window:  # besides, blocks of queries see what any of theirs does
+            keys = min(keys, sum(self.reach) + 1 + self.everywhere + _QUERY_BLOCK)
+        scores = heads * rows * keys
+        share = fit.shares["FusedAttention bf16" if self.in_bf16 else "FusedAttention"]
+        product = 2.0 * scores * (self.head + self.head_v) / share
+        softmax = scores * fit.instructions["fused softmax"]
+        return OpCost(product, softmax, heads * fit.us["attention head"], one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

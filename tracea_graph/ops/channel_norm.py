@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -63,6 +65,9 @@ class ChannelNormParams:
         if self.norm.gamma:
             y = y * by_channel[0]
         return [y + by_channel[-1] if self.norm.beta else y]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=prod(result) * fit.instructions["fused norm"])
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Layout, Move, resolve_target
 from tracea_graph.ops.mapped_space import Index, mapped_space
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
@@ -106,6 +108,9 @@ class ConcatParams:
         parts = [p.params.reference([arrays[i] for i in p.operands])[0] for p in self.parts]
         reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
         return [reshaped.reference(np.concatenate(parts, self.axis))]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=prod(result) * max(self.flops, 1), one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

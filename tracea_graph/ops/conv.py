@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.finish import finish_of
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ops.window_space import grouped, over, sizes_of, sliding
 from tracea_graph.ops.windows import Window, windows_of
@@ -129,6 +131,15 @@ class ConvParams:
             for part, kernels in zip(inputs, filters, strict=True)
         ]  # fmt: skip
         return np.moveaxis(np.concatenate(parts, -1), -1, 1)
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        """Winograd counts the products of a direct convolution, over whole tiles."""
+        count, m = prod(result), self.layout.side
+        if m > 1:
+            count *= prod(-(-side // m) * m / max(side, 1.0) for side in result[2:])
+        beside = prod(result) * (1 + (self.epilogue.flops if self.epilogue else 0))
+        product = 2.0 * count * self.taps / fit.shares[f"FusedConv {self.layout.name}"]
+        return OpCost(product, beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.index_map import IndexMap, Move, resolve_target
 from tracea_graph.ops.mapped_space import Index, mapped_space
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
@@ -130,6 +132,9 @@ class ElementwiseParams:
         results = self.chain.reference(seen)
         reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
         return [reshaped.reference(y) for y in results]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=prod(result) * max(self.flops, 1), one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import Floats, broadcast
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -59,6 +61,10 @@ class EmbeddingParams:
             return [total]
         y = self.norm.reference(total, arrays[2 * self.tables :])
         return [y, total] if self.keep_sum else [y]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        norm = fit.instructions["fused norm"] if self.norm else 0
+        return OpCost(vector=prod(result) * (self.tables + norm))
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,22 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
 from tracea_graph.ops.weights import KN, NK, Floats, WeightLayout
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import Axis, IterationSpace, along
 
-__all__ = ["GemmParams"]
+__all__ = ["BLOCK_ROWS", "STEP_ROWS", "GemmParams"]
 
 MAX_PARTS = 16
+
+STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
+"""Rows that a stored step of k takes as long as at least, and a block of them beside its steps
+(``python -m models.steps`` measures both)."""
+_PAIRED = ("pairs", "int16")
+"""Layouts of products that multiply two numbers at once."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,29 @@ class GemmParams:
         total = done[0]
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        count = prod(result)
+        beside = (
+            1
+            + (self.epilogue.flops if self.epilogue else 0)
+            + (fit.instructions["fused norm"] if self.norm else 0)
+        )
+        if self.layout.scattered:
+            placing = fit.instructions["fused placing"] * self.k * self.n
+            product = 2.0 * count * self.k / fit.shares["FusedGemm"]
+            return OpCost(product, count * beside + placing, one_pass=True)
+        if block := self.layout.block_steps:
+            rows, stored = prod(operands[0][:-1]), prod(operands[1])
+            busy = max(rows, STEP_ROWS + BLOCK_ROWS / block)
+            product = 2.0 * busy * stored / fit.shares[f"FusedGemm block {block}"]
+            if self.layout.rounds:  # two steps of k in one
+                product *= fit.shares["FusedGemm"] / fit.shares["FusedGemm pairs"]
+            packing = fit.instructions["fused packing"] * rows * self.k
+            return OpCost(product, count * beside + packing, one_pass=True)
+        paired = self.layout.name in _PAIRED
+        share = fit.shares[f"FusedGemm {self.layout.name}" if paired else "FusedGemm"]
+        return OpCost(2.0 * count * self.k / share, count * beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.sizes import resolve, spell_size
 from tracea_graph.ops.space_parts import aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -56,6 +58,9 @@ class GridParams:
         counts = np.indices(sizes, np.float64)
         steps = np.reshape(self.steps, (-1, *(1,) * len(sizes)))
         return [np.asarray(self.start + (steps * counts).sum(0), np.float32)]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=prod(result))
 
     def body(self, opset: int) -> Body:
         """Raises ValueError before opset 11."""

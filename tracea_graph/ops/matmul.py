@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -124,6 +126,14 @@ class MatMulParams:
         perm, heads = self._perms[which], self.heads[which]
         x = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads) if heads else x
         return x.transpose(perm) if perm else x
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        a, heads = operands[0], self.heads[0]
+        a = (*a[:-1], heads, a[-1] / heads) if heads else a
+        k = a[self.a_perm[-1] if self.a_perm else -1]
+        beside = 1 + (self.epilogue.flops if self.epilogue else 0)
+        product = 2.0 * prod(result) * k / fit.shares["FusedMatMul"]
+        return OpCost(product, prod(result) * beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.sizes import resolve, spell_size
 from tracea_graph.ops.windows import slid
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -197,6 +198,10 @@ class MoveParams:
         last = b("Transpose", x, perm=(0, 2, 1))
         split = b("Reshape", last, b.ints(0, 0, *self.ints, -1))
         return b("Reshape", b("Transpose", split, perm=(0, 3, 1, 2)), b.ints(0, 0, -1))
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        spread = self.kind == "spread"
+        return OpCost(vector=fit.instructions["fused spread"] * prod(result) if spread else 0.0)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

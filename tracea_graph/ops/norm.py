@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import aligned, model_of, rows_and_columns
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -112,6 +114,10 @@ class NormParams:
         total = self.prologue.reference(data)[0] if self.prologue else data[0]
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        before = self.prologue.flops if self.prologue else 0
+        return OpCost(vector=prod(result) * (fit.instructions["fused norm"] + before))
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

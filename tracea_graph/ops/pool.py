@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, combine, symbols_of
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.window_space import pool_all, pooling
 from tracea_graph.ops.windows import Window, plus, slid, windows_of
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -73,6 +75,10 @@ class PoolParams:
         return [
             np.sum(total, inner) / np.sum(windows_of(np.ones_like(x), self.window, 0.0), inner)
         ]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        taps = prod(self.window.kernel) if self.window else 1
+        return OpCost(vector=prod(operands[0]) + prod(result) * taps)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(1, opset)

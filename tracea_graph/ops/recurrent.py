@@ -19,17 +19,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tracea_graph.ir import Attr, DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.weights import Floats
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
 
-__all__ = ["GATES", "PLAIN_GATES", "GateLayout", "PlainGates", "RecurrentParams"]
+__all__ = ["GATES", "PLAIN_GATES", "GateLayout", "PlainGates", "RecurrentParams", "cell_cost"]
 
 GATES = {"lstm": 4, "gru": 3}
 _RESULTS = ("y", "h", "c")
@@ -103,6 +105,17 @@ class PlainGates(GateLayout):
 
 
 PLAIN_GATES = PlainGates()
+
+
+def cell_cost(
+    fit: Fitted, operands: Sequence[Dims], ahead: float, back: float, step_us: float
+) -> OpCost:
+    """A recurrent cell; ``ahead`` and ``back`` are its products' shares of the peak."""
+    x, w, r = operands[:3]
+    steps, batch = x[0], prod(x[:2])
+    units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; stored in four axes or three
+    product = 2.0 * batch * (prod(w) / ahead + prod(r) / back)
+    return OpCost(product, batch * units * fit.instructions["fused gate"], steps * w[0] * step_us)
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,9 @@ class RecurrentParams:
         i, o, f = (_sigmoid(p[g] + s[g]) for g in range(3))
         c = f * own[1] + i * np.tanh(p[3] + s[3])
         return [o * np.tanh(c), c]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return cell_cost(fit, operands, fit.shares["FusedGemm"], fit.shares["state product"], 0.0)
 
     def body(self, opset: int) -> Body:
         """ONNX's own operator, with its matrices as it has them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +22,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape, aligned, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -137,6 +139,11 @@ class ReduceParams:
         x = self.prologue.reference(data)[0] if self.prologue else data[0]
         y = np.asarray(REDUCTIONS[self.kind][1](x, axis=self.axes, keepdims=self.keepdims))
         return self.epilogue.reference([y, *extras]) if self.epilogue else [y]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        largest = max(map(prod, operands[: self.data_operands]))
+        each = 1 + (self.prologue.flops if self.prologue else 0)
+        return OpCost(vector=largest * each, one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

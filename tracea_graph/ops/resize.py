@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -101,6 +103,9 @@ class ResizeParams:
         place = np.clip(place, 0, size - 1)
         low = np.minimum(place.astype(np.int64), size - 1)
         return low, np.minimum(low + 1, size - 1), place - low.astype(np.float32)
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=fit.instructions["fused blend"] * prod(result))
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

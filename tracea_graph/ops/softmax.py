@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import SOFTMAX_COST, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -46,6 +48,10 @@ class SoftmaxParams(AlongAxis):
             d = x - x.max(self.axis, keepdims=True)
         total = np.exp(d).sum(self.axis, keepdims=True)
         return [d - np.log(total) if self.log else np.exp(d) / total]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        before = self.prologue.flops if self.prologue else 0
+        return OpCost(vector=prod(result) * (fit.instructions["fused softmax"] + before))
 
     def body(self, opset: int) -> Body:
         """One operator, except over a middle axis before opset 13, which flattened the tensor."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -26,6 +28,9 @@ from tracea_graph.ttg.space import along, whole
 __all__ = ["TakeParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
+
+_TAKEN = 16.0
+"""Instructions per vector of elements that are taken one by one."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,9 @@ class TakeParams:
         x, index = arrays
         whole = np.broadcast_to(index, (*x.shape[:-1], index.shape[-1]))
         return [np.take_along_axis(x, np.where(whole < 0, whole + x.shape[-1], whole), -1)]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=_TAKEN * prod(result))
 
     def body(self, opset: int) -> Body:
         """Raises ValueError before opset 11, which GatherElements came with."""

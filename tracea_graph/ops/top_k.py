@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -25,6 +27,10 @@ from tracea_graph.ttg.space import Axis, IterationSpace
 __all__ = ["TopKParams"]
 
 Array = npt.NDArray[Any]
+
+_CHOSEN = 250.0
+"""Vector instructions of each of the k elements chosen of a row, which enters a heap several
+times."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,9 @@ class TopKParams:
             order = np.take_along_axis(order, first, axis=-1)
         places = order[..., : self.k].astype(np.int64)
         return [np.take_along_axis(x, places, axis=-1), places]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=prod(operands[0]) * self.flops + _CHOSEN * prod(result))
 
     def body(self, opset: int) -> Body:
         """The operator itself.  Raises ValueError for the smallest before opset 11."""

@@ -7,13 +7,13 @@ It ranks proposals and decides what is not worth measuring; what stays is decide
 A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
 cache line is read first.  Constants come from memory: models are larger than caches.
 Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed stands in
-``efforts`` and ``weights``, the numbers that are fitted in ``tables``.
+each op's ``cost`` and in ``ort_cost``, the numbers that are fitted in ``tables``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -22,20 +22,14 @@ from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.op_cost import OpCost
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.row_tiling import row_tilings_in
 from tracea_graph.ops.subgraph import Subgraph
-from tracea_graph.policy.efforts import (
-    EFFORTS,
-    OVERLAPPING,
-    PRODUCTS,
-    SHAPE_ONLY,
-    Effort,
-    original,
-)
 from tracea_graph.policy.machine import Machine
+from tracea_graph.policy.ort_cost import SHAPE_ONLY, ort_cost
 from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.ttg import Region, TileGraph
 
@@ -81,15 +75,15 @@ class CostModel:
 
     def _step(self, graph: TileGraph, region: Region) -> float:
         """µs of a region whose values lie as its kernel likes them."""
-        traffic, arithmetic = self._traffic_us(graph, region), self._arithmetic_us(graph, region)
-        overlap = isinstance(region.params, OVERLAPPING) or region.op in PRODUCTS
-        busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
+        cost, traffic = self._op_cost(graph, region), self._traffic_us(graph, region)
+        arithmetic = self._arithmetic_us(cost)
+        busy = max(arithmetic, traffic) if cost.one_pass else arithmetic + traffic
         return self.machine.node_us + busy
 
     def bound(self, graph: TileGraph, region: Region) -> str:
         """What most of the predicted time is: ``compute``, ``memory`` or ``overhead``."""
         parts = {
-            "compute": self._arithmetic_us(graph, region),
+            "compute": self._arithmetic_us(self._op_cost(graph, region)),
             "memory": self._traffic_us(graph, region),
             "overhead": self.machine.node_us,
         }
@@ -167,14 +161,22 @@ class CostModel:
 
     # ---- arithmetic --------------------------------------------------------------------
 
-    def _arithmetic_us(self, graph: TileGraph, region: Region) -> float:
+    def _arithmetic_us(self, cost: OpCost) -> float:
+        products, vectors = cost.product / self.machine.gflops, cost.vector
+        return cost.us + (products + vectors / self.machine.vector_gops) * 1e-3
+
+    def _op_cost(self, graph: TileGraph, region: Region) -> OpCost:
         specs = [graph.spec(v) if v else _ABSENT for v in region.operands]
-        results = [graph.spec(v) for v in region.results]
-        effort = self._effort(region, specs, results)
-        products, vectors = effort.product / self.machine.gflops, effort.vector
-        if isinstance(region.params, ElementwiseParams | ConcatParams):
-            vectors += self._staged(region.params, specs)
-        return effort.us + (products + vectors / self.machine.vector_gops) * 1e-3
+        result = self._dims(graph.spec(region.results[0]))
+        params, operands = region.params, [self._dims(spec) for spec in specs]
+        if params is None:
+            return ort_cost(self._tables, region.op, region.node.attrs, operands, result)
+        if isinstance(params, RegionParams):
+            return self._steps(params, specs)
+        cost: OpCost = params.cost(self._tables, operands, result)
+        if isinstance(params, ElementwiseParams | ConcatParams):
+            cost = replace(cost, vector=cost.vector + self._staged(params, specs))
+        return cost
 
     def _staged(
         self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
@@ -187,30 +189,17 @@ class CostModel:
             if at.dims and at.dims[-1] != 1 and at.strides[-1] not in (0, 1)
         )
 
-    def _effort(
-        self, region: Region, specs: Sequence[TensorSpec], results: Sequence[TensorSpec]
-    ) -> Effort:
-        params, operands = region.params, [self._dims(spec) for spec in specs]
-        if isinstance(params, RegionParams):
-            return self._steps(params, specs)
-        if params is not None and type(params) in EFFORTS:
-            return EFFORTS[type(params)](self._tables, params, operands, self._dims(results[0]))
-        return original(
-            self._tables, region.op, region.node.attrs, operands, self._dims(results[0])
-        )
-
-    def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> Effort:
+    def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> OpCost:
         """All steps of a region of several."""
-        values, total, at = params.infer_all(specs), Effort(), params.inputs
+        values, total, at = params.infer_all(specs), OpCost(), params.inputs
         for step in params.steps:
             inner = [values[i] for i in step.operands]
             if isinstance(step.params, RegionParams):
                 total += self._steps(step.params, inner)
             else:
                 result = self._dims(values[at])
-                total += EFFORTS[type(step.params)](
-                    self.tables, step.params, [self._dims(s) for s in inner], result
-                )
+                operands = [self._dims(s) for s in inner]
+                total += step.params.cost(self.tables, operands, result)
             at += step.results
         return total
 

@@ -1,0 +1,109 @@
+"""What ONNX Runtime's own operators cost: its strong and weak spots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.recurrent import cell_cost
+
+__all__ = ["SHAPE_ONLY", "instructions", "ort_cost"]
+
+SHAPE_ONLY = frozenset(
+    ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
+     "Flatten")
+)  # fmt: skip
+_PAST = MappingProxyType(
+    {
+        "Attention": 4, "com.microsoft::GroupQueryAttention": 3,
+        "com.microsoft::MultiHeadAttention": 6,
+    }
+)  # fmt: skip
+"""Attention in one operator, and which operand is the cache of its keys."""
+_MANY_ROWS = 64
+"""Rows from which a product of ONNX Runtime runs at full speed."""
+
+_REDUCING = frozenset(
+    ("ArgMax", "ArgMin", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2",
+     "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+     "ReduceSumSquare", "TopK")
+)  # fmt: skip
+_POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+
+
+def ort_cost(
+    fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
+) -> OpCost:
+    """The cost of one run of an operator of ONNX Runtime."""
+    if op in SHAPE_ONLY:
+        return OpCost()
+    if op == "Conv":
+        taps = prod(operands[1][1:])
+        depthwise = operands[1][1] == 1 and attrs.get("group", 1) > 1
+        share = fit.shares["depthwise product"] if depthwise else fit.shares["product"]
+        return OpCost(2.0 * prod(result) * taps / share, one_pass=True)
+    if op == "ConvTranspose":
+        return OpCost(2.0 * prod(operands[0]) * prod(operands[1][1:]) / fit.shares["flat product"])
+    if op in ("MatMul", "Gemm"):
+        depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
+        rows = prod(result) / max(1.0, columns)
+        share = fit.shares["product"] if rows >= _MANY_ROWS else fit.shares["flat product"]
+        return OpCost(2.0 * prod(result) * depth / share, one_pass=True)
+    if op in ("LSTM", "GRU"):
+        ahead, back = fit.shares["product"], fit.shares["state product"]
+        cost = cell_cost(fit, operands, ahead, back, fit.us["recurrent step"])
+        return replace(cost, one_pass=True)
+    if op in _PAST and len(operands[0]) in (3, 4):
+        return _one_attention(fit, op, attrs, operands)
+    return OpCost(vector=instructions(fit, op.rpartition("::")[2], attrs, operands, result))
+
+
+def _one_attention(
+    fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims]
+) -> OpCost:
+    """Attention-23, MultiHeadAttention or GroupQueryAttention: every query over every key.
+
+    Packed queries, keys and values count as if all of them were queries.
+    """
+    q, k = operands[0], operands[1] if len(operands) > 1 else ()
+    past = operands[_PAST[op]] if len(operands) > _PAST[op] else ()
+    heads = q[1] if len(q) == 4 else float(attrs.get("num_heads", attrs.get("q_num_heads", 1)))
+    rows = q[2] if len(q) == 4 else q[1]
+    keys = (k[2] if len(k) == 4 else k[1] if k else rows) + (past[2] if len(past) == 4 else 0.0)
+    scores = q[0] * heads * rows * keys
+    product = 4.0 * prod(q) * keys / fit.shares["flat product"]
+    return OpCost(product, scores * fit.instructions["Softmax"])
+
+
+def instructions(
+    fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
+) -> float:
+    """Vector instructions of one run of an operator, from the dims of its operands and result."""
+    known, data = fit.instructions, operands[0] if operands else ()
+    if op == "Gather":
+        axis = attrs.get("axis", 0) % max(len(data), 1)
+        return prod(result) + known["Gather run"] * prod(result) / max(prod(data[axis + 1 :]), 1.0)
+    weight = known[op if op in known else "other"]
+    if op in ("Resize", "Upsample") and attrs.get("mode", "nearest") not in (
+        "nearest",
+        b"nearest",
+    ):
+        weight = known["Resize smooth"]
+    if f"{op} across" in known and _across(op, attrs, data, result):
+        weight = known[f"{op} across"]
+    if op in _POOLS:
+        kernel = attrs.get("kernel_shape", (1,))
+        sides = data[len(data) - len(kernel) :] or kernel
+        weight *= prod(min(float(k), side) for k, side in zip(kernel, sides, strict=False))
+    return weight * prod(data if op in _REDUCING else result)
+
+
+def _across(op: str, attrs: Mapping[str, Any], data: Dims, result: Dims) -> bool:
+    """Whether an operator runs along another axis than the last."""
+    if op.startswith("Reduce"):
+        return bool(data and result) and data[-1] == result[-1] != 1
+    return attrs.get("axis", -1) not in (-1, len(data) - 1)
