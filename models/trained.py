@@ -26,8 +26,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.make import make
-from tracea_graph.compress import Samples, Seen, calibrate
-from tracea_graph.compress.lowrank import LowRankMenu
+from tracea_graph.compress import ObservedValue, Samples, calibrate
+from tracea_graph.compress.lowrank import LowRankOptions
 from tracea_graph.onnx_io import load
 
 __all__ = ["sentences", "trained"]
@@ -170,14 +170,14 @@ def spectrum(folder: Path) -> None:
     graph = onnx.load(path).graph
     stored = {t.name: t for t in graph.initializer}
     products = [n for n in graph.node if n.op_type == "MatMul" and n.input[1] in stored]
-    values = [Seen(v) for v in sorted({n.input[0] for n in products})]
+    values = [ObservedValue(v) for v in sorted({n.input[0] for n in products})]
     found = calibrate(path, values, Samples.of(folder / "sentences.npz", load(path)))
     print(f"{'layer':44}" + "".join(f"{left:>9.0%}" for left in LEFT))
     errors = []
     for node in products:
         matrix = numpy_helper.to_array(stored[node.input[1]]).astype(np.float64)
         k, n = matrix.shape
-        menu = LowRankMenu.of(matrix, found.grams[node.input[0]])
+        menu = LowRankOptions.of(matrix, found.grams[node.input[0]])
         errors.append([menu.error(int(k * n / (k + n) * left)) for left in LEFT])
         print(f"{node.name:44}" + "".join(f"{e:9.3f}" for e in errors[-1]))
     print(f"{'median':44}" + "".join(f"{e:9.3f}" for e in np.median(errors, axis=0)))

@@ -17,12 +17,12 @@ from tiny import answers
 
 from tracea_graph import Options, Report, api
 from tracea_graph.compress import (
+    ObservedValue,
     Samples,
-    Seen,
     calibrate,
     output_errors,
     share_of_largest,
-    split,
+    split_data,
 )
 from tracea_graph.compress.metric import Outputs
 from tracea_graph.config import Prune
@@ -208,7 +208,11 @@ def test_the_users_own_metric_is_the_budget(model: Path, data: Path, tmp_path: P
 
 
 def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) -> None:
-    loaded, kept, seen = load(model), tmp_path / "kept.npz", [Seen("x"), Seen("r")]
+    loaded, kept, seen = (
+        load(model),
+        tmp_path / "kept.npz",
+        [ObservedValue("x"), ObservedValue("r")],
+    )
     whole = calibrate(model, seen, Samples.of(data, loaded), kept=kept)
     assert whole.sets == 5 and whole.rows == {"x": 2000, "r": 2000}
     np.savez(tmp_path / "part.npz", x=inputs()[:2])
@@ -228,7 +232,7 @@ def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) ->
 def test_a_broken_file_of_sums_is_not_used(model: Path, data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.npz"
     kept.write_bytes(b"PK\x03\x04 no archive")
-    found = calibrate(model, [Seen("x")], Samples.of(data, load(model)), kept=kept)
+    found = calibrate(model, [ObservedValue("x")], Samples.of(data, load(model)), kept=kept)
     assert found.sets == 5
 
 
@@ -236,9 +240,9 @@ def parts(
     model: Path, data: Path | None, holdout: Path | None = None
 ) -> tuple[list[str], list[str], list[str], str]:
     """Names of the sets to calibrate with, those that steer, those reported of; what is said."""
-    found = split(data, holdout, load(model), {"made up": {}})
+    found = split_data(data, holdout, load(model), {"made up": {}})
     seen = [name for name, _ in found.calibrate] if found.calibrate else []
-    return seen, [*found.steer], [*found.report], " ".join(found.warnings)
+    return seen, [*found.validation], [*found.holdout], " ".join(found.warnings)
 
 
 def test_what_steers_the_search_is_not_what_is_reported_of(model: Path, data: Path) -> None:

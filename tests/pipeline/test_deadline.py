@@ -21,7 +21,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator, run
-from tracea_graph.pipeline.compressing import Chooser
+from tracea_graph.pipeline.compression import CompressionSearch
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
@@ -147,12 +147,12 @@ def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
     graph = net.graph(net("Relu", net.input("x", 64, 32)))
     planner = Planner(graph, Options(keep="all"), {}, deadline=Deadline(0.0, Time()))
     model, timed = SimpleNamespace(graph=graph), [SimpleNamespace(symbols={})]
-    setting = SimpleNamespace(model=model, libraries=SimpleNamespace(target=None), planner=planner)
-    chooser = SimpleNamespace(
-        setting=setting, inputs=SimpleNamespace(timed=timed), options=Options(keep="all")
+    context = SimpleNamespace(model=model, libraries=SimpleNamespace(target=None), planner=planner)
+    search_state = SimpleNamespace(
+        context=context, inputs=SimpleNamespace(timed=timed), options=Options(keep="all")
     )
     with pytest.raises(OutOfTime):
-        Chooser.planner_of(cast(Any, chooser), {}).plan()
+        CompressionSearch.planner_of(cast(Any, search_state), {}).plan()
 
 
 def test_time_that_runs_out_while_timing_is_said() -> None:

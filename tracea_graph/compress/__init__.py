@@ -1,15 +1,39 @@
 """Lossy transforms of weights, chosen before planning: what calibration data says they cost."""
 
-from tracea_graph.compress.budget import Choice, allocate, search, total_error
-from tracea_graph.compress.calibrate import Calibration, Seen, add_all, calibrate, names_of
+from tracea_graph.compress.budget import LayerOption, allocate, search, total_error
+from tracea_graph.compress.calibrate import (
+    Calibration,
+    ObservedValue,
+    add_all,
+    calibrate,
+    output_names,
+)
 from tracea_graph.compress.layers import Layer, layers_of
-from tracea_graph.compress.menus import Menus, middling
 from tracea_graph.compress.metric import Metric, load_metric, share_of_largest
-from tracea_graph.compress.samples import Samples, Split, split
-from tracea_graph.compress.sensitivity import changes_of, output_errors
+from tracea_graph.compress.options import LayerOptions, median_option
+from tracea_graph.compress.samples import DataSplit, Samples, split_data
+from tracea_graph.compress.sensitivity import output_errors, perturbations_of
 
 __all__ = [
-    "Calibration", "Choice", "Layer", "Menus", "Metric", "Samples", "Seen", "Split",
-    "add_all", "allocate", "calibrate", "changes_of", "layers_of", "load_metric", "middling",
-    "names_of", "output_errors", "search", "share_of_largest", "split", "total_error",
+    "Calibration",
+    "DataSplit",
+    "Layer",
+    "LayerOption",
+    "LayerOptions",
+    "Metric",
+    "ObservedValue",
+    "Samples",
+    "add_all",
+    "allocate",
+    "calibrate",
+    "layers_of",
+    "load_metric",
+    "median_option",
+    "output_errors",
+    "output_names",
+    "perturbations_of",
+    "search",
+    "share_of_largest",
+    "split_data",
+    "total_error",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-__all__ = ["Choice", "allocate", "search", "total_error"]
+__all__ = ["LayerOption", "allocate", "search", "total_error"]
 
 _ROUNDS, _DEAREST = 60, 1e60
 """Of the bisection, and the price it gives up at."""
@@ -21,12 +21,12 @@ _TRIALS = 6
 _MARGIN, _NEAR = 0.97, 0.75
 """Shares of the budget aimed at, for levels of instruction sets differ in their rounding, and
 above which there is nothing left to look for."""
-Chosen = dict[str, "Choice"]
+Chosen = dict[str, "LayerOption"]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What could become of a layer: the ``technique``, its ``size`` (rank, or share of zeros), the
+class LayerOption:
+    """One way to compress a layer: the ``technique``, its ``size`` (rank, or share of zeros), the
     µs predicted to be saved, the error of the layer's own output, and of the model's; the share
     of its numbers that are ``left``, and the ``bytes`` of those that are not."""
 
@@ -40,18 +40,18 @@ class Choice:
     bytes: float = 0.0
 
 
-def total_error(choices: Sequence[Choice]) -> float:
+def total_error(options: Sequence[LayerOption]) -> float:
     """The root of the summed squares."""
-    return sqrt(sum(c.error**2 for c in choices))
+    return sqrt(sum(c.error**2 for c in options))
 
 
-def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> Chosen:
-    """At most one choice per layer, together within ``budget``; layers without one stay."""
+def allocate(options: Mapping[str, Sequence[LayerOption]], budget: float) -> Chosen:
+    """At most one option per layer, together within ``budget``; layers without one stay."""
 
     def at(price: float) -> Chosen:
         found = {}
-        for layer, choices in menu.items():
-            best = max(choices, key=lambda c: c.saved - price * c.error**2, default=None)
+        for layer, offers in options.items():
+            best = max(offers, key=lambda c: c.saved - price * c.error**2, default=None)
             if best is not None and best.saved > price * best.error**2:
                 found[layer] = best
         return found
@@ -60,35 +60,35 @@ def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> Chosen:
         return total_error([*at(price).values()]) <= budget
 
     if fits(0.0):
-        return _filled(menu, at(0.0), budget)
+        return _filled(options, at(0.0), budget)
     low, high = 0.0, 1.0
     while not fits(high) and high < _DEAREST:
         low, high = high, high * 16
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return _filled(menu, at(high) if fits(high) else {}, budget)
+    return _filled(options, at(high) if fits(high) else {}, budget)
 
 
-def _filled(menu: Mapping[str, Sequence[Choice]], chosen: Chosen, budget: float) -> Chosen:
-    """The choices with more for layers that have none, as long as they fit."""
+def _filled(options: Mapping[str, Sequence[LayerOption]], chosen: Chosen, budget: float) -> Chosen:
+    """The chosen options, and more for layers that have none, as long as they fit."""
     found = dict(chosen)
-    left = [c for layer, cs in menu.items() if layer not in found for c in cs]
+    left = [c for layer, cs in options.items() if layer not in found for c in cs]
 
-    def worth(choice: Choice) -> tuple[bool, float]:
-        faster = choice.saved > 0
-        return faster, (choice.saved if faster else choice.bytes) / max(choice.error**2, 1e-300)
+    def worth(option: LayerOption) -> tuple[bool, float]:
+        faster = option.saved > 0
+        return faster, (option.saved if faster else option.bytes) / max(option.error**2, 1e-300)
 
-    for choice in sorted(left, key=worth, reverse=True):
-        if choice.saved <= 0 and not choice.bytes:
+    for option in sorted(left, key=worth, reverse=True):
+        if option.saved <= 0 and not option.bytes:
             break
-        if choice.layer not in found and total_error([*found.values(), choice]) <= budget:
-            found[choice.layer] = choice
+        if option.layer not in found and total_error([*found.values(), option]) <= budget:
+            found[option.layer] = option
     return found
 
 
 def search(
-    menu: Mapping[str, Sequence[Choice]],
+    options: Mapping[str, Sequence[LayerOption]],
     budget: float,
     measure: Callable[[Chosen, int], float],
     power: int = 1,
@@ -97,18 +97,18 @@ def search(
 
     What is allocated backs off while ``measure`` (a choice, and the number of the trial) gives
     more than the budget, and grows while there is room.  Nothing if nothing holds.  The errors of
-    choices are of changes, whose ``power`` the budget and what is measured are of.
+    options are of changes, whose ``power`` the budget and what is measured are of.
     """
     low, high = 0.0, float("inf")
     allowance, best, best_error = budget ** (1 / power), Chosen(), 0.0
     tried: list[Chosen] = []
     while len(tried) < _TRIALS:
-        chosen = allocate(menu, allowance)
+        chosen = allocate(options, allowance)
         if chosen in tried or (not chosen and low >= high / 2):
             break
         if not chosen:  # nothing is as mild as this
             low = allowance
-            mildest = min((c.error for cs in menu.values() for c in cs), default=0.0)
+            mildest = min((c.error for cs in options.values() for c in cs), default=0.0)
             if mildest >= high or mildest <= allowance:
                 break
             allowance = mildest * 1.001

@@ -26,7 +26,7 @@ from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ir import Weight
 from tracea_graph.toolchain.trust import make_private, trusted
 
-__all__ = ["Calibration", "Seen", "add_all", "calibrate", "names_of"]
+__all__ = ["Calibration", "ObservedValue", "add_all", "calibrate", "output_names"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _KEEP_EVERY = 20.0
@@ -34,7 +34,7 @@ _KEEP_EVERY = 20.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedValue:
     """A value of the model, the axis its rows ``[K]`` lie along, and what is taken off them: the
     bias, of what a convolution writes."""
 
@@ -58,14 +58,14 @@ class Seen:
 
 @dataclass
 class Calibration:
-    """Gram matrices ``[K, K]`` by :attr:`Seen.key`, the rows behind each, and how many sets were
-    read."""
+    """Gram matrices ``[K, K]`` by ``ObservedValue.key``, the rows behind each, and the number of
+    sets read."""
 
     grams: dict[str, Floats] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     sets: int = 0
 
-    def add(self, seen: Seen, array: npt.NDArray[Any]) -> None:
+    def add(self, seen: ObservedValue, array: npt.NDArray[Any]) -> None:
         """Add the rows of a value.  Raises ValueError if one is not finite."""
         flat, key = seen.rows(array), seen.key
         product = flat.T @ flat
@@ -77,7 +77,7 @@ class Calibration:
         else:
             self.grams[key], self.rows[key] = product, len(flat)
 
-    def joint(self, seen: Sequence[Seen]) -> tuple[Floats, int]:
+    def joint(self, seen: Sequence[ObservedValue]) -> tuple[Floats, int]:
         """The Gram matrix over the rows of several values, and how many rows these are."""
         total: Floats = np.sum([self.grams[s.key] for s in seen], axis=0)
         return total, sum(self.rows[s.key] for s in seen)
@@ -85,7 +85,7 @@ class Calibration:
 
 def calibrate(
     model: Path,
-    values: Sequence[Seen],
+    values: Sequence[ObservedValue],
     samples: Samples,
     progress: Callable[[str], None] = lambda step: None,
     kept: Path | None = None,
@@ -105,7 +105,7 @@ def calibrate(
             if index <= done:
                 continue
             if index == done + 1:
-                worker.open("calibrate", model, threads=threads, extra=names_of(values))
+                worker.open("calibrate", model, threads=threads, extra=output_names(values))
             progress(f"calibrating {_bar(samples, label)} {label}, {found.sets} sets done")
             try:
                 outputs = worker.run("calibrate", feed)
@@ -129,14 +129,14 @@ def _bar(samples: Samples, label: str, width: int = 20) -> str:
     return "█" * round(done * width) + "░" * (width - round(done * width))
 
 
-def names_of(values: Sequence[Seen]) -> list[str]:
+def output_names(values: Sequence[ObservedValue]) -> list[str]:
     """What a worker is to give out for them."""
     return sorted({s.value for s in values})
 
 
 def add_all(
     found: Calibration,
-    values: Sequence[Seen],
+    values: Sequence[ObservedValue],
     outputs: Mapping[str, npt.NDArray[Any]],
     feed: Mapping[str, npt.NDArray[Any]],
     label: str,
@@ -165,7 +165,7 @@ def _keep(found: Calibration, path: Path) -> None:
     os.replace(draft, path)
 
 
-def _resumed(path: Path, values: Sequence[Seen]) -> Calibration:
+def _resumed(path: Path, values: Sequence[ObservedValue]) -> Calibration:
     """What an earlier pass summed; nothing if there was none, or of other values.
 
     What others can have written is none.

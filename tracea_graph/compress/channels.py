@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.weights import ALIGNED
 
-__all__ = ["ChannelMenu"]
+__all__ = ["ChannelOptions"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _PARTS = 16
@@ -27,7 +27,7 @@ _DAMPING = 1e-3
 
 
 @dataclass(frozen=True)
-class ChannelMenu:
+class ChannelOptions:
     """What leaving out channels costs a product ``[k, n]``: ``order`` is the first to go first,
     ``errors`` are by how many go."""
 
@@ -38,7 +38,9 @@ class ChannelMenu:
     _made: dict[int, Floats] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, matrix: Floats, gram: Floats | None, share: float, group: int = 1) -> ChannelMenu:
+    def of(
+        cls, matrix: Floats, gram: Floats | None, share: float, group: int = 1
+    ) -> ChannelOptions:
         """Up to a share of the channels, ``group`` neighbours together.
 
         Without a Gram matrix ``[k, k]`` of what the product reads all channels count alike.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.compress.calibrate import Seen
+from tracea_graph.compress.calibrate import ObservedValue
 from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -37,7 +37,7 @@ from tracea_graph.rewrite import Proposal
 from tracea_graph.rewrite.proposal import Preview
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Layer", "Place", "layers_of"]
+__all__ = ["Layer", "LayerUse", "layers_of"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _LEAST = 1 << 14
@@ -45,7 +45,7 @@ _LEAST = 1 << 14
 
 
 @dataclass(frozen=True)
-class Place:
+class LayerUse:
     """An operator of the original that reads ``x`` and whose ``result`` a layer's matrix enters.
 
     It takes the columns from ``start``, in the ``shape`` that ``op`` wants them in (None: as they
@@ -64,11 +64,11 @@ class Place:
 class Layer:
     """A stored matrix ``[k, n]`` and the original operators it is for.
 
-    ``seen`` are the values that tell what changing it costs: what it reads, or, where ``written``,
+    ``observed`` values tell what changing the matrix costs: what it reads, or, where ``written``,
     what it makes of that.  ``us`` is the predicted time of all its operators, ``last_us`` that of
     a second product ``[n, n]`` behind each.  What takes its place is stored under names that begin
-    with one of its ``marks``.  ``maker`` is the layer whose results are its channels, if some of
-    these could go, ``group`` of them together (a head), and ``maker_us`` the predicted time of all
+    with one of its ``nodes``.  ``producer`` is the layer whose results are its channels, if some
+    could go, ``group`` of them together (a head), and ``producer_us`` the predicted time of all
     that would then be less.
     """
 
@@ -77,14 +77,14 @@ class Layer:
     k: int
     n: int
     load: Callable[[], Floats]
-    seen: tuple[Seen, ...]
+    observed: tuple[ObservedValue, ...]
     written: bool
-    places: tuple[Place, ...]
+    uses: tuple[LayerUse, ...]
     us: float
     last_us: float
-    marks: tuple[str, ...]
-    maker: str = ""
-    maker_us: float = 0.0
+    nodes: tuple[str, ...]
+    producer: str = ""
+    producer_us: float = 0.0
     group: int = 1
 
     def matrix(self) -> Floats:
@@ -93,7 +93,7 @@ class Layer:
 
     @property
     def known(self) -> int:
-        """Rows of data below which some directions were never seen."""
+        """Rows of data below which some directions were never observed."""
         return self.n if self.written else self.k
 
     @property
@@ -151,24 +151,24 @@ def _product(graph: TileGraph, name: str, regions: list[Region], cost: CostModel
     params: GemmParams = regions[0].params
     weight = graph.weights[name]
     starts = [(n, _start(graph, name, r, n)) for r in regions for n in _products(r)]
-    places = tuple(
-        Place(n.inputs[0], n.outputs[0], start=start, width=_own(graph, n).shape[1])
+    uses = tuple(
+        LayerUse(n.inputs[0], n.outputs[0], start=start, width=_own(graph, n).shape[1])
         for n, start in starts
     )
-    marks = (f"{name}_pruned", *(f"{r.results[0]}_rank" for r in regions))
+    nodes = (f"{name}_pruned", *(f"{r.results[0]}_rank" for r in regions))
     us = sum(cost(graph, r) for r in regions)
-    seen = tuple(dict.fromkeys(Seen(p.x) for p in places))
-    makers, group = _makers(graph, regions[0]) if len(regions) == 1 else ((), 1)
-    marks += tuple(f"{m.results[0]}_{mark}" for m in makers for mark in ("alive", "heads"))
+    observed = tuple(dict.fromkeys(ObservedValue(p.x) for p in uses))
+    producers, group = _producers(graph, regions[0]) if len(regions) == 1 else ((), 1)
+    nodes += tuple(f"{m.results[0]}_{mark}" for m in producers for mark in ("alive", "heads"))
     return Layer(
-        name, _title(starts[0][0]), params.k, params.n, lambda: _matrix(params, weight), seen,
-        False, places, us, us * params.n / params.k, marks,
-        makers[0].operands[1] if makers else "", sum(cost(graph, m) for m in makers),
+        name, _title(starts[0][0]), params.k, params.n, lambda: _matrix(params, weight), observed,
+        False, uses, us, us * params.n / params.k, nodes,
+        producers[0].operands[1] if producers else "", sum(cost(graph, m) for m in producers),
         group,
     )  # fmt: skip
 
 
-def _makers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
+def _producers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
     """What makes the channels a product reads, if some of them could go, and how many together."""
     if (behind := heads_behind(graph, region)) is not None:
         return behind, behind[1].params.head_v
@@ -227,10 +227,11 @@ def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | N
         filters = params.layout.filters([np.asarray(weight.array())], params.shape)
         return filters.reshape(params.filters, -1).T.astype(np.float64)
 
-    place = Place(region.operands[0], written, "Conv", shape=params.shape, attrs=attrs)
+    place = LayerUse(region.operands[0], written, "Conv", shape=params.shape, attrs=attrs)
     rows = (shape[0], *shape[2:])
     return Layer(
-        written, _title(node), params.taps, params.filters, load, (Seen(written, 1, shift),), True,
+        written, _title(node), params.taps, params.filters, load,
+        (ObservedValue(written, 1, shift),), True,
         (place,), cost(graph, region), _square_us(graph, region, rows, params.filters, cost),
         (f"{region.results[0]}_rank",),
     )  # fmt: skip
@@ -238,20 +239,20 @@ def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | N
 
 def _look_up(graph: TileGraph, name: str, nodes: Sequence[Node], cost: CostModel) -> Layer | None:
     """A table only look-ups read; None if others do, or if it is too small to matter."""
-    weight, uses = graph.weights[name], graph.uses(name)
+    weight, readers = graph.weights[name], graph.uses(name)
     if weight.count < _LEAST or any(
-        not isinstance(u.region.params, EmbeddingParams) for u in uses
+        not isinstance(u.region.params, EmbeddingParams) for u in readers
     ):
         return None
     k, n = weight.shape
-    places = tuple(Place(node.inputs[1], node.outputs[0], "Gather") for node in nodes)
+    uses = tuple(LayerUse(node.inputs[1], node.outputs[0], "Gather") for node in nodes)
     last = sum(
-        _square_us(graph, uses[0].region, graph.spec(node.inputs[1]).shape or (), n, cost)
+        _square_us(graph, readers[0].region, graph.spec(node.inputs[1]).shape or (), n, cost)
         for node in nodes
     )
     return Layer(
         looked_up(name), _title(nodes[0]), k, n, lambda: np.asarray(weight.array(), np.float64),
-        tuple(Seen(p.result) for p in places), True, places, 0.0, last, (f"{name}_rank",),
+        tuple(ObservedValue(p.result) for p in uses), True, uses, 0.0, last, (f"{name}_rank",),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LowRankMenu", "ranks_for"]
+__all__ = ["LowRankOptions", "ranks_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _STEP = 16
@@ -35,7 +35,7 @@ def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class LowRankMenu:
+class LowRankOptions:
     """What each rank costs a layer: squared singular values of its output, descending, and as many
     right singular vectors ``[n, ·]`` (float32) as the largest rank on offer needs."""
 
@@ -50,7 +50,7 @@ class LowRankMenu:
         gram: Floats | None = None,
         written: bool = False,
         even: float | None = None,
-    ) -> LowRankMenu:
+    ) -> LowRankOptions:
         """Of a matrix ``[k, n]`` and the Gram matrix ``[k, k]`` of its input, or ``[n, n]`` of
         what is ``written`` with it.
 

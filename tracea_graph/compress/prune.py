@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tracea_graph.config import Prune
 
-__all__ = ["PruneMenu"]
+__all__ = ["PruneOptions"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -33,7 +33,7 @@ _MILDER = (1.0, 0.75, 0.5)
 
 
 @dataclass(frozen=True)
-class PruneMenu:
+class PruneOptions:
     """What pruning costs a layer ``[k, n]`` with Gram matrix ``[k, k]`` of its input, if known."""
 
     matrix: Floats

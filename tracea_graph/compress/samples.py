@@ -1,4 +1,4 @@
-"""Sets of real inputs, a file at a time: to calibrate with, to search with, to report of."""
+"""Sets of real inputs, a file at a time: to calibrate with, to validate with and held out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tracea_graph.check.feeds import from_file
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 
-__all__ = ["Samples", "Split", "split"]
+__all__ = ["DataSplit", "Samples", "split_data"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
 _ALL = frozenset(range(5))
-_STEERS, _REPORTS = frozenset({1}), frozenset({3})
+_VALIDATION, _HOLDOUT = frozenset({1}), frozenset({3})
 """Of every five sets the second steers the search, and the fourth is only reported of."""
 _HELD = 16
 """Sets to measure with, at most."""
@@ -83,20 +83,20 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Split:
-    """What to ``calibrate`` with (None without data), the sets that ``steer`` the search, those
-    the error is ``report``ed of, and what is to be said about them."""
+class DataSplit:
+    """The sets to ``calibrate`` with (None without data), the ``validation`` sets that steer the
+    search, the ``holdout`` sets the error is reported of, and ``warnings`` about them."""
 
     calibrate: Samples | None
-    steer: Mapping[str, Feed]
-    report: Mapping[str, Feed]
+    validation: Mapping[str, Feed]
+    holdout: Mapping[str, Feed]
     warnings: tuple[str, ...] = ()
 
 
-def split(
+def split_data(
     data: Path | None, holdout: Path | None, model: Model, other: Mapping[str, Feed]
-) -> Split:
-    """Three parts: to calibrate with, to search with, and to report of.
+) -> DataSplit:
+    """Split input sets into calibration, validation and holdout sets.
 
     ``--holdout`` is reported of; without it every fifth set of ``--data`` is.  ``other`` inputs
     stand in where there is no data at all.  Raises UsageError for files that are none, and for
@@ -107,19 +107,21 @@ def split(
     if holdout is not None and not kept:
         raise UsageError(f"--holdout {holdout} holds no set of inputs")
     if samples is None:
-        steer, report = _halves(kept) if kept else (other, other)
-        said = (_NO_DATA, *(_same(steer, report) if kept else (_NO_HOLDOUT,)))
-        return Split(None, steer, report, said)
-    steer = _first(replace(samples, part=_STEERS))
+        validation, held = _halves(kept) if kept else (other, other)
+        said = (_NO_DATA, *(_same(validation, held) if kept else (_NO_HOLDOUT,)))
+        return DataSplit(None, validation, held, said)
+    validation = _first(replace(samples, part=_VALIDATION))
     if kept:
-        steer, report = (steer, kept) if steer else _halves(kept)
-        return Split(replace(samples, part=_ALL - _STEERS), steer, report, _same(steer, report))
-    if not steer:
+        validation, held = (validation, kept) if validation else _halves(kept)
+        return DataSplit(
+            replace(samples, part=_ALL - _VALIDATION), validation, held, _same(validation, held)
+        )
+    if not validation:
         only = dict(samples)
-        return Split(samples, only, only, (_ONE,))
-    report = _first(replace(samples, part=_REPORTS)) or steer
-    calibrate = replace(samples, part=_ALL - _STEERS - _REPORTS)
-    return Split(calibrate, steer, report, _same(steer, report))
+        return DataSplit(samples, only, only, (_ONE,))
+    held = _first(replace(samples, part=_HOLDOUT)) or validation
+    calibrate = replace(samples, part=_ALL - _VALIDATION - _HOLDOUT)
+    return DataSplit(calibrate, validation, held, _same(validation, held))
 
 
 def _first(samples: Samples) -> dict[str, Feed]:
@@ -135,11 +137,11 @@ def _halves(sets: Mapping[str, Feed]) -> tuple[Mapping[str, Feed], Mapping[str, 
     return first, second
 
 
-def _same(steer: Mapping[str, Feed], report: Mapping[str, Feed]) -> tuple[str, ...]:
-    return (_SAME,) if steer is report else ()
+def _same(validation: Mapping[str, Feed], held: Mapping[str, Feed]) -> tuple[str, ...]:
+    return (_SAME,) if validation is held else ()
 
 
 _NO_DATA = "no --data: plain SVD and magnitudes, whatever the inputs are like"
 _NO_HOLDOUT = "the error was measured with synthesised inputs: the figure means little"
-_SAME = "too few sets of inputs for one that steers nothing: the error reported steered the search"
+_SAME = "too few sets of inputs for a holdout: the error reported steered the search"
 _ONE = "--data has one set of inputs: the error was measured with what calibrated it"

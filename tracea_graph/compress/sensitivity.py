@@ -14,7 +14,7 @@ from tracea_graph.compress.layers import Layer
 from tracea_graph.compress.metric import Metric
 from tracea_graph.onnx_io.switches import SWITCHES, Change, write_switched
 
-__all__ = ["changes_of", "output_errors"]
+__all__ = ["output_errors", "perturbations_of"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Feed = Mapping[str, npt.NDArray[Any]]
@@ -22,9 +22,9 @@ _LEAST, _BETWEEN = 1e-7, 1.5
 """An error that is more than rounding, and the power half way between 1 and 2."""
 
 
-def changes_of(switch: int, layer: Layer, delta: Floats) -> Iterable[Change]:
+def perturbations_of(switch: int, layer: Layer, delta: Floats) -> Iterable[Change]:
     """What a change ``[k, n]`` of a layer's matrix adds to each operator it is for."""
-    for place in layer.places:
+    for place in layer.uses:
         end = None if place.width is None else place.start + place.width
         own = delta[:, place.start : end]
         if place.shape is not None:

@@ -22,7 +22,7 @@ from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.compressing import Compression
+from tracea_graph.pipeline.compression import Compression
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
@@ -87,7 +87,7 @@ class Reporter:
             self.findings = findings_of(self.model.graph, scan)
 
     def confirm(self, kept: BuiltModel | None) -> None:
-        """Measure what is to be published on inputs that steered nothing.
+        """Measure what is to be published on held-out inputs.
 
         Raises VerifyError as :meth:`Compression.confirm` does.
         """

@@ -12,8 +12,8 @@ from tracea_graph.onnx_io import Model, files_of, load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
-from tracea_graph.pipeline.compressing import Setting
-from tracea_graph.pipeline.compressing import compress as choose_smaller
+from tracea_graph.pipeline.compression import CompressionContext
+from tracea_graph.pipeline.compression import compress as choose_smaller
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs, gather_inputs
@@ -134,7 +134,9 @@ def choose(run: Run) -> None:
     locked = lock.decisions(model.graph, target.levels) if lock else None
     with deadline.suspended():  # how far matrices shrink is what the user asked for
         smaller = choose_smaller(
-            Setting(model, options, run.inputs, planner, run.libraries, run.scratch, run.timer)
+            CompressionContext(
+                model, options, run.inputs, planner, run.libraries, run.scratch, run.timer
+            )
         )
     run.inputs = overridden(model, smaller.inputs)
     run.builder = CandidateBuilder(

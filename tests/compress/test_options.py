@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tracea_graph.compress import Choice, allocate, search, total_error
-from tracea_graph.compress.channels import ChannelMenu
-from tracea_graph.compress.lowrank import LowRankMenu, ranks_for
-from tracea_graph.compress.prune import PruneMenu
+from tracea_graph.compress import LayerOption, allocate, search, total_error
+from tracea_graph.compress.channels import ChannelOptions
+from tracea_graph.compress.lowrank import LowRankOptions, ranks_for
+from tracea_graph.compress.prune import PruneOptions
 from tracea_graph.config import Prune
 
 Array = npt.NDArray[Any]
@@ -34,7 +34,7 @@ def relative(x: Array, w: Array, other: Array) -> float:
 @pytest.mark.parametrize("rows", [40, 1000])
 def test_the_error_of_a_rank_is_known(k: int, n: int, rows: int) -> None:
     x, w = data(rows, k), np.random.default_rng(1).standard_normal((k, n))
-    menu = LowRankMenu.of(w, x.T @ x)
+    menu = LowRankOptions.of(w, x.T @ x)
     for rank in menu.ranks:
         a, b = menu.factors(w, rank)
         assert a.shape == (k, rank) and b.shape == (rank, n) and a.dtype == np.float32
@@ -45,7 +45,7 @@ def test_the_error_of_a_rank_is_known(k: int, n: int, rows: int) -> None:
 
 def test_whitening_beats_plain_factors_on_what_was_seen() -> None:
     x, w = data(1000, 128), np.random.default_rng(1).standard_normal((128, 256))
-    (whitened, plain), rank = (LowRankMenu.of(w, g) for g in (x.T @ x, None)), 16
+    (whitened, plain), rank = (LowRankOptions.of(w, g) for g in (x.T @ x, None)), 16
     errors = [
         relative(x, w, np.matmul(*menu.factors(w, rank), dtype=np.float64))
         for menu in (whitened, plain)
@@ -57,7 +57,7 @@ def test_plain_factors_are_those_of_the_svd() -> None:
     w = np.random.default_rng(1).standard_normal((64, 160))
     sizes = np.linalg.svd(w, compute_uv=False)
     expected = np.sqrt((sizes[32:] ** 2).sum() / (sizes**2).sum())
-    assert LowRankMenu.of(w).error(32) == pytest.approx(expected)
+    assert LowRankOptions.of(w).error(32) == pytest.approx(expected)
 
 
 def test_ranks_fill_panels_and_save() -> None:
@@ -75,7 +75,7 @@ def test_ranks_fill_panels_and_save() -> None:
 @pytest.mark.parametrize("seen", [True, False])
 def test_pruning_keeps_its_pattern_and_knows_its_error(spec: Prune, seen: bool) -> None:
     x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
-    menu = PruneMenu(w, spec, x.T @ x if seen else None)
+    menu = PruneOptions(w, spec, x.T @ x if seen else None)
     other = menu.pruned(spec.share)
     assert np.mean(other == 0) == pytest.approx(spec.share, abs=0.01)
     if spec.group:
@@ -90,14 +90,14 @@ def test_pruning_keeps_its_pattern_and_knows_its_error(spec: Prune, seen: bool) 
 
 def test_the_update_makes_up_for_zeros() -> None:
     x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
-    blind, seeing = (PruneMenu(w, Prune(0.6), g).pruned(0.6) for g in (None, x.T @ x))
+    blind, seeing = (PruneOptions(w, Prune(0.6), g).pruned(0.6) for g in (None, x.T @ x))
     assert relative(x, w, seeing) < 0.8 * relative(x, w, blind)
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_channels_that_go_are_made_up_for(seen: bool) -> None:
     x, w = data(500, 128), np.random.default_rng(1).standard_normal((128, 80))
-    menu = ChannelMenu.of(w, x.T @ x if seen else None, 0.5)
+    menu = ChannelOptions.of(w, x.T @ x if seen else None, 0.5)
     assert list(menu.errors) == [16, 32, 48, 64]
     assert list(menu.errors.values()) == sorted(menu.errors.values())
     seen_by = x if seen else np.eye(128)
@@ -109,9 +109,11 @@ def test_channels_that_go_are_made_up_for(seen: bool) -> None:
         assert relative(seen_by, w, np.where(rows, w, 0)) >= error
 
 
-def menu(*layers: list[tuple[float, float]]) -> dict[str, list[Choice]]:
+def menu(*layers: list[tuple[float, float]]) -> dict[str, list[LayerOption]]:
     return {
-        f"l{i}": [Choice(f"l{i}", "low rank", 16, saved, error, error) for saved, error in offers]
+        f"l{i}": [
+            LayerOption(f"l{i}", "low rank", 16, saved, error, error) for saved, error in offers
+        ]
         for i, offers in enumerate(layers)
     }
 
@@ -152,11 +154,11 @@ def test_a_budget_that_nothing_holds() -> None:
 def test_a_search_among_squares_spreads_roots() -> None:
     """Errors of changes 0.1, 0.2 … whose squares are measured: as many as fit 0.3."""
     menu = {
-        f"layer{i}": [Choice(f"layer{i}", "low rank", 16, 100.0, 0.1, 0.1 * (i + 1))]
+        f"layer{i}": [LayerOption(f"layer{i}", "low rank", 16, 100.0, 0.1, 0.1 * (i + 1))]
         for i in range(6)
     }
 
-    def measure(chosen: dict[str, Choice], trial: int) -> float:
+    def measure(chosen: dict[str, LayerOption], trial: int) -> float:
         return total_error([*chosen.values()]) ** 2
 
     chosen, error = search(menu, 0.32, measure, power=2)

@@ -21,22 +21,22 @@ from threadpoolctl import threadpool_limits
 from tracea_graph.check.worker import Worker
 from tracea_graph.compress import (
     Calibration,
-    Choice,
     Layer,
-    Menus,
+    LayerOption,
+    LayerOptions,
     Metric,
-    Seen,
+    ObservedValue,
     add_all,
     calibrate,
-    changes_of,
     layers_of,
     load_metric,
-    middling,
-    names_of,
+    median_option,
     output_errors,
+    output_names,
+    perturbations_of,
     search,
     share_of_largest,
-    split,
+    split_data,
     total_error,
 )
 from tracea_graph.config import TOLERANCE
@@ -51,14 +51,21 @@ from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.timer import StepTimer
 from tracea_graph.views import CompressionRow
 
-__all__ = ["Chooser", "Compression", "Gauge", "Setting", "Settled", "compress"]
+__all__ = [
+    "Compression",
+    "CompressionContext",
+    "CompressionResult",
+    "CompressionSearch",
+    "ErrorMeter",
+    "compress",
+]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass
-class Gauge:
-    """Compares results with the model at ``original``."""
+class ErrorMeter:
+    """Measures the error of results against the model at ``original``."""
 
     original: Path
     metric: Metric
@@ -89,8 +96,8 @@ holds is measured, not added up."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What choices for one model are made with."""
+class CompressionContext:
+    """What the compression search of one model works with."""
 
     model: Model
     options: Options
@@ -107,54 +114,54 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What stands for matrices, a row per layer, and the whole in a sentence."""
+class CompressionResult:
+    """The replaced matrices, a row per layer, and the whole in a sentence."""
 
     compressed: Mapping[str, Compressed]
     rows: tuple[CompressionRow, ...]
     note: str
 
 
-class Chooser:
-    """One choice under way; what is to be said to the user gathers in ``warnings``."""
+class CompressionSearch:
+    """Search for the options of all layers; messages to the user gather in ``warnings``."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting, self.options = setting, setting.options
-        options, model = setting.options, setting.model
+    def __init__(self, context: CompressionContext) -> None:
+        self.context, self.options = context, context.options
+        options, model = context.options, context.model
         self.threads = max(options.thread_counts)
         self.budget = TOLERANCE.lossy if options.max_error is None else options.max_error
         metric = load_metric(options.metric) if options.metric else share_of_largest
-        self.gauge = Gauge(model.path, metric, self.threads)
-        self.parts = split(options.data, options.holdout, model, setting.inputs.verification)
+        self.meter = ErrorMeter(model.path, metric, self.threads)
+        self.parts = split_data(options.data, options.holdout, model, context.inputs.verification)
         self.warnings = list(self.parts.warnings)
         self.inputs = dataclasses.replace(
-            setting.inputs,
-            verification=self.parts.steer,
+            context.inputs,
+            verification=self.parts.validation,
             real=self.parts.calibrate is not None,
         )
-        self.menus = Menus(options.low_rank, options.prune)
+        self.layer_options = LayerOptions(options.low_rank, options.prune)
         self.power = 1
 
     # ---- layers ------------------------------------------------------------------------
 
     def _layers(self) -> tuple[Layer, ...]:
         """The layers whose inputs the original names, for only those can be seen."""
-        setting = self.setting
+        context = self.context
         plain = dataclasses.replace(
             self.options, precision="fp32", low_rank=None, prune=None, windows=(),
-            skip=(*self.options.skip, *setting.planner.backend.rules.packing),
+            skip=(*self.options.skip, *context.planner.backend.rules.packing),
         )  # fmt: skip
-        cost, symbols = setting.planner.cost, self.inputs.timed[0].symbols
-        graph = Planner(setting.model.graph, plain, symbols, cost=cost).plan(apart=True).graph
+        cost, symbols = context.planner.cost, self.inputs.timed[0].symbols
+        graph = Planner(context.model.graph, plain, symbols, cost=cost).plan(apart=True).graph
         layers, notes = layers_of(graph, cost)
         self.warnings += notes
-        skeleton = setting.model.skeleton.graph
+        skeleton = context.model.skeleton.graph
         results = {v for n in skeleton.node for v in n.output}
-        named = results | set(setting.model.inputs)
+        named = results | set(context.model.inputs)
 
         def seen(layer: Layer) -> bool:
-            read = {*(p.x for p in layer.places), *(s.value for s in layer.seen)}
-            return named >= read and results.issuperset(p.result for p in layer.places)
+            read = {*(p.x for p in layer.uses), *(s.value for s in layer.observed)}
+            return named >= read and results.issuperset(p.result for p in layer.uses)
 
         hidden = [layer.title for layer in layers if not seen(layer)]
         if hidden:
@@ -165,84 +172,95 @@ class Chooser:
         return tuple(layer for layer in layers if seen(layer))
 
     def _calibrated(self, layers: Sequence[Layer]) -> Calibration | None:
-        samples, model = self.parts.calibrate, self.setting.model
+        samples, model = self.parts.calibrate, self.context.model
         if samples is None:
             return None
         values = _seen(layers)
         marks = samples.mark, _model_mark(model), sorted(s.key for s in values)
         key = hashlib.sha256(repr(marks).encode())
         kept = self.options.environment.cache / "calibration" / f"{key.hexdigest()[:32]}.npz"
-        progress = self.setting.progress
+        progress = self.context.progress
         return calibrate(model.path, values, samples, progress, kept, self.threads)
 
-    # ---- menus -------------------------------------------------------------------------
+    # ---- options -----------------------------------------------------------------------
 
-    def _offered(self, layers: Sequence[Layer]) -> dict[str, list[Choice]]:
+    def _layer_options(self, layers: Sequence[Layer]) -> dict[str, list[LayerOption]]:
         """What could become of each layer, and what it costs the layer's own output."""
-        data, menus = self._calibrated(layers), {}
-        makers = {layer.maker for layer in layers}
+        data, by_layer = self._calibrated(layers), {}
+        producers = {layer.producer for layer in layers}
         for i, layer in enumerate(layers):
-            self.setting.progress(f"taking apart layer {i + 1} of {len(layers)}")
-            gram, rows = data.joint(layer.seen) if data else (None, 0)
+            self.context.progress(f"analyzing layer {i + 1} of {len(layers)}")
+            gram, rows = data.joint(layer.observed) if data else (None, 0)
             if data and rows < layer.known:
                 self.warnings.append(
                     f"--data gives {layer.title} {rows} rows, fewer than the {layer.known} "
                     "numbers in each: what was not seen counts as unimportant"
                 )
-            menus[layer.name] = self.menus.offered(layer, gram, layer.name in makers)
-        return menus
+            by_layer[layer.name] = self.layer_options.options_for(
+                layer, gram, layer.name in producers
+            )
+        return by_layer
 
-    def _sensitive(
-        self, layers: Sequence[Layer], menus: Mapping[str, list[Choice]]
-    ) -> dict[str, list[Choice]]:
-        """The menus with what each choice does to the outputs: one is measured for each layer,
-        the others in proportion.
+    def _with_output_errors(
+        self, layers: Sequence[Layer], by_layer: Mapping[str, list[LayerOption]]
+    ) -> dict[str, list[LayerOption]]:
+        """The options with their errors at the outputs: one is measured per layer, the others are
+        taken in proportion.
 
         An error that grows with the square of a change is given as its root: then errors of
         layers add in quadrature, whatever the metric.
         """
-        probed = [(layer, middling(menus[layer.name])) for layer in layers if menus[layer.name]]
+        probed = [
+            (layer, median_option(by_layer[layer.name]))
+            for layer in layers
+            if by_layer[layer.name]
+        ]
         changes = (
             change
-            for i, (layer, choice) in enumerate(probed)
-            for change in changes_of(i, layer, self.menus.delta(layer, choice))
+            for i, (layer, option) in enumerate(probed)
+            for change in perturbations_of(
+                i, layer, self.layer_options.perturbation(layer, option)
+            )
         )
-        feeds = list(self.parts.steer.values())[:_PROBED]
+        feeds = list(self.parts.validation.values())[:_PROBED]
         try:
             errors, self.power = output_errors(
-                self.setting.model.path, changes, len(probed), feeds, self.gauge.metric,
-                self.setting.scratch, self.setting.progress, self.threads,
+                self.context.model.path, changes, len(probed), feeds, self.meter.metric,
+                self.context.scratch, self.context.progress, self.threads,
             )  # fmt: skip
         except WorkerError as refused:
             self.warnings.append(f"layers were not measured one by one: {refused}")
-            errors = [choice.layer_error for _, choice in probed]
+            errors = [option.layer_error for _, option in probed]
         found = {}
-        for (layer, choice), error in zip(probed, errors, strict=True):
+        for (layer, option), error in zip(probed, errors, strict=True):
             root = error ** (1 / self.power)
-            ratio = root / choice.layer_error if choice.layer_error else 0.0
+            ratio = root / option.layer_error if option.layer_error else 0.0
             found[layer.name] = [
-                dataclasses.replace(c, error=c.layer_error * ratio) for c in menus[layer.name]
+                dataclasses.replace(c, error=c.layer_error * ratio) for c in by_layer[layer.name]
             ]
         return found
 
     # ---- the budget --------------------------------------------------------------------
 
-    def settle(self) -> Settled | None:
+    def run(self) -> CompressionResult | None:
         """Everything in order; None if nothing was chosen, and ``warnings`` say why."""
         layers = self._layers()
         if not layers:
             self.warnings.append("no product of this model has a matrix that could be smaller")
             return None
-        menus = self._offered(layers)
-        if not any(menus.values()):
-            self.warnings.append(self.menus.why_nothing())
+        by_layer = self._layer_options(layers)
+        if not any(by_layer.values()):
+            self.warnings.append(self.layer_options.why_nothing())
             return None
-        menus = self._sensitive(layers, menus)
+        by_layer = self._with_output_errors(layers, by_layer)
         chosen, error = search(
-            menus, self.budget, lambda some, trial: self._measured(layers, some, trial), self.power
+            by_layer,
+            self.budget,
+            lambda some, trial: self._measured(layers, some, trial),
+            self.power,
         )
         if not chosen:
-            mildest = min((c.error for cs in menus.values() for c in cs), default=0.0)
+            mildest = min((c.error for cs in by_layer.values() for c in cs), default=0.0)
             self.warnings.append(
                 f"nothing holds an error of {self.budget:g} that saves anything: "
                 f"the mildest change of one layer has {mildest**self.power:.2g}"
@@ -255,15 +273,18 @@ class Chooser:
             f"{self.budget:g} was allowed"
         )
         smaller = [layer for layer in layers if layer.name in chosen]
-        return Settled(self._compressed(smaller, chosen), self._rows(smaller, chosen), note)
+        return CompressionResult(
+            self._compressed(smaller, chosen), self._rows(smaller, chosen), note
+        )
 
     def _compressed(
-        self, layers: Sequence[Layer], chosen: Mapping[str, Choice]
+        self, layers: Sequence[Layer], chosen: Mapping[str, LayerOption]
     ) -> dict[str, Compressed]:
         share = _SHARE * self.options.tolerance / max(total_error([*chosen.values()]), 1e-30)
         return {
             layer.name: Compressed(
-                self.menus.other(layer, chosen[layer.name]), chosen[layer.name].error * share
+                self.layer_options.replacement(layer, chosen[layer.name]),
+                chosen[layer.name].error * share,
             )
             for layer in layers
             if layer.name in chosen
@@ -271,58 +292,58 @@ class Chooser:
 
     def planner_of(self, compressed: Mapping[str, Compressed]) -> Planner:
         """A planner that puts them in."""
-        setting, symbols = self.setting, self.inputs.timed[0].symbols
+        context, symbols = self.context, self.inputs.timed[0].symbols
         return Planner(
-            setting.model.graph, self.options, symbols, setting.libraries.target,
-            setting.planner.cost, compressed, setting.planner.scan, setting.planner.deadline,
+            context.model.graph, self.options, symbols, context.libraries.target,
+            context.planner.cost, compressed, context.planner.scan, context.planner.deadline,
         )  # fmt: skip
 
     def _measured(
-        self, layers: Sequence[Layer], chosen: Mapping[str, Choice], trial: int
+        self, layers: Sequence[Layer], chosen: Mapping[str, LayerOption], trial: int
     ) -> float:
-        """The error of the whole on the inputs that steer."""
-        setting = self.setting
-        setting.progress(f"measuring {len(chosen)} smaller layers, trial {trial + 1}")
+        """The error of the whole on the validation inputs."""
+        context = self.context
+        context.progress(f"measuring {len(chosen)} smaller layers, trial {trial + 1}")
         planner = self.planner_of(self._compressed(layers, chosen))
-        folder = setting.scratch / f"trial{trial}"
+        folder = context.scratch / f"trial{trial}"
         folder.mkdir(parents=True, exist_ok=True)
-        builder = CandidateBuilder(setting.model, self.options, planner, setting.libraries, folder)
-        return self.gauge.error(builder.build(), self.parts.steer)
+        builder = CandidateBuilder(context.model, self.options, planner, context.libraries, folder)
+        return self.meter.error(builder.build(), self.parts.validation)
 
     # ---- what is told ------------------------------------------------------------------
 
     def _rows(
-        self, layers: Sequence[Layer], chosen: Mapping[str, Choice]
+        self, layers: Sequence[Layer], chosen: Mapping[str, LayerOption]
     ) -> tuple[CompressionRow, ...]:
-        held = self._reported(layers)
+        held = self._holdout_grams(layers)
         return tuple(self._row(layer, chosen[layer.name], held) for layer in layers)
 
-    def _reported(self, layers: Sequence[Layer]) -> Calibration | None:
-        """Gram matrices over the inputs that are only reported of."""
+    def _holdout_grams(self, layers: Sequence[Layer]) -> Calibration | None:
+        """Gram matrices over the held-out inputs."""
         if self.parts.calibrate is None:
             return None
         values = _seen(layers)
         found = Calibration()
         with Worker(limit=600.0) as worker:
-            path = self.setting.model.path
-            worker.open("reported", path, threads=self.threads, extra=names_of(values))
-            for label, feed in self.parts.report.items():
-                add_all(found, values, worker.run("reported", feed), feed, label)
+            path = self.context.model.path
+            worker.open("holdout", path, threads=self.threads, extra=output_names(values))
+            for label, feed in self.parts.holdout.items():
+                add_all(found, values, worker.run("holdout", feed), feed, label)
         return found
 
-    def _row(self, layer: Layer, choice: Choice, held: Calibration | None) -> CompressionRow:
+    def _row(self, layer: Layer, option: LayerOption, held: Calibration | None) -> CompressionRow:
         measured = None
         if held is not None:
-            measured = self.menus.error_on(layer, choice, held.joint(layer.seen)[0])
+            measured = self.layer_options.error_on(layer, option, held.joint(layer.observed)[0])
         return CompressionRow(
-            layer.title, layer.marks, choice.technique, choice.size, layer.k, layer.n, choice.left,
-            choice.layer_error, measured, choice.error**self.power, choice.saved,
+            layer.title, layer.nodes, option.technique, option.size, layer.k, layer.n, option.left,
+            option.layer_error, measured, option.error**self.power, option.saved,
         )  # fmt: skip
 
 
-def _seen(layers: Sequence[Layer]) -> list[Seen]:
+def _seen(layers: Sequence[Layer]) -> list[ObservedValue]:
     """All that is to be seen of some layers, each once."""
-    found = {s.key: s for layer in layers for s in layer.seen}
+    found = {s.key: s for layer in layers for s in layer.observed}
     return [found[key] for key in sorted(found)]
 
 
@@ -337,7 +358,7 @@ class Compression:
     """What was chosen, and what is told about it.
 
     ``inputs`` are those to verify and time with, ``planner`` plans with what was chosen;
-    ``measure`` is the error of a result on inputs that steered nothing, by the user's
+    ``holdout_error`` is the error of a result on held-out inputs, by the user's
     ``own_metric`` or as a share of max|y|.
     """
 
@@ -346,73 +367,75 @@ class Compression:
     rows: tuple[CompressionRow, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    measure: Callable[[BuiltModel], float] | None = None
-    steered: Callable[[BuiltModel], float] | None = None
+    holdout_error: Callable[[BuiltModel], float] | None = None
+    validation_error: Callable[[BuiltModel], float] | None = None
     budget: float = 0.0
     own_metric: bool = False
 
     def confirm(self, kept: BuiltModel | None) -> tuple[float | None, tuple[str, ...]]:
-        """The error of what is to be published on inputs that steered nothing, and a warning if
+        """The error of what is to be published on held-out inputs, and a warning if
         it is above the budget there; None where nothing was chosen.
 
         Raises VerifyError if what was kept no longer holds the budget by the user's own metric on
-        the inputs that steered the search.
+        the validation inputs.
         """
-        if kept is None or self.measure is None or self.steered is None:
+        if kept is None or self.holdout_error is None or self.validation_error is None:
             return None, ()
-        if self.own_metric and (error := self.steered(kept)) > self.budget:
+        if self.own_metric and (error := self.validation_error(kept)) > self.budget:
             raise VerifyError(
                 f"what was kept has an error of {error:.3g} by --metric, "
                 f"above the {self.budget:.3g} allowed"
             )
-        found = self.measure(kept)
+        found = self.holdout_error(kept)
         if found <= self.budget:
             return found, ()
         return found, (
-            f"on inputs that steered nothing the error is {found:.3g}, above the "
+            f"on held-out inputs the error is {found:.3g}, above the "
             f"{self.budget:.3g} allowed: more --data would show it earlier",
         )
 
 
-def compress(setting: Setting) -> Compression:
+def compress(context: CompressionContext) -> Compression:
     """Choose smaller matrices for a model.  Without ``--low-rank`` and ``--prune``: nothing.
 
     Raises UsageError for options that contradict each other, data that does not fit, a metric that
     fails and a budget that is none.
     """
-    options = setting.options
+    options = context.options
     if not options.compresses:
         if options.metric:
             raise UsageError("--metric measures --low-rank and --prune: give one of them with it")
-        return Compression(setting.inputs, setting.planner)
+        return Compression(context.inputs, context.planner)
     check_options(options)
-    setting.timer.step("compressing")
+    context.timer.step("compressing")
     # layers are known by their own channels; what is dropped between them would hide them
     skip = (*options.skip, DEAD_CHANNELS)
-    chooser = Chooser(
-        dataclasses.replace(setting, options=dataclasses.replace(options, skip=skip))
+    searcher = CompressionSearch(
+        dataclasses.replace(context, options=dataclasses.replace(options, skip=skip))
     )
     # threads of BLAS spin for each other: no more of them than were asked for
-    with threadpool_limits(chooser.threads, user_api="blas"):
-        settled = chooser.settle()
-    warnings = tuple(chooser.warnings)
-    if settled is None and not options.metric:
-        return Compression(chooser.inputs, setting.planner, warnings=warnings)
-    return _told(chooser, settled, warnings)
+    with threadpool_limits(searcher.threads, user_api="blas"):
+        result = searcher.run()
+    warnings = tuple(searcher.warnings)
+    if result is None and not options.metric:
+        return Compression(searcher.inputs, context.planner, warnings=warnings)
+    return _compression(searcher, result, warnings)
 
 
-def _told(chooser: Chooser, settled: Settled | None, warnings: tuple[str, ...]) -> Compression:
+def _compression(
+    searcher: CompressionSearch, result: CompressionResult | None, warnings: tuple[str, ...]
+) -> Compression:
     """What was chosen; where nothing was, the metric still judges what precision costs."""
     return Compression(
-        chooser.inputs,
-        chooser.planner_of(settled.compressed) if settled else chooser.setting.planner,
-        settled.rows if settled else (),
+        searcher.inputs,
+        searcher.planner_of(result.compressed) if result else searcher.context.planner,
+        result.rows if result else (),
         warnings,
-        (settled.note,) if settled else (),
-        lambda built: chooser.gauge.error(built, chooser.parts.report),
-        lambda built: chooser.gauge.error(built, chooser.parts.steer),
-        chooser.budget,
-        bool(chooser.options.metric),
+        (result.note,) if result else (),
+        lambda built: searcher.meter.error(built, searcher.parts.holdout),
+        lambda built: searcher.meter.error(built, searcher.parts.validation),
+        searcher.budget,
+        bool(searcher.options.metric),
     )
 
 
