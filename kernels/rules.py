@@ -33,6 +33,6 @@ class RuleNames:
     packing: tuple[str, ...] = ()
 
     @property
-    def forms(self) -> tuple[str, ...]:
+    def revertible(self) -> tuple[str, ...]:
         """Rules that give a region another form: without them it is there in its plain one."""
         return (*self.rounding, *self.row_tiling[:1])

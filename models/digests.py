@@ -23,13 +23,13 @@ from tracea_graph.kernels.cpu.levels import ISAS, LEVELS
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
-from tracea_graph.passes import WEIGHED
+from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 
 __all__ = ["digests", "main"]
 
-_SKIPPED = (*WEIGHED, "unstructured-sparse-gemm")
+_SKIPPED = (*WEIGHT_DEPENDENT, "unstructured-sparse-gemm")
 """Rules that would take weights of zeros for what they are."""
 PRECISIONS = ("fp32", "bf16", "int16", "bf16x2")
 

@@ -31,7 +31,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.passes import WEIGHED
+from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
@@ -42,7 +42,7 @@ __all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned", 
 
 APART = Options(keep="all", verify=False, skip=("cluster-conv", "cluster"))
 """How the measured results are made."""
-_PLANNED = dataclasses.replace(APART, skip=(*APART.skip, *WEIGHED))
+_PLANNED = dataclasses.replace(APART, skip=(*APART.skip, *WEIGHT_DEPENDENT))
 """The same where weights may be missing: nothing that looks at their numbers."""
 _RUNS = 25
 

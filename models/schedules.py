@@ -30,7 +30,7 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.onnx_io import load
 from tracea_graph.options import OPTIONS, values
-from tracea_graph.passes import WEIGHED
+from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.target import HOST, target_of
 from tracea_graph.toolchain.cache import digest
@@ -44,7 +44,7 @@ _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
     """The cases of the models' programs, but for petty ones, by a name of their own."""
-    options = Options(keep="all", verify=False, skip=WEIGHED, precision=precision)
+    options = Options(keep="all", verify=False, skip=WEIGHT_DEPENDENT, precision=precision)
     found: dict[str, Case] = {}
     for path in paths:
         model = load(path)

@@ -1,4 +1,4 @@
-"""The passes that run before a target is asked, in order, and why there."""
+"""The target-independent passes in order, and why in this order."""
 
 from __future__ import annotations
 
@@ -7,75 +7,67 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.config import Window
-from tracea_graph.passes import partition, recurrent
-from tracea_graph.passes.attention import attention, rotary, unflatten_heads
-from tracea_graph.passes.attention import nodes as attention_nodes
-from tracea_graph.passes.convolution import (
-    batch_norm,
-    branches,
-    channels_first,
-    conv,
-    padding,
-    pool,
-    resize,
-    shuffle,
-    transposed,
-    volumes,
-)
-from tracea_graph.passes.movement import (
-    embedding,
-    grids,
-    hoisting,
-    movement,
-    picking,
-    seams,
-    sharing,
-    taking,
-)
-from tracea_graph.passes.pointwise import (
-    channel_norms,
-    channels_last,
-    elementwise,
-    epilogue,
-    recognise,
-    reductions,
-)
-from tracea_graph.passes.products import gemm, matmul, projections, unflatten_rows
-from tracea_graph.passes.sparse.channels import PruneChannels
+from tracea_graph.passes import embedding, partition, recurrent
+from tracea_graph.passes.attention.attention import Attention
+from tracea_graph.passes.attention.attention_op import AttentionOp
+from tracea_graph.passes.attention.rotary_embedding import RotaryEmbedding
+from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
+from tracea_graph.passes.convolution import batch_norm, channel_shuffle, conv, pad, pool, resize
+from tracea_graph.passes.convolution.conv3d_to_conv2d import Conv3dToConv2d
+from tracea_graph.passes.convolution.conv_transpose import ConvTranspose
+from tracea_graph.passes.convolution.merge_parallel_convs import MergeParallelConvs
+from tracea_graph.passes.decompose.decompose import Decompose
+from tracea_graph.passes.layout.concat import Concat, FuseIntoConcat, SinkConcat
+from tracea_graph.passes.layout.fuse_views import FuseReshape, FuseView, StridedCopy
+from tracea_graph.passes.layout.gather_elements import GATHER_ELEMENTS
+from tracea_graph.passes.layout.hoist_gather import HoistGather
+from tracea_graph.passes.layout.hoist_slice import HoistSlice
+from tracea_graph.passes.layout.iota import Iota
+from tracea_graph.passes.layout.slice_of_concat import SliceOfConcat
+from tracea_graph.passes.layout.transposes import CancelTransposes, SinkTransposes
+from tracea_graph.passes.matmul import gemm, matmul
+from tracea_graph.passes.matmul.merge_gemms import MergeGemms, MergeQkv
+from tracea_graph.passes.matmul.unflatten_rows import UnflattenRows
+from tracea_graph.passes.pointwise import idioms, image_norms, reductions
+from tracea_graph.passes.pointwise.channel_norm import ChannelNorm
+from tracea_graph.passes.pointwise.elementwise import ElementwiseOp, NormPrologue
+from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
+from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
+from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.passes.sparse.factored import LowRankConv, LowRankEmbedding
-from tracea_graph.passes.sparse.heads import PruneHeads
+from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
+from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
+from tracea_graph.passes.sparse.prune_channels import PruneChannels
+from tracea_graph.passes.sparse.prune_heads import PruneHeads
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = [
-    "CONNECT",
-    "FORMS",
-    "JOINING",
-    "MOVEMENT",
-    "UNCHANGED",
-    "WEIGHED",
+    "CLUSTERING",
+    "LAYOUT",
+    "NOT_COMPRESSED",
+    "PARTITION",
+    "REVERTIBLE",
+    "WEIGHT_DEPENDENT",
     "Request",
     "phases",
 ]
 
-CONNECT = "connect"
-"""The phase that makes one program of neighbouring regions."""
-JOINING = (partition.ClusterConv.name, partition.Cluster.name, partition.ClusterAll.name)
-"""Rules that make one program of several regions."""
-FORMS = (
+PARTITION = "partition"
+"""The phase that clusters neighbouring regions into one program."""
+CLUSTERING = (partition.ClusterConv.name, partition.Cluster.name, partition.ClusterAll.name)
+"""Rules that cluster several regions into one program."""
+REVERTIBLE = (
     DEAD_CHANNELS, LOW_RANK_EXACT, *LOW_RANK, *PRUNED, "block-sparse-gemm",
     "unstructured-sparse-gemm", "window-attention",
 )  # fmt: skip
-"""Rules that give a region another form: without them it is there in its plain one."""
-WEIGHED = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
-"""Rules that depend on the numbers in weights."""
+"""Rules that can be undone for one region, which then keeps its plain form."""
+WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
+"""Rules that depend on the values of weights."""
 
-UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
-"""Every matrix stays what it is."""
+NOT_COMPRESSED: Mapping[str, Compressed] = MappingProxyType({})
+"""No matrix is replaced."""
 
 
 @dataclass(frozen=True)
@@ -90,134 +82,112 @@ class Request:
     precision: str = "fp32"
     prepack: bool = True
     windows: Sequence[Window] = ()
-    compressed: Mapping[str, Compressed] = field(default_factory=lambda: UNCHANGED)
+    compressed: Mapping[str, Compressed] = field(default_factory=lambda: NOT_COMPRESSED)
     scan: WeightScan = field(default_factory=WeightScan)
 
 
-_SPELL = Phase("spell", (spelling.Decompose(),))
-"""What is several operators in one is written out, for the rules to see."""
+_DECOMPOSE = Phase("decompose", (Decompose(),))
+"""Run first: the rules match the operators inside composite and fused ones."""
 
-_HEADS = Phase("heads", (unflatten_heads.UnflattenHeads(),))
-"""Before anything is recognised: with heads of their own, matrices broadcast."""
+_UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
+"""Before idioms are matched: matrices with an axis of heads broadcast."""
 
-_SELECT = Phase("select", (seams.SliceOfConcat(), hoisting.HoistSlice(), picking.HoistGather()))
-"""Before anything is recognised: what is computed for nobody is nothing to be fast at."""
+_HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
+"""Before anything is fused: remove rows nobody reads."""
 
-_RECOGNISE = Phase(
-    "recognise",
+_MATCH = Phase(
+    "match",
     (
-        *map(RulePass, recognise.RULES),
-        attention.Attention(),
-        attention_nodes.AttentionOp(),
-        channels_last.ChannelNorm(),
-        rotary.RotaryEmbedding(),
+        *map(RulePass, idioms.RULES),
+        Attention(),
+        AttentionOp(),
+        ChannelNorm(),
+        RotaryEmbedding(),
     ),
 )
-"""Spellings first: fusing half of one would hide it."""
+"""Match idioms before fusing: half of one fused would hide it."""
 
-_ROWS = Phase("rows", (unflatten_rows.UnflattenRows(),))
-"""When products are regions, which take rows however many axes these have."""
+_UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))
+"""When matrix multiplications are regions, which take rows over any number of axes."""
 
-_TURN = Phase(
-    "turn",
-    (
-        channels_first.SinkTransposes(),
-        channels_first.CancelTransposes(),
-        volumes.Conv3dToConv2d(),
-    ),
-)
-"""After what is recognised by its spelling, before convolutions take what follows them."""
+_TRANSPOSES = Phase("transposes", (SinkTransposes(), CancelTransposes(), Conv3dToConv2d()))
+"""After idioms are matched, before convolutions take their epilogues."""
 
 _REDUCE = Phase(
     "reduce",
-    (
-        *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
-        *map(RulePass, reductions.LIFTED),
+    tuple(
+        map(
+            RulePass,
+            (*image_norms.RULES, *reductions.MATCH_RULES, *reductions.CONVERT_RULES),
+        )
     ),
 )
 """After convolutions: a pool or norm between them is a step of their program."""
 
-_COUNT = Phase("count", (grids.Iota(),))
-"""After what reads integers and masks by their spelling, before chains take a part of one."""
+_IOTA = Phase("iota", (Iota(),))
+"""After idioms with integers and masks are matched, before a part of one is fused."""
 
-MOVEMENT = (
-    # what is left of the movement between all these; a concatenation goes to its reader,
-    # where it need not be made, before it takes what writes its parts
-    Phase(
-        "move",
-        (
-            movement.FuseView(),
-            movement.FuseReshape(),
-            movement.Concat(),
-            movement.SinkConcat(),
-        ),
-    ),
-    Phase(
-        "place",
-        (
-            movement.FuseIntoConcat(),
-            movement.FuseView(),
-            movement.FuseReshape(),
-            movement.StridedCopy(),
-        ),
-    ),
-    # when nobody can take anything in any more: what is read twice is read once
-    Phase("share", (sharing.HorizontalFusion(),)),
+LAYOUT = (
+    # a concatenation is sunk into its consumer where possible, before producers write into it
+    Phase("fuse-views", (FuseView(), FuseReshape(), Concat(), SinkConcat())),
+    Phase("layout-ops", (FuseIntoConcat(), FuseView(), FuseReshape(), StridedCopy())),
+    # when nothing else fuses: operands that two regions read are read once
+    Phase("horizontal-fusion", (HorizontalFusion(),)),
 )
-"""Data movement, after everything that recognises more than movement."""
+"""Views and copies, after all rules that match more than these."""
 
 
-def _lift(prepack: bool) -> Phase:
-    """Products and look-ups become regions that others can join."""
+def _convert(prepack: bool) -> Phase:
+    """Convert operators to regions that others can be fused into."""
     return Phase(
-        "lift",
+        "convert",
         (
             gemm.Gemm(plain=not prepack),
             RulePass(matmul.MATMUL),
             RulePass(embedding.EMBEDDING),
-            RulePass(taking.GATHER_ELEMENTS),
+            RulePass(GATHER_ELEMENTS),
             RulePass(gemm.GEMM_BIAS),
             gemm.GemmReshape(),
             RulePass(conv.CONV),
             RulePass(conv.CONV_PAD),
-            transposed.ConvTranspose(plain=not prepack),
+            ConvTranspose(plain=not prepack),
             batch_norm.ConvBatchNorm(),
-            branches.MergeParallelConvs(),
+            MergeParallelConvs(),
             RulePass(pool.POOL),
             RulePass(pool.POOL_FLATTEN),
             RulePass(pool.POOL_UNSQUEEZE),
             RulePass(resize.RESIZE),
-            RulePass(shuffle.CHANNEL_SHUFFLE),
-            shuffle.DeinterleaveChannels(),
+            RulePass(channel_shuffle.CHANNEL_SHUFFLE),
+            channel_shuffle.DeinterleaveChannels(),
             RulePass(recurrent.RECURRENT),
         ),
     )
 
 
 def _fuse(prepack: bool) -> tuple[Phase, ...]:
-    """Regions take in what is around them; matrices stand side by side unless they must not."""
-    near = (projections.MergeQkv(),) if prepack else ()
-    alone = (projections.MergeGemms(),) if prepack else ()
+    """Fuse neighbours into regions; merge matrices of one input if weights may be prepacked."""
+    near = (MergeQkv(),) if prepack else ()
+    alone = (MergeGemms(),) if prepack else ()
     fuse = (
         RulePass(embedding.EMBEDDING_SUM),
         *near,
-        epilogue.GemmEpilogue(),
+        GemmEpilogue(),
         RulePass(gemm.GEMM_NORM),
         RulePass(batch_norm.BATCH_NORM),
         conv.ConvEpilogue(),
-        RulePass(padding.PAD),
+        RulePass(pad.PAD),
         RulePass(embedding.EMBEDDING_NORM),
-        elementwise.VerticalFusion(),
+        VerticalFusion(),
     )
-    # last: a sum that a product could have taken must not go to the norm behind it
-    finish = (
-        elementwise.NormPrologue(),
+    # last: a sum that fits the epilogue of a product must not become the prologue of a norm
+    prologues = (
+        NormPrologue(),
         reductions.ReducePrologue(),
         reductions.ReduceEpilogue(),
-        elementwise.ElementwiseOp(),
+        ElementwiseOp(),
         *alone,
     )
-    return Phase("fuse", fuse), Phase("finish", finish)
+    return Phase("fuse", fuse), Phase("fuse-prologues", prologues)
 
 
 def phases(request: Request = Request()) -> tuple[Phase, ...]:
@@ -231,17 +201,17 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
     heads = Phase("compress-heads", (PruneHeads(compressed),))
     channels = (Phase("compress-channels", rules), heads)
     return (
-        _SPELL,
-        _HEADS,
-        _SELECT,
-        _RECOGNISE,
-        _TURN,
+        _DECOMPOSE,
+        _UNFLATTEN_HEADS,
+        _HOIST,
+        _MATCH,
+        _TRANSPOSES,
         *(looked_up if compressed else ()),
-        _lift(request.prepack),
-        _ROWS,
+        _convert(request.prepack),
+        _UNFLATTEN_ROWS,
         _REDUCE,
-        _COUNT,
+        _IOTA,
         *_fuse(request.prepack),
-        Phase("narrow", (DeadChannels(request.scan),)),
+        Phase("dead-channels", (DeadChannels(request.scan),)),
         *(channels if compressed else ()),
     )

@@ -22,11 +22,11 @@ from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.passes.convolution.sizes import Sizes
+from tracea_graph.passes.convolution.shape_values import Sizes
 from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.movement.merging import Operation, read_operation
-from tracea_graph.passes.movement.moves import read_moves
-from tracea_graph.passes.movement.views import FREE, read_move
+from tracea_graph.passes.layout.layout_ops import read_moves
+from tracea_graph.passes.layout.views import FREE, read_move
+from tracea_graph.passes.pointwise.compose import Operation, read_operation
 from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from

@@ -16,7 +16,7 @@ from tracea_graph.errors import OutdatedError
 from tracea_graph.hardware import Decision
 from tracea_graph.onnx_io import library_of
 from tracea_graph.options import Options
-from tracea_graph.passes import JOINING
+from tracea_graph.passes import CLUSTERING
 from tracea_graph.pipeline.candidates import LibraryBuilder
 from tracea_graph.pipeline.lock import read_lock
 from tracea_graph.pipeline.output import Paths, paths_of_all
@@ -183,7 +183,7 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
     """
     if not fused:
         return stages(path, "import").graph
-    return stages(path, "passes", Options(skip=JOINING)).graph
+    return stages(path, "passes", Options(skip=CLUSTERING)).graph
 
 
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:

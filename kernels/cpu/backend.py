@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.names import TARGETS
 from tracea_graph.kernels.cpu.phases import phases
-from tracea_graph.kernels.cpu.phases.layouts import PACK_MATRICES
+from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
 from tracea_graph.kernels.cpu.phases.precision import (
     FALLBACK,
     FURTHER,

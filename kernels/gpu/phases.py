@@ -15,7 +15,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.passes import CONNECT, MOVEMENT, Request, partition
+from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -59,7 +59,7 @@ def phases(request: Request) -> tuple[Phase, ...]:
     """The phases after those of :func:`tracea_graph.passes.phases`."""
     dtype = TYPES.get(request.precision)
     return (
-        *MOVEMENT,
-        Phase(CONNECT, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
+        *LAYOUT,
+        Phase(PARTITION, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
         *((Phase("precision", (MixedPrecision(dtype),)),) if dtype else ()),
     )

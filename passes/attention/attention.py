@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.passes.attention.consumers import Tail, behind_guard, product_with_values, tails
 from tracea_graph.passes.attention.masks import Masking, Masks
+from tracea_graph.passes.attention.matcher import Unfit, Walk, check_interior
 from tracea_graph.passes.attention.operands import Operand, as_it_is, heads_behind, matrices_behind
 from tracea_graph.passes.attention.scores import scores_behind
-from tracea_graph.passes.attention.tail import Tail, behind_guard, product_with_values, tails
-from tracea_graph.passes.attention.walk import Unfit, Walk, check_interior
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
 from tracea_graph.rewrite import Miss, Proposal

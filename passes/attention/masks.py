@@ -19,10 +19,10 @@ import numpy as np
 
 from tracea_graph.ir import DType, Expr, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.passes.attention.bounds import interval
-from tracea_graph.passes.attention.walk import Unfit, dims
+from tracea_graph.passes.attention.intervals import interval
+from tracea_graph.passes.attention.matcher import Unfit, dims
 from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.movement.index_maps import Band, conjunction, dropped_number, drops
+from tracea_graph.passes.layout.affine import Band, conjunction, dropped_number, drops
 from tracea_graph.passes.regions import int_constant, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 

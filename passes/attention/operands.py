@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
-from tracea_graph.passes.attention.walk import Unfit, dims, number, unscale
+from tracea_graph.passes.attention.matcher import Unfit, dims, number, unscale
 from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.ttg import Region, TileGraph

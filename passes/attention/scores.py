@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
 from tracea_graph.passes.attention.masks import Term
-from tracea_graph.passes.attention.walk import Unfit, Walk, unscale
+from tracea_graph.passes.attention.matcher import Unfit, Walk, unscale
 from tracea_graph.passes.extents import tail_agrees
 from tracea_graph.passes.regions import is_f32, operand_producer
 from tracea_graph.rewrite import constant_number

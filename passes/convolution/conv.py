@@ -17,7 +17,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.filters import others_need, taken
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
-from tracea_graph.passes.pointwise.elementary import read_chain
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import (
     attribute,
     fused,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.products.matrices import is_shared, making
+from tracea_graph.passes.matmul.constant_matrices import is_shared, making
 from tracea_graph.ttg import TileGraph
 
 Floats = npt.NDArray[np.floating[Any]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
-from tracea_graph.passes.movement.moves import read_moves
+from tracea_graph.passes.layout.layout_ops import read_moves
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph

@@ -24,14 +24,14 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline, kind_of
-from tracea_graph.passes.pointwise.elementary import read_chain
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "LIFTED",
-    "RULES",
+    "CONVERT_RULES",
+    "MATCH_RULES",
     "ReduceEpilogue",
     "ReducePrologue",
     "axes_of",
@@ -177,7 +177,7 @@ ARG_REDUCE = Rule("arg-reduce", (_chosen,), _arg)
 TOP_K = Rule("top-k", (_largest,), _top_k)
 SOFTMAX = Rule("softmax", (_normalised,), _lift_softmax)
 
-LIFTED = (REDUCE, ARG_REDUCE, TOP_K, SOFTMAX)
+CONVERT_RULES = (REDUCE, ARG_REDUCE, TOP_K, SOFTMAX)
 """One operator each as a region of its own."""
 
 
@@ -305,5 +305,5 @@ def _rule(name: str, pattern: Any, log: bool) -> Rule:
 DECOMPOSED_SOFTMAX = _rule("decomposed-softmax", _softmax, False)
 DECOMPOSED_LOG_SOFTMAX = _rule("decomposed-log-softmax", _log_softmax, True)
 
-RULES = (DECOMPOSED_SOFTMAX, DECOMPOSED_LOG_SOFTMAX)
+MATCH_RULES = (DECOMPOSED_SOFTMAX, DECOMPOSED_LOG_SOFTMAX)
 """Recognition rules."""

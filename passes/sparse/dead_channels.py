@@ -29,9 +29,9 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.convolution.filters import others_need
-from tracea_graph.passes.products.matrices import own_matrix
+from tracea_graph.passes.matmul.constant_matrices import own_matrix
 from tracea_graph.passes.regions import fused, only_read_by
-from tracea_graph.passes.sparse.narrowed import (
+from tracea_graph.passes.sparse.pruned_weights import (
     ins,
     is_depthwise,
     narrowed,

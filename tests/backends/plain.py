@@ -39,7 +39,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.weights import KN, NK
-from tracea_graph.passes import MOVEMENT, Request
+from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.scratch import Scratch
@@ -304,7 +304,7 @@ class PlainBackend:
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
-        return MOVEMENT
+        return LAYOUT
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
         try:

@@ -17,7 +17,8 @@ from onnx import numpy_helper
 from models.scan import STATE, WIDTH, unrolled
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
-from tracea_graph.passes.movement import hoisting, merging
+from tracea_graph.passes.layout import hoist_slice
+from tracea_graph.passes.pointwise import compose
 from tracea_graph.pipeline.planning import Constraints, Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg.topology import Topology
@@ -60,7 +61,9 @@ def test_twice_the_steps_take_twice_the_work_to_plan(
         Planner(graph, Options(keep=keep), sizes, cost=CostModel(Machine(), sizes)).plan()
         return calls.copy()
 
-    monkeypatch.setattr(hoisting, "read_selection", counted("selections", hoisting.read_selection))
+    monkeypatch.setattr(
+        hoist_slice, "read_selection", counted("selections", hoist_slice.read_selection)
+    )
     for name in ("sources", "readers"):
         monkeypatch.setattr(Topology, name, counted("steps along edges", getattr(Topology, name)))
     few, many = work(12), work(24)
@@ -80,13 +83,13 @@ def test_what_is_alike_is_worked_out_once(tmp_path: Path, monkeypatch: pytest.Mo
         onnx.save(unrolled(layers, 8), tmp_path / "m.onnx")
         graph, sizes = load(tmp_path / "m.onnx").graph, {"batch": 1}
         predicted.clear()
-        for known in (merging._merged, merging._given):
+        for known in (compose._merged, compose._given):
             known.cache_clear()
         Planner(graph, Options(), sizes, cost=CostModel(Machine(), sizes)).plan()
         return {
             "predictions": len(predicted),
-            "chains put together": merging._merged.cache_info().misses,
-            "chains seen from outside": merging._given.cache_info().misses,
+            "chains put together": compose._merged.cache_info().misses,
+            "chains seen from outside": compose._given.cache_info().misses,
         }
 
     monkeypatch.setattr(CostModel, "_predicted", counted)

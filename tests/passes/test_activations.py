@@ -10,11 +10,11 @@ import pytest
 from graphs import APART, Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.pointwise import recognise
+from tracea_graph.passes.pointwise import idioms
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": 3 * normal(2, 5, 8)}
-RULES = tuple(map(RulePass, recognise.RULES))
+RULES = tuple(map(RulePass, idioms.RULES))
 Spelling = Callable[[Net, str], str]
 
 

@@ -14,7 +14,7 @@ from onnx import helper
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.attention import Attention
-from tracea_graph.passes.attention.nodes import AttentionOp
+from tracea_graph.passes.attention.attention_op import AttentionOp
 from tracea_graph.ttg import TileGraph
 
 H, D, B, S = 4, 4, 2, 5

@@ -9,10 +9,10 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.passes.convolution.batch_norm import BATCH_NORM
-from tracea_graph.passes.pointwise import channel_norms
+from tracea_graph.passes.pointwise import image_norms
 from tracea_graph.rewrite import RulePass
 
-RULES = tuple(map(RulePass, channel_norms.RULES))
+RULES = tuple(map(RulePass, image_norms.RULES))
 FEEDS = {"x": normal(2, 6, 5, 7) * 2 + 1}
 Write = Callable[[Net, str], str]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, schedule_only
 
-from tracea_graph.passes.convolution.channels_first import CancelTransposes, SinkTransposes
+from tracea_graph.passes.layout.transposes import CancelTransposes, SinkTransposes
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 Written = Callable[[Net, str, str], str]

@@ -23,8 +23,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.filters import LAYOUTS, Either
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
-from tracea_graph.kernels.cpu.phases.filters import PackFilters
-from tracea_graph.kernels.cpu.phases.winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.rewrite import Proposal, RulePass

@@ -12,8 +12,8 @@ from graphs import Net, assert_same, evaluate, normal, only, ops, optimized, sch
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementary import ELEMENTARY, OPERATORS, UNARY
 from tracea_graph.ops.spaces import COSTS
-from tracea_graph.passes.movement.selection import BY_ELEMENT
-from tracea_graph.passes.pointwise import elementary, elementwise
+from tracea_graph.passes.layout.selection import BY_ELEMENT
+from tracea_graph.passes.pointwise import elementwise, read_elementwise
 
 LIFT = elementwise.ElementwiseOp()
 Write = Callable[[Net, str], str]
@@ -281,7 +281,7 @@ def test_a_step_that_onnx_has_an_operator_for_is_read_from_it() -> None:
     """By the operator its record names, or by a reader of its own."""
     known = {s.name.lower(): s.name for s in onnx.defs.get_all_schemas() if not s.domain}
     del known["nonzero"]  # gives places
-    special = {*elementary._READERS, *elementary._REPEATED, *elementary._SWAPPED}
+    special = {*read_elementwise._READERS, *read_elementwise._REPEATED, *read_elementwise._SWAPPED}
     special |= {"Gelu"}  # a rule of ``recognise``: its attribute says which of two steps it is
     for step, record in ELEMENTARY.items():
         operator = known.get(step.replace("_", ""))

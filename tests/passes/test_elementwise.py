@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes.pointwise import elementwise, recognise
-from tracea_graph.passes.products import gemm
+from tracea_graph.passes.matmul import gemm
+from tracea_graph.passes.pointwise import elementwise, idioms, vertical_fusion
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 5, 24)}
@@ -29,7 +29,7 @@ def test_elementwise_operators_merge_into_one_pass() -> None:
     assert_same(net, graph, FEEDS | {"r": normal(2, 5, 24, seed=2)})
 
 
-MERGE = (elementwise.VerticalFusion(),)
+MERGE = (vertical_fusion.VerticalFusion(),)
 
 
 def test_other_readers_keep_elementwise_operators_apart() -> None:
@@ -85,5 +85,5 @@ def test_recognition_comes_before_fusion() -> None:
     net, x = new()
     y = net("MatMul", x, net.weight(24, 20))
     graph = net.graph(net("Mul", y, net("Sigmoid", y)))
-    trace = schedule_only(graph, *map(RulePass, recognise.RULES), gemm.Gemm())
+    trace = schedule_only(graph, *map(RulePass, idioms.RULES), gemm.Gemm())
     assert trace.applied()["silu"] == 1

@@ -10,7 +10,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType, Expr, TensorSpec
-from tracea_graph.passes.movement import embedding
+from tracea_graph.passes import embedding
 from tracea_graph.rewrite import RulePass
 
 LIFT, SUM = RulePass(embedding.EMBEDDING), RulePass(embedding.EMBEDDING_SUM)

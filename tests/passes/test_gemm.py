@@ -12,7 +12,7 @@ from graphs import APART, Net, assert_same, normal, only, ops, optimized, reason
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.weights import KN
-from tracea_graph.passes.products import gemm
+from tracea_graph.passes.matmul import gemm
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 5, 24)}

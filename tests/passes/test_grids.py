@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.grid import GridParams
-from tracea_graph.passes.movement.grids import Iota
+from tracea_graph.passes.layout.iota import Iota
 
 FEEDS = {"x": normal(2, 3, 5, 7)}
 

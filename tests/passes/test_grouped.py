@@ -22,7 +22,7 @@ from graphs import (
 
 from tracea_graph import load
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.nodes import AttentionOp
+from tracea_graph.passes.attention.attention_op import AttentionOp
 from tracea_graph.ttg import TileGraph
 
 H, G, D, LONGEST = 4, 2, 32, 64

@@ -19,7 +19,7 @@ from graphs import (
 )
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.movement.hoisting import HoistSlice
+from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.ttg import TileGraph
 
 Write = Callable[[Net, str], str]

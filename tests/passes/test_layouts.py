@@ -7,11 +7,11 @@ import pytest
 from graphs import APART, Net, assert_same, every_phase, normal, only, optimized, schedule_only
 
 from tracea_graph.kernels.cpu.panels import PANELS
-from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
+from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import KN, NK, Plain
-from tracea_graph.passes.products.gemm import Gemm
+from tracea_graph.passes.matmul.gemm import Gemm
 from tracea_graph.passes.regions import fused
 
 LAYOUTS = [KN, NK]

@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.passes.products import gemm, matmul
+from tracea_graph.passes.matmul import gemm, matmul
 from tracea_graph.rewrite import RulePass
 
 Dims = tuple[int | str, ...]

@@ -12,7 +12,7 @@ from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reaso
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.movement.movement import FuseView, StridedCopy
+from tracea_graph.passes.layout.fuse_views import FuseView, StridedCopy
 from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import Region, TileGraph

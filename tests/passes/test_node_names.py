@@ -10,8 +10,8 @@ import pytest
 from graphs import Net, schedule_only
 
 from tracea_graph import load
-from tracea_graph.passes.movement.hoisting import HoistSlice
-from tracea_graph.passes.movement.picking import HoistGather
+from tracea_graph.passes.layout.hoist_gather import HoistGather
+from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.rewrite import Pass
 
 WIDTH = 16

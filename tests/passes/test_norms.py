@@ -11,10 +11,10 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
-from tracea_graph.passes.pointwise import recognise
+from tracea_graph.passes.pointwise import idioms
 from tracea_graph.rewrite import RulePass
 
-RULES = tuple(map(RulePass, recognise.RULES))
+RULES = tuple(map(RulePass, idioms.RULES))
 FEEDS = {"x": normal(2, 5, 16) + 3}
 EPS = float(np.float32(1e-5))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 
-from tracea_graph.passes.convolution import padding
+from tracea_graph.passes.convolution import pad
 from tracea_graph.rewrite import RulePass
 
 
@@ -36,7 +36,7 @@ def test_padding_to_another_size_and_cutting_to_it(other: tuple[int, int]) -> No
     net = Net()
     x, like = net.input("x", "n", 3, "h", "w"), net.input("like", "n", 5, "a", "b")
     graph = net.graph(padded(net, x, like))
-    schedule_only(graph, RulePass(padding.PAD))
+    schedule_only(graph, RulePass(pad.PAD))
     graph.prune()
     assert ops(graph) == ["FusedMove"]
     assert only(graph, "FusedMove").operands == ("x", "like")
@@ -48,7 +48,7 @@ def test_constant_padding() -> None:
     net = Net()
     x = net.input("x", "n", 3, "h", "w")
     graph = net.graph(net("Pad", x, net.ints(0, 0, 1, -2, 0, 0, 3, 0)))
-    schedule_only(graph, RulePass(padding.PAD))
+    schedule_only(graph, RulePass(pad.PAD))
     assert only(graph, "FusedMove").params.sizes == (1, -2, 3, 0)
     assert_same(net, graph, {"x": normal(2, 3, 8, 6)})
 
@@ -58,7 +58,7 @@ def test_padding_with_what_is_inside(mode: str) -> None:
     net = Net()
     x = net.input("x", "n", 3, "h", "w")
     graph = net.graph(net("Pad", x, net.ints(0, 0, 1, 4, 0, 0, 3, 0), mode=mode))
-    schedule_only(graph, RulePass(padding.PAD))
+    schedule_only(graph, RulePass(pad.PAD))
     move = only(graph, "FusedMove").params
     assert (move.kind, move.ints) == (mode, (1, 4, 3, 0))
     assert_same(net, graph, {"x": normal(2, 3, 8, 6)})
@@ -82,5 +82,5 @@ def test_other_padding_stays(pads: Any, attrs: dict[str, Any], reason: str) -> N
     x = net.input("x", "n", 3, "h", "w")
     amounts = net.ids("pads", 8) if pads is None else net.ints(*pads)
     graph = net.graph(net("Pad", x, amounts, **attrs))
-    trace = schedule_only(graph, RulePass(padding.PAD))
+    trace = schedule_only(graph, RulePass(pad.PAD))
     assert ops(graph) == ["Pad"] and reasons(trace, "pad") == {reason}

@@ -9,7 +9,7 @@ import pytest
 from graphs import APART, Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.movement.picking import HoistGather
+from tracea_graph.passes.layout.hoist_gather import HoistGather
 from tracea_graph.ttg import TileGraph
 
 Write = Callable[[Net, str], str]

@@ -12,7 +12,7 @@ from graphs import Net, assert_same, every_phase, normal, only, reasons, schedul
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.phases.gates import PackGates
+from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.ops.recurrent import PLAIN_GATES
 from tracea_graph.passes.recurrent import RECURRENT
 from tracea_graph.rewrite import RulePass, SchedulerLimits, schedule

@@ -15,7 +15,7 @@ from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise import reductions
 from tracea_graph.rewrite import RulePass
 
-LIFT = (*map(RulePass, reductions.LIFTED),)
+LIFT = (*map(RulePass, reductions.CONVERT_RULES),)
 FEEDS = {"x": np.abs(normal(2, 5, 3, 16)) + 0.1}
 OPERATORS = [op for op, _ in REDUCTIONS.values()] + ["ReduceL2", "ReduceLogSum"]
 
@@ -113,7 +113,7 @@ def test_softmax_spelled_out(log: bool, axis: int) -> None:
     e = net("Exp", d)
     total = reduced(net, "ReduceSum", e, axis)
     graph = net.graph(net("Sub", d, net("Log", total)) if log else net("Div", e, total))
-    trace = schedule_only(graph, *map(RulePass, reductions.RULES))
+    trace = schedule_only(graph, *map(RulePass, reductions.MATCH_RULES))
     assert trace.applied() == {"decomposed-log-softmax" if log else "decomposed-softmax": 1}
     assert ops(graph) == ["FusedSoftmax"]
     assert_same(net, graph, FEEDS)
@@ -124,7 +124,7 @@ def test_a_sum_over_another_axis_is_no_softmax() -> None:
     d = net("Sub", x, reduced(net, "ReduceMax", x, -1))
     e = net("Exp", d)
     graph = net.graph(net("Div", e, reduced(net, "ReduceSum", e, 1)))
-    trace = schedule_only(graph, *map(RulePass, reductions.RULES))
+    trace = schedule_only(graph, *map(RulePass, reductions.MATCH_RULES))
     assert reasons(trace, "decomposed-softmax") == {"its maximum and sum are not over one axis"}
 
 

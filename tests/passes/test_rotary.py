@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.rotary import RotaryEmbedding
+from tracea_graph.passes.attention.rotary_embedding import RotaryEmbedding
 
 HEADS, SIZE = 3, 16
 

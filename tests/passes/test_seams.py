@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes.movement.seams import SliceOfConcat
+from tracea_graph.passes.layout.slice_of_concat import SliceOfConcat
 
 Write = Callable[[Net], tuple[str, ...]]
 A, B, C = ("a", "batch", 3, 4, 5), ("b", "batch", 2, 4, 5), ("c", "batch", 6, 4, 5)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphs import Net, assert_same, normal, only, ops, optimized, schedule_only
 
-from tracea_graph.passes.movement.sharing import HorizontalFusion
 from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
+from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 
 FEEDS = {"x": normal(2, 5, 24)}
 

@@ -20,7 +20,7 @@ from graphs import (
 )
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.spelling.spelling import Decompose
+from tracea_graph.passes.decompose.decompose import Decompose
 
 MS = "com.microsoft"
 Write = Callable[[Net, str], str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes.movement.views import FREE
-from tracea_graph.passes.spelling.spelling import Decompose
+from tracea_graph.passes.decompose.decompose import Decompose
+from tracea_graph.passes.layout.views import FREE
 
 Sizes = tuple[int | str, ...]
 

@@ -8,7 +8,7 @@ from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reaso
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
-from tracea_graph.passes.movement.taking import GATHER_ELEMENTS
+from tracea_graph.passes.layout.gather_elements import GATHER_ELEMENTS
 from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import TileGraph
 

@@ -13,8 +13,8 @@ from graphs import Net
 from tracea_graph import Options, api
 from tracea_graph.cli.main import main, optimize_main
 from tracea_graph.errors import RuleError
-from tracea_graph.passes import JOINING
-from tracea_graph.passes.pointwise.epilogue import GemmEpilogue
+from tracea_graph.passes import CLUSTERING
+from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.rewrite import Proposal
 from tracea_graph.target import BACKENDS, Backend
 from tracea_graph.ttg import Region, TileGraph
@@ -69,7 +69,7 @@ def unlowered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lenient")
 def test_the_run_goes_on_without_it(how: str, model: Path, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(how)
-    report = api.optimize(model, Options(keep="all", target="cpu:scalar", skip=JOINING))
+    report = api.optimize(model, Options(keep="all", target="cpu:scalar", skip=CLUSTERING))
     assert report.improved and report.status == "passed"
     assert [w for w in report.warnings if RULE in w] == [SENTENCE]
     assert RULE not in {group.rule for group in report.groups}

@@ -26,12 +26,11 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import PLAIN
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED, Plain
-from tracea_graph.passes.products.matrices import matrix_of
+from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.compressed import LowRankGemm
 from tracea_graph.passes.sparse.dead_channels import channel_makers
-from tracea_graph.passes.sparse.factored import conv_of, looked_up, written_by
-from tracea_graph.passes.sparse.heads import heads_behind
+from tracea_graph.passes.sparse.low_rank import LowRankGemm, conv_of, looked_up, written_by
+from tracea_graph.passes.sparse.prune_heads import heads_behind
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Proposal
 from tracea_graph.rewrite.proposal import Preview

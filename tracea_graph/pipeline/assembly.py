@@ -15,7 +15,7 @@ from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
+from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules

@@ -18,7 +18,7 @@ from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.onnx_io import BACKEND_KEY, DataFile, DataPool, Model, write, write_original
 from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
-from tracea_graph.passes import FORMS, JOINING
+from tracea_graph.passes import CLUSTERING, REVERTIBLE
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.planning import Constraints, Plan, Planner, condition_of, guards_of
 from tracea_graph.pipeline.timer import Deadline
@@ -212,7 +212,7 @@ class CandidateBuilder:
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
             rule = items[0].region.rule if group == items[0].group else self.names.row_tiling[0]
-            if rule in (*FORMS, *self.names.forms):
+            if rule in (*REVERTIBLE, *self.names.revertible):
                 self._rules[group] = _with_fallbacks(rule, self.names)
         return assembly, plan
 
@@ -230,7 +230,7 @@ class CandidateBuilder:
             if not assembly.unfit:
                 return assembly, plan
             for region, why in assembly.unfit:
-                joins = region.rule in (*self.names.row_tiling[:1], *JOINING)
+                joins = region.rule in (*self.names.row_tiling[:1], *CLUSTERING)
                 values = (v for n in region.nodes for v in n.outputs if v)
                 (excluded.setdefault(region.rule, {}) if joins else frozen).update(
                     dict.fromkeys(values, why)
@@ -257,7 +257,7 @@ class CandidateBuilder:
             if written <= values:
                 key = f"{group} at {region.results[0]}"
                 found[key] = written
-                if region.rule in (*FORMS, *self.names.forms):
+                if region.rule in (*REVERTIBLE, *self.names.revertible):
                     self._rules[key] = _with_fallbacks(region.rule, self.names)
         if len(found) < 2:
             return ()

@@ -23,7 +23,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.options import Options
-from tracea_graph.passes import CONNECT, JOINING, UNCHANGED, Request, phases
+from tracea_graph.passes import CLUSTERING, NOT_COMPRESSED, PARTITION, Request, phases
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -94,7 +94,7 @@ class Planner:
         bindings: Mapping[str, int],
         target: Target | None = None,
         cost: CostModel | None = None,
-        compressed: Mapping[str, Compressed] = UNCHANGED,
+        compressed: Mapping[str, Compressed] = NOT_COMPRESSED,
         scan: WeightScan | None = None,
         deadline: Deadline | None = None,
     ) -> None:
@@ -113,7 +113,9 @@ class Planner:
         named = every
         if not request.prepack:  # does without some rules, which may be named all the same
             named = self._every(replace(request, prepack=True))
-        known = {p.name for phase in named if not phase.always for p in phase.passes} | {*JOINING}
+        known = {p.name for phase in named if not phase.always for p in phase.passes} | {
+            *CLUSTERING
+        }
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 every_name = f"; the rules are {', '.join(sorted(known))}"
@@ -213,7 +215,7 @@ class Planner:
         """Row tiling pays here and costs there: it is tried where somebody measures, or asks."""
         if phase.name in (tiling := self.backend.rules.row_tiling[:1]):
             return not self._legal or not {*tiling}.isdisjoint(self._options.only)
-        return not apart or phase.name != CONNECT
+        return not apart or phase.name != PARTITION
 
     @property
     def _legal(self) -> bool:

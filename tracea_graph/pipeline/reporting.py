@@ -18,7 +18,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED, aligned
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
+from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder

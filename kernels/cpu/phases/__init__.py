@@ -6,22 +6,22 @@ from tracea_graph.kernels.cpu.phases.block_sparse import BlockSparseGemm, PruneB
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
-from tracea_graph.kernels.cpu.phases.filters import PackFilters
-from tracea_graph.kernels.cpu.phases.gates import PackGates
-from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
-from tracea_graph.kernels.cpu.phases.masked import FEW_ROWS, UnstructuredSparseGemm
+from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
+from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
+from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.kernels.cpu.phases.precision import (
     AttentionBf16,
     GemmBf16,
     GemmBf16x2,
     GemmInt16,
 )
-from tracea_graph.kernels.cpu.phases.winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, UnstructuredSparseGemm
 from tracea_graph.ops.weights import BLOCKS
-from tracea_graph.passes import CONNECT, MOVEMENT, Request, partition
-from tracea_graph.passes.attention.window import WindowAttention
-from tracea_graph.passes.sparse.compressed import LowRankGemm
-from tracea_graph.passes.sparse.exact_rank import LowRankExact
+from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
+from tracea_graph.passes.attention.window_attention import WindowAttention
+from tracea_graph.passes.sparse.low_rank import LowRankGemm
+from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.rewrite import Phase
 
 __all__ = ["phases"]
@@ -51,13 +51,13 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         *_lower_convolutions(precision, tiles),
         Phase("transform", (ConvWinograd(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
-        Phase(CONNECT, (partition.ClusterConv(),)),
-        *MOVEMENT,
+        Phase(PARTITION, (partition.ClusterConv(),)),
+        *LAYOUT,
         *((Phase("compress", other),) if compressed else ()),
         Phase("sparsity", (*(skipping if request.prepack else ()), *near)),
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles),
-        Phase(CONNECT, (partition.Cluster(),)),
+        Phase(PARTITION, (partition.Cluster(),)),
     )
 
 

@@ -26,10 +26,10 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import BLOCKS, Floats
-from tracea_graph.passes.products.matrices import matrix_of, own_matrix
+from tracea_graph.passes.matmul.constant_matrices import matrix_of, own_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK, LOW_RANK_EXACT
+from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.zeros import Places, active_places, zero_map
 from tracea_graph.rewrite import Miss, Proposal

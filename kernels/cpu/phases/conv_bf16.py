@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.filters import (
     PAIRS,
     Depthwise,
 )
-from tracea_graph.kernels.cpu.phases.filters import image_of, repacked, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import image_of, repacked, ways
 from tracea_graph.kernels.cpu.phases.precision import (
     PRODUCT_ERROR,
     no_bf16,

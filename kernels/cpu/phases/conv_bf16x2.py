@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, SPLIT
-from tracea_graph.kernels.cpu.phases.filters import repacked
+from tracea_graph.kernels.cpu.phases.pack_filters import repacked
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, stored_as
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.rewrite import Miss, Proposal

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import Weight
 from tracea_graph.kernels.cpu.filters import BLOCKED, INT16, transformable
-from tracea_graph.kernels.cpu.phases.filters import image_of, repacked, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import image_of, repacked, ways
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, stored_as
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.rewrite import Miss, Proposal

@@ -1,0 +1,49 @@
+"""3x3 convolutions computed by Winograd's transform, their filters stored as it makes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tracea_graph.kernels.cpu.filters import BLOCKED, Either, Winograd
+from tracea_graph.kernels.cpu.phases.pack_filters import image_of, transformed, ways
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.passes.regions import fused
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["ConvWinograd"]
+
+_FEW = 4
+"""Filters up to which summing over input channels takes less than the transform of the input."""
+
+
+class ConvWinograd:
+    """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
+
+    The error of the first is below, of the second about ten times that of direct summation.  Where
+    images may have any size the filters stay there as they are, too: on maps of a few pixels
+    reading the transformed ones, several times as many, takes longer than summing directly.
+    Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
+    """
+
+    name = "conv-winograd"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
+            return
+        weight = graph.weight(region.operands[1])
+        if params.filters <= _FEW or weight is None:
+            return
+        for layout in ways(BLOCKED, params, image_of(graph, region)):
+            whole = layout.transformed if isinstance(layout, Either) else layout
+            if not isinstance(whole, Winograd):
+                continue
+            filters = transformed(weight, params, whole, graph.opset)
+            kept = region.operands[1:2] if layout.spare else ()
+            operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
+            other = dataclasses.replace(params, layout=layout)
+            new = fused(self.name, other, operands, region.results, [region])
+            weights = {filters.name: filters}
+            yield Proposal(self.name, (region,), (new,), weights=weights)

@@ -1,0 +1,110 @@
+"""How the constant matrices of products are stored: in the panels that the kernels like best.
+
+FusedGemm(x, [K, N])    ->    FusedGemm(x, panels)        alone, or a step of a program
+
+A matrix that somebody else needs as it is (an embedding table that is the output head too) stays,
+and the product reads it in place: no byte of it is written twice, unless the product's own is to
+be in bf16, of half the size and twice as fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.kernels.cpu.panels import PANELS, pack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.weights import Plain
+from tracea_graph.passes.matmul.constant_matrices import needed_as_it_is
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["PACK_MATRICES", "PackMatrices"]
+
+PACK_MATRICES = "pack-matrices"
+"""The rule's name."""
+
+
+@dataclass(frozen=True)
+class PackMatrices:
+    """A product's matrix in panels; ``twice`` packs those, too, that others need as they are."""
+
+    twice: bool = False
+    name: str = PACK_MATRICES
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if isinstance(params, GemmParams):
+            made = self._panels(graph, params, region.operands[1])
+            if isinstance(made, str):
+                yield Miss(self.name, region.id, made)
+            elif made is not None:
+                operands = (region.operands[0], made.name, *region.operands[2:])
+                packed = dataclasses.replace(params, layout=PANELS)
+                new = dataclasses.replace(region, params=packed, operands=operands)
+                yield Proposal(self.name, (region,), (new,), weights={made.name: made})
+        elif isinstance(params, RegionParams):
+            yield from self._inside(graph, region, params)
+
+    def _inside(
+        self, graph: TileGraph, region: Region, params: RegionParams
+    ) -> Iterator[Proposal | Miss]:
+        """The matrices of all products of one program, at once."""
+        operands, weights, packed = list(region.operands), dict[str, Weight](), set[int]()
+        for at, product in _matrices(params).items():
+            made = self._panels(graph, product, region.operands[at])
+            if isinstance(made, str):
+                yield Miss(self.name, region.id, made)
+            elif made is not None:
+                operands[at], weights[made.name] = made.name, made
+                packed.add(at)
+        if packed:
+            steps = tuple(_packed(s) if {*s.operands[1:2]} & packed else s for s in params.steps)
+            whole = dataclasses.replace(params, steps=steps)
+            new = dataclasses.replace(region, params=whole, operands=tuple(operands))
+            yield Proposal(self.name, (region,), (new,), weights=weights)
+
+    def _panels(self, graph: TileGraph, params: GemmParams, value: str) -> Weight | str | None:
+        """The panels of a plain matrix; None for another layout, or why it stays as it is."""
+        weight = graph.weight(value)
+        if not isinstance(params.layout, Plain):
+            return None
+        if weight is None:
+            return f"{value!r} is not constant"
+        if not self.twice and needed_as_it_is(graph, value):
+            return f"others need {value!r} as it is"
+        layout, k, n = params.layout, params.k, params.n
+
+        def load() -> Array:
+            return pack_panels(layout.matrix([np.asarray(weight.load(), np.float32)], k, n))
+
+        name = f"{value}{'_t' if layout.transposed else ''}_panels"
+        return Weight(name, DType.F32, PANELS.shape(k, n), load)
+
+
+def _matrices(params: RegionParams) -> dict[int, GemmParams]:
+    """Inputs of a program that are the matrix of its products and nothing else, in one layout;
+    with the first of these products."""
+    found, other = dict[int, GemmParams](), set[int]()
+    for step in params.steps:
+        product = step.params if isinstance(step.params, GemmParams) else None
+        for at, value in enumerate(step.operands):
+            if (
+                product is None
+                or at != 1
+                or found.setdefault(value, product).layout != product.layout
+            ):
+                other.add(value)
+    return {v: p for v, p in found.items() if v < params.inputs and v not in other}
+
+
+def _packed(step: RegionStep) -> RegionStep:
+    """A product's step over panels; what else reads an input of that place is left alone."""
+    if not isinstance(step.params, GemmParams):
+        return step
+    return dataclasses.replace(step, params=dataclasses.replace(step.params, layout=PANELS))

@@ -1,0 +1,87 @@
+"""Products of few rows that read only the numbers of their constant matrix that are not zero.
+
+FusedGemm(x, [K, N])    ->    FusedGemm(x, stored numbers, map)        x has at most 4 rows
+
+Such a product takes as long as its matrix takes to come from memory, so bytes are what counts: a
+bit for each place, and the numbers.  Exact: the kernel multiplies by the zeros too.  The cost
+model chooses between this, blocks and the dense form; timing decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from tracea_graph.ir import Array, DType, Weight, product
+from tracea_graph.kernels.cpu.masked import map_words, pack_masked
+from tracea_graph.kernels.cpu.panels import MASKED, PANEL, pack_panels
+from tracea_graph.kernels.cpu.phases.block_sparse import (
+    dense_matrix,
+    sources_of,
+    without_scatter,
+)
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import Floats
+from tracea_graph.passes.matmul.constant_matrices import matrix_of
+from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["FEW_ROWS", "UnstructuredSparseGemm"]
+
+FEW_ROWS = 4
+"""Rows up to which the matrix's way from memory is what takes time; one where it is in bf16."""
+_MOST_STORED = 0.8
+"""Share of numbers above which nothing is gained: a bit for each place costs 3 % of a number."""
+
+
+@dataclass(frozen=True)
+class UnstructuredSparseGemm:
+    """A product of at most four rows reads what is not zero in its matrix; if ``twice`` also of
+    one that others need as it is."""
+
+    scan: WeightScan = field(default_factory=WeightScan)
+    most_rows: int = FEW_ROWS
+    twice: bool = False
+    name: str = "unstructured-sparse-gemm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        weight = dense_matrix(graph, region, self.twice)
+        if weight is None:
+            return
+        matrix = partial(matrix_of, region.params, weight)
+        count = self.scan.zeros.stored(sources_of(graph, region), matrix)
+        if not 0 < count <= _MOST_STORED * region.params.k * region.params.n:
+            return
+        if reason := without_scatter(graph):
+            yield Miss(self.name, region.id, reason)
+            return
+        shape = graph.spec(region.operands[0]).shape
+        rows = product(shape[:-1]) if shape else None
+        if not isinstance(rows, int) or rows > self.most_rows:
+            said = f"{rows} rows" if isinstance(rows, int) else "any number of rows"
+            reason = (
+                f"{region.operands[0]!r} has {said}: scattered zeros gain up to {self.most_rows}"
+            )
+            yield Miss(self.name, region.id, reason)
+            return
+        yield _reading(self.name, region, weight.name, matrix, count)
+
+
+def _reading(
+    rule: str, region: Region, name: str, matrix: Callable[[], Floats], count: int
+) -> Proposal:
+    params: GemmParams = dataclasses.replace(region.params, layout=MASKED)
+
+    def packed() -> tuple[Array, Array]:
+        return pack_masked(pack_panels(matrix()))
+
+    words = (-(-params.n // PANEL), map_words(params.k))
+    stored = Weight(f"{name}_numbers", DType.F32, (count,), lambda: packed()[0])
+    at = Weight(f"{name}_bits", DType.I32, words, lambda: packed()[1])
+    operands = (region.operands[0], stored.name, *region.operands[2:], at.name)
+    new = fused(rule, params, operands, region.results, [region])
+    return Proposal(rule, (region,), (new,), weights={w.name: w for w in (stored, at)})

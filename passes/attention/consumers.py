@@ -1,0 +1,101 @@
+"""From a Softmax forward: a guard, the product with v, and how far the heads are merged again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.ir import product
+from tracea_graph.passes.attention.matcher import Unfit, Walk, reader, readers
+from tracea_graph.passes.attention.operands import Operand, heads_behind, matrices_behind
+from tracea_graph.passes.extents import tail_agrees, where_equal
+from tracea_graph.passes.regions import attribute
+from tracea_graph.rewrite import constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Tail", "behind_guard", "product_with_values", "tails"]
+
+_SPLIT = (0, 2, 1, 3)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """One end the attention may have: its layout, its result, and what it covers beyond."""
+
+    layout: str
+    result: str
+    covered: tuple[Region, ...]
+
+
+def behind_guard(walk: Walk, weights: str) -> tuple[str, bool]:
+    """Pass ``Where(IsNaN(p), 0, p)``; True if there is one."""
+    graph = walk.graph
+    test = next((r for r in readers(graph, weights) if r.op == "IsNaN"), None)
+    if test is None:
+        return weights, False
+    guard = reader(graph, test.results[0], "Where")
+    if guard is None or constant_number(graph, guard.operands[1]) != 0.0:
+        raise Unfit("a NaN test on the Softmax feeds something else than a zero")
+    if guard.operands[2] != weights or len(readers(graph, weights)) != 2:
+        raise Unfit("a NaN test on the Softmax feeds something else than a zero")
+    walk.covered += [test, guard]
+    return guard.results[0], True
+
+
+def product_with_values(walk: Walk, weights: str, apart: bool = True) -> tuple[Operand, str]:
+    """The operand v and the result ``[…,S,D]`` of the only product that reads the weights.
+
+    Unless heads are told ``apart``, both are matrices.
+    """
+    graph = walk.graph
+    if not apart:
+        product = reader(graph, weights, "MatMul")
+        if product is None or product.operands[0] != weights:
+            raise Unfit("the Softmax does not feed one product with v")
+        walk.covered.append(product)
+        return matrices_behind(graph, product.operands[1], keys=False), product.results[0]
+    again = reader(graph, weights, "Reshape")
+    if again is not None and _keeps_matrices(walk, again):
+        walk.covered.append(again)
+        weights = again.results[0]
+    product = reader(graph, weights, "MatMul")
+    if product is None or product.operands[0] != weights:
+        raise Unfit("the Softmax does not feed one product with v")
+    walk.covered.append(product)
+    v = heads_behind(graph, product.operands[1], keys=False)
+    if v.scale != 1.0:
+        raise Unfit("v is scaled")
+    result = product.results[0]
+    last = reader(graph, result, "Reshape")
+    if len(walk.shape(result)) == 3:
+        if last is None or not _keeps_matrices(walk, last):
+            raise Unfit("the heads are not told apart behind the product with v")
+        walk.covered.append(last)
+        result = last.results[0]
+    return v, result
+
+
+def _keeps_matrices(walk: Walk, region: Region) -> bool:
+    before, after = (walk.shape(v) for v in (region.operands[0], region.results[0]))
+    return {len(before), len(after)} == {3, 4} and tail_agrees(before, after, 2)
+
+
+def tails(graph: TileGraph, result: str) -> list[Tail]:
+    """Possible ends from the head-major ``result`` on, the farthest first."""
+    ends = [Tail("heads", result, ())]
+    turn = reader(graph, result, "Transpose")
+    if turn is None or attribute(turn, "perm", ()) != _SPLIT:
+        return ends
+    ends.insert(0, Tail("split", turn.results[0], (turn,)))
+    last = reader(graph, turn.results[0], "Reshape")
+    before = graph.spec(turn.results[0]).shape
+    after = graph.spec(last.results[0]).shape if last else None
+    if last is None or before is None or after is None or len(after) != 3:
+        return ends
+    merged = product(before[2:])
+    if (
+        merged == after[2]
+        and isinstance(merged, int)
+        and all(map(where_equal, before[:2], after[:2]))
+    ):
+        ends.insert(0, Tail("rows", last.results[0], (turn, last)))
+    return ends

@@ -1,0 +1,197 @@
+"""com.microsoft GroupQueryAttention: rotary embedding, a cache, and attention in one operator.
+
+    q, k, v ─rotate→ append k and v to the cache ─→ FusedAttention from places
+
+Item b of a batch holds ``seqlens_k[b] + 1`` rows once its S new ones are there, which are data:
+
+    place[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
+    query i sees keys up to place[b] + i, the last ``local_window_size`` of them
+    cos and sin are read at position place[b] + i; of a first prompt at ids[0, 0] + i if it has ids
+    with a bias of scores, what it does not see is −inf in the mask that the bias becomes
+    without a cap, queries of several keys none of which scores above float32's lowest give zeros
+
+The cache is as long as the past one, or ``total_sequence_length`` if that is more.  What it holds
+behind an item's last row nobody reads (ONNX Runtime writes zeros there, and so do we); outputs of
+a first prompt beyond an item's own length are anybody's numbers there, and plain causal attention
+here.  Places, positions and the rows of the tables are the same for all layers and computed once.
+Source: ONNX Runtime's documentation of its contributed operators, and its CPU kernel's answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from tracea_graph.ir import Extent, TensorSpec
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.passes.attention.matcher import Unfit, number
+from tracea_graph.passes.attention.operands import columns_behind
+from tracea_graph.passes.attention.positions import Places
+from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
+from tracea_graph.passes.extents import where_equal
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["GROUP_QUERY", "group_query"]
+
+GROUP_QUERY = "com.microsoft::GroupQueryAttention"
+_INPUTS = (
+    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
+    "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
+    "q_norm_weight", "k_norm_weight",
+)  # fmt: skip
+_UNMODELLED = _INPUTS[11:]
+_OFF = ("smooth_softmax", "sliding_window_cache", "qk_output", "kv_cache_bit_width")
+_MAX_HEAD = 256
+"""The widest head kernels take."""
+_RANGE = 11
+"""The opset from which a body can count positions."""
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Heads of one operand: ``count`` of them from column ``offset`` of a value of ``width``."""
+
+    value: str
+    count: int
+    offset: int
+    width: int
+
+
+def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
+    """Raises Unfit for what is not modelled, or not known."""
+    operands = (*node.operands, *[""] * (len(_INPUTS) - len(node.operands)))
+    _check(graph, node, operands)
+    batch, rows, size, qkv = _heads(graph, node, operands)
+    places = Places(graph, operands, batch, rows)
+    regions: list[Region] = []
+    specs: dict[str, TensorSpec] = {}
+
+    def write(params: OpParams, reads: tuple[str, ...], result: str) -> str:
+        known = [specs.get(v) or places.spec(v) for v in reads]
+        specs[result] = params.infer(known)[0]
+        regions.append(fused(rule, params, reads, (result,), [node]))
+        return result
+
+    if attribute(node, "do_rotary", 0):
+        tables = places.tables()
+        interleaved = attribute(node, "rotary_interleaved", 0) == 1
+        rotated = 2 * _columns_of(graph, operands[7])
+        for which in (0, 1):
+            part, name = qkv[which], f"{node.results[0]}_rotated_{'qk'[which]}"
+            params = _rotated(part, size, rotated, interleaved, tables)
+            value = write(params, (part.value, *tables), name)
+            qkv[which] = _Columns(value, part.count, 0, part.count * size)
+    cache = []
+    results = (*node.results, "", "")
+    for part, past, present, name in zip(qkv[1:], operands[3:5], results[1:], "kv", strict=False):
+        append = AppendParams(part.count, size, part.offset, part.width, past=bool(past))
+        reads = (part.value, *([past] if past else []), places.first(), places.slots())
+        cache.append(write(append, reads, present or f"{node.results[0]}_present_{name}"))
+    q = qkv[0]
+    window = int(number(node, "local_window_size", -1))
+    bias = operands[10]
+    softcap = number(node, "softcap")
+    attend = AttentionParams(
+        q.count, size, size, number(node, "scale") or 1 / sqrt(size),
+        "add" if bias else "none",
+        offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
+        kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
+        layouts=("rows", "heads", "heads", "rows"), causal="none" if bias else "placed",
+        softcap=softcap, window=max(window, 0), zero_rows="none" if softcap else "lowest",
+    )  # fmt: skip
+    last = places.bias(bias, q.count) if bias else places.first()
+    write(attend, (q.value, *cache, last), node.results[0])
+    return Proposal(
+        rule, (node,), tuple(regions[::-1]), {**places.specs, **specs}, places.weights,
+        shared=tuple(places.regions),
+    )  # fmt: skip
+
+
+def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
+    """Raises Unfit for operands and attributes that are not modelled."""
+    for name, value in zip(_INPUTS, operands, strict=True):
+        if value and name in _UNMODELLED:
+            raise Unfit(f"it has a {name}")
+    if len(node.results) > 3 and node.results[3]:
+        raise Unfit("the scores themselves are read too")
+    for name in _OFF:
+        if attribute(node, name, 0) not in (0, -1):
+            raise Unfit(f"its {name} is {attribute(node, name, 0)}")
+    for name in ("k_quant_type", "v_quant_type"):
+        if attribute(node, name, b"NONE") not in (b"NONE", "NONE", b"", ""):
+            raise Unfit("its cache is quantised")
+    if not attribute(node, "causal", 1):
+        raise Unfit("its queries see later keys up to their item's length, which is data")
+    if bool(operands[1]) != bool(operands[2]) or bool(operands[3]) != bool(operands[4]):
+        raise Unfit("of keys and values only one is given")
+    if not all(operands[5:7]):
+        raise Unfit("the lengths of its items are not given")
+    window = attribute(node, "local_window_size", -1)
+    if not isinstance(window, int) or window == 0 or window < -1:
+        raise Unfit(f"its window of {window} keys is none")
+    if window > 0 and operands[10]:
+        raise Unfit("it has a window beside a bias of scores")
+    if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
+        raise Unfit("it rotates without tables")
+    if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
+        raise Unfit("its operands are not float32")
+    if graph.opset < _RANGE:
+        raise Unfit(f"its body compares positions with Range, which came with opset {_RANGE}")
+
+
+def _heads(
+    graph: TileGraph, node: Region, operands: tuple[str, ...]
+) -> tuple[Extent, Extent, int, list[_Columns]]:
+    """Batch, sequence, the size of a head, and where the heads of q, k and v are."""
+    heads, shared = (int(number(node, name)) for name in ("num_heads", "kv_num_heads"))
+    shape = graph.spec(operands[0]).shape
+    if heads < 1 or shared < 1 or heads % shared:
+        raise Unfit("its heads of keys do not serve its heads of queries")
+    if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+        raise Unfit("the number or size of heads is not known")
+    packed = not operands[1]
+    size, rest = divmod(shape[2], heads + 2 * shared if packed else heads)
+    if rest or not 0 < size <= _MAX_HEAD:
+        raise Unfit(f"heads of {size} columns are wider than {_MAX_HEAD}, or not whole")
+    counts, starts = (heads, shared, shared), (0, heads, heads + shared)
+    found = []
+    for value, count, start in zip(operands[:3], counts, starts, strict=True):
+        own = graph.spec(value).shape if value else shape
+        if own is None or len(own) != 3 or not all(map(where_equal, own[:2], shape[:2])):
+            raise Unfit("q, k and v do not provably agree in batch and sequence")
+        if not packed and own[2] != count * size:
+            raise Unfit("q, k and v have different heads")
+        source, offset, width = columns_behind(graph, value or operands[0])
+        found.append(_Columns(source, count, offset + (start * size if packed else 0), width))
+    for past in filter(None, operands[3:5]):
+        held = graph.spec(past).shape
+        if held is None or len(held) != 4 or held[1] != shared or held[3] != size:
+            raise Unfit("its cache is not one of its heads")
+    return shape[0], shape[1], size, found
+
+
+def _columns_of(graph: TileGraph, table: str) -> int:
+    shape = graph.spec(table).shape
+    if shape is None or len(shape) != 2 or not isinstance(shape[1], int):
+        raise Unfit("the size of its tables is not known")
+    return shape[1]
+
+
+def _rotated(
+    part: _Columns, size: int, rotated: int, interleaved: bool, tables: tuple[str, str]
+) -> ConcatParams:
+    if rotated > size or (interleaved and rotated != size):
+        raise Unfit("it rotates only a part of interleaved columns")
+    width = part.count * size
+    cut = (Move("slice", (2, part.offset, part.offset + width, 1)),) if width != part.width else ()
+    split = IndexMap((*cut, Move("reshape", (0, 0, part.count, size))))
+    table = IndexMap((Move("unsqueeze", (2,)),))
+    return RotaryOperands(
+        part.value, *tables, "", size, rotated, interleaved, split, table, width
+    ).params()  # fmt: skip

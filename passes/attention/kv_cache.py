@@ -1,0 +1,164 @@
+"""Keys and values of an attention operator that takes past ones, or gives what it used.
+
+    k [B,S,H·D] -> Reshape -> Transpose -> Concat(past, ·) = present
+    k [B,H,S,D] -> Concat(past, ·) = present, or Identity = present
+
+What is joined is read as heads; what is only given away is read where it comes from.
+"""
+
+from __future__ import annotations
+
+from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
+from tracea_graph.passes.attention.masks import Masks
+from tracea_graph.passes.attention.matcher import Unfit
+from tracea_graph.passes.attention.operands import Operand, heads_behind, rows_of
+from tracea_graph.passes.regions import is_f32
+from tracea_graph.ttg import Region
+
+__all__ = ["cached", "padded_keys", "valid_keys"]
+
+
+def cached(new: Masks, value: str, heads: int, past: str, present: str) -> Operand:
+    """k or v as the operator reads it; ``new`` takes what is written for that.
+
+    ``heads`` of a rank-3 value; ``past`` and ``present`` may be absent.  Raises Unfit.
+    """
+    shape = new.graph.spec(value).shape
+    if shape is None or len(shape) not in (3, 4):
+        raise Unfit("an operand is not split into heads")
+    flat = len(shape) == 3
+    if not past and not present:
+        return rows_of(new.graph, value, heads) if flat else heads_behind(new.graph, value, False)
+    if not is_f32(new.graph, value, *([past] if past else [])):
+        raise Unfit("q, k and v are not float32")
+    if not past:
+        if flat:
+            _heads_of(new, value, heads, present)
+            return rows_of(new.graph, value, heads)
+        _write(new, "Identity", (value,), present, shape)
+        return heads_behind(new.graph, value, False)
+    apart = _heads_of(new, value, heads, f"{value}_heads") if flat else value
+    return _joined(new, apart, past, present or f"{value}_joined")
+
+
+def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
+    """``[B,S,H·D]`` as ``[B,H,S,D]``."""
+    batch, rows, width = new.graph.spec(value).shape or ()
+    if not isinstance(width, int) or width % heads:
+        raise Unfit("heads are not split from a rank-3 tensor")
+    size = width // heads
+    split = f"{result}_split"
+    target = new.numbers(0, 0, heads, size)
+    _write(new, "Reshape", (value, target), split, (batch, rows, heads, size))
+    return _write(
+        new, "Transpose", (split,), result, (batch, heads, rows, size), perm=(0, 2, 1, 3)
+    )
+
+
+def _joined(new: Masks, value: str, past: str, result: str) -> Operand:
+    before, after = new.graph.spec(past).shape, new.spec(value).shape
+    if before is None or after is None or len(before) != 4 or len(after) != 4:
+        raise Unfit("past keys and values are joined only to heads of rank 4")
+    heads, size = after[1], after[3]
+    if not isinstance(heads, int) or not isinstance(size, int):
+        raise Unfit("the number or size of heads is not known")
+    length = combine("add", before[2], after[2])
+    _write(new, "Concat", (past, value), result, (after[0], heads, length, size), axis=2)
+    return Operand(result, "heads", after[0], length, heads, size)
+
+
+def _write(
+    new: Masks, op: str, operands: tuple[str, ...], result: str, shape: tuple[Extent, ...],
+    **attrs: Attr,
+) -> str:  # fmt: skip
+    if result not in new.specs:
+        node = Node(op, operands, (result,), attrs)
+        new.regions.append(Region(f"join:{result}", op, operands, (result,), (node,)))
+        new.specs[result] = TensorSpec(DType.F32, shape)
+    return result
+
+
+# ---- how many keys each item has ---------------------------------------------------------
+
+
+def valid_keys(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
+    """A boolean mask of the first ``counts`` (int64 ``[B]``) keys of each item.
+
+    ``causal``: query i of item b sees keys up to i + counts[b] − S.  Layers share it.  Raises
+    Unfit for counts that are not one for each item.
+    """
+    spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full
+    if spec.dtype is not DType.I64 or spec.shape != (batch,):
+        raise Unfit("the numbers of keys are not one for each item")
+    stem = f"{counts}.{rows}.{keys}"
+
+    def write(
+        role: str, op: str, *operands: str, shape: tuple[Extent, ...], dtype: DType = DType.I64,
+        **attrs: Attr,
+    ) -> str:  # fmt: skip
+        name = f"{stem}.{role}"
+        node = Node(op, operands, (name,), attrs)
+        new.shared.append(Region(f"keys:{name}", op, operands, (name,), (node,)))
+        new.specs[name] = TensorSpec(dtype, shape)
+        return name
+
+    def size(role: str, value: str) -> str:
+        rank = new.graph.spec(value).rank or 0
+        sizes = write(f"{role}_sizes", "Shape", value, shape=(rank,))
+        return write(role, "Gather", sizes, new.number(rank - 2), shape=(), axis=0)
+
+    zero, one = new.number(0), new.number(1)
+    key = write("key", "Range", zero, size("keys", k), one, shape=(keys,))
+    column = new.numbers(-1, 1, 1, 1)
+    end = write("end", "Reshape", counts, column, shape=(batch, 1, 1, 1))
+    if not causal:
+        return write("valid", "Less", key, end, shape=(batch, 1, 1, keys), dtype=DType.BOOL)
+    count = size("rows", q)
+    query = write("query", "Range", zero, count, one, shape=(rows,))
+    down = write("down", "Reshape", query, new.numbers(-1, 1), shape=(rows, 1))
+    first = write("first", "Sub", end, count, shape=(batch, 1, 1, 1))
+    place = write("place", "Add", first, down, shape=(batch, 1, rows, 1))
+    full = (batch, 1, rows, keys)
+    return write("seen", "LessOrEqual", key, place, shape=full, dtype=DType.BOOL)
+
+
+# ---- which keys are padding --------------------------------------------------------------
+
+
+def padded_keys(new: Masks, mask: str, number: float | None) -> str:
+    """What a mask of keys, ``[B,T]`` or ``[B,S,T]``, adds to the scores.
+
+    That is ``number`` where it is not above 0; without a number a boolean mask, true where it is
+    above 0.  Layers share it.  Its sizes are those the operator takes, whatever their names.
+    Raises Unfit for another rank.
+    """
+    spec, (batch, _, rows, keys) = new.graph.spec(mask), new.full
+    if spec.rank not in (2, 3) or spec.dtype is None:
+        raise Unfit("its mask is not one number for each key")
+    between = (rows,) if spec.rank == 3 else ()
+    shape: tuple[Extent, ...] = (batch, *between, keys)
+    for have, need in zip(spec.shape or (), shape, strict=True):
+        if have != need and (have == 1 or (isinstance(have, int) and isinstance(need, int))):
+            raise Unfit("its mask is not one number for each key")
+    stem = f"{mask}.{'kept' if number is None else format(number, 'g')}.{keys}"
+
+    def write(role: str, op: str, *operands: str, dtype: DType = DType.F32, **attrs: Attr) -> str:
+        name = f"{stem}.{role}"
+        node = Node(op, operands, (name,), attrs)
+        new.shared.append(Region(f"padding:{name}", op, operands, (name,), (node,)))
+        new.specs[name] = TensorSpec(dtype, shape)
+        return name
+
+    known = write("known", "Cast", mask, to=DType.F32.onnx)
+    value, dtype = (
+        write("above", "Greater", known, new.constant(0.0), dtype=DType.BOOL),
+        DType.BOOL,
+    )
+    if number is not None:
+        value = write("added", "Where", value, new.constant(0.0), new.constant(number))
+        dtype = DType.F32
+    axes = (1,) if between else (1, 2)
+    shape = (batch, *(1 for _ in axes), *between, keys)
+    if new.graph.opset < 13:
+        return write("padding", "Unsqueeze", value, dtype=dtype, axes=axes)
+    return write("padding", "Unsqueeze", value, new.numbers(*axes), dtype=dtype)

@@ -1,0 +1,81 @@
+"""Nets over volumes (videos, scans) as nets over images: depth becomes the first axis.
+
+Conv(x [1,C,D,H,W], W [O,C,kd,kh,kw])  ->  FusedMove(frames, x' [D,C,H,W]); Conv(W' [O,kd·C,kh,kw])
+MaxPool, ConvTranspose, Concat, GlobalAveragePool, elementwise  ->  the same over images
+
+A whole group of such operators is turned at once: transposes stand where it begins and ends only.
+Everything written for images then holds: blocks, Winograd's transform, epilogues, bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracea_graph.ir import DType
+from tracea_graph.passes.convolution.unfold_depth import Turned, turned_region
+from tracea_graph.passes.regions import read_outside
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Conv3dToConv2d"]
+
+_OPSET = 13
+"""Where all operators have the operands that are written here."""
+
+
+class Conv3dToConv2d:
+    """One item of any size that is known."""
+
+    name = "conv3d-to-conv2d"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        if region.op != "Conv" or graph.opset < _OPSET:
+            return
+        members = _group(graph, region)
+        convolutions = [r for r in members if r.op == "Conv"]
+        if not convolutions or convolutions[-1].id != region.id:
+            return
+        turned = Turned(graph)
+        inside = {v for r in members for v in r.writes}
+        for value in dict.fromkeys(v for r in members for v in r.operands):
+            if _is_volume(graph, value) and value not in inside:
+                turned.enter(value)
+        for member in members:
+            new = turned_region(graph, member)
+            assert new is not None
+            turned.take(new)
+        for value in (v for r in members for v in r.writes):
+            if read_outside(graph, (value,), members):
+                turned.leave(value)
+        yield Proposal(
+            self.name, tuple(members), tuple(turned.regions), turned.specs, turned.weights,
+            step=True,
+        )  # fmt: skip
+
+
+def _is_volume(graph: TileGraph, value: str) -> bool:
+    """True for one item [1, C, D, H, W] of float32, all sizes known."""
+    if not value or graph.weight(value) is not None:
+        return False
+    spec = graph.spec(value)
+    shape = spec.shape or ()
+    known = all(isinstance(d, int) and d > 0 for d in shape)
+    return spec.dtype is DType.F32 and len(shape) == 5 and known and shape[0] == 1
+
+
+def _group(graph: TileGraph, first: Region) -> Sequence[Region]:
+    """Operators around one that volumes connect, and that can be turned; in order."""
+    found: dict[str, Region] = {}
+    waiting = [first]
+    while waiting:
+        region = waiting.pop()
+        if region.id in found or region.fused or turned_region(graph, region) is None:
+            continue
+        found[region.id] = region
+        for value in filter(lambda v: _is_volume(graph, v), region.reads):
+            source = graph.producer(value)
+            if source is not None:
+                waiting.append(source)
+        for value in filter(lambda v: _is_volume(graph, v), region.writes):
+            waiting += [use.region for use in graph.uses(value)]
+    return graph.in_order(found.values())

@@ -1,0 +1,87 @@
+"""Padding by computed sizes, as nets write it whose branches meet at odd sizes, and with what is
+inside, as nets do that make images.
+
+Pad(x, arithmetic over Shape(x), Shape(y))    ->    a move inside a program
+Pad(x, numbers, reflect or edge)              ->    a move inside a program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import Extent
+from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.sizes import substitute
+from tracea_graph.passes.convolution.shape_values import Sizes
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["PAD"]
+
+_OPSET = 11
+"""Where Pad takes its sizes as an operand."""
+
+
+def _padded(op: Any, x: Any, pads: Any) -> Any:
+    return op.Pad(x, pads, ...)
+
+
+def _pad(m: Match) -> Rewrite | str:
+    """Zeros around rows and columns, as many as the sizes of known values tell; or what is
+    reflected there or repeated, as many as numbers tell."""
+    graph, region = m.graph, m.root
+    if graph.opset < _OPSET:
+        return ""
+    x, pads, *rest = region.operands
+    mode = attribute(region, "mode", "constant")
+    mode = mode.decode() if isinstance(mode, bytes) else str(mode)
+    if mode not in ("constant", *BORDERS):
+        return "the padding wraps around"
+    zero = not rest or not rest[0] or mode in BORDERS or constant_number(graph, rest[0]) == 0.0
+    if not zero or any(rest[1:]):
+        return "the padding is not zero, or names its axes"
+    if graph.spec(x).rank != 4 or not is_f32(graph, x):
+        return "it is not over float32 images"
+    sizes = Sizes(graph)
+    found = sizes.read(pads)
+    if found is None or found.shape != (8,):
+        return "how much is padded is not known"
+    amounts = [found[i] for i in range(8)]
+    if amounts[:2] + amounts[4:6] != [0, 0, 0, 0]:
+        return "batch or channels are padded"
+    if mode in BORDERS:
+        return _border(graph, region, mode, [amounts[i] for i in (2, 3, 6, 7)])
+    values = [x]
+
+    def number(symbol: str) -> str:
+        value, axis = sizes.dims[symbol]
+        if value not in values:
+            values.append(value)
+        return f"{values.index(value)}.{axis}"
+
+    named = tuple(substitute(amounts[i], number) for i in (2, 3, 6, 7))
+    return _step(graph, region, MoveParams("pad", (), len(values), named), values)
+
+
+def _border(
+    graph: TileGraph, region: Region, mode: str, amounts: Sequence[Extent]
+) -> Rewrite | str:
+    numbers = tuple(int(a) for a in amounts if isinstance(a, (int, np.integer)))
+    if len(numbers) < len(amounts) or min(numbers) < 0:
+        return "how much is padded is computed, or below zero"
+    return _step(graph, region, MoveParams(mode, numbers), region.operands[:1])
+
+
+def _step(graph: TileGraph, region: Region, params: MoveParams, values: Sequence[str]) -> Rewrite:
+    spec = params.infer([graph.spec(v) for v in values])[0]
+    known = graph.spec(region.results[0])
+    specs = {} if known.shape and isinstance(known.shape[1], int) else {region.results[0]: spec}
+    new = fused("pad", params, values, region.results, [region])
+    return Rewrite((new,), specs=specs, step=True)
+
+
+PAD = Rule("pad", (_padded,), _pad)

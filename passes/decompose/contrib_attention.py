@@ -1,0 +1,127 @@
+"""Attention as ONNX Runtime's contributed operators have it, without what lies before it.
+
+MultiHeadAttention with a bias               -> three Adds before it
+Attention with a projection of its own       -> three products before a MultiHeadAttention
+Attention whose cache is one tensor          -> its keys and values apart, and joined again
+
+Source: ONNX Runtime's documentation of its contributed operators, and its CPU kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
+from tracea_graph.passes.decompose.script import Script, Unfit
+
+__all__ = ["attention", "multi_head"]
+
+_MULTI_HEAD = "com.microsoft::MultiHeadAttention"
+_KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
+"""Attributes that both operators have."""
+
+
+def multi_head(s: Script) -> Script:
+    """The operator without its bias."""
+    *qkv, bias = s.operands[:4]
+    if not bias:
+        raise Unfit("")
+    if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
+        raise Unfit("q, k and v are packed in one tensor")
+    inputs = (*_biased(s, qkv, bias), "", *s.region.operands[4:])
+    return _multi_head(s, inputs, s.region.results, s.region.node.attrs)
+
+
+def attention(s: Script) -> Script:
+    """Its projections as products of their own."""
+    x, weight, bias, mask, past, added = s.operands[:6]
+    if any(s.operands[6:]):
+        raise Unfit("its cache is a buffer of its own length")
+    if s.attribute("do_rotary", 0):
+        raise Unfit("it turns queries and keys")
+    if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
+        raise Unfit("its mask is not one number for each key")  # MultiHeadAttention takes no other
+    shape, stored = s.image(x), s.graph.weight(weight)
+    if len(shape) != 3 or stored is None or stored.dtype is not DType.F32:
+        raise Unfit("its weights are not float32 constants")
+    depth, wide = stored.shape
+    sizes = s.attribute("qkv_hidden_sizes", None) or (wide // 3,) * 3
+    if sum(sizes) != wide or shape[-1] != depth:
+        raise Unfit("its weights are not as wide as q, k and v")
+    if past and sizes[1] != sizes[2]:
+        raise Unfit("its cache is not one tensor of keys and values")
+    moved, start = [], 0
+    for size in sizes:
+        part = s.columns(stored, start, start + size)
+        spec = TensorSpec(DType.F32, (*shape[:2], size))
+        moved.append(s("MatMul", x, part, spec=spec))
+        start += size
+    if bias:
+        moved = _biased(s, moved, bias)
+    pasts, results = _cache_apart(s, past, *shape[:2], sizes[1])
+    inputs = (*moved, "", mask, added, *pasts)
+    attrs = {k: v for k, v in s.region.node.attrs.items() if k in _KEPT}
+    return _multi_head(s, inputs, results, attrs)
+
+
+def _multi_head(
+    s: Script, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
+) -> Script:
+    """Ends with the operator."""
+    while not inputs[-1]:
+        inputs = inputs[:-1]
+    domain, op = _MULTI_HEAD.split("::")
+    name, result = s.region.node.name, s.region.results[0]
+    s.nodes.append(Node(op, tuple(inputs), tuple(results), attrs, domain, name))
+    s.specs[result] = s.spec(result)
+    return s
+
+
+def _cache_apart(
+    s: Script, past: str, batch: Extent, rows: Extent, width: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Past keys and values of ``[2,B,H,P,D]``, and the operator's results: new ones are joined."""
+    result, present = (*s.region.results, "")[:2]
+    heads = int(s.attribute("num_heads", 0))
+    if heads < 1 or width % heads:
+        raise Unfit("the number of heads does not divide q, k and v")
+    pasts: tuple[str, ...] = ()
+    length = rows
+    if past:
+        before = s.image(past)
+        if len(before) != 5:
+            raise Unfit("its cache is not one tensor of keys and values")
+        held = TensorSpec(DType.F32, before[1:])
+        pasts = tuple(
+            s("Gather", past, s.constant(i, np.int64), spec=held, axis=0) for i in (0, 1)
+        )
+        length = combine("add", before[3], rows)
+    if not present:
+        return pasts, (result,)
+    names, parts = tuple(f"{result}_present_{x}" for x in "kv"), []
+    shape = (batch, heads, length, width // heads)
+    for name in names:
+        s.specs[name] = TensorSpec(DType.F32, shape)
+        parts.append(s.unsqueezed(name, 0))
+    whole = TensorSpec(DType.F32, (2, *shape))
+    s("Concat", *parts, spec=whole, result=present, axis=0)
+    return pasts, (result, *names)
+
+
+def _biased(s: Script, qkv: Sequence[str], bias: str) -> list[str]:
+    """Queries, keys and values with their part of the bias added."""
+    weight = s.graph.weight(bias)
+    if weight is None or weight.dtype is not DType.F32:
+        raise Unfit("its bias is not a float32 constant")
+    sizes = [(s.spec(v).shape or ())[-1] for v in qkv]
+    if not all(isinstance(n, int) for n in sizes) or sum(sizes) != weight.count:  # type: ignore[arg-type]
+        raise Unfit("its bias is not as wide as q, k and v")
+    moved, start = [], 0
+    for value, size in zip(qkv, sizes, strict=True):
+        assert isinstance(size, int)
+        part = s.derived(weight, (size,), slice(start, start + size))
+        moved.append(s("Add", value, part))
+        start += size
+    return moved

@@ -1,0 +1,217 @@
+"""Operators that are several others, written out: the rules for those do the rest.
+
+MeanVarianceNormalization, LpNormalization              -> reductions and arithmetic
+LayerNormalization, RMSNormalization over several axes  -> the same over one, between Reshapes
+SkipLayerNormalization, SkipSimplifiedLayerNormalization -> Add, then the norm
+Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
+MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> see contributed
+DequantizeLinear with a scale per channel               -> Cast, Sub, Mul
+Einsum of one or two operands                           -> see einsum
+Pad of other axes than an image's                       -> see padded
+Conv that cuts volumes into blocks                      -> see stacked
+FusedConv, FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
+
+Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.passes.decompose.contrib_attention import attention, multi_head
+from tracea_graph.passes.decompose.einsum import einsum
+from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
+from tracea_graph.passes.decompose.pad import padded
+from tracea_graph.passes.decompose.patch_conv3d import stacked
+from tracea_graph.passes.decompose.script import Script, Unfit
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Decompose"]
+
+_TINY = 1e-9
+"""What MeanVarianceNormalization adds to the deviation."""
+
+
+class Decompose:
+    """One operator as the nodes it stands for."""
+
+    name = "decompose"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        spell = None if region.fused else _SPELLINGS.get(region.op)
+        if spell is None or not region.results:
+            return
+        try:
+            script = spell(Script(graph, region))
+        except Unfit as why:
+            if str(why):
+                yield Miss(self.name, region.id, str(why))
+            return
+        yield Proposal(
+            self.name, (region,), script.regions(), script.specs, script.weights, step=True
+        )
+
+
+# ---- normalisations --------------------------------------------------------------------
+
+
+def _mean_variance(s: Script) -> Script:
+    """(x − mean) / (deviation + 1e-9)"""
+    x = s.operands[0]
+    rank = len(s.image(x))
+    axes = tuple(int(a) for a in s.attribute("axes", (0, 2, 3)))
+    if not axes or any(not -rank <= a < rank for a in axes):
+        raise Unfit("its axes are not those of its input")
+    centred = s("Sub", x, s.reduce("ReduceMean", x, axes))
+    variance = s.reduce("ReduceMean", s("Mul", centred, centred), axes)
+    s("Div", centred, s("Add", s("Sqrt", variance), _TINY))
+    return s
+
+
+def _lp(s: Script) -> Script:
+    """x over its 1- or 2-norm; zeros stay zeros."""
+    x, p = s.operands[0], s.attribute("p", 2)
+    rank, axis = len(s.image(x)), int(s.attribute("axis", -1))
+    if p not in (1, 2) or not -rank <= axis < rank:
+        raise Unfit("it is neither the 1-norm nor the 2-norm of an axis")
+    norm = s.reduce("ReduceL1" if p == 1 else "ReduceL2", x, (axis,))
+    zero = s("Equal", norm, 0.0, spec=TensorSpec(DType.BOOL, s.spec(norm).shape))
+    s("Div", x, s("Where", zero, 1.0, norm))
+    return s
+
+
+def _layer(s: Script) -> Script:
+    """A norm over several axes is one over their product."""
+    x, gamma, beta = s.operands[:3]
+    shape = s.image(x)
+    axis = int(s.attribute("axis", -1)) % max(len(shape), 1)
+    if axis >= len(shape) - 1:
+        raise Unfit("")
+    s.unread(1, 2)
+    inner = shape[axis:]
+    if not all(isinstance(d, int) and d > 0 for d in inner):
+        raise Unfit("the normalised extent is not known")
+    affine = [v for v in (gamma, beta) if v]
+    s.image(*affine)
+    if any(s.spec(v).shape != inner for v in affine):
+        raise Unfit("gamma or beta does not have the normalised shape")
+    count = math.prod(inner)
+    lead = TensorSpec(DType.F32, (*(shape[:axis] or (1,)), count))
+    flat = s("Reshape", x, s.constant([*([0] * axis or [1]), count], np.int64), spec=lead)
+    affine = [s.vector(v, count) for v in affine]
+    y = s(s.region.op, flat, *affine, spec=lead, axis=-1,
+          epsilon=float(s.attribute("epsilon", 1e-5)))  # fmt: skip
+    back = s.constant([*[0] * axis, *inner] if axis else inner, np.int64)
+    s("Reshape", y, back, spec=TensorSpec(DType.F32, shape))
+    return s
+
+
+def _skip_norm(s: Script) -> Script:
+    """norm(x + skip + bias); the sum is the fourth result."""
+    simplified = "Simplified" in s.region.op
+    x, skip, gamma = s.operands[:3]
+    beta, bias = ("", s.operands[3]) if simplified else s.operands[3:5]
+    shape = s.image(x, skip, gamma, *filter(None, (beta, bias)))
+    s.unread(1, 2)
+    total = (*s.region.results, "", "", "")[3]
+    if broadcast([shape, s.spec(skip).shape or ()]) != shape:
+        raise Unfit("skip is not broadcast to x")
+    y = s("Add", x, skip, result="" if bias else total)
+    y = s("Add", y, bias, result=total) if bias else y
+    epsilon = float(s.attribute("epsilon", 1e-12))
+    if not simplified and s.graph.opset >= 17:
+        s("LayerNormalization", y, gamma, *filter(None, (beta,)), spec=s.spec(y), axis=-1,
+          epsilon=epsilon)  # fmt: skip
+        return s
+    d = y if simplified else s("Sub", y, s.reduce("ReduceMean", y, (-1,)))
+    variance = s.reduce("ReduceMean", s("Mul", d, d), (-1,))
+    y = s("Mul", s("Div", d, s("Sqrt", s("Add", variance, epsilon))), gamma)
+    if beta:
+        s("Add", y, beta)
+    return s
+
+
+# ---- activations -----------------------------------------------------------------------
+
+
+def _biased(s: Script) -> str:
+    x, bias = s.operands[:2]
+    s.image(x, *filter(None, (bias,)))
+    return s("Add", x, bias) if bias else x
+
+
+def _gelu(s: Script) -> Script:
+    x = _biased(s)
+    phi = s("Add", s("Erf", s("Div", x, math.sqrt(2.0))), 1.0)
+    s("Mul", s("Mul", x, phi), 0.5)
+    return s
+
+
+def _fast_gelu(s: Script) -> Script:
+    x = _biased(s)
+    cubic = s("Mul", s("Mul", s("Mul", x, x), x), 0.044715)
+    tanh = s("Tanh", s("Mul", s("Add", x, cubic), math.sqrt(2 / math.pi)))
+    s("Mul", s("Mul", x, 0.5), s("Add", tanh, 1.0))
+    return s
+
+
+def _quick_gelu(s: Script) -> Script:
+    x = s.operands[0]
+    s.image(x)
+    s("Mul", x, s("Sigmoid", s("Mul", x, float(s.attribute("alpha", 1.702)))))
+    return s
+
+
+# ---- others ----------------------------------------------------------------------------
+
+
+def _dequantise(s: Script) -> Script:
+    """(x − zero) · scale with a constant of each per place of one axis."""
+    x, scale, zero = s.operands[:3]
+    shape, weight = s.spec(x).shape, s.graph.weight(scale)
+    if weight is None or weight.count == 1 or s.graph.weight(x) is not None:
+        raise Unfit("")
+    if s.attribute("block_size", 0) or len(weight.shape) != 1 or weight.dtype is not DType.F32:
+        raise Unfit("its scale is not one float32 number per place of an axis")
+    offsets = s.graph.weight(zero) if zero else None
+    if shape is None or (zero and offsets is None):
+        raise Unfit("its rank or its zero point is not known")
+    axis = int(s.attribute("axis", 1)) % max(len(shape), 1)
+    column = (weight.count, *[1] * (len(shape) - 1 - axis))
+    y = s("Cast", x, spec=TensorSpec(DType.F32, shape), to=DType.F32.onnx)
+    if offsets is not None:
+        y = s("Sub", y, s.derived(offsets, column))
+    s("Mul", y, s.derived(weight, column))
+    return s
+
+
+_SPELLINGS: Mapping[str, Callable[[Script], Script]] = MappingProxyType(
+    {
+        "MeanVarianceNormalization": _mean_variance,
+        "LpNormalization": _lp,
+        "LayerNormalization": _layer,
+        "RMSNormalization": _layer,
+        "com.microsoft::SkipLayerNormalization": _skip_norm,
+        "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
+        "com.microsoft::FusedConv": fused_conv,
+        "com.microsoft::FusedGemm": fused_gemm,
+        "com.microsoft::FusedMatMul": fused_matmul,
+        "com.microsoft::Gelu": _gelu,
+        "com.microsoft::BiasGelu": _gelu,
+        "com.microsoft::FastGelu": _fast_gelu,
+        "com.microsoft::QuickGelu": _quick_gelu,
+        "com.microsoft::Attention": attention,
+        "com.microsoft::MultiHeadAttention": multi_head,
+        "Conv": stacked,
+        "DequantizeLinear": _dequantise,
+        "Einsum": einsum,
+        "Pad": padded,
+    }
+)

@@ -1,0 +1,153 @@
+"""Einsum as what it computes: a product of matrices, an outer product, or axes in another order.
+
+ibnd,jbnd->bnij      -> MatMul of [b,n,i,d] and [b,n,d,j]
+ibh,hnd->ibnd        -> MatMul of [i,b,h] and [h,n·d], then Reshape
+i,j->ij              -> Mul of [i,1] and [1,j]
+bhwc->bchw           -> Transpose
+
+Every axis is one of four kinds: of both operands and the result (a batch), of both operands only
+(summed), of one operand and the result (rows, columns).  Source: the ONNX specification.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.passes.decompose.script import Script, Unfit
+
+__all__ = ["einsum"]
+
+Groups = Sequence[str]
+"""Axes of a value, each a string of labels that are one axis together; "" has size 1."""
+
+
+@dataclass(frozen=True)
+class _Sum:
+    script: Script
+    sizes: Mapping[str, Extent]
+
+    def size(self, labels: str) -> Extent:
+        total: Extent = 1
+        for label in labels:
+            total = combine("mul", total, self.sizes[label])
+        return total
+
+    def spec(self, groups: Groups) -> TensorSpec:
+        return TensorSpec(DType.F32, tuple(self.size(g) for g in groups))
+
+    def turned(self, value: str, labels: str, order: str) -> str:
+        if labels == order:
+            return value
+        perm = tuple(labels.index(i) for i in order)
+        return self.script("Transpose", value, spec=self.spec(order), perm=perm)
+
+    def grouped(self, value: str, before: Groups, after: Groups) -> str:
+        """The same elements along other axes; a size that is no number is copied or follows."""
+        if list(before) == list(after):
+            return value
+        target = self.target(before, after)
+        if target is None:
+            raise Unfit("the sizes of its axes are not known")
+        return self.script("Reshape", value, self.script.indices(*target), spec=self.spec(after))
+
+    def target(self, before: Groups, after: Groups) -> list[int] | None:
+        """Of the Reshape between them; None if more than one size would have to follow."""
+        target = []
+        for i, labels in enumerate(after):
+            size = self.size(labels)
+            copied = labels and list(before[i : i + 1]) == [labels]
+            target.append(0 if copied else size if isinstance(size, int) else -1)
+        return target if target.count(-1) <= 1 else None
+
+    def laid(self, value: str, labels: str, groups: Groups) -> str:
+        """An operand along these axes; a constant is stored like that."""
+        order, weight = "".join(groups), self.script.graph.weight(value)
+        if weight is not None:
+            perm = tuple(labels.index(i) for i in order)
+            shape = [math.prod(weight.shape[labels.index(i)] for i in g) for g in groups]
+            return self.script.turned(weight, perm, shape)
+        return self.grouped(self.turned(value, labels, order), order, groups)
+
+
+def einsum(s: Script) -> Script:
+    """Raises Unfit where an axis is repeated, broadcast, or summed over in one operand."""
+    terms, result = _read(s)
+    names = s.region.operands
+    s.image(*names)
+    both = _Sum(s, _sizes(s, names, terms))
+    if len(terms) == 1:
+        if sorted(terms[0]) != sorted(result):
+            raise Unfit("it sums over an axis of one operand")
+        if both.turned(names[0], terms[0], result) == names[0]:
+            s("Identity", names[0], spec=both.spec(result))
+        return s
+    pairs = list(zip(names, terms, strict=True))
+    if s.graph.weight(names[0]) is not None and s.graph.weight(names[1]) is None:
+        pairs.reverse()
+    (x, left), (w, right) = pairs
+    if any(i not in result + right for i in left) or any(i not in result + left for i in right):
+        raise Unfit("it sums over an axis of one operand")
+    if not set(left) & set(right) - set(result):
+        _outer(both, pairs, result)
+    else:
+        _product(both, x, left, w, right, result)
+    return s
+
+
+def _read(s: Script) -> tuple[list[str], str]:
+    """The labels of the operands and of the result."""
+    given = s.attribute("equation", "")
+    equation = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
+    before, arrow, result = equation.partition("->")
+    terms = before.split(",")
+    if "." in equation or len(terms) != len(s.region.operands) or len(terms) > 2:
+        raise Unfit("its equation has an ellipsis, or it has more than two operands")
+    if any(len(set(t)) < len(t) for t in (*terms, result)):
+        raise Unfit("it takes a diagonal")
+    if not arrow:
+        result = "".join(sorted(i for i in set(before) - {","} if before.count(i) == 1))
+    return terms, result
+
+
+def _sizes(s: Script, names: Sequence[str], terms: Sequence[str]) -> Mapping[str, Extent]:
+    """The size each label stands for, the same in both operands."""
+    sizes: dict[str, Extent] = {}
+    for name, labels in zip(names, terms, strict=True):
+        shape = s.spec(name).shape or ()
+        if len(shape) != len(labels):
+            raise Unfit("its equation does not fit its operands")
+        for label, size in zip(labels, shape, strict=True):
+            if sizes.setdefault(label, size) != size:
+                raise Unfit(f"its operands are not known to have one size of axis {label!r}")
+    return sizes
+
+
+def _outer(both: _Sum, pairs: Sequence[tuple[str, str]], result: str) -> None:
+    """Nothing is summed: every operand along the result's axes, those it lacks of size 1."""
+    sides = []
+    for value, labels in pairs:
+        groups = [i if i in labels else "" for i in result]
+        sides.append(both.laid(value, labels, groups))
+    both.script("Mul", *sides, spec=both.spec(result))
+
+
+def _product(both: _Sum, x: str, left: str, w: str, right: str, result: str) -> None:
+    batch = [i for i in result if i in left and i in right]
+    summed = "".join(i for i in left if i in right and i not in result)
+    rows = "".join(i for i in result if i in left and i not in right)
+    columns = "".join(i for i in result if i in right and i not in left)
+    # without a batch, rows may stay several axes
+    lines = [rows] if batch or not rows else list(rows)
+    outer: list[str] = []
+    grouped = [*batch, *lines, columns]
+    if batch and len(rows) > 1 and both.target(grouped, list("".join(grouped))) is None:
+        outer, lines = list(rows[:-1]), [rows[-1]]  # w is broadcast along the others
+    a = both.laid(x, left, [*outer, *batch, *lines, summed])
+    b = both.laid(w, right, [*batch, summed, columns])
+    made = [*outer, *batch, *lines, columns]
+    y = both.script("MatMul", a, b, spec=both.spec(made))
+    apart = "".join(made)
+    both.turned(both.grouped(y, made, list(apart)), apart, result)

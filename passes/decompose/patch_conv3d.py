@@ -1,0 +1,61 @@
+"""Convolutions that cut volumes into blocks, as convolutions of images.
+
+Conv(x [N,C,D,H,W], W [O,C,d,h,w]), windows side by side in depth and height
+    ->  Conv(x' [N,C·d,D/d·H,W], W' [O,C·d,h,w]), images of a volume one below the other
+
+Patches of videos are made so.  One item of known size is left to ``conv3d-to-conv2d``,
+which converts whole nets.
+"""
+
+from __future__ import annotations
+
+from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.windows import Window
+from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.decompose.script import Script, Unfit
+
+__all__ = ["stacked"]
+
+
+def stacked(s: Script) -> Script:
+    x, w, *rest = s.region.operands
+    weight, shape = s.graph.weight(w), s.graph.spec(x).shape
+    result = s.graph.spec(s.region.results[0]).shape
+    if weight is None or any(v is None or len(v) != 5 for v in (shape, result, weight.shape)):
+        raise Unfit("")
+    s.image(x, w, *filter(None, rest))
+    batch, *known = shape or ()
+    filters, _, step, *kernel = weight.shape
+    if batch == 1 or s.attribute("group", 1) != 1 or not all(isinstance(d, int) for d in known):
+        raise Unfit("")
+    channels, deep, rows, cols = (int(str(d)) for d in known)
+    window = read_window(s.region, weight.shape[2:], shape[2:] if shape else ())
+    if isinstance(window, str) or not _tiles(window, 0, deep) or not _tiles(window, 1, rows):
+        raise Unfit("")
+    depth, across = deep // step, (result or ())[4]
+    y = _seen(s, x, batch, channels, depth, step, rows * cols)
+    if step > 1:
+        spec = TensorSpec(DType.F32, (batch, channels, step, depth, rows * cols))
+        y = s("Transpose", y, perm=(0, 1, 3, 2, 4), spec=spec)
+    y = _seen(s, y, batch, channels * step, depth * rows, cols)
+    high = depth * rows // kernel[0]
+    y = s(
+        "Conv", y, s.derived(weight, (filters, channels * step, *kernel)), *rest,
+        kernel_shape=tuple(kernel), strides=window.strides[1:], dilations=window.dilations[1:],
+        pads=(0, window.pairs[2][0], 0, window.pairs[2][1]),
+        spec=TensorSpec(DType.F32, (batch, filters, high, across)),
+    )  # fmt: skip
+    _seen(s, y, batch, filters, depth, high // depth, int(str(across)))
+    return s
+
+
+def _tiles(window: Window, axis: int, size: int) -> bool:
+    """True if windows lie side by side and cover an axis."""
+    kernel, stride = window.kernel[axis], window.strides[axis]
+    whole = kernel == stride and not any(window.pairs[axis]) and size % kernel == 0
+    return whole and (kernel == 1 or window.dilations[axis] == 1)
+
+
+def _seen(s: Script, value: str, batch: Extent, *shape: int) -> str:
+    """The same elements as items of another shape."""
+    return s("Reshape", value, s.indices(-1, *shape), spec=TensorSpec(DType.F32, (batch, *shape)))

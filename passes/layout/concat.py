@@ -1,0 +1,194 @@
+"""Concatenations: written by the producers of their parts, or computed part by part.
+
+Concat(f(x), Slice(y))         -> FusedConcat: every part computed into its place
+elementwise(Concat(a, b), y)   -> FusedConcat of elementwise(a, y), elementwise(b, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
+from tracea_graph.ops.index_map import HUGE, IndexMap
+from tracea_graph.passes.layout.fuse_views import CHEAP, obstacle
+from tracea_graph.passes.layout.views import FREE
+from tracea_graph.passes.pointwise.compose import Operation, fits, merge, read_operation, sliced
+from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Concat", "FuseIntoConcat", "SinkConcat"]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part with the values it reads by name."""
+
+    params: ElementwiseParams | ConcatParams
+    names: tuple[str, ...]
+
+
+def _pieces(params: ConcatParams, names: Sequence[str]) -> list[_Piece]:
+    return [_Piece(p.params, tuple(names[i] for i in p.operands)) for p in params.parts]
+
+
+def _assembled(
+    axis: int, pieces: Sequence[_Piece], target: tuple[int, ...] = ()
+) -> tuple[ConcatParams, tuple[str, ...]]:
+    names = tuple(dict.fromkeys(n for p in pieces for n in p.names))
+    parts = tuple(Part(p.params, tuple(map(names.index, p.names))) for p in pieces)
+    return ConcatParams(axis, parts, target), names
+
+
+class Concat:
+    """A Concat whose parts may be computed in place."""
+
+    name = "concat"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Concat" or region.fused:
+            return
+        spec = graph.spec(region.results[0])
+        if spec.dtype is not DType.F32 or not spec.rank:
+            return
+        if len(region.operands) > MAX_PARTS:
+            yield Miss(self.name, region.id, f"it has more than {MAX_PARTS} parts")
+            return
+        axis = int(attribute(region, "axis", 0)) % spec.rank  # type: ignore[call-overload]
+        pieces = [_Piece(ElementwiseParams(IDENTITY), (v,)) for v in region.operands]
+        params, names = _assembled(axis, pieces)
+        if not fits(graph, params, names, [spec]):
+            yield Miss(self.name, region.id, "its parts do not provably fit together")
+            return
+        new = fused(self.name, params, names, region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+class FuseIntoConcat:
+    """What writes a part of a concatenation writes it where it belongs."""
+
+    name = "fuse-into-concat"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, ConcatParams):
+            return
+        wanted = [graph.spec(region.results[0])]
+        for value in dict.fromkeys(region.operands):
+            first = graph.producer(value)
+            if first is None or len(first.writes) == 0:
+                continue
+            alone = len(first.results) == 1 and only_read_by(graph, value, region)
+            whole = _Piece(region.params, region.operands)
+            made = self._absorbed(graph, whole, value, first, alone)
+            if isinstance(made, str):
+                yield Miss(self.name, region.id, made)
+                continue
+            if made == whole:
+                continue
+            if not fits(graph, made.params, made.names, wanted):
+                yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
+                continue
+            covered = (first, region) if alone else (region,)
+            new = fused(self.name, made.params, made.names, region.results, covered)
+            yield Proposal(self.name, covered, (new,))
+
+    def _absorbed(
+        self, graph: TileGraph, piece: _Piece, value: str, first: Region, alone: bool
+    ) -> _Piece | str:
+        """The piece with ``value`` computed in it; unchanged, or why not."""
+        if value not in piece.names:
+            return piece
+        if isinstance(piece.params, ConcatParams):
+            inside = [
+                self._absorbed(graph, p, value, first, alone)
+                for p in _pieces(piece.params, piece.names)
+            ]
+            if reason := next((p for p in inside if isinstance(p, str)), None):
+                return reason
+            known = [p for p in inside if isinstance(p, _Piece)]
+            return _Piece(*_assembled(piece.params.axis, known, piece.params.target))
+        plain = piece.params == ElementwiseParams(IDENTITY)
+        if isinstance(first.params, ConcatParams):
+            if plain and alone and not first.params.target:
+                return _Piece(first.params, first.operands)
+            return piece
+        inner = read_operation(graph, first, value)
+        if inner is None:
+            return piece
+        outer = Operation(piece.params, piece.names)
+        if (reason := obstacle(graph, outer, value, inner, alone)) is not None:
+            return reason
+        joined = merge(graph, outer, value, inner)
+        if joined is None:
+            return "a part would have too many operands"
+        return _Piece(joined.params, joined.names)
+
+
+class SinkConcat:
+    """An elementwise op over a concatenation is computed part by part, nothing put together."""
+
+    name = "sink-concat"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        outer = read_operation(graph, region, region.results[0]) if region.results else None
+        if outer is None or len(region.results) != 1 or region.op in FREE:
+            return
+        if outer.params.target or outer.params.moves_only:
+            return
+        for value in dict.fromkeys(outer.names):
+            first = graph.producer(value)
+            if first is None or not isinstance(first.params, ConcatParams):
+                continue
+            item = self._pushed(graph, region, outer, value, first)
+            yield Miss(self.name, region.id, item) if isinstance(item, str) else item
+
+    def _pushed(
+        self, graph: TileGraph, region: Region, outer: Operation, value: str, first: Region
+    ) -> Proposal | str:
+        inner: ConcatParams = first.params
+        alone = only_read_by(graph, value, region)
+        common = inner.common([graph.spec(n).shape or () for n in first.operands])
+        maps = {m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value}
+        if maps != {IndexMap()} or inner.target or common != outer.common(graph):
+            return f"it reads {value!r} through a view"
+        if not alone and inner.flops > CHEAP:
+            return f"{value!r} has other readers"
+        shapes = inner.shapes([graph.spec(n).shape or () for n in first.operands])
+        parts, start = _pieces(inner, first.operands), 0
+        pieces: list[_Piece] = []
+        for i, (piece, shape) in enumerate(zip(parts, shapes, strict=True)):
+            size, last = shape[inner.axis], i + 1 == len(shapes)
+            if not isinstance(piece.params, ElementwiseParams) or not (
+                isinstance(size, int) or last
+            ):
+                return "a part's size is not known"
+            end = start + size if isinstance(size, int) else HUGE
+            part = self._part(graph, outer, value, piece, inner.axis, start, end)
+            if part is None:
+                return "a part would have too many operands"
+            pieces.append(part)
+            start = end
+        params, names = _assembled(inner.axis, pieces)
+        if not fits(graph, params, names, [graph.spec(region.results[0])]):
+            return "its parts do not provably fit together"
+        covered = (first, region) if alone else (region,)
+        new = fused(self.name, params, names, region.results, covered)
+        return Proposal(self.name, covered, (new,))
+
+    def _part(
+        self, graph: TileGraph, outer: Operation, value: str, piece: _Piece, axis: int,
+        start: int, end: int,
+    ) -> _Piece | None:  # fmt: skip
+        """The outer op over one stretch, the part's own op in the place of ``value``."""
+        assert isinstance(piece.params, ElementwiseParams)
+        cut = sliced(graph, outer, axis, start, end)
+        if cut is None:
+            return None
+        whole = [IndexMap() if n == value else m
+                 for n, m in zip(cut.names, cut.params.views, strict=True)]  # fmt: skip
+        cut = Operation(replace(cut.params, maps=tuple(whole)), cut.names)
+        joined = merge(graph, cut, value, Operation(piece.params, piece.names))
+        return None if joined is None else _Piece(joined.params, joined.names)

@@ -1,0 +1,167 @@
+"""Views: read by an elementwise op where the viewed value lies, else one strided copy.
+
+elementwise(Transpose(x), y)                 -> FusedElementwise reading x through strides
+Transpose(Slice(x)), Reshape(Transpose(x))   -> FusedElementwise that only copies
+
+A value that several operators read through a view is read by each in place: no copy is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.passes.extents import reshape_target
+from tracea_graph.passes.layout.views import FREE
+from tracea_graph.passes.pointwise.compose import Operation, fits, merge, read_operation
+from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["CHEAP", "FuseReshape", "FuseView", "StridedCopy", "obstacle"]
+
+CHEAP = 4
+"""Vector instructions up to which computing something twice is no matter."""
+_CHEAP_REPEATED = 8
+"""The same for what is broadcast."""
+
+
+def obstacle(
+    graph: TileGraph, outer: Operation, value: str, inner: Operation, alone: bool
+) -> str | None:
+    """Why ``inner`` is better not computed where ``outer`` reads it."""
+    flops = inner.params.flops
+    if not alone and flops > CHEAP:
+        return f"{value!r} has other readers"
+    if flops > _CHEAP_REPEATED and not _same_size(graph, outer, value):
+        return f"{value!r} is broadcast"
+    return None
+
+
+def _same_size(graph: TileGraph, outer: Operation, value: str) -> bool:
+    """True if every element of ``value`` is read once."""
+    maps = [m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value]
+    seen = maps[0].shape(graph.spec(value).shape or ())
+    return len(maps) == 1 and seen == outer.common(graph)
+
+
+def _left_to_products(graph: TileGraph, move: Region) -> bool:
+    """True if what a transposition gives reaches nothing but products, scaled perhaps.
+
+    ONNX Runtime lets its MatMul read a transposed matrix in place, also behind a scale.
+    """
+    perm = attribute(move, "perm", ())
+    rank = len(perm) if isinstance(perm, tuple) else 0
+    if move.op != "Transpose" or rank < 2:
+        return False
+    swapped = perm == (*range(rank - 2), rank - 1, rank - 2)
+    return swapped and _reaches_products(graph, move.results[0])
+
+
+def _reaches_products(graph: TileGraph, value: str, further: bool = True) -> bool:
+    readers = [u.region for u in graph.uses(value)]
+    return bool(readers) and all(
+        r.op == "MatMul"
+        or (
+            further
+            and r.op == "FusedElementwise"
+            and _reaches_products(graph, r.results[0], False)
+        )
+        for r in readers
+    )
+
+
+_PRODUCT_READS_IT = "ONNX Runtime's product reads it transposed"
+
+
+class FuseView:
+    """An elementwise op reads a moved or cheaply computed value where it lies."""
+
+    name = "fuse-view"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        outer = read_operation(graph, region, region.results[0]) if region.results else None
+        if outer is None or len(region.results) != 1:
+            return
+        wanted = [graph.spec(region.results[0])]
+        for value in dict.fromkeys(outer.names):
+            first = graph.producer(value)
+            inner = read_operation(graph, first, value) if first is not None else None
+            if first is None or inner is None:
+                continue
+            if _left_to_products(graph, first):
+                yield Miss(self.name, region.id, _PRODUCT_READS_IT)
+                continue
+            alone = len(first.results) == 1 and only_read_by(graph, value, region)
+            if region.op in FREE and (first.op in FREE or not alone):
+                continue
+            if (reason := obstacle(graph, outer, value, inner, alone)) is not None:
+                yield Miss(self.name, region.id, reason)
+                continue
+            joined = merge(graph, outer, value, inner)
+            if joined is None:
+                yield Miss(self.name, region.id, "the chain would have too many operands")
+                continue
+            if not fits(graph, joined.params, joined.names, wanted):
+                yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
+                continue
+            covered = (first, region) if alone else (region,)
+            new = fused(self.name, joined.params, joined.names, region.results, covered)
+            yield Proposal(self.name, covered, (new,))
+
+
+class FuseReshape:
+    """A reshape of what an elementwise op or a concatenation writes changes no byte of it."""
+
+    name = "fuse-reshape"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in FREE or region.fused or not region.operands:
+            return
+        value = region.operands[0]
+        first, shape = graph.producer(value), graph.spec(region.results[0]).shape
+        if first is None or shape is None or not only_read_by(graph, value, region):
+            return
+        if len(first.results) != 1:
+            return
+        if isinstance(first.params, ConcatParams):
+            params: ElementwiseParams | ConcatParams = first.params
+            names: Sequence[str] = first.operands
+        elif first.op not in FREE and (inner := read_operation(graph, first, value)) is not None:
+            params, names = inner.params, inner.names
+        else:
+            return
+        common = params.common([graph.spec(n).shape or () for n in names])
+        if (target := reshape_target(common, shape)) is None:
+            yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
+            return
+        params = replace(params, target=target)
+        if not fits(graph, params, names, [graph.spec(region.results[0])]):
+            yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
+            return
+        new = fused(self.name, params, names, region.results, (first, region))
+        yield Proposal(self.name, (first, region), (new,))
+
+
+class StridedCopy:
+    """Transpose, Slice, Expand … as one strided copy."""
+
+    name = "strided-copy"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or region.op in FREE or len(region.results) != 1:
+            return
+        op = read_operation(graph, region, region.results[0])
+        if op is None or not op.params.moves_only:
+            return
+        if _left_to_products(graph, region):
+            yield Miss(self.name, region.id, _PRODUCT_READS_IT)
+            return
+        if not fits(graph, op.params, op.names, [graph.spec(region.results[0])]):
+            yield Miss(self.name, region.id, "symbols leave the shape of its result open")
+            return
+        new = fused(self.name, op.params, op.names, region.results, [region])
+        # alone a kernel may gain nothing by it; between two others it is a step of a program
+        yield Proposal(self.name, (region,), (new,), step=True)

@@ -1,0 +1,274 @@
+"""Numbers that count along axes, as nets write cells' centres and positions.
+
+Cast(Range(0, Gather(Shape(x), 2), 1)) + 0.5                    -> FusedGrid(x)
+Expand(Reshape(…, [-1, 1]), Concat(Shape(…), Shape(…)))         -> the same, over two axes
+ConstantOfShape(arithmetic over Shape(x))                       -> the same, with steps of 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from tracea_graph.ir import DType, Extent
+from tracea_graph.ops.elementwise import MAX_RANK
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.index_map import resolve_target
+from tracea_graph.ops.sizes import substitute
+from tracea_graph.passes.convolution.shape_values import Sizes
+from tracea_graph.passes.extents import tuple_axes, where_equal
+from tracea_graph.passes.regions import attribute, fused, with_feeders
+from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Iota"]
+
+_SINCE = 11
+"""The opset Range came with."""
+_DEEPEST = 16
+_NUMBERS = (DType.F32, DType.I64, DType.I32)
+_PARTS, _LARGEST = 256, 65536
+"""Numbers of a grid are multiples of 1 over the former: float32 then holds them, and all that is
+computed on the way to them, exactly up to the latter, whatever the order."""
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """``start + Σ steps[a] · index[a]``; sizes over the symbols of :class:`Sizes`."""
+
+    sizes: tuple[Extent, ...]
+    start: float
+    steps: tuple[float, ...]
+
+    def scaled(self, factor: float) -> _Grid:
+        steps = tuple(s * factor for s in self.steps)
+        return replace(self, start=self.start * factor, steps=steps)
+
+    def multiples(self, parts: int) -> bool:
+        """True if all numbers are multiples of one over ``parts``, and not too large."""
+        numbers = (self.start, *self.steps)
+        return all((n * parts).is_integer() and abs(n) < _LARGEST for n in numbers)
+
+
+@dataclass
+class _Reader:
+    """Reads values, and knows which dimensions the sizes of what it found stand for."""
+
+    graph: TileGraph
+    lengths: Sizes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lengths = Sizes(self.graph)
+
+    def read(self, value: str, depth: int = 0) -> _Grid | None:
+        spec = self.graph.spec(value)
+        if spec.dtype not in _NUMBERS or spec.rank is None or depth > _DEEPEST:
+            return None
+        if (number := constant_number(self.graph, value)) is not None:
+            return _Grid((1,) * spec.rank, float(number), (0.0,) * spec.rank)
+        region = self.graph.producer(value)
+        if region is None:
+            return None
+        if isinstance(region.params, GridParams):
+            return self._again(region)
+        reader = None if region.fused else _READERS.get(region.op)
+        found = reader(self, region, depth + 1) if reader else None
+        parts = _PARTS if spec.dtype is DType.F32 else 1  # what integers cut off is no grid
+        return found if found is not None and found.multiples(parts) else None
+
+    def _again(self, region: Region) -> _Grid:
+        """What was found before."""
+
+        def name(symbol: str) -> str:
+            operand, axis = symbol.split(".")
+            value = region.operands[int(operand)]
+            self.lengths.dims[f"{value}.{axis}"] = (value, int(axis))
+            return f"{value}.{axis}"
+
+        p: GridParams = region.params
+        return _Grid(tuple(substitute(s, name) for s in p.sizes), p.start, p.steps)
+
+    def sizes(self, value: str) -> tuple[Extent, ...] | None:
+        """What a few integers hold; the sizes of other grids are what these were made of."""
+        found = self.lengths.read(value)
+        if found is None:
+            return None
+        return tuple(substitute(size, self._origin) for size in found.reshape(-1))
+
+    def _origin(self, symbol: str) -> Extent:
+        value, axis = self.lengths.dims[symbol]
+        grid = self.read(value)
+        return symbol if grid is None else grid.sizes[axis]
+
+
+def _range(r: _Reader, region: Region, _: int) -> _Grid | None:
+    start, step = (constant_number(r.graph, region.operands[i]) for i in (0, 2))
+    count = r.sizes(region.operands[1])
+    if start != 0 or step != 1 or count is None or not _counts(count[0]):
+        return None
+    return _Grid(count, 0.0, (1.0,))
+
+
+def _counts(extent: Extent) -> bool:
+    """True if an extent cannot be below zero."""
+    if isinstance(extent, int):
+        return extent >= 0
+    return isinstance(extent, str) or (extent.op != "sub" and all(map(_counts, extent.args)))
+
+
+def _fill(r: _Reader, region: Region, _: int) -> _Grid | None:
+    held, sizes = attribute(region, "value", None), r.sizes(region.operands[0])
+    if sizes is None:
+        return None
+    number = 0.0 if held is None else float(np.asarray(held).reshape(()))
+    return _Grid(sizes, number, (0.0,) * len(sizes))
+
+
+def _cast(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    return r.read(region.operands[0], depth)
+
+
+def _arithmetic(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    """With a number: a sum, a difference, a product."""
+    a, b = (r.read(v, depth) for v in region.operands)
+    if a is None or b is None:
+        return None
+    lone = [all(s == 1 for s in g.sizes) for g in (a, b)]
+    if not any(lone) or max(len(a.sizes), len(b.sizes)) > len((a if lone[1] else b).sizes):
+        return None
+    if region.op == "Mul":
+        return a.scaled(b.start) if lone[1] else b.scaled(a.start)
+    sign = -1.0 if region.op == "Sub" else 1.0
+    if lone[1]:
+        return replace(a, start=a.start + sign * b.start)
+    b = b.scaled(sign)
+    return replace(b, start=b.start + a.start)
+
+
+def _expand(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    grid, target = r.read(region.operands[0], depth), r.sizes(region.operands[1])
+    if grid is None or target is None or len(target) < len(grid.sizes):
+        return None
+    lead = len(target) - len(grid.sizes)
+    sizes, steps = list(target), [0.0] * lead
+    for axis, (size, step) in enumerate(zip(grid.sizes, grid.steps, strict=True), lead):
+        if size != 1:
+            if target[axis] != 1 and not where_equal(size, target[axis]):
+                return None
+            sizes[axis] = size
+        steps.append(0.0 if size == 1 else step)
+    return _Grid(tuple(sizes), grid.start, tuple(steps))
+
+
+def _reshape(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    """Axes of one that come and go."""
+    grid, target = r.read(region.operands[0], depth), r.sizes(region.operands[1])
+    if grid is None or target is None or attribute(region, "allowzero", 0):
+        return None
+    numbers = [t for t in target if isinstance(t, int)]
+    try:
+        wanted = (
+            resolve_target(grid.sizes, tuple(numbers)) if len(numbers) == len(target) else target
+        )
+    except ValueError:
+        return None
+    return _with_ones(grid, wanted)
+
+
+def _unsqueeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    grid, after = r.read(region.operands[0], depth), r.graph.spec(region.results[0]).rank
+    axes = tuple_axes(r.graph, region.results[0])
+    if grid is None or axes is None or after is None:
+        return None
+    ones = {a % after for a in axes}
+    sizes = iter(grid.sizes)
+    return _with_ones(grid, [1 if i in ones else next(sizes) for i in range(after)])
+
+
+def _squeeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    grid, axes = r.read(region.operands[0], depth), tuple_axes(r.graph, region.results[0])
+    if grid is None or axes is None:
+        return None
+    gone = {a % len(grid.sizes) for a in axes}
+    if any(grid.sizes[a] != 1 for a in gone):
+        return None
+    return _with_ones(grid, [s for a, s in enumerate(grid.sizes) if a not in gone])
+
+
+def _with_ones(grid: _Grid, sizes: Sequence[Extent]) -> _Grid | None:
+    """The same numbers with axes of one elsewhere; one number is so in any shape."""
+    if not any(grid.steps):
+        return replace(grid, sizes=tuple(sizes), steps=(0.0,) * len(sizes))
+    moving = [(d, s) for d, s in zip(grid.sizes, grid.steps, strict=True) if d != 1]
+    wanted = [d for d in sizes if d != 1]
+    if len(moving) != len(wanted) or not all(map(where_equal, (d for d, _ in moving), wanted)):
+        return None
+    left = iter(moving)
+    return replace(
+        grid, sizes=tuple(sizes), steps=tuple(0.0 if d == 1 else next(left)[1] for d in sizes)
+    )
+
+
+def _transpose(r: _Reader, region: Region, depth: int) -> _Grid | None:
+    grid, perm = r.read(region.operands[0], depth), attribute(region, "perm", None)
+    if grid is None:
+        return None
+    turned = range(len(grid.sizes))[::-1]
+    order = tuple(map(int, perm)) if isinstance(perm, tuple) else tuple(turned)
+    sizes, steps = tuple(grid.sizes[a] for a in order), tuple(grid.steps[a] for a in order)
+    return replace(grid, sizes=sizes, steps=steps)
+
+
+_READERS: Mapping[str, Callable[[_Reader, Region, int], _Grid | None]] = MappingProxyType(
+    {
+        "Range": _range,
+        "ConstantOfShape": _fill,
+        "Cast": _cast,
+        "Identity": _cast,
+        "Add": _arithmetic,
+        "Sub": _arithmetic,
+        "Mul": _arithmetic,
+        "Expand": _expand,
+        "Reshape": _reshape,
+        "Unsqueeze": _unsqueeze,
+        "Squeeze": _squeeze,
+        "Transpose": _transpose,
+    }
+)
+
+
+class Iota:
+    """Float32 numbers that count along axes, whose lengths are sizes of other values."""
+
+    name = "iota"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or region.op not in _READERS or graph.opset < _SINCE:
+            return
+        value = region.results[0]
+        spec, reader = graph.spec(value), _Reader(graph)
+        if spec.dtype is not DType.F32 or not spec.rank or spec.rank > MAX_RANK:
+            return
+        grid = reader.read(value)
+        if grid is None or all(isinstance(s, int) for s in grid.sizes):
+            return
+        values = list[str]()
+
+        def number(symbol: str) -> str:
+            read, axis = reader.lengths.dims[symbol]
+            if read not in values:
+                values.append(read)
+            return f"{values.index(read)}.{axis}"
+
+        sizes = tuple(substitute(s, number) for s in grid.sizes)
+        params = GridParams(len(values), sizes, grid.start, grid.steps)
+        known = params.infer([graph.spec(v) for v in values])[0].shape or ()
+        if len(known) != spec.rank or not all(map(where_equal, known, spec.shape or ())):
+            yield Miss(self.name, region.id, f"the shape of {value!r} is not proven")
+            return
+        covered = with_feeders(graph, [region], values)
+        new = fused(self.name, params, values, region.results, covered)
+        yield Proposal(self.name, tuple(covered), (new,))

@@ -1,0 +1,138 @@
+"""Reading operators that move values without computing: what a region takes in as index maps.
+
+Concat over channels, Split, Slice of channels, Resize and Upsample to the nearest by whole
+factors, Transpose between channels first and channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tracea_graph.ir import Extent
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.passes.layout.views import read_move
+from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Moves", "read_moves"]
+
+Moves = tuple[tuple[MoveParams, tuple[str, ...], str], ...]
+"""Steps, each with its operands and its result."""
+
+_TURNS = ((0, 2, 3, 1), (0, 3, 1, 2))
+
+
+def read_moves(graph: TileGraph, region: Region) -> Moves | None:
+    """The moves a region of one operator makes of float32 values; None if it does more."""
+    reader = None if region.fused else _READERS.get(region.op)
+    if reader is None or not is_f32(graph, region.operands[0]):
+        return None
+    rank = graph.spec(region.operands[0]).rank
+    return reader(graph, region) if rank in (3, 4) else None
+
+
+def _channels(graph: TileGraph, value: str) -> int | None:
+    count = (graph.spec(value).shape or (0, None))[1]
+    return count if isinstance(count, int) else None
+
+
+def _read_concat(graph: TileGraph, region: Region) -> Moves | None:
+    rank = graph.spec(region.results[0]).rank
+    if rank is None or int(str(attribute(region, "axis", 1))) % rank != 1:
+        return None
+    params = MoveParams("concat", (1,), len(region.operands))
+    if any(_channels(graph, v) is None or graph.weight(v) for v in region.operands):
+        return None
+    try:
+        params.infer([graph.spec(v) for v in region.operands])
+    except ValueError:
+        return None
+    return ((params, region.operands, region.results[0]),)
+
+
+def _read_view(graph: TileGraph, region: Region) -> Moves | None:
+    """What an index map says of every result: some of the channels, or the axes turned."""
+    moves = []
+    for value in filter(None, region.results):
+        params = _of_view(graph, region, value)
+        if params is None:
+            return None
+        moves.append((params, region.operands[:1], value))
+    return tuple(moves)
+
+
+def _of_view(graph: TileGraph, region: Region, value: str) -> MoveParams | None:
+    view, total = read_move(graph, region, value), _channels(graph, region.operands[0])
+    if view is None or len(view.moves) != 1 or graph.weight(region.operands[0]) is not None:
+        return None
+    op, ints = view.moves[0].op, view.moves[0].ints
+    if op == "transpose":
+        return MoveParams("transpose", ints) if ints in _TURNS else None
+    axis, start, stop, step = ints
+    if axis != 1 or step != 1 or total is None:
+        return None
+    start, stop, _ = slice(start, stop).indices(total)
+    return MoveParams("channels", (start, stop)) if start < stop else None
+
+
+def _read_resize(graph: TileGraph, region: Region) -> Moves | None:
+    """Nearest by whole factors: every way to round and place gives ``x[i // factor]``, but for
+    those that would start elsewhere."""
+    before, after = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+    if _text(region, "mode", "nearest") != "nearest" or before is None or after is None:
+        return None
+    where = _text(region, "coordinate_transformation_mode", "half_pixel")
+    rounding = _text(region, "nearest_mode", "round_prefer_floor")
+    old = region.op == "Upsample" or graph.opset < 11
+    if not old and (where, rounding) not in _SAME:
+        return None
+    if len(after) != len(before) or before[:2] != after[:2]:
+        return None
+    factors = _factors(graph, region, before, after, old)
+    if factors is None:
+        return None
+    params = MoveParams("repeat", factors)
+    return ((params, region.operands[:1], region.results[0]),)
+
+
+_SAME = (
+    ("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"), ("pytorch_half_pixel", "round_prefer_floor"),
+    ("pytorch_half_pixel", "round_prefer_ceil"),
+)  # fmt: skip
+
+
+def _factors(
+    graph: TileGraph, region: Region, before: tuple[Extent, ...], after: tuple[Extent, ...],
+    old: bool,
+) -> tuple[int, ...] | None:  # fmt: skip
+    """Whole factors of the spatial axes: told as scales, or by sizes that are known."""
+    at = 1 if old else 2
+    given = attribute(region, "scales", None)
+    weight = graph.weight(region.operands[at]) if len(region.operands) > at else None
+    if given is None and weight is not None and weight.count == len(before):
+        given = tuple(float(v) for v in weight.array().reshape(-1))
+    if isinstance(given, tuple):
+        scales = tuple(float(s) for s in given)
+        whole = all(s.is_integer() and s >= 1 for s in scales)
+        return tuple(map(int, scales[2:])) if whole and scales[:2] == (1.0, 1.0) else None
+    factors = []
+    for a, b in zip(before[2:], after[2:], strict=True):
+        if not isinstance(a, int) or not isinstance(b, int) or b % a or a < 1:
+            return None
+        factors.append(b // a)
+    return tuple(factors)
+
+
+def _text(region: Region, name: str, default: str) -> str:
+    value = attribute(region, name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+_READERS: Mapping[str, Callable[[TileGraph, Region], Moves | None]] = MappingProxyType(
+    {
+        "Concat": _read_concat, "Split": _read_view, "Slice": _read_view,
+        "Transpose": _read_view, "Resize": _read_resize, "Upsample": _read_resize,
+    }
+)  # fmt: skip

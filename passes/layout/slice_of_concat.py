@@ -1,0 +1,155 @@
+"""Parts cut from a concatenation at its seams are what was joined there.
+
+Split(Concat(a, b))                              ->   a, b
+Split(Concat(Reshape(Concat(a, b)), …, axis=2))  ->   Concat(Reshape(a), …), Concat(Reshape(b), …)
+
+A detector joins boxes and classes of every level, puts the levels together and parts boxes from
+classes again.  Exact: nothing but moves goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tracea_graph.ir import Attr, Node, TensorSpec, Weight
+from tracea_graph.passes.extents import reshape_target
+from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
+from tracea_graph.passes.layout.selection import Selection, operand_axes
+from tracea_graph.passes.layout.views import read_move
+from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["SliceOfConcat"]
+
+_MOVERS = frozenset({"Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""What a cut goes through: the same for the part as for the whole."""
+
+
+class SliceOfConcat:
+    """A Split or Slice whose parts were put together as they are cut."""
+
+    name = "slice-of-concat"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        cuts = [_read_cut(graph, region, v) for v in region.writes]
+        known = [cut for cut in cuts if cut is not None]
+        if not known or len(known) < len(cuts):
+            return
+        site = _Site(graph)
+        names = [
+            site.part(region.operands[0], region, cut, result)
+            for cut, result in zip(known, region.writes, strict=True)
+        ]
+        if any(name is None for name in names):
+            return
+        renamed = {v: n for v, n in zip(region.writes, names, strict=True) if n and n != v}
+        readers = {u.region.id: u.region for v in renamed for u in graph.uses(v)}.values()
+        if any(graph.is_output(v) for v in renamed):
+            yield Miss(self.name, region.id, "a part is an output and something else too")
+            return
+        if any(r.fused or r.captures for r in readers) or not (readers or site.new):
+            return
+        new = (*site.new, *(_reading(reader, renamed) for reader in readers))
+        old = (region, *site.gone.values(), *readers)
+        yield Proposal(self.name, old, new, site.specs, site.weights, step=True)
+
+
+def _read_cut(graph: TileGraph, region: Region, value: str) -> Selection | None:
+    """A stretch of one axis of known size; None for anything else."""
+    if region.op not in ("Split", "Slice") or (view := read_move(graph, region, value)) is None:
+        return None
+    axis, start, end, step = view.moves[0].ints
+    size = (graph.spec(region.operands[0]).shape or ())[axis]
+    if len(view.moves) > 1 or step != 1 or not isinstance(size, int):
+        return None
+    start, end, _ = slice(start, end).indices(size)
+    return Selection("Slice", axis, (start, end), end - start) if start < end else None
+
+
+@dataclass
+class _Site:
+    """Parts of values, written anew where what made the whole also makes the part."""
+
+    graph: TileGraph
+    new: list[Region] = field(default_factory=list)
+    gone: dict[str, Region] = field(default_factory=dict)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+    def part(self, value: str, reader: Region, cut: Selection, name: str) -> str | None:
+        """The value that is this part, ``name`` if it is new; None if no seams are there."""
+        if name in self.specs:
+            return name
+        source, alone = self.graph.producer(value), only_read_by(self.graph, value, reader)
+        if source is None or source.op not in _MOVERS or source.fused:
+            return None
+        if alone:
+            self.gone[source.id] = source
+        if source.op == "Concat" and self._axis(source) == cut.axis:
+            return self._joined(source, cut, name)
+        axes = operand_axes(self.graph, source, cut.axis) if alone else None
+        if axes is None:
+            return None
+        operands: list[str] = []
+        for operand, axis in zip(source.operands, axes, strict=True):
+            moved = cut.moved(axis or 0)
+            found = operand
+            if axis is not None:
+                found = self.part(operand, source, moved, f"{operand}_{moved.name}") or ""
+            if axis is not None and not found:
+                return None
+            operands.append(found)
+        spec = cut.spec(self.graph.spec(value))
+        if source.op in ("Flatten", "Reshape"):
+            return self._reshaped(operands[0], spec, name)
+        return self._write(source.op, operands, name, spec, source.node.attrs)
+
+    def _axis(self, concat: Region) -> int:
+        rank = self.graph.spec(concat.results[0]).rank or 1
+        return int(str(attribute(concat, "axis", 0))) % rank
+
+    def _joined(self, concat: Region, cut: Selection, name: str) -> str | None:
+        """The operands of a concatenation between two of its seams."""
+        (start, end), place, found = cut.ints, 0, 0
+        inside: list[str] = []
+        for operand in concat.operands:
+            shape = self.graph.spec(operand).shape
+            size = shape[cut.axis] if shape else None
+            if not isinstance(size, int):
+                break
+            if start <= place and place + size <= end and size:
+                inside.append(operand)
+                found += size
+            place += size
+        if found != cut.count:
+            return None
+        if len(inside) == 1:
+            return inside[0]
+        spec = cut.spec(self.graph.spec(concat.results[0]))
+        return self._write("Concat", inside, name, spec, {"axis": cut.axis})
+
+    def _reshaped(self, value: str, spec: TensorSpec, name: str) -> str | None:
+        before = (self.specs.get(value) or self.graph.spec(value)).shape or ()
+        if (target := reshape_target(before, spec.shape or ())) is None:
+            return None
+        constant = int_constant(target)
+        self.weights[constant.name] = constant
+        return self._write("Reshape", (value, constant.name), name, spec)
+
+    def _write(
+        self, op: str, inputs: Sequence[str], result: str, spec: TensorSpec,
+        attrs: Mapping[str, Attr] = NO_ATTRIBUTES,
+    ) -> str:  # fmt: skip
+        node = Node(op, tuple(inputs), (result,), attrs)
+        self.new.append(Region(f"seams:{result}", op, node.inputs, node.outputs, (node,)))
+        self.specs[result] = spec
+        return result
+
+
+def _reading(reader: Region, renamed: Mapping[str, str]) -> Region:
+    """The same operator on other values."""
+    operands = tuple(renamed.get(v, v) for v in reader.operands)
+    node = replace(reader.node, inputs=operands, source=None)
+    return Region(f"seams:{reader.writes[0]}", reader.op, operands, reader.results, (node,))

@@ -1,0 +1,237 @@
+"""Graphs with channels last, as converters from other frameworks leave them.
+
+A convolution has its channels first; what was written for channels last stands between transposes.
+These sink through what does not mind until they meet others that undo them:
+
+add(Transpose(x), c)                  ->  Transpose(add(x, c'))
+Concat(Transpose(x), Transpose(y))    ->  Transpose(Concat(x, y)) over another axis
+Pad(Transpose(x))                     ->  Transpose(Pad(x)) of other axes
+ReduceMean(Transpose(x))              ->  ReduceMean(x) over other axes, a Transpose if they stay
+op(Transpose(Transpose(x)))           ->  op(x)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.regions import attribute, only_read_by
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["CancelTransposes", "SinkTransposes"]
+
+_LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+_REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
+
+
+class SinkTransposes:
+    """An operator whose large operands are all transposed to channels last computes before."""
+
+    name = "sink-transposes"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        if region.fused or len(region.results) != 1 or region.op == "Transpose":
+            return
+        if not any(_turned(graph, v) for v in region.operands):
+            return
+        sunk = _Sunk(graph, region)
+        if region.op == "Concat":
+            new = _concat(sunk)
+        elif region.op == "Pad":
+            new = _pad(sunk)
+        elif region.op in _REDUCTIONS:
+            new = _reduce(sunk)
+        else:
+            new = _by_element(sunk)
+        if new is not None:
+            old = (*_dropped(graph, region, region.operands), region)
+            yield Proposal(self.name, old, new, sunk.specs, sunk.weights, step=True)
+
+
+class CancelTransposes:
+    """Who reads a value that was transposed there and back reads the value itself."""
+
+    name = "cancel-transposes"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        turned = region.results[0] if region.op == "Transpose" else ""
+        value = _there_and_back(graph, turned)
+        readers = graph.in_order(graph.readers(region)) if value else []
+        if not readers or graph.is_output(turned):
+            return
+        if any(r.fused or turned in r.captures for r in readers):
+            return
+        old = (*_dropped(graph, region, region.operands), region, *readers)
+        yield Proposal(
+            self.name, old, tuple(_reading(r, turned, value) for r in readers), step=True
+        )
+
+
+def _reading(region: Region, old: str, new: str) -> Region:
+    """The operator with one operand exchanged for another."""
+    operands = tuple(new if v == old else v for v in region.operands)
+    node = dataclasses.replace(region.node, inputs=operands, source=None)
+    return dataclasses.replace(region, operands=operands, nodes=(node,))
+
+
+def _perm(region: Region | None) -> tuple[int, ...]:
+    """The order of a Transpose; empty for anything else."""
+    if region is None or region.fused or region.op != "Transpose":
+        return ()
+    perm = attribute(region, "perm", ())
+    return tuple(perm) if isinstance(perm, tuple) else ()
+
+
+def _turned(graph: TileGraph, value: str) -> str:
+    """What a value is with its channels first; empty if no Transpose put them last."""
+    source = graph.producer(value) if value else None
+    return source.operands[0] if source and _perm(source) == _LAST else ""
+
+
+def _there_and_back(graph: TileGraph, value: str) -> str:
+    """What a value was before two transposes that undo each other; else empty."""
+    outer = graph.producer(value) if value else None
+    inner = graph.producer(outer.operands[0]) if outer and _perm(outer) else None
+    first, second = _perm(inner), _perm(outer)
+    undone = inner and first and tuple(first[a] for a in second) == tuple(range(len(first)))
+    return inner.operands[0] if inner and undone else ""
+
+
+def _dropped(graph: TileGraph, region: Region, values: Sequence[str]) -> list[Region]:
+    """Transposes that nobody needs once ``region`` does not read ``values``."""
+    sources = {r.id: r for v in values if v and (r := graph.producer(v)) and _perm(r)}
+    return [r for r in sources.values() if only_read_by(graph, r.results[0], region)]
+
+
+@dataclass
+class _Sunk:
+    """One operator as it is before its transposes."""
+
+    graph: TileGraph
+    region: Region
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+    def node(self, op: str, inputs: Sequence[str], result: str, **attrs: Attr) -> Region:
+        node = Node(op, tuple(inputs), (result,), attrs, "", self.region.node.name)
+        return Region(f"{self.region.id}:{result}", op, node.inputs, node.outputs, (node,))
+
+    def same(self, inputs: Sequence[str], **attrs: Attr) -> tuple[Region, ...] | None:
+        """The operator with other operands, and its result turned to channels last."""
+        result = self.region.results[0]
+        spec = self.graph.spec(result)
+        if spec.shape is None or len(spec.shape) != len(_FIRST):
+            return None
+        first = f"{result}_first"
+        self.specs[first] = TensorSpec(spec.dtype, tuple(spec.shape[a] for a in _FIRST))
+        kept = {**self.region.node.attrs, **attrs}
+        made = self.node(self.region.op, inputs, first, **kept)
+        return (made, self.node("Transpose", (first,), result, perm=_LAST))
+
+    def numbers(self, name: str, values: Sequence[int]) -> str:
+        array = np.array(values, np.int64)
+        name = f"{self.region.results[0]}_{name}"
+        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
+        return name
+
+    def given(self, place: int, name: str) -> tuple[int, ...] | None:
+        """Integers that are an attribute or a constant operand; None where they are neither."""
+        found = attribute(self.region, name, None)
+        if isinstance(found, tuple):
+            return tuple(int(v) for v in found)
+        value = self.region.operands[place] if place < len(self.region.operands) else ""
+        weight = self.graph.weight(value) if value else None
+        return None if weight is None else tuple(int(v) for v in weight.load().reshape(-1))
+
+
+def _by_element(sunk: _Sunk) -> tuple[Region, ...] | None:
+    graph, region = sunk.graph, sunk.region
+    if read_chain(graph, region) is None:
+        return None
+    before: list[Region] = []
+    inputs: list[str] = []
+    for value in region.operands:
+        found = _turned(graph, value) or _as_it_is(graph, value) or _constant(sunk, value)
+        if not found and _small(graph, value):
+            found = f"{region.results[0]}_first{len(inputs)}"
+            spec = graph.spec(value)
+            shape = tuple((spec.shape or ())[a] for a in _FIRST)
+            sunk.specs[found] = TensorSpec(spec.dtype, shape)
+            before.append(sunk.node("Transpose", (value,), found, perm=_FIRST))
+        if value and not found:
+            return None
+        inputs.append(found)
+    made = sunk.same(inputs)
+    return made and (*before, *made)
+
+
+def _as_it_is(graph: TileGraph, value: str) -> str:
+    """The value, if it is one number."""
+    shape = graph.spec(value).shape if value else None
+    return value if shape is not None and all(d == 1 for d in shape) else ""
+
+
+def _constant(sunk: _Sunk, value: str) -> str:
+    """A constant that lies over channels last, over channels first."""
+    weight = sunk.graph.weight(value) if value else None
+    if weight is None or len(weight.shape) > len(_FIRST):
+        return ""
+    wide = (*(1,) * (len(_FIRST) - len(weight.shape)), *weight.shape)
+
+    def load() -> Array:
+        return np.ascontiguousarray(weight.load().reshape(wide).transpose(_FIRST))
+
+    name = f"{weight.name}_first"
+    shape = tuple(wide[a] for a in _FIRST)
+    sunk.weights[name] = Weight(name, weight.dtype, shape, load)
+    return name
+
+
+def _small(graph: TileGraph, value: str) -> bool:
+    """True for one number per channel (and image)."""
+    shape = graph.spec(value).shape if value else None
+    return shape is not None and len(shape) == len(_FIRST) and shape[1] == shape[2] == 1
+
+
+def _concat(sunk: _Sunk) -> tuple[Region, ...] | None:
+    inputs = [_turned(sunk.graph, v) for v in sunk.region.operands]
+    axis = int(str(attribute(sunk.region, "axis", 0)))
+    return sunk.same(inputs, axis=_LAST[axis]) if all(inputs) else None
+
+
+def _pad(sunk: _Sunk) -> tuple[Region, ...] | None:
+    source = _turned(sunk.graph, sunk.region.operands[0])
+    pads = sunk.given(1, "pads")
+    if not source or pads is None or len(pads) != 2 * len(_FIRST) or len(sunk.region.operands) < 2:
+        return None
+    if sunk.region.operands[3:4] not in ((), ("",)):
+        return None
+    turned = sunk.numbers("pads", [pads[4 * end + a] for end in (0, 1) for a in _FIRST])
+    return sunk.same((source, turned, *sunk.region.operands[2:3]))
+
+
+def _reduce(sunk: _Sunk) -> tuple[Region, ...] | None:
+    region = sunk.region
+    source, axes = _turned(sunk.graph, region.operands[0]), sunk.given(1, "axes")
+    if not source or not axes:
+        return None
+    places = {a % len(_LAST) for a in axes}
+    turned = sorted(_LAST[a] for a in places)
+    attrs: dict[str, Attr] = dict(region.node.attrs)
+    inputs = [source]
+    if "axes" in attrs:
+        attrs["axes"] = tuple(turned)
+    else:
+        inputs.append(sunk.numbers("axes", turned))
+    if attribute(region, "keepdims", 1):
+        return sunk.same(inputs, **attrs)
+    left = [_LAST[a] for a in range(len(_LAST)) if a not in places]
+    if left != sorted(left):
+        return None
+    return (sunk.node(region.op, inputs, region.results[0], **attrs),)

@@ -1,0 +1,278 @@
+"""Matrix products with constant weights, and what they absorb.
+
+MatMul(x, W), Gemm(x, W, c)            -> FusedGemm
+Add(FusedGemm(x), bias)                -> FusedGemm(x, bias)
+Reshape(FusedGemm(Reshape(x)))         -> FusedGemm(x)
+FusedNorm(FusedGemm(x))                -> FusedGemm(x, …, norm)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, TensorSpec, Weight
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import KN, NK
+from tracea_graph.passes.matmul.constant_matrices import (
+    needed_as_it_is,
+    stored_matrix,
+    stored_smaller,
+    whole_matrix,
+)
+from tracea_graph.passes.pointwise.chains import kind_of
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+    product_behind,
+)
+from tracea_graph.rewrite import Match, Miss, Proposal, Rule
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = [
+    "GEMM_BIAS",
+    "GEMM_NORM",
+    "Gemm",
+    "GemmReshape",
+    "constant_matrix",
+    "gemm_epilogue",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A product with a constant matrix, which it reads where that is stored.
+
+    Where a factor or leading axes of one are to go into the matrix, it reads another; not where
+    others need it as it is, nor, if ``plain``, anywhere.
+    """
+
+    plain: bool = False
+    name: str = "gemm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        shape = constant_matrix(graph, region)
+        if shape is None:
+            return
+        if (reason := self._check(graph, region, shape)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        gemm = region.op == "Gemm"
+        transposed = gemm and attribute(region, "transB", 0) == 1
+        scale = float(attribute(region, "alpha", 1.0)) if gemm else 1.0  # type: ignore[arg-type]
+        matrix, layout = stored_matrix(graph, region.operands[1], transposed)
+        n, k = shape if transposed else shape[::-1]
+        weights, flat = dict[str, Weight](), graph.spec(matrix).rank == 2
+        if self.plain or needed_as_it_is(graph, matrix):
+            if not flat:
+                yield Miss(self.name, region.id, f"{matrix!r} is needed as it is, no matrix")
+                return
+        elif scale != 1.0 or not flat:
+            scaled = f"_{scale!r}" if scale != 1.0 else ""
+            name = f"{matrix}{'_t' if layout == NK else ''}{scaled}_matrix"
+            load = _scaled(graph.weights[region.operands[1]], transposed, scale)
+            weights[name] = whole_matrix(name, k, n, load)
+            matrix, layout, scale = name, KN, 1.0
+        bias = _bias(graph, region, n) if scale == 1.0 else ""
+        chain, extras = gemm_epilogue(graph, region, bias, scale)
+        params = GemmParams(k, n, layout, bool(bias), chain)
+        operands = [region.operands[0], matrix, *([bias] if bias else []), *extras]
+        new = fused(self.name, params, operands, region.results, [region])
+        yield Proposal(self.name, (region,), (new,), weights=weights)
+
+    def _check(self, graph: TileGraph, region: Region, shape: tuple[int, int]) -> str | None:
+        if not is_f32(graph, *filter(None, region.operands)):
+            return "the operands are not float32"
+        if not graph.spec(region.operands[0]).rank:
+            return "the left operand's rank is not known to be at least 1"
+        if 0 in shape:
+            return "the constant matrix is empty"
+        if (source := stored_smaller(graph, region.operands[1])) is not None:
+            return f"{source!r} holds the matrix in fewer bytes"
+        return None
+
+
+def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
+    """The shape of a product's constant right operand, if it is one matrix for all rows.
+
+    A matrix may have leading axes of one, as long as the left operand has them too.  None for
+    anything else, and where the left operand is transposed.
+    """
+    if region.op not in ("MatMul", "Gemm") or region.fused:
+        return None
+    x, w = region.operands[:2]
+    weight, rank = graph.weight(w), graph.spec(x).rank or 2
+    if weight is None or len(weight.shape) < 2 or attribute(region, "transA", 0):
+        return None
+    *lead, rows, columns = weight.shape
+    if any(d != 1 for d in lead) or (lead and rank < len(weight.shape)):
+        return None
+    return rows, columns
+
+
+def _scaled(weight: Weight, transposed: bool, scale: float) -> Callable[[], Array]:
+    """The matrix ``[K, N]`` of a weight, its leading axes of one left out, times a number."""
+
+    def load() -> Array:
+        matrix = np.asarray(weight.load(), np.float32)
+        matrix = matrix.reshape(matrix.shape[-2:])
+        matrix = matrix.T if transposed else matrix
+        return matrix if scale == 1.0 else matrix * np.float32(scale)
+
+    return load
+
+
+def _bias(graph: TileGraph, region: Region, n: int) -> str:
+    """Gemm's C where it is a vector over the columns that is simply added."""
+    c = region.operands[2] if len(region.operands) > 2 else ""
+    plain = c and attribute(region, "beta", 1.0) == 1.0
+    return c if plain and graph.spec(c).shape == (n,) else ""
+
+
+def gemm_epilogue(
+    graph: TileGraph, region: Region, bias: str = "", alpha: float | None = None
+) -> tuple[Chain | None, tuple[str, ...]]:
+    """What a Gemm does to its product: α·acc + β·C, and C unless it is the bias.
+
+    ``alpha`` is what of α is still to be done; all of it by default.
+    """
+    if region.op != "Gemm":
+        return None, ()
+    if alpha is None:
+        alpha = float(attribute(region, "alpha", 1.0))  # type: ignore[arg-type]
+    beta = float(attribute(region, "beta", 1.0))  # type: ignore[arg-type]
+    c = region.operands[2] if len(region.operands) > 2 and not bias and beta else ""
+    steps: list[Step] = []
+    count = 2 if c else 1
+    acc, added = 0, 1
+    if alpha != 1.0:
+        steps.append(Step("mul", (0, alpha)))
+        acc = count + len(steps) - 1
+    if c and beta != 1.0:
+        steps.append(Step("mul", (1, beta)))
+        added = count + len(steps) - 1
+    if c:
+        steps.append(Step("add", (acc, added)))
+        acc = count + len(steps) - 1
+    if not steps:
+        return None, ()
+    kinds = (FULL, kind_of(graph.spec(c), graph.spec(region.results[0]))) if c else (FULL,)
+    return Chain(kinds, tuple(steps), (acc,)), (c,) if c else ()
+
+
+def _gemm_behind(graph: TileGraph, value: str) -> Region | None:
+    region = product_behind(graph, value)
+    return region if region is not None and region.op == "FusedGemm" else None
+
+
+def _plus_vector(op: Any, x: Any, bias: Any) -> Any:
+    return op.Add(op.FusedGemm(x, ..., label="gemm"), bias)
+
+
+def _bias_check(m: Match) -> str | None:
+    gemm, spec = m.labels["gemm"], m.spec("bias")
+    open_ = gemm.params.norm is None and gemm.results[0] in m.root.operands
+    if not open_ or gemm.params.bias or gemm.params.epilogue is not None:
+        return ""
+    return None if spec.shape == (gemm.params.n,) and spec.dtype is DType.F32 else ""
+
+
+def _take_bias(m: Match) -> Region:
+    """A vector added right after the product starts the accumulators instead."""
+    gemm = m.labels["gemm"]
+    params = dataclasses.replace(gemm.params, bias=True)
+    operands = (*gemm.operands[:2], m.values["bias"])
+    return fused("gemm-bias", params, operands, m.root.results, (gemm, m.root))
+
+
+GEMM_BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
+
+
+class GemmReshape:
+    """Rows that are flattened for a product and unflattened after it are the product's own.
+
+    Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
+
+    What attention writes head by head, [B,S,H,K/H], it writes as rows instead.
+    """
+
+    name = "gemm-reshape"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Reshape":
+            return
+        gemm = _gemm_behind(graph, region.operands[0])
+        if gemm is None or gemm.params.epilogue is not None or len(gemm.results) > 1:
+            return
+        flat = graph.producer(gemm.operands[0])
+        if flat is None or flat.op not in ("Reshape", "Flatten"):
+            return
+        x = flat.operands[0]
+        before, after = graph.spec(x).shape, graph.spec(region.results[0]).shape
+        rows = _heads_in_rows(graph, gemm, flat)
+        if rows is not None and before:
+            before = (*before[:-2], gemm.params.k)
+        if not before or len(before) < 2 or before[-1] != gemm.params.k:
+            return
+        if after != (*before[:-1], gemm.params.n):
+            reason = f"{region.results[0]!r} is not provably {x!r} with other columns"
+            yield Miss(self.name, region.id, reason)
+            return
+        if not only_read_by(graph, gemm.results[0], region):
+            yield Miss(self.name, region.id, f"{gemm.results[0]!r} has other readers")
+            return
+        operands = (rows.results[0] if rows else x, *gemm.operands[1:])
+        new = fused(self.name, gemm.params, operands, region.results, (gemm, region))
+        if rows is None:
+            yield Proposal(self.name, (gemm, region), (new,))
+            return
+        attention = graph.producer(x)
+        assert attention is not None
+        specs = {rows.results[0]: TensorSpec(DType.F32, before)}
+        yield Proposal(self.name, (attention, flat, gemm, region), (rows, new), specs)
+
+
+def _heads_in_rows(graph: TileGraph, gemm: Region, flat: Region) -> Region | None:
+    """Attention whose heads only the product reads, flattened: it can write them side by side."""
+    made = operand_producer(graph, flat.operands[0], "FusedAttention")
+    if made is None or made.params.layouts[3] != "split":
+        return None
+    if not only_read_by(graph, made.results[0], flat):
+        return None
+    if not only_read_by(graph, flat.results[0], gemm):
+        return None
+    if made.params.heads * made.params.head_v != gemm.params.k:
+        return None
+    params = dataclasses.replace(made.params, layouts=(*made.params.layouts[:3], "rows"))
+    return fused(made.rule, params, made.operands, (f"{made.results[0]}_rows",), [made])
+
+
+def _normalised(op: Any, x: Any) -> Any:
+    return op.FusedNorm(op.FusedGemm(x, ..., label="gemm"), ...)
+
+
+def _norm_check(m: Match) -> str | None:
+    gemm = m.labels["gemm"]
+    alone = len(gemm.results) == 1 and gemm.params.norm is None
+    return None if alone and m.root.params.prologue is None else ""
+
+
+def _norm(m: Match) -> Region:
+    """A normalisation runs on the product's rows while they are in cache."""
+    gemm, value = m.labels["gemm"], m.root.operands[0]
+    keep = not only_read_by(m.graph, value, m.root)
+    params = dataclasses.replace(gemm.params, norm=m.root.params.norm, keep_sum=keep)
+    operands = (*gemm.operands, *m.root.operands[1:])
+    results = (m.root.results[0], *([value] if keep else []))
+    return fused("gemm-norm", params, operands, results, (gemm, m.root))
+
+
+GEMM_NORM = Rule("gemm-norm", (_normalised,), _norm, _norm_check, keeps=True)

@@ -1,0 +1,152 @@
+"""Products of two tensors that no packed matrix serves.
+
+MatMul(a, b), Gemm(a, b, c)                   -> FusedMatMul
+FusedMatMul(Transpose(a), b)                  -> the same, reading a as it lies
+FusedMatMul(Transpose(Reshape(a)), b)         -> the same, heads that lie side by side told apart
+FusedMatMul(a · number, b)                    -> the number moves into the epilogue
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracea_graph.ir import combine
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
+from tracea_graph.passes.pointwise.chains import IDENTITY, inline
+from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
+from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["MATMUL"]
+
+MAX_RANK = 8
+
+
+@dataclass
+class _Operand:
+    """A product's operand: the value to read, the order of its axes, a factor left for later."""
+
+    value: str
+    perm: tuple[int, ...]
+    factor: float = 1.0
+    heads: int = 0
+    covered: list[Region] = field(default_factory=list)
+
+
+def _product(op: Any, a: Any, b: Any) -> Any:
+    return op.one_of(("MatMul", "Gemm"), a, b, ...)
+
+
+def _check(m: Match) -> str | None:
+    graph, region, (a, b) = m.graph, m.root, m.root.operands[:2]
+    if constant_matrix(graph, region) is not None:
+        return ""
+    if not is_f32(graph, *filter(None, region.operands)):
+        return "the operands are not float32"
+    ranks = [graph.spec(v).rank for v in (a, b)]
+    if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
+        return f"the ranks of {a!r} and {b!r} are not both known"
+    for value in (a, b):
+        if operand_producer(graph, value, "DequantizeLinear") is not None:
+            return f"{value!r} is quantized: integers serve it better"
+    return None
+
+
+def _build(m: Match) -> Rewrite | str:
+    """A product whose right operand is computed, batched, or not the constant one."""
+    graph, region = m.graph, m.root
+    turns = [
+        (1, 0) if region.op == "Gemm" and attribute(region, name, 0) else ()
+        for name in ("transA", "transB")
+    ]
+    left, right = (
+        _seen_through(graph, value, perm)
+        for value, perm in zip(region.operands[:2], turns, strict=True)
+    )
+    chain, extras = gemm_epilogue(graph, region)
+    if (factor := left.factor * right.factor) != 1.0:
+        scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
+        joined = inline((chain or IDENTITY, ("y", *extras)), "y", (scaled, ("acc",)))
+        assert joined is not None  # no more operands than before
+        chain = joined[0]
+    params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
+    operands = (left.value, right.value, *extras)
+    specs = [graph.spec(v) for v in operands]
+    try:
+        inferred = params.infer(specs)[0].shape
+    except ValueError as error:
+        return str(error)
+    if inferred != graph.spec(region.results[0]).shape:
+        return f"the shape of {region.results[0]!r} is not proven"
+    covered = (*left.covered, *right.covered, region)
+    new = fused("matmul", params, operands, region.results, covered)
+    return Rewrite((new,), tuple({r.id: r for r in covered}.values()), step=True)
+
+
+MATMUL = Rule("matmul", (_product,), _build, _check)
+
+
+def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:
+    """Go back through views, and through factors that only this operand needs.
+
+    A view that others read too stays for them: reading past it costs nothing.
+    """
+    found, alone = _Operand(value, perm), True
+    while (region := graph.producer(found.value)) is not None and not region.fused:
+        alone = alone and graph.only_use(found.value) is not None
+        step = None
+        if not found.heads:
+            step = _untranspose(graph, region, found) or _unsplit(graph, region, found)
+            if step is None and alone:
+                step = _unscale(graph, region, found)
+        if step is None:
+            break
+        found = dataclasses.replace(step, covered=[region] * alone + found.covered)
+    return found
+
+
+def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+    """Before a Transpose that leaves the axis that lies together among the last two."""
+    rank = graph.spec(region.operands[0]).rank if region.op == "Transpose" else None
+    if not rank:
+        return None
+    stored = attribute(region, "perm", tuple(reversed(range(rank))))
+    assert isinstance(stored, tuple)
+    order = found.perm or tuple(range(rank))
+    perm = tuple(int(stored[i]) for i in order)
+    if rank - 1 not in perm[-2:]:
+        return None
+    whole = perm if perm != tuple(range(rank)) else ()
+    return dataclasses.replace(found, value=region.operands[0], perm=whole)
+
+
+def _unsplit(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+    """Before a Reshape that tells apart heads which lie side by side."""
+    if region.op != "Reshape" or not found.perm:
+        return None
+    before, after = (graph.spec(v).shape for v in (region.operands[0], found.value))
+    if before is None or after is None or len(after) != len(before) + 1 or not before:
+        return None
+    heads, size = after[-2:]
+    known = isinstance(heads, int) and isinstance(size, int) and 0 not in after
+    if not known or before[-1] != combine("mul", heads, size) or before[:-1] != after[:-2]:
+        return None
+    return dataclasses.replace(found, value=region.operands[0], heads=int(str(heads)))
+
+
+def _unscale(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+    """Before a multiplication or division by a number."""
+    if region.op not in ("Mul", "Div"):
+        return None
+    value, other = region.operands
+    factor = constant_number(graph, other)
+    if factor is None and region.op == "Mul":
+        value, factor = other, constant_number(graph, value)
+    if not factor or graph.spec(value).shape != graph.spec(found.value).shape:
+        return None
+    factor = factor if region.op == "Mul" else 1 / factor
+    return dataclasses.replace(found, value=value, factor=found.factor * factor)

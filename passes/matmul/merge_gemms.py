@@ -1,0 +1,134 @@
+"""Several products of one input as one product.
+
+FusedAttention(x·Wq, x·Wk, x·Wv)    ->    FusedAttention(x·[Wq Wk Wv])
+x·W1, x·W2, x·W3 …                  ->    x·[W1 W2 W3 …], a result for each
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.gemm import MAX_PARTS, GemmParams
+from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.passes.matmul.constant_matrices import matrix_of, own_matrix, whole_matrix
+from tracea_graph.passes.regions import fused, operand_producer
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["MergeGemms", "MergeQkv"]
+
+
+class MergeQkv:
+    """Q, K and V of one input become one product whose columns attention reads in place."""
+
+    name = "merge-qkv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, AttentionParams) or any(region.params.offsets):
+            return
+        if region.params.layouts[:3] != ("rows",) * 3:
+            return
+        gemms = [operand_producer(graph, v, "FusedGemm") for v in region.operands[:3]]
+        q, k, v = gemms
+        if q is None or k is None or v is None or len({g.id for g in (q, k, v)}) < 3:
+            return
+        parts = (q, k, v)
+        if (reason := self._check(graph, region, parts)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        yield self._build(graph, region, parts)
+
+    def _check(self, graph: TileGraph, region: Region, parts: tuple[Region, ...]) -> str | None:
+        if len({g.operands[0] for g in parts}) > 1:
+            return "the projections read different inputs"
+        if any(g.params.epilogue or g.params.norm for g in parts):
+            return "a projection has an epilogue"
+        if any(own_matrix(graph, g) is None for g in parts):
+            return "the projections' matrices stay as they are"
+        if any(g.params.n % ALIGNED for g in parts) or len({g.params.bias for g in parts}) > 1:
+            return "the projections' columns do not come in whole vectors"
+        if any(graph.only_use(g.results[0]) is None for g in parts):
+            return "a projection has other readers"
+        if parts[0].params.bias and any(graph.weight(g.operands[2]) is None for g in parts):
+            return "a bias is not constant"
+        return None
+
+    def _build(self, graph: TileGraph, region: Region, parts: tuple[Region, ...]) -> Proposal:
+        merged = f"{parts[0].results[0]}_qkv"
+        params, operands, weights = _side_by_side(graph, parts, merged)
+        gemm = fused(self.name, params, operands, (merged,), parts)
+        spec = params.infer([graph.spec(operands[0])])[0]
+        offsets = (0, parts[0].params.n, parts[0].params.n + parts[1].params.n)
+        attention = fused(
+            f"{self.name}-read",
+            dataclasses.replace(region.params, offsets=offsets, widths=(params.n,) * 3),
+            (merged, merged, merged, *region.operands[3:]),
+            region.results,
+            [region],
+        )
+        old = (*parts, region)
+        return Proposal(self.name, old, (attention, gemm), {merged: spec}, weights)
+
+
+class MergeGemms:
+    """Products of one input that nothing follows become one, with a result for each."""
+
+    name = "merge-gemms"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not _alone(graph, region):
+            return
+        x = region.operands[0]
+        found = {u.region.id: u.region for u in graph.uses(x) if u.operand == 0}
+        parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_PARTS]
+        if len(parts) < 2 or parts[0].id != region.id:
+            return  # the first of them proposes
+        widths = tuple(r.params.n for r in parts)
+        merged = f"{parts[0].results[0]}_merged"
+        params, operands, weights = _side_by_side(graph, parts, merged)
+        params = dataclasses.replace(params, parts=widths)
+        results = [r.results[0] for r in parts]
+        new = fused(self.name, params, operands, results, parts)
+        yield Proposal(self.name, parts, (new,), weights=weights)
+
+
+def _alone(graph: TileGraph, region: Region) -> bool:
+    """True for a product of constants with no epilogue, whose columns are whole vectors."""
+    p = region.params
+    if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.parts:
+        return False
+    constant = all(graph.weight(v) is not None for v in region.operands[2:])
+    return constant and own_matrix(graph, region) is not None
+
+
+def _side_by_side(
+    graph: TileGraph, parts: Sequence[Region], name: str
+) -> tuple[GemmParams, list[str], dict[str, Weight]]:
+    """One product for several: parameters, operands, and the weights ``name`` is part of."""
+    k, total = parts[0].params.k, sum(g.params.n for g in parts)
+    stored = [(g.params, graph.weights[g.operands[1]]) for g in parts]
+
+    def columns() -> Array:
+        return np.concatenate([matrix_of(params, weight) for params, weight in stored], axis=1)
+
+    matrix = whole_matrix(f"{name}_matrix", k, total, columns)
+    weights, operands = {matrix.name: matrix}, [parts[0].operands[0], matrix.name]
+    biased = any(g.params.bias for g in parts)
+    if biased:
+        bias = Weight(f"{name}_bias", DType.F32, (total,), _biases(graph, parts))
+        weights[bias.name] = bias
+        operands.append(bias.name)
+    return GemmParams(k, total, bias=biased), operands, weights
+
+
+def _biases(graph: TileGraph, parts: Sequence[Region]) -> Callable[[], Array]:
+    """The biases one after another; zeros where a product has none."""
+    known = [(graph.weights[g.operands[2]] if g.params.bias else None, g.params.n) for g in parts]
+    return lambda: np.concatenate(
+        [np.zeros(n, np.float32) if w is None else w.array().reshape(-1) for w, n in known]
+    )

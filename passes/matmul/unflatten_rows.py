@@ -1,0 +1,141 @@
+"""Rows of all items in one matrix, told apart again behind what works row by row.
+
+Reshape(op(Reshape(x, [B·S,K]), w), [B,S,N])   ->   op(x, w)
+
+Sums, norms and products in between do not ask how many axes the rows have; with the items apart
+what is before them, between and behind is one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tracea_graph.ir import Extent, TensorSpec, product
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.passes.attention.matcher import Unfit
+from tracea_graph.passes.extents import where_equal
+from tracea_graph.passes.layout.selection import BY_ELEMENT
+from tracea_graph.passes.layout.views import FREE
+from tracea_graph.passes.regions import read_outside, with_feeders
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["UnflattenRows"]
+
+_MAX_DEPTH = 24
+Shape = tuple[Extent, ...]
+
+
+class UnflattenRows:
+    """What lies between flattening rows and telling items apart keeps them apart."""
+
+    name = "unflatten-rows"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or region.op != "Reshape":
+            return
+        flat, apart = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+        if flat is None or apart is None or len(flat) != 2 or len(apart) < 3 or flat[0] == 1:
+            return
+        last = graph.producer(region.operands[0])
+        if flat[1] != apart[-1] or last is None or _by_rows(graph, last) is None:
+            return
+        new = _Apart(graph, apart[:-1], flat[0], region.results[0])
+        try:
+            new.value(region.operands[0])
+        except Unfit as why:
+            yield Miss(self.name, region.id, str(why))
+            return
+        covered = with_feeders(graph, [*new.covered, region], tuple(new.kept))
+        if others := read_outside(graph, (v for r in new.covered for v in r.writes), covered):
+            yield Miss(self.name, region.id, f"{others!r} has other readers")
+            return
+        yield Proposal(self.name, tuple(covered), tuple(new.regions), new.specs, step=True)
+
+
+def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
+    """The operands that have a row for each of the result's; None if it works otherwise."""
+    params, count = region.params, len(region.operands)
+    if region.captures or len(region.results) != 1:
+        return None
+    if not region.fused:
+        return range(count) if region.op in BY_ELEMENT else None
+    if isinstance(params, GemmParams):
+        first = 2 + params.bias
+        return (0, *range(first, first + params.extras))
+    if isinstance(params, NormParams):
+        return range(params.data_operands)
+    if isinstance(params, ElementwiseParams) and not params.moves:
+        return range(count)
+    return None
+
+
+@dataclass
+class _Apart:
+    """Values ``[B·S,N]`` as ``[B,S,N]``, and the regions that make them, ``result`` last."""
+
+    graph: TileGraph
+    lead: Shape
+    rows: Extent
+    result: str
+    regions: list[Region] = field(default_factory=list)
+    covered: list[Region] = field(default_factory=list)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
+
+    def value(self, value: str, depth: int = 0) -> str:
+        """The value apart, or one that is the same for all rows.  Raises Unfit if it is
+        neither."""
+        if value not in self.made:
+            self.made[value] = self._found(value, depth)
+        return self.made[value]
+
+    def _found(self, value: str, depth: int) -> str:
+        shape, region = self.graph.spec(value).shape, self.graph.producer(value)
+        if shape is None or len(shape) > 2:
+            raise Unfit(f"{value!r} is no matrix of the same rows")
+        if len(shape) < 2 or shape[0] == 1:
+            self.kept.append(value)
+            return value
+        if region is not None and (source := self._source(region, shape)):
+            self.kept.append(source)
+            return source
+        by_rows = _by_rows(self.graph, region) if region else None
+        if region is None or by_rows is None or depth > _MAX_DEPTH:
+            raise Unfit(f"{value!r} is not made row by row")
+        if not where_equal(shape[0], self.rows):
+            raise Unfit(f"{value!r} does not provably have the rows of {self.result!r}")
+        operands = tuple(
+            self.value(v, depth + 1) if v and i in by_rows else v
+            for i, v in enumerate(region.operands)
+        )
+        self.kept += [v for i, v in enumerate(region.operands) if v and i not in by_rows]
+        result = f"{value}_apart" if depth else self.result
+        self._write(region, operands, result)
+        if depth:
+            self.specs[result] = TensorSpec(self.graph.spec(value).dtype, (*self.lead, shape[1]))
+        return result
+
+    def _source(self, region: Region, shape: Shape) -> str:
+        """What a Reshape flattened; else empty."""
+        if region.fused or region.op not in FREE:
+            return ""
+        before = self.graph.spec(region.operands[0]).shape or ()
+        fits = len(before) == len(self.lead) + 1 and before[-1] == shape[1]
+        same = fits and all(map(where_equal, before[:-1], self.lead))
+        return region.operands[0] if same and where_equal(shape[0], product(before[:-1])) else ""
+
+    def _write(self, region: Region, operands: tuple[str, ...], result: str) -> None:
+        self.covered.append(region)
+        nodes = region.nodes
+        if not region.fused:
+            nodes = (replace(region.node, inputs=operands, outputs=(result,)),)
+        made = replace(
+            region, id=f"{UnflattenRows.name}:{result}", operands=operands, results=(result,),
+            nodes=nodes,
+        )  # fmt: skip
+        self.regions.append(made)

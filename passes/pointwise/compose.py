@@ -1,0 +1,209 @@
+"""Putting elementwise ops together, whatever map one sees the other through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.kernels.signature import clipped, localise
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.passes.layout.rearrange import read_rearrangement
+from tracea_graph.passes.layout.views import read_move, through
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Operation", "fits", "merge", "read_operation", "side_by_side", "sliced"]
+
+Shape = tuple[Extent, ...]
+
+_MANY = 1 << 14
+"""Ops whose results are remembered: a model asks again and again about the same few."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An elementwise op and the values it reads."""
+
+    params: ElementwiseParams
+    names: tuple[str, ...]
+
+    def common(self, graph: TileGraph) -> Shape:
+        """The shape it loops over.  Raises ValueError if symbols leave it open."""
+        return self.params.common([graph.spec(n).shape or () for n in self.names])
+
+
+def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | None:
+    """What computes ``value`` from stored values: a chain, data movement, or both."""
+    if isinstance(region.params, ElementwiseParams):
+        return Operation(region.params, region.operands) if len(region.results) == 1 else None
+    if (spelled := read_chain(graph, region)) is not None:
+        return Operation(ElementwiseParams(spelled[0]), spelled[1])
+    if graph.spec(value).dtype is not DType.F32:
+        return None
+    if (index_map := read_move(graph, region, value)) is not None:
+        return Operation(ElementwiseParams(IDENTITY, (index_map,)), region.operands[:1])
+    if (found := read_rearrangement(graph, region)) is not None:
+        index_map, target = found
+        return Operation(ElementwiseParams(IDENTITY, (index_map,), target), region.operands[:1])
+    return None
+
+
+@dataclass
+class _Builder:
+    """Collects the operands, which have numbers, and steps of a chain."""
+
+    operands: list[tuple[int, IndexMap, DType]] = field(default_factory=list)
+    steps: list[tuple[str, tuple[Ref | str, ...]]] = field(default_factory=list)
+
+    def operand(self, value: int, index_map: IndexMap, dtype: DType) -> str:
+        """What the chain reads and makes has names until it is whole: ``x3`` an operand, ``s3`` a
+        step."""
+        entry = (value, index_map, dtype)
+        if entry not in self.operands:
+            self.operands.append(entry)
+        return f"x{self.operands.index(entry)}"
+
+    def run(self, chain: Chain, operands: Sequence[str]) -> list[str]:
+        """Append a chain over these values; every value of it."""
+        values = list(operands)
+        for step in chain.steps:
+            args = tuple(a if isinstance(a, float) else values[a] for a in step.args)
+            if (step.op, args) not in self.steps:
+                self.steps.append((step.op, args))
+            values.append(f"s{self.steps.index((step.op, args))}")
+        return values
+
+    def operation(
+        self, results: Sequence[str], target: tuple[int, ...]
+    ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:
+        """The op and which values it reads; None if there are too many."""
+        count = len(self.operands)
+        if count > MAX_OPERANDS:
+            return None
+
+        def place(value: Ref | str) -> Ref:
+            if not isinstance(value, str):
+                return value
+            return int(value[1:]) + (count if value[0] == "s" else 0)
+
+        steps = tuple(Step(op, tuple(map(place, args))) for op, args in self.steps)
+        dtypes = tuple(d for _, _, d in self.operands)
+        numbers = tuple(int(place(r)) for r in results)
+        chain = Chain((FULL,) * count, steps, numbers, dtypes)
+        maps = tuple(m for _, m, _ in self.operands)
+        return ElementwiseParams(chain, maps, target), tuple(n for n, _, _ in self.operands)
+
+
+def merge(graph: TileGraph, outer: Operation, value: str, inner: Operation) -> Operation | None:
+    """``outer`` with operand ``value`` computed by ``inner`` as it goes.
+
+    None if the result would have too many operands, or a map does not go through a broadcast.
+    Raises ValueError if symbols leave open what ``inner`` loops over.
+    """
+    values = tuple(dict.fromkeys((*inner.names, *outer.names)))
+    number = {v: i for i, v in enumerate(values)}
+    shapes = tuple(graph.spec(v).shape or () for v in values[: len({*inner.names})])
+    made = _merged(
+        outer.params, tuple(number[v] for v in outer.names), number.get(value, -1),
+        inner.params, tuple(number[v] for v in inner.names), shapes,
+    )  # fmt: skip
+    return made and Operation(made[0], tuple(values[i] for i in made[1]))
+
+
+@lru_cache(_MANY)
+def _merged(
+    outer: ElementwiseParams, outer_reads: tuple[int, ...], value: int,
+    inner: ElementwiseParams, inner_reads: tuple[int, ...], shapes: Sequence[Shape],
+) -> tuple[ElementwiseParams, tuple[int, ...]] | None:  # fmt: skip
+    """:func:`merge` of values by number, ``shapes`` being those that the inner op reads."""
+    builder = _Builder()
+    around = inner.common([shapes[i] for i in inner_reads])
+    values: list[str] = []
+    for name, seen, dtype in _operands(outer, outer_reads):
+        if name != value:
+            values.append(builder.operand(name, seen, dtype))
+            continue
+        if inner.target:
+            seen = IndexMap((Move("reshape", inner.target),)).then(*seen.moves)
+        below: list[str] = []
+        for source, index_map, kind in _operands(inner, inner_reads):
+            rest = through(seen, index_map.shape(shapes[source]), around)
+            if rest is None:
+                return None
+            below.append(builder.operand(source, index_map.then(*rest.moves), kind))
+        values.append(builder.run(inner.chain, below)[inner.chain.results[0]])
+    values = builder.run(outer.chain, values)
+    return builder.operation([values[r] for r in outer.chain.results], outer.target)
+
+
+def side_by_side(graph: TileGraph, first: Region, second: Region) -> Operation | None:
+    """Both regions' results from one chain; the second may read the first's result.
+
+    None if that would have too many operands.
+    """
+    names = tuple(dict.fromkeys((*first.operands, *second.operands)))
+    builder, made = _Builder(), ""
+    results: list[str] = []
+    for region in (first, second):
+        params: ElementwiseParams = region.params
+        values = [
+            made if names[i] == first.results[0] else builder.operand(i, seen, dtype)
+            for i, seen, dtype in _operands(params, [names.index(v) for v in region.operands])
+        ]
+        made = builder.run(params.chain, values)[params.chain.results[0]]
+        results.append(made)
+    both = builder.operation(results, ())
+    return both and Operation(both[0], tuple(names[i] for i in both[1]))
+
+
+def _operands(
+    params: ElementwiseParams, reads: Sequence[int]
+) -> Iterator[tuple[int, IndexMap, DType]]:
+    return zip(reads, params.views, params.chain.operand_types, strict=True)
+
+
+def sliced(graph: TileGraph, op: Operation, axis: int, start: int, end: int) -> Operation | None:
+    """The op over a stretch of one axis of its common shape."""
+    around = op.common(graph)
+    cut = IndexMap((Move("slice", (axis, start, end, 1)),))
+    maps: list[IndexMap] = []
+    for name, index_map in zip(op.names, op.params.views, strict=True):
+        own = index_map.shape(graph.spec(name).shape or ())
+        rest = through(cut, own, around) if own else IndexMap()
+        if rest is None:
+            return None
+        maps.append(index_map.then(*rest.moves))
+    return Operation(ElementwiseParams(op.params.chain, tuple(maps), op.params.target), op.names)
+
+
+def fits(
+    graph: TileGraph,
+    params: ElementwiseParams | ConcatParams,
+    names: Sequence[str],
+    wanted: Sequence[TensorSpec],
+) -> bool:
+    """True if an op provably gives results of these shapes, from its operands' shapes alone too.
+
+    A kernel knows its operands' sizes and nothing else of the graph.
+    """
+    found = _given(params, tuple(map(graph.spec, names)))
+    return found is not None and found == tuple((s.dtype, s.shape) for s in wanted)
+
+
+@lru_cache(_MANY)
+def _given(
+    params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
+) -> tuple[tuple[DType | None, Shape | None], ...] | None:
+    """Types and shapes of an op's results; None where a kernel cannot tell them."""
+    try:
+        found = params.infer(specs)
+        params.infer(localise(clipped(specs))[0])
+        rank = len(params.common([s.shape or () for s in specs]))
+    except ValueError:
+        return None
+    return tuple((s.dtype, s.shape) for s in found) if rank <= MAX_RANK else None

@@ -1,0 +1,103 @@
+"""Elementwise work that follows a product is done while its tile is in registers or L1.
+
+elementwise(FusedGemm(x), a, b …)      -> FusedGemm(x, …, epilogue)
+elementwise(FusedMatMul(x), a, b …)    -> FusedMatMul(x, …, epilogue)
+
+A product that others read as well stays a result of its own, beside the epilogue's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from tracea_graph.ir import TensorSpec
+from tracea_graph.ops.chain import MAX_RESULTS, Chain
+from tracea_graph.ops.matmul import MatMulParams, matrix_kind
+from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline, kind_of
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.regions import collapses, fused, only_read_by, product_behind, same_shape
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["GemmEpilogue"]
+
+
+class GemmEpilogue:
+    """One elementwise operator or chain behind a product."""
+
+    name = "gemm-epilogue"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        spelled = read_chain(graph, region)
+        if spelled is None or len(region.results) != 1:
+            return
+        for value in dict.fromkeys(spelled[1]):
+            product = product_behind(graph, value)
+            if product is None:
+                continue
+            item = self._absorb(graph, region, spelled, value, product)
+            yield item
+            if isinstance(item, Proposal):
+                return
+
+    def _absorb(
+        self, graph: TileGraph, region: Region, spelled: Spelled, value: str, product: Region
+    ) -> Proposal | Miss:
+        result = graph.spec(region.results[0])
+        if not same_shape(graph.spec(value), result):
+            return Miss(self.name, region.id, f"the product {value!r} is broadcast")
+        kept = [i for i, v in enumerate(product.results) if not only_read_by(graph, v, region)]
+        if len(kept) >= MAX_RESULTS:
+            return Miss(self.name, region.id, f"the product {value!r} has other readers")
+        if (uneven := _uneven(graph, product, spelled, value, result)) is not None:
+            return Miss(self.name, region.id, uneven)
+        before, extras = product.params.epilogue or IDENTITY, _extras(product)
+        count = len(product.operands) - len(extras)
+        joined = inline(spelled, product.results, (before, (value, *extras)))
+        if joined is None:
+            return Miss(self.name, region.id, "the epilogue would have too many operands")
+        chain, names = joined
+        kinds = tuple(_kind(product, graph.spec(n), result) for n in names)
+        chain = dataclasses.replace(
+            chain,
+            operands=kinds,
+            results=_results(chain, before, kept),
+            stores=(*chain.result_types, *(before.result_types[i] for i in kept)),
+        )
+        params = dataclasses.replace(product.params, epilogue=chain)
+        operands = (*product.operands[:count], *names[1:])
+        results = (*region.results, *(product.results[i] for i in kept))
+        new = fused(self.name, params, operands, results, (product, region))
+        return Proposal(self.name, (product, region), (new,))
+
+
+def _extras(product: Region) -> tuple[str, ...]:
+    """The values its epilogue reads beyond the product; they come last."""
+    return product.operands[len(product.operands) - product.params.extras :]
+
+
+def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...]:
+    """The chain's own results, then those of the chain before it that others need."""
+    old, new = len(before.operands), len(chain.operands)
+    beside = (before.results[i] for i in kept)
+    return (*chain.results, *(r if r < old else r - old + new for r in beside))
+
+
+def _uneven(
+    graph: TileGraph, product: Region, spelled: Spelled, value: str, result: TensorSpec
+) -> str | None:
+    """Why an operand does not lie over the product's rows and columns."""
+    if isinstance(product.params, MatMulParams):
+        ranks = [graph.spec(v).rank or 0 for v in product.operands[:2]]
+        return "the product is of vectors" if min(ranks) < 2 else None
+    for other in spelled[1]:
+        if other != value and not collapses(graph.spec(other), result):
+            return f"operand {graph.spec(other)} is not regular over {result}"
+    return None
+
+
+def _kind(product: Region, spec: TensorSpec, result: TensorSpec) -> str:
+    if isinstance(product.params, MatMulParams):
+        return matrix_kind(spec.shape or (), result.shape or ())
+    return kind_of(spec, result)

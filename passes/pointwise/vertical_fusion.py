@@ -1,0 +1,51 @@
+"""Producer-consumer fusion of elementwise operators.
+
+elementwise(elementwise(a, b), c)   ->   FusedElementwise(a, b, c)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.passes.pointwise.chains import inline, kind_of
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.regions import fused, same_shape
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["VerticalFusion"]
+
+
+class VerticalFusion:
+    """Two elementwise regions, one feeding only the other, become one pass over memory."""
+
+    name = "vertical-fusion"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        spelled = read_chain(graph, region)
+        if spelled is None or len(region.results) != 1:
+            return
+        result = graph.spec(region.results[0])
+        for value in dict.fromkeys(spelled[1]):
+            first = graph.producer(value)
+            inner = read_chain(graph, first) if first is not None else None
+            if first is None or inner is None or len(first.results) != 1:
+                continue
+            uses = graph.uses(value)
+            if graph.is_output(value) or any(u.region.id != region.id for u in uses):
+                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                continue
+            if not same_shape(graph.spec(value), result):
+                yield Miss(self.name, region.id, f"{value!r} is broadcast")
+                continue
+            if (joined := inline(spelled, value, inner)) is None:
+                yield Miss(self.name, region.id, "the chain would have too many operands")
+                continue
+            chain, names = joined
+            kinds = tuple(kind_of(graph.spec(n), result) for n in names)
+            params = ElementwiseParams(dataclasses.replace(chain, operands=kinds))
+            new = fused(self.name, params, names, region.results, (first, region))
+            yield Proposal(self.name, (first, region), (new,))
+            return

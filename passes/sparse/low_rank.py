@@ -1,0 +1,134 @@
+"""Products, convolutions and look-ups whose matrix two factors were chosen for.
+
+FusedGemm(x, [K,N])           ->    FusedGemm(FusedGemm(x, [K,R]), [R,N])
+FusedConv(x, [O, C, taps])    ->    FusedConv(FusedConv(x, [R, C, taps]), [O, R, 1])
+Gather([V, N], ids)           ->    FusedGemm(FusedEmbedding([V, R], ids), [R, N])
+
+The first convolution keeps the window, so that Winograd's transform stays possible where it was; a
+kernel as two of one axis each (Jaderberg et al. 2014, arXiv:1405.3866) would lose it, and with it
+more than the second axis saves.  Source: Zhang et al. 2016, arXiv:1505.06798.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.windows import Window
+from tracea_graph.passes.regions import attribute, fused
+from tracea_graph.passes.sparse.compressed import Compressed, chosen_for
+from tracea_graph.passes.sparse.low_rank_exact import two_products
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LowRankConv", "LowRankEmbedding", "LowRankGemm", "conv_of", "looked_up", "written_by"]
+
+
+def conv_of(region: Region) -> Node | None:
+    """The convolution of the model that a region stands for."""
+    return next((n for n in region.nodes if n.op == "Conv"), None)
+
+
+def written_by(region: Region) -> str:
+    """The value of the model that is a convolution's sum with its bias; a batch normalisation
+    behind it is part of that."""
+    node = conv_of(region)
+    assert node is not None
+    norms = (n for n in region.nodes if n.op == "BatchNormalization")
+    behind = next((n for n in norms if n.inputs[0] == node.outputs[0]), node)
+    return behind.outputs[0]
+
+
+def looked_up(table: str) -> str:
+    """What is chosen for the look-ups in a table is known by; its own name is for products."""
+    return f"{table} looked up"
+
+
+@dataclass(frozen=True)
+class LowRankGemm:
+    """A product whose matrix two factors were chosen for."""
+
+    chosen: Mapping[str, Compressed]
+    name: str = "low-rank-gemm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        found = chosen_for(self.chosen, region, 2)
+        if found is None or region.rule == self.name:
+            return
+        shape = graph.spec(region.results[0]).shape
+        if shape is None:
+            yield Miss(self.name, region.id, f"the rank of {region.results[0]!r} is not known")
+            return
+        a, b = found.matrices
+        yield two_products(self.name, region, a, b, shape[:-1], found.error)
+
+
+@dataclass(frozen=True)
+class LowRankConv:
+    """A convolution in one group, its filters as they are stored before any transform."""
+
+    chosen: Mapping[str, Compressed]
+    name: str = "low-rank-conv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        params = region.params
+        if not isinstance(params, ConvParams) or region.rule == self.name:
+            return
+        found = self.chosen.get(written_by(region)) if conv_of(region) else None
+        spec = graph.spec(region.results[0])
+        if found is None or spec.shape is None or params.groups > 1 or params.window.rank > 2:
+            return
+        a, b = found.matrices
+        rank = a.shape[1]
+        middle = f"{region.results[0]}_rank{rank}"
+        first = ConvParams(params.channels, rank, params.window)
+        axes = params.window.rank
+        point = Window((1,) * axes, (1,) * axes, (1,) * axes, (0,) * (2 * axes))
+        last = dataclasses.replace(params, channels=rank, window=point)
+        own = _held(f"{middle}_a", a.T.reshape(first.shape))
+        other = _held(f"{middle}_b", b.T.reshape(last.shape))
+        operands = (middle, other.name, *region.operands[2:])
+        new = (
+            fused(self.name, first, (region.operands[0], own.name), (middle,), [region]),
+            fused(self.name, last, operands, region.results, [region]),
+        )
+        shape = (spec.shape[0], rank, *spec.shape[2:])
+        specs, weights = {middle: TensorSpec(DType.F32, shape)}, {w.name: w for w in (own, other)}
+        yield Proposal(self.name, (region,), new, specs, weights, found.error)
+
+
+@dataclass(frozen=True)
+class LowRankEmbedding:
+    """A look-up in a table of the model, before it is joined with others."""
+
+    chosen: Mapping[str, Compressed]
+    name: str = "low-rank-embedding"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        if region.op != "Gather" or region.fused or attribute(region, "axis", 0) != 0:
+            return
+        table, ids = region.operands
+        found, spec = self.chosen.get(looked_up(table)), graph.spec(region.results[0])
+        if found is None or spec.shape is None:
+            return
+        a, b = found.matrices
+        rank, stem = a.shape[1], f"{table}_rank{a.shape[1]}"
+        middle = f"{region.results[0]}_rank{rank}"
+        own, other = _held(f"{stem}_a", a), _held(f"{stem}_b", b)
+        params = GemmParams(rank, b.shape[1])
+        new = (
+            fused(self.name, EmbeddingParams(1), (own.name, ids), (middle,), [region]),
+            fused(self.name, params, (middle, other.name), region.results, [region]),
+        )
+        specs = {middle: TensorSpec(DType.F32, (*spec.shape[:-1], rank))}
+        weights = {w.name: w for w in (own, other)}
+        yield Proposal(self.name, (region,), new, specs, weights, found.error, step=True)
+
+
+def _held(name: str, array: Array) -> Weight:
+    return Weight(name, DType.F32, array.shape, lambda: array)

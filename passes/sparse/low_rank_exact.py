@@ -1,0 +1,95 @@
+"""Products by a matrix of exactly low rank become two.
+
+FusedGemm(x, [K,N])    ->    FusedGemm(FusedGemm(x, [K,R]), [R,N])
+
+What follows the product follows the second one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import KN, aligned
+from tracea_graph.passes.matmul.constant_matrices import own_matrix, whole_matrix
+from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.ranks import EPSILON
+from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LOW_RANK", "LOW_RANK_EXACT", "LowRankExact", "two_products"]
+
+LOW_RANK_EXACT = "low-rank-exact"
+"""The rule that makes products of two factors that are the matrix."""
+LOW_RANK = ("low-rank-gemm", "low-rank-conv", "low-rank-embedding")
+"""Rules that make products of two factors that approximate the matrix."""
+
+
+@dataclass(frozen=True)
+class LowRankExact:
+    """A product by one constant of the model."""
+
+    scan: WeightScan = field(default_factory=WeightScan)
+    name: str = LOW_RANK_EXACT
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        params = region.params
+        if not isinstance(params, GemmParams) or params.parts:
+            return
+        if own_matrix(graph, region) is None:
+            return
+        if region.rule == self.name:
+            return
+        products = [n for n in region.nodes if n.op in ("MatMul", "Gemm")]
+        source = graph.weight(products[0].inputs[1]) if len(products) == 1 else None
+        shape = graph.spec(region.results[0]).shape
+        if source is None or shape is None or source.dtype is not DType.F32:
+            return
+        found = self.scan.ranks.factors(source)
+        node = products[0]
+        if found is None or float(node.attrs.get("alpha", 1.0)) != 1.0:  # type: ignore[arg-type]
+            return
+        a, b = found
+        if node.attrs.get("transB", 0):
+            a, b = b.T, a.T
+        if (a.shape[0], b.shape[1]) == (params.k, params.n):
+            yield two_products(self.name, region, a, b, shape[:-1], EPSILON)
+
+
+def two_products(
+    rule: str,
+    region: Region,
+    a: npt.NDArray[Any],
+    b: npt.NDArray[Any],
+    rows: tuple[Any, ...],
+    error: float,
+) -> Proposal:
+    """Products by ``[K, R]`` and ``[R, N]`` in the place of one; what follows, follows the second.
+
+    The rank is filled up with zeros to whole vectors.
+    """
+    rank = aligned(a.shape[1])
+    middle = f"{region.results[0]}_rank{a.shape[1]}"
+    fill = rank - a.shape[1]
+    name_a, name_b = f"{middle}_a", f"{middle}_b"
+    weights = {
+        name_a: whole_matrix(name_a, len(a), rank, lambda: np.pad(a, ((0, 0), (0, fill)))),
+        name_b: whole_matrix(name_b, rank, b.shape[1], lambda: np.pad(b, ((0, fill), (0, 0)))),
+    }
+    first = GemmParams(len(a), rank)
+    second: GemmParams = dataclasses.replace(region.params, k=rank, layout=KN)
+    operands = (middle, name_b, *region.operands[2:])
+    new = (
+        fused(rule, first, (region.operands[0], name_a), (middle,), [region]),
+        fused(rule, second, operands, region.results, [region]),
+    )
+    specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
+    return Proposal(rule, (region,), new, specs, weights, error=error)

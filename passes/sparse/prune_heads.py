@@ -1,0 +1,117 @@
+"""Attention heads that the product behind them was chosen to do without.
+
+FusedGemm(FusedAttention(FusedGemm(x, [Q K V])), O)    ->    the same with fewer heads
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.passes.matmul.constant_matrices import own_matrix
+from tracea_graph.passes.regions import fused, only_read_by
+from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
+from tracea_graph.passes.sparse.pruned_weights import (
+    narrowed,
+    narrowed_bias,
+    replaced,
+    with_channels,
+)
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["PruneHeads", "heads_behind"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+def heads_behind(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
+    """The projection and the attention whose heads a product reads, if any of them could go."""
+    attention = graph.producer(region.operands[0])
+    if attention is None or not isinstance(attention.params, AttentionParams):
+        return None
+    p = attention.params
+    if p.layouts != ("rows",) * 4 or p.shared_heads != p.heads or p.in_bf16:
+        return None
+    merged = {*attention.operands[:3]}
+    qkv = graph.producer(attention.operands[0]) if len(merged) == 1 else None
+    if qkv is None or own_matrix(graph, qkv) is None:
+        return None
+    g: GemmParams = qkv.params
+    alone = only_read_by(graph, attention.operands[0], attention)
+    if g.epilogue or g.norm or g.parts or not alone or g.n != sum(p.sizes):
+        return None
+    if not only_read_by(graph, region.operands[0], region):
+        return None
+    mask = graph.spec(attention.operands[3]).shape if p.mask != "none" else ()
+    if mask is None or (len(mask) > 2 and mask[-3] != 1):
+        return None  # a mask of its own for each head
+    constant = all(graph.weight(v) is not None for v in qkv.operands[1:])
+    return (qkv, attention) if constant else None
+
+
+@dataclass(frozen=True)
+class PruneHeads:
+    """A product with rows of zeros in the matrix chosen for it, whole heads of them."""
+
+    chosen: Mapping[str, Compressed]
+    name: str = "prune-heads"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        if (found := pruned_for(self.chosen, graph, region)) is None:
+            return
+        if (behind := heads_behind(graph, region)) is None:
+            return
+        (matrix,) = found.matrices
+        p: AttentionParams = behind[1].params
+        kept = np.any(matrix.reshape(p.heads, -1), axis=1)
+        if not kept.all() and kept.any():
+            yield self._without(graph, (*behind, region), kept, found)
+
+    def _without(
+        self,
+        graph: TileGraph,
+        regions: tuple[Region, Region, Region],
+        kept: Mask,
+        found: Compressed,
+    ) -> Proposal:
+        qkv, attention, last = regions
+        p: AttentionParams = attention.params
+        heads, columns = int(kept.sum()), np.zeros(qkv.params.n, np.bool_)
+        for start, size in zip(p.offsets, p.sizes, strict=True):
+            columns[start : start + size] = np.repeat(kept, size // p.heads)
+        widths = [size // p.heads * heads for size in p.sizes]
+        total = sum(widths)
+        q, k, v = (
+            sum(w for w, at in zip(widths, p.offsets, strict=True) if at < start)
+            for start in p.offsets
+        )
+        first: Any = with_channels(qkv.params, "result", total)
+        near = dataclasses.replace(
+            p, heads=heads, kv_heads=0, offsets=(q, k, v), widths=(total,) * 3
+        )
+        other: Any = with_channels(last.params, "operand", heads * p.head_v)
+        weights, stem = graph.weights, f"{attention.results[0]}_heads{heads}"
+        merged, read = f"{stem}_qkv", f"{stem}_alive"
+        own = [narrowed(f"{stem}_a", weights[qkv.operands[1]], qkv.params, first, columns, 0)]
+        if first.bias:
+            own.append(narrowed_bias(f"{stem}_bias", weights[qkv.operands[2]], first, columns))
+        old, whole = replaced(last.params, found.matrices[0])
+        rows = np.repeat(kept, p.head_v)
+        matrix = narrowed(f"{stem}_b", whole, old, other, rows, 1)
+        new = (
+            fused(self.name, first, (qkv.operands[0], *(w.name for w in own)), (merged,), [qkv]),
+            fused(self.name, near, (merged,) * 3 + attention.operands[3:], (read,), [attention]),
+            fused(self.name, other, (read, matrix.name, *last.operands[2:]), last.results, [last]),
+        )
+        specs = {merged: first.infer([graph.spec(qkv.operands[0])])[0]}
+        specs[read] = near.infer([specs[merged]] * 3)[0]
+        stored = {w.name: w for w in (*own, matrix)}
+        return Proposal(self.name, regions, new, specs, stored, found.error)

@@ -1,0 +1,109 @@
+"""Weights of products and convolutions with fewer channels, computed when they are asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import KN
+from tracea_graph.passes.matmul.constant_matrices import matrix_of, whole_matrix
+
+__all__ = [
+    "Products", "ins", "is_depthwise", "narrowed", "narrowed_bias", "narrowed_row", "outs",
+    "plain_weights", "replaced", "shifted_bias", "with_channels",
+]  # fmt: skip
+
+Products = GemmParams | ConvParams
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def outs(params: Products) -> int:
+    """Channels of the result."""
+    return params.filters if isinstance(params, ConvParams) else params.n
+
+
+def ins(params: Products) -> int:
+    """Channels of the operand."""
+    return params.channels if isinstance(params, ConvParams) else params.k
+
+
+def with_channels(params: Any, side: str, n: int) -> Any:
+    """A product of ``n`` channels on one side; a depthwise one has as many on both."""
+    if is_depthwise(params):
+        return dataclasses.replace(params, filters=n, channels=n, groups=n)
+    if isinstance(params, ConvParams):
+        changed: dict[str, Any] = {"channels" if side == "operand" else "filters": n}
+    else:
+        changed = {"k" if side == "operand" else "n": n, "layout": KN}
+    return dataclasses.replace(params, **changed)
+
+
+def is_depthwise(params: Any) -> bool:
+    return (
+        isinstance(params, ConvParams)
+        and params.groups > 1
+        and params.groups == params.channels == params.filters
+    )
+
+
+def replaced(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]:
+    """A product with another matrix ``[K, N]``."""
+    other = whole_matrix("replaced", params.k, params.n, lambda: matrix)
+    return dataclasses.replace(params, layout=KN), other
+
+
+def narrowed(
+    name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
+) -> Weight:
+    """The matrix or filters with the kept channels of the result (axis 0) or operand (1)."""
+
+    def part() -> Floats:
+        return np.compress(kept, plain_weights(old, weight), axis)
+
+    if not isinstance(new, ConvParams):
+        return whole_matrix(name, new.k, new.n, lambda: part().T)
+    return Weight(name, DType.F32, new.shape, part)
+
+
+def narrowed_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
+    """The kept numbers of a bias."""
+    return Weight(name, DType.F32, (outs(new),), lambda: weight.array().reshape(-1)[kept])
+
+
+def narrowed_row(name: str, weight: Weight, kept: Mask) -> Weight:
+    """The kept numbers of an operand with one per channel; one for all stays."""
+    if weight.count == 1:
+        return Weight(name, weight.dtype, weight.shape, weight.load)
+    axis = weight.shape.index(len(kept))
+    shape = (*weight.shape[:axis], int(kept.sum()), *weight.shape[axis + 1 :])
+    return Weight(name, weight.dtype, shape, lambda: np.compress(kept, weight.array(), axis))
+
+
+def shifted_bias(
+    name: str, weight: Weight, bias: Weight | None, params: Products, values: Floats
+) -> Weight:
+    """The bias with what the weights make of channels of constant ``values``."""
+    count = outs(params)
+
+    def load() -> Array:
+        start = np.zeros(count) if bias is None else bias.array().reshape(-1)
+        total = start.astype(np.float64)
+        if values.any():
+            total += plain_weights(params, weight).reshape(count, len(values), -1).sum(2) @ values
+        return total.astype(np.float32)
+
+    return Weight(name, DType.F32, (count,), load)
+
+
+def plain_weights(params: Products, weight: Weight) -> Floats:
+    """``[results, operands, …]``."""
+    if isinstance(params, ConvParams):
+        return np.asarray(weight.array(), np.float32)
+    return matrix_of(params, weight).T
