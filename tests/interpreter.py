@@ -239,7 +239,7 @@ def turns_of(x: Array) -> tuple[Array, Array]:
     return halves[:, :, 0].reshape(len(x), -1), halves[:, :, 1].reshape(len(x), -1)
 
 
-def gemm_blocks(
+def gemm_block_sparse(
     call: Call, *, x: Array, w: Array, bias: Any, index: Array, inputs: list[Any],
     y: list[Any], parts: int,
 ) -> None:  # fmt: skip
@@ -249,7 +249,7 @@ def gemm_blocks(
     side_by_side(call, x @ whole + (0 if bias is None else bias), inputs, y)
 
 
-def gemm_masked(call: Call, *, x: Array, w: Array, index: Array, **rest: Any) -> None:
+def gemm_bitmap(call: Call, *, x: Array, w: Array, index: Array, **rest: Any) -> None:
     panels = unpack_masked(w.astype(np.float64), index.astype(np.int32), x.shape[1])
     by_panels = dataclasses.replace(call, op="gemm", dtype="f32")
     gemm(by_panels, x=x, w=panels, layout="panels", **rest)
@@ -295,7 +295,7 @@ def embedding(
 INDICES = {"i32": np.int32, "i64": np.int64}
 
 
-def take(call: Call, *, x: Array, index: Array, y: Array, index_type: str) -> None:
+def gather_elements(call: Call, *, x: Array, index: Array, y: Array, index_type: str) -> None:
     assert index.dtype == INDICES[index_type]
     (y[...],) = TakeParams(y.ndim).reference([x, index])
 
@@ -341,7 +341,7 @@ def attention(
     y[...] = without_empty_rows(shares, scores, seen, zero_rows) @ v
 
 
-def append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> None:
+def kv_append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> None:
     y[...] = 0.0
     for b, place in enumerate(places):
         assert 0 <= place <= y.shape[2] - x.shape[2]
@@ -500,7 +500,7 @@ def conv(
     finish_conv(call, acc, last_out, **rest)
 
 
-def conv_stem(
+def conv_first_layer(
     call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
     pads: Sequence[int], last_out: int, **rest: Any,
 ) -> None:  # fmt: skip
@@ -536,7 +536,7 @@ def winograd(
     finish_conv(call, convolve(inside, plain, (1, 1, 1, 1), 1), last_out, **rest)
 
 
-def conv_or_winograd(
+def conv_dispatch(
     call: Call, *, direct: Array, x: Array, w: Array, tile: int, last_in: int,
     direct_scales: Any = None, filter_scales: Any = None, **rest: Any,
 ) -> None:  # fmt: skip
@@ -591,7 +591,7 @@ def pool(
     inner[...] = made[:, :, : inner.shape[2], : inner.shape[3]]
 
 
-def pool_all(call: Call, *, x: Array, y: Array, last: int, kind: str) -> None:
+def global_pool(call: Call, *, x: Array, y: Array, last: int, kind: str) -> None:
     inside = blocked(x, last)
     y[...] = inside.max((2, 3)) if kind == "max" else inside.mean((2, 3))
 
@@ -611,7 +611,7 @@ def resize(
     inner[...] = made.reshape(*x.shape[:2], 16, *sizes).transpose(0, 1, 3, 4, 2)
 
 
-def deal(
+def channel_shuffle(
     call: Call, *, parts: list[Any], y: Array, groups: int, first: int, channels: int,
     halo: Sequence[int], part_channels: Sequence[int],
 ) -> None:  # fmt: skip
@@ -621,12 +621,12 @@ def deal(
     fill(y, dealt.reshape(whole.shape)[:, first : first + channels], halo)
 
 
-def block(call: Call, *, x: Array, y: Array, last: int, halo: Sequence[int]) -> None:
+def reorder_to_nchw16c(call: Call, *, x: Array, y: Array, last: int, halo: Sequence[int]) -> None:
     assert y.shape[1] * 16 - 16 + last == x.shape[1]
     fill(y, x, halo)
 
 
-def unblock(call: Call, *, x: Array, y: Array, last: int) -> None:
+def reorder_to_nchw(call: Call, *, x: Array, y: Array, last: int) -> None:
     y[...] = blocked(x, last)
 
 
@@ -674,7 +674,9 @@ def reduce(
     y[...] = made / np.prod([whole.shape[a] for a in axes]) if mean else made
 
 
-def arg(call: Call, *, x: list[Any], y: Array, axis: int, smallest: bool, last: bool) -> None:
+def arg_reduce(
+    call: Call, *, x: list[Any], y: Array, axis: int, smallest: bool, last: bool
+) -> None:
     whole = prologue(call, x)
     params = ArgParams("min" if smallest else "max", axis - whole.ndim, True, last)
     (found,) = params.reference([whole])
@@ -682,11 +684,11 @@ def arg(call: Call, *, x: list[Any], y: Array, axis: int, smallest: bool, last: 
     y[...] = found
 
 
-def grid(call: Call, *, y: Array, start: float, steps: Sequence[float]) -> None:
+def iota(call: Call, *, y: Array, start: float, steps: Sequence[float]) -> None:
     y[...] = start + sum(s * i for s, i in zip(steps, np.indices(y.shape), strict=True))
 
 
-def same_bytes(
+def bytes_equal(
     call: Call, *, x: list[Any], reference: list[Any], y: Array, count: int, further: bool
 ) -> None:
     same = all(a.tobytes() == b.tobytes() for a, b in zip(x, reference, strict=True))
@@ -770,16 +772,19 @@ def recurrent(
 
 KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_blocks": gemm_blocks, "gemm_masked": gemm_masked,
+        "gemm": gemm, "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
         "round": round_rows_of, "norm": norm, "elementwise": elementwise,
-        "embedding": embedding, "attention": attention, "append": append,
-        "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
-        "winograd": winograd, "conv_or_winograd": conv_or_winograd,
-        "round_images": round_images, "pool": pool, "pool_all": pool_all, "resize": resize,
-        "deal": deal, "block": block, "unblock": unblock, "halo": clear_halo,
-        "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
-        "channel_norm": channel_norm, "copy": copy, "recurrent": recurrent, "take": take,
-        "grid": grid, "same_bytes": same_bytes,
+        "embedding": embedding, "attention": attention, "kv_append": kv_append,
+        "conv": conv, "conv_first_layer": conv_first_layer, "depthwise": depthwise,
+        "conv_plain": conv_plain,
+        "winograd": winograd, "conv_dispatch": conv_dispatch,
+        "round_images": round_images, "pool": pool, "global_pool": global_pool, "resize": resize,
+        "channel_shuffle": channel_shuffle, "reorder_to_nchw16c": reorder_to_nchw16c,
+        "reorder_to_nchw": reorder_to_nchw, "halo": clear_halo,
+        "reduce": reduce, "arg_reduce": arg_reduce, "top_k": top_k, "softmax": softmax,
+        "channel_norm": channel_norm, "copy": copy, "recurrent": recurrent,
+        "gather_elements": gather_elements,
+        "iota": iota, "bytes_equal": bytes_equal,
     }
 )  # fmt: skip
 """By op; each takes a call's operands and attributes by the names its record gives them."""

@@ -42,27 +42,22 @@ LIMITS = {
     "kMaxWindow": 1 << 40,
     "kMaxParts": 16,  # products side by side
     "kMaxTables": 4,
-    "kMaxDealt": 9,
-    "kMaxDealtChannels": 1 << 20,
+    "kMaxShuffled": 9,
+    "kMaxShuffledChannels": 1 << 20,
     "kMaxCompared": 11,  # tensors of one call
 }
 """Bounds of attributes that the runtime shares."""
-_STEP, _DEALT = LIMITS["kMaxStep"], LIMITS["kMaxDealtChannels"]
+_STEP, _SHUFFLED = LIMITS["kMaxStep"], LIMITS["kMaxShuffledChannels"]
 
 _NARROW = {"bf16": "bf16", "int16": "i16", "bf16x2": "bf16"}
 """Element type of what a call multiplies, where that is not float32."""
-_EITHER = ("f32", "bf16")
+_F32_OR_BF16 = ("f32", "bf16")
 
 
 def _op(
-    name: str,
-    shape: str = "...",
-    *types: str,
-    optional: bool = False,
-    many: str | None = None,
-    rows: str = "row",
-    touched: str = "all",
-) -> Operand:
+    name: str, shape: str = "...", *types: str, optional: bool = False, many: str | None = None,
+    rows: str = "row", touched: str = "all",
+) -> Operand:  # fmt: skip
     axes = tuple(shape.split())
     return Operand(name, axes, types or ("f32",), optional, many, False, rows, touched)
 
@@ -121,7 +116,7 @@ def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema
         schedule=GemmSchedule,
         kernels=("gemm",),
         problem=_gemm_bf16x2_problem if dtype == "bf16x2" else _gemm_problem,
-        row_tiled=dtype in _EITHER,
+        row_tiled=dtype in _F32_OR_BF16,
     )
 
 
@@ -139,16 +134,17 @@ def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -
         (number("parts", 1, LIMITS["kMaxParts"], default=1),),
         dtype,
         chain="epilogue",
-        kernels=(("gemm", "f32"), op) if op == "gemm_blocks" else (op,),
+        kernels=(("gemm", "f32"), op) if op == "gemm_block_sparse" else (op,),
         problem=problem,
-        row_tiled=op == "gemm_blocks" and dtype == "f32",
+        row_tiled=op == "gemm_block_sparse" and dtype == "f32",
     )  # fmt: skip
 
 
-_BLOCKS = _sparse("gemm_blocks", "f32", "f32", "T block 16", "T", _stored_blocks)
-_BLOCKS_BF16 = _sparse("gemm_blocks", "bf16", "bf16", "T block/2 16 2", "T", _stored_blocks)
-_MASKED = _sparse("gemm_masked", "f32", "f32", "numbers", "Np 1+K/2", _gemm_problem)
-_MASKED_BF16 = _sparse("gemm_masked", "bf16", "f32", "numbers", "Np 1+K/2", _gemm_problem)
+_BLOCK_SPARSE = _sparse("gemm_block_sparse", "f32", "f32", "T block 16", "T", _stored_blocks)
+_STORED16 = "T block/2 16 2"
+_BLOCK_SPARSE_BF16 = _sparse("gemm_block_sparse", "bf16", "bf16", _STORED16, "T", _stored_blocks)
+_BITMAP = _sparse("gemm_bitmap", "f32", "f32", "numbers", "Np 1+K/2", _gemm_problem)
+_BITMAP_BF16 = _sparse("gemm_bitmap", "bf16", "f32", "numbers", "Np 1+K/2", _gemm_problem)
 
 
 def _round(dtype: str, *more: Operand) -> CallSchema:
@@ -201,10 +197,12 @@ _EMBEDDING = CallSchema(
     ),
     (number("count", 1, LIMITS["kMaxTables"]), _INDEX), kernels=("gather",),
 )  # fmt: skip
-_TAKE = CallSchema("take", (_op("x"), _op("index", "...", "i32", "i64"), _out()), (_INDEX,))
-_GRID = CallSchema("grid", (_out(),), (real("start"), reals("steps", 0)))
-_SAME_BYTES = CallSchema(
-    "same_bytes",
+_GATHER_ELEMENTS = CallSchema(
+    "gather_elements", (_op("x"), _op("index", "...", "i32", "i64"), _out()), (_INDEX,)
+)
+_IOTA = CallSchema("iota", (_out(),), (real("start"), reals("steps", 0)))
+_BYTES_EQUAL = CallSchema(
+    "bytes_equal",
     (
         _op("x", "N", "any", many="count"), _op("reference", "N", "any", many="count"),
         _out("y", "1", "bool"),
@@ -224,7 +222,9 @@ def _over(op: str, y: str, *attributes: Attribute) -> CallSchema:
 
 _REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 _REDUCE = _over("reduce", "f32", choice("kind", _REDUCTIONS), flag("mean"), bits("axes", RANK))
-_ARG = _over("arg", "i64", number("axis", 0, RANK - 1), flag("smallest"), flag("last"))
+_ARG_REDUCE = _over(
+    "arg_reduce", "i64", number("axis", 0, RANK - 1), flag("smallest"), flag("last")
+)
 _SOFTMAX = _over("softmax", "f32", number("axis", 0, RANK - 1), flag("log"))
 _TOP_K = CallSchema(
     "top_k", (_op("x", "M N"), _out("y", "M k"), _out("index", "M k", "i64")),
@@ -275,7 +275,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
             _op("k", "B Hkv T D", low),
             _op("v", "B Hkv T Dv", low),
             _op("mask", "*", "f32", "bool", "i64", optional=True),
-            _out("y", "B H S Dv", *(_EITHER if dtype == "bf16" else ("f32",))),
+            _out("y", "B H S Dv", *(_F32_OR_BF16 if dtype == "bf16" else ("f32",))),
         ),
         (
             choice("mask_kind", MASKS),
@@ -293,8 +293,8 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
     )
 
 
-_APPEND = CallSchema(
-    "append",
+_KV_APPEND = CallSchema(
+    "kv_append",
     (
         _op("x", "B H S D"),
         _op("past", "B H T D", optional=True),
@@ -338,7 +338,7 @@ def _conv_bf16_problem(s: Sizes) -> tuple[int, ...]:
     return (*first, depth * (s.of("x")[4] // BLOCK))
 
 
-def _stem_problem(s: Sizes) -> tuple[int, ...]:
+def _first_layer_problem(s: Sizes) -> tuple[int, ...]:
     return 1, *_made(s, s["last_out"]), prod(s.of("w")[1:4])
 
 
@@ -377,7 +377,7 @@ def _convolution(
 ) -> CallSchema:
     """``y = epilogue(min(high, max(low, x * w + bias + add)), inputs)``, y in blocks."""
     low = _NARROW.get(dtype, "f32")
-    either = _EITHER if low == "bf16" else ("f32",)
+    either = _F32_OR_BF16 if low == "bf16" else ("f32",)
     scales = (_op("image_scales", "N"), _op("filter_scales", "F"))
     return CallSchema(
         op,
@@ -409,7 +409,7 @@ _CONV = (
     numbers("zeros", 4, 0, _STEP),
 )  # fmt: skip
 """``zeros``: lines and columns around what x holds that are known to be zero, and not read."""
-_STEM = (_STRIDES, _DILATIONS, _PADS, _LAST_OUT)
+_FIRST_LAYER = (_STRIDES, _DILATIONS, _PADS, _LAST_OUT)
 _SIDES = numbers("columns", 2, 0, _STEP)
 """Columns of zeros before and behind each line, which are not stored."""
 _DEPTHWISE = (_STRIDES, _DILATIONS, _LAST, _SIDES)
@@ -420,7 +420,7 @@ _PAIRS = "Ob Ib kh kw 8 16 2"
 _PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
 
 
-def _either_way(dtype: str, direct: str, planes: str) -> CallSchema:
+def _conv_dispatch(dtype: str, direct: str, planes: str) -> CallSchema:
     """A convolution of 3×3 that the library runs directly or by Winograd's transforms, whichever
     is faster at the sizes it meets."""
     low = _NARROW.get(dtype, "f32")
@@ -428,7 +428,7 @@ def _either_way(dtype: str, direct: str, planes: str) -> CallSchema:
     first = (_op("direct", direct, low, touched="none"), *scales)
     integers = dtype == "int16"
     return _convolution(
-        "conv_or_winograd", dtype, _X, planes, _WINOGRAD_2 if integers else _WINOGRAD,
+        "conv_dispatch", dtype, _X, planes, _WINOGRAD_2 if integers else _WINOGRAD,
         _winograd_problem, "conv", "winograd", first=first, x_type="f32" if integers else "",
     )  # fmt: skip
 
@@ -444,35 +444,35 @@ def _pool(dtype: str) -> CallSchema:
     )
 
 
-_POOL_ALL = CallSchema(
-    "pool_all",
+_GLOBAL_POOL = CallSchema(
+    "global_pool",
     (_op("x", "N Cb H W 16"), _out("y", "N C")),
     (_LAST, choice("kind", ("max", "average"))),
     kernels=("pool",),
 )
 _RESIZE = CallSchema(
-    "resize",
-    (_op("x", "N Cb H W 16"), _out("y", "N Cb H' W' 16")),
-    (choice("coordinates", WAYS), _HALO, reals("scales", 2)),
-    kernels=("resize",),
-)
-_DEAL = CallSchema(
-    "deal",
+    "resize", (_op("x", "N Cb H W 16"), _out("y", "N Cb H' W' 16")),
+    (choice("coordinates", WAYS), _HALO, reals("scales", 2)), kernels=("resize",),
+)  # fmt: skip
+_CHANNEL_SHUFFLE = CallSchema(
+    "channel_shuffle",
     (_op("parts", "N Cb H W 16", many="part_channels"), _out("y", "N Cb H' W' 16")),
     (
-        number("groups", 1, _DEALT), number("first", 0, _DEALT * LIMITS["kMaxDealt"]),
-        number("channels", 1, _DEALT * LIMITS["kMaxDealt"]), _HALO,
-        numbers("part_channels", 0, 1, _DEALT),
+        number("groups", 1, _SHUFFLED), number("first", 0, _SHUFFLED * LIMITS["kMaxShuffled"]),
+        number("channels", 1, _SHUFFLED * LIMITS["kMaxShuffled"]), _HALO,
+        numbers("part_channels", 0, 1, _SHUFFLED),
     ),
-    kernels=("deal",),
+    kernels=("channel_shuffle",),
 )  # fmt: skip
-_BLOCK = CallSchema(
-    "block", (_op("x", "N C H W"), _out("y", "N Cb H' W' 16")), (_LAST, _HALO), kernels=("block",)
-)
-_UNBLOCK = CallSchema(
-    "unblock", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_LAST,), kernels=("block",)
-)
-_CLEAR = CallSchema("halo", (_out("y", "N Cb H' W' 16", *_EITHER),), (_HALO,), row_tiled=True)
+_REORDER_TO_NCHW16C = CallSchema(
+    "reorder_to_nchw16c", (_op("x", "N C H W"), _out("y", "N Cb H' W' 16")), (_LAST, _HALO),
+    kernels=("reorder",),
+)  # fmt: skip
+_REORDER_TO_NCHW = CallSchema(
+    "reorder_to_nchw", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_LAST,),
+    kernels=("reorder",),
+)  # fmt: skip
+_CLEAR = CallSchema("halo", (_out("y", "N Cb H' W' 16", *_F32_OR_BF16),), (_HALO,), row_tiled=True)
 _CONV_PLAIN = CallSchema(
     "conv_plain",
     (
@@ -509,7 +509,8 @@ CALLS = Calls(
             row_tiled=True, tiled=True,
         ),
         _convolution(
-            "conv_stem", "f32", "N C H W", "Ob C kh kw 16", _STEM, _stem_problem, "conv"
+            "conv_first_layer", "f32", "N C H W", "Ob C kh kw 16", _FIRST_LAYER,
+            _first_layer_problem, "conv"
         ),
         _convolution(
             "depthwise", "f32", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem, "depthwise",
@@ -520,26 +521,27 @@ CALLS = Calls(
             row_tiled=True, tiled=True,
         ),
         _pool("f32"),
-        _POOL_ALL,
-        _BLOCK,
-        _UNBLOCK,
+        _GLOBAL_POOL,
+        _REORDER_TO_NCHW16C,
+        _REORDER_TO_NCHW,
         _CLEAR,
         _CONV_PLAIN,
-        _gemm("bf16", {"pairs": 3, "mixed": 4}, _EITHER),
+        _gemm("bf16", {"pairs": 3, "mixed": 4}, _F32_OR_BF16),
         _round("bf16"),
         _REDUCE,
         _SOFTMAX,
         _CHANNEL_NORM,
         _COPY,
         _RECURRENT,
-        _BLOCKS,
+        _BLOCK_SPARSE,
         _attention("bf16", "", "attention"),
         _convolution(
             "conv", "bf16", "N Ib Hi Wi 16|32", "Ob Ib kh kw 8|16 16 2", _CONV,
             _conv_bf16_problem, "conv", row_tiled=True, tiled=True,
         ),
         _convolution(
-            "conv_stem", "bf16", "N C H W", "Ob C kh kw 16", _STEM, _stem_problem, "conv",
+            "conv_first_layer", "bf16", "N C H W", "Ob C kh kw 16", _FIRST_LAYER,
+            _first_layer_problem, "conv",
             x_type="f32", w_type="f32", multiplies="bf16x2",
         ),
         _convolution(
@@ -551,13 +553,13 @@ CALLS = Calls(
             "winograd", row_tiled=True, tiled=True,
         ),
         _RESIZE,
-        _DEAL,
-        _BLOCKS_BF16,
-        _MASKED,
-        _MASKED_BF16,
+        _CHANNEL_SHUFFLE,
+        _BLOCK_SPARSE_BF16,
+        _BITMAP,
+        _BITMAP_BF16,
         _gemm("int16", {"int16": 7}, ("i16",)),
         _round("int16", _out("scales", "M")),
-        _APPEND,
+        _KV_APPEND,
         _gemm("bf16x2", {"split": 10}, ("bf16",)),
         _round("bf16x2"),
         _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv"),
@@ -566,23 +568,23 @@ CALLS = Calls(
             "winograd", "int16", _X, _PLANES16, _WINOGRAD_2, _winograd_problem, "conv",
             "winograd", x_type="f32",
         ),
-        _ARG,
-        _TAKE,
-        _either_way("f32", "Ob Ib 3 3 16 16", _PLANES),
+        _ARG_REDUCE,
+        _GATHER_ELEMENTS,
+        _conv_dispatch("f32", "Ob Ib 3 3 16 16", _PLANES),
         _TOP_K,
         _attention(
             "f32_as_bf16", "bf16", ("attention", "f32"), ("attention", "bf16"), ("gemm", "bf16")
         ),
-        _either_way("bf16", _PAIRS, _PLANES16),
-        _either_way("int16", _PAIRS, _PLANES16),
+        _conv_dispatch("bf16", _PAIRS, _PLANES16),
+        _conv_dispatch("int16", _PAIRS, _PLANES16),
         _pool("bf16"),
         _images("bf16x2", _out("y", "N Cb H' W' 32", "bf16")),
         _convolution(
             "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem,
             "conv",
         ),
-        _GRID,
-        _SAME_BYTES,
+        _IOTA,
+        _BYTES_EQUAL,
     )
 )  # fmt: skip
 """In the order of their opcodes."""

@@ -46,9 +46,9 @@ _OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "conv": (Function("conv{}", _CONV),),
         "depthwise": (Function("depthwise{}", "const tracea_depthwise_tile*"),),
         "pool": (Function("pool{}", "const tracea_pool_tile*"),),
-        "block": (
-            Function("block{}", "const tracea_block_tile*"),
-            Function("unblock{}", "const tracea_block_tile*"),
+        "reorder": (
+            Function("reorder_to_nchw16c{}", "const tracea_reorder_tile*"),
+            Function("reorder_to_nchw{}", "const tracea_reorder_tile*"),
         ),
         "conv_plain": (Function("conv_plain{}", "const tracea_conv_plain_tile*"),),
         "winograd": (
@@ -67,16 +67,16 @@ _OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "recurrent": tuple(
             Function(f"{cell}{{}}", _RECURRENT) for cell in ("lstm", "gru", "gru_before")
         ),
-        "gemm_blocks": (
-            Function("gemm_blocks{}", "const tracea_blocks_tile*"),
+        "gemm_block_sparse": (
+            Function("gemm_block_sparse{}", "const tracea_block_sparse_tile*"),
             Function("all_finite{}", "const float*, int64_t", "int32_t"),
         ),
         "resize": (Function("resize{}", "const tracea_resize_tile*"),),
-        "deal": (Function("deal{}", "const tracea_deal_tile*"),),
-        "gemm_masked": (Function("gemm_masked{}", "const tracea_masked_tile*", "const void*"),),
-        "arg": (
-            Function("arg{}_rows", "const tracea_arg_tile*"),
-            Function("arg{}_columns", "const tracea_arg_tile*"),
+        "channel_shuffle": (Function("channel_shuffle{}", "const tracea_channel_shuffle_tile*"),),
+        "gemm_bitmap": (Function("gemm_bitmap{}", "const tracea_bitmap_tile*", "const void*"),),
+        "arg_reduce": (
+            Function("arg_reduce{}_rows", "const tracea_arg_reduce_tile*"),
+            Function("arg_reduce{}_columns", "const tracea_arg_reduce_tile*"),
         ),
         "top_k": (Function("top_k{}", "const tracea_top_k_tile*"),),
     }
@@ -104,8 +104,8 @@ _OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
         ("conv", "f32"): (Function("conv_narrow", _CONV),),
         ("conv", "bf16"): (
             Function("conv{}_end", "void"),
-            Function("conv_stem{}", _CONV, note="inputs are float32, results may be bf16"),
-            Function("stem_split", "const tracea_stem_line*", "int32_t"),
+            Function("conv_first_layer{}", _CONV, note="inputs are float32, results may be bf16"),
+            Function("first_layer_split", "const tracea_first_layer_line*", "int32_t"),
         ),
         ("conv", "int16"): (
             Function("image_range", "tracea_image_tile*"),
@@ -131,8 +131,8 @@ _NOTES = MappingProxyType(
         "winograd_bf16_in": "x and v are bf16, their strides count pairs",
         "winograd_bf16_out": "v is float32",
         "winograd_int16_in": "x is float32; v integers, its plane counts pairs",
-        "gemm_blocks_bf16": "lanes are pairs of bf16, steps of k count pairs",
-        "gemm_masked_bf16": "stored numbers are bf16, A is float32",
+        "gemm_block_sparse_bf16": "lanes are pairs of bf16, steps of k count pairs",
+        "gemm_bitmap_bf16": "stored numbers are bf16, A is float32",
     }
 )
 """Remarks on functions of one type."""

@@ -71,8 +71,8 @@ typedef struct {
   int64_t x_channel, x_column;
   float* y;                    // lanes of two numbers in bf16
   int32_t weights;
-} tracea_stem_line;
-typedef int32_t (*tracea_stem_fn)(const tracea_stem_line*);
+} tracea_first_layer_line;
+typedef int32_t (*tracea_first_layer_fn)(const tracea_first_layer_line*);
 
 // Pixels of a line in one block: each becomes sums of two numbers in bf16, 16 upper halves, then 16
 // lower ones; 0 in lanes from `last` on.
@@ -144,8 +144,8 @@ typedef struct {
   const float* from[16];
   int64_t lane[16];
   float* y;
-} tracea_deal_tile;
-typedef void (*tracea_deal_fn)(const tracea_deal_tile*);
+} tracea_channel_shuffle_tile;
+typedef void (*tracea_channel_shuffle_fn)(const tracea_channel_shuffle_tile*);
 
 // Between 16 lanes per pixel and any strides, for `channels` <= 16 of them; no stride is given for
 // the blocked side.  `block` fills the other lanes with zeros.
@@ -154,8 +154,8 @@ typedef struct {
   float* blocked;
   float* plain;
   int64_t channel, pixel;  // strides of the plain side
-} tracea_block_tile;
-typedef void (*tracea_block_fn)(const tracea_block_tile*);
+} tracea_reorder_tile;
+typedef void (*tracea_reorder_fn)(const tracea_reorder_tile*);
 
 // Rows of one convolution over plain values: y[r][c] = bias[r] + sum over channels and taps of
 // w[r] * x[channel * x_channel + offset[tap] + c].

@@ -75,8 +75,8 @@ typedef struct {
   float* c;
   int64_t ldc;
   int32_t rows, last;   // 1 .. 16 each; only those are stored
-} tracea_blocks_tile;
-typedef void (*tracea_blocks_fn)(const tracea_blocks_tile*);
+} tracea_block_sparse_tile;
+typedef void (*tracea_block_sparse_fn)(const tracea_block_sparse_tile*);
 typedef int32_t (*tracea_finite_fn)(const float* x, int64_t count);  // 1 if every number is finite
 
 // C[rows x last] = bias + A[rows x k] * B, one panel of B of which only some numbers are stored.
@@ -91,9 +91,9 @@ typedef struct {
   float* c;
   int64_t ldc;
   int32_t rows, last;   // any number; 1 .. 16
-} tracea_masked_tile;
+} tracea_bitmap_tile;
 // Returns where the panel's numbers end, or null if that is behind `end`.
-typedef const void* (*tracea_masked_fn)(const tracea_masked_tile*);
+typedef const void* (*tracea_bitmap_fn)(const tracea_bitmap_tile*);
 
 // y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
 typedef struct {

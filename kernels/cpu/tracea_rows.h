@@ -59,8 +59,8 @@ typedef struct {
 } tracea_reduce_tile;
 typedef void (*tracea_reduce_fn)(const tracea_reduce_tile*);
 
-// Where the largest, or `least` the smallest, of the columns of each row (arg_rows) or of the rows of
-// each column (arg_columns) is: the first of equal ones, or the `latest`.  What is searched may take
+// Where the largest, or `least` the smallest, of the columns of each row (arg_reduce_rows) or of the rows of
+// each column (arg_reduce_columns) is: the first of equal ones, or the `latest`.  What is searched may take
 // several tiles, from element `begin` on: each hands `best` and `place` on, one entry per result; the
 // first one begins them, the last one writes y instead.  Elements are taken in order if they compare
 // greater (smaller) than what was taken before; the very first always is.
@@ -71,10 +71,10 @@ typedef struct {
   float* best;
   int32_t* place;
   int64_t* y;
-  int64_t y_stride;   // of arg_rows; columns' results lie side by side
+  int64_t y_stride;   // of arg_reduce_rows; columns' results lie side by side
   int32_t begin, least, latest, first, last;
-} tracea_arg_tile;
-typedef void (*tracea_arg_fn)(const tracea_arg_tile*);
+} tracea_arg_reduce_tile;
+typedef void (*tracea_arg_reduce_fn)(const tracea_arg_reduce_tile*);
 
 // The `k` largest, or with `least` smallest, of the columns of each row, best first, and where they
 // are; of equal ones the first comes first.  1 <= k <= cols.

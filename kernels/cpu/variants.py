@@ -104,7 +104,7 @@ def _gemm_blocks(isa: str, *rows: int) -> Variant:
     """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
     steps = 2 if isa == "avx2" else 4  # of k at once; with four, gcc runs out of registers there
     params = {"rows": rows, "dtype": "f32", "steps": steps}
-    return Variant("gemm_blocks", isa, "gemm_blocks.cpp.in", f"{rows[0]}x16", params)
+    return Variant("gemm_block_sparse", isa, "gemm_block_sparse.cpp.in", f"{rows[0]}x16", params)
 
 
 def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
@@ -122,7 +122,7 @@ def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[Variant, Variant]:
     in ``sums`` sums."""
     params = {"rows": rows, "sums": sums, "dtype": "f32"}
     functions = frozenset({"expand"})
-    same = Variant("gemm_masked", isa, "gemm_masked.cpp.in", f"{rows}x16", params, functions)
+    same = Variant("gemm_bitmap", isa, "gemm_bitmap.cpp.in", f"{rows}x16", params, functions)
     half = {**params, "dtype": "bf16"}
     return same, replace(same, params=half, functions=functions | {"halves"}, dtype="bf16")
 
@@ -251,8 +251,14 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
         pool,
         replace(pool, params=half, functions=taken | {"halves"}, dtype="bf16"),
         Variant("resize", isa, "resize.cpp.in", "1x16"),
-        Variant("deal", isa, "deal.cpp.in", "1x16", functions=frozenset({"permute"})),
-        Variant("block", isa, "block.cpp.in", "", functions=turn),
+        Variant(
+            "channel_shuffle",
+            isa,
+            "channel_shuffle.cpp.in",
+            "1x16",
+            functions=frozenset({"permute"}),
+        ),
+        Variant("reorder", isa, "reorder.cpp.in", "", functions=turn),
         Variant("conv_plain", isa, "conv_plain.cpp.in", f"{rows}x{vectors}", plain),
         Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),
     )
@@ -266,7 +272,9 @@ def _reduce(isa: str) -> Variant:
 def _arg(isa: str, vectors: int) -> Variant:
     """``vectors`` of columns at once."""
     tile, params = f"{vectors}x{isa_of(isa).width}", {"vectors": vectors}
-    return Variant("arg", isa, "arg.cpp.in", tile, params, frozenset({"mask", "places"}))
+    return Variant(
+        "arg_reduce", isa, "arg_reduce.cpp.in", tile, params, frozenset({"mask", "places"})
+    )
 
 
 def _top_k(isa: str) -> Variant:

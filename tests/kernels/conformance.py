@@ -113,7 +113,7 @@ class ReduceTile(ctypes.Structure):
 
 
 class ArgTile(ctypes.Structure):
-    """``tracea_arg_tile``."""
+    """``tracea_arg_reduce_tile``."""
 
     _fields_ = [
         ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),

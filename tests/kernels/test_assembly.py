@@ -261,12 +261,13 @@ HOT: list[Hot] = [
       for filters in (1, 2, 3, 6, 7, 8)),
     *(("conv_plain", level, f"::rows<{m}>", "vfmadd", m * vectors)
       for level, (rows, vectors) in PLAIN_ROWS.items() for m in range(1, rows + 1)),
-    *(("gemm_blocks", "avx2", f"blocks<{m}, 2>", "vfmadd", 4 * m) for m in SPARSE_ROWS["avx2"]),
-    *(("gemm_blocks", "avx512", f"blocks<{m}, 4>", "vfmadd", 4 * m)
+    *(("gemm_block_sparse", "avx2", f"blocks<{m}, 2>", "vfmadd",
+        4 * m) for m in SPARSE_ROWS["avx2"]),
+    *(("gemm_block_sparse", "avx512", f"blocks<{m}, 4>", "vfmadd", 4 * m)
       for m in SPARSE_ROWS["avx512"]),
-    *(("gemm_blocks_bf16", "avx512bf16", f"blocks<{m}, 2>", "vdpbf16ps", 2 * m)
+    *(("gemm_block_sparse_bf16", "avx512bf16", f"blocks<{m}, 2>", "vdpbf16ps", 2 * m)
       for m in SPARSE_ROWS["avx512bf16"]),
-    *(("gemm_masked", level, f"::masked<{m}>", "vfmadd", m * rows * 16 // isa_of(level).width)
+    *(("gemm_bitmap", level, f"::masked<{m}>", "vfmadd", m * rows * 16 // isa_of(level).width)
       for level, rows in (("avx2", 2), ("avx512", 4)) for m in range(1, rows + 1)),
     *(("recurrent", "avx512", f"own_units<.*{cell}, {m}, {n}>", "vfmadd", m * gates * n)
       for cell, gates, m, n in CELLS),

@@ -54,12 +54,18 @@ def test_no_view_leaves_its_buffer_whatever_the_sizes(name: str, size: int) -> N
 
 
 def test_inside_a_region_nothing_is_reordered() -> None:
-    assert kernels(REGIONS["residual block"]) == ["conv_stem", "conv", "conv", "unblock"]
+    assert kernels(REGIONS["residual block"]) == [
+        "conv_first_layer",
+        "conv",
+        "conv",
+        "reorder_to_nchw",
+    ]
     assert kernels(REGIONS["squeeze and excite"]) == [
-        "block", "depthwise", "pool_all", "gemm", "gemm", "elementwise", "halo", "conv", "unblock",
+        "reorder_to_nchw16c", "depthwise", "global_pool", "gemm", "gemm", "elementwise", "halo",
+        "conv", "reorder_to_nchw",
     ]  # fmt: skip
     assert kernels(REGIONS["pools and a head"]) == [
-        "conv_stem", "pool", "conv", "pool_all", "gemm",
+        "conv_first_layer", "pool", "conv", "global_pool", "gemm",
     ]  # fmt: skip
 
 
@@ -75,15 +81,17 @@ def test_filters_are_scaled_where_they_are_fewer_numbers(name: str) -> None:
 def test_values_are_stored_as_their_readers_round_them() -> None:
     made = program(BF16["residual block in bf16"])
     assert [c.name for c in made.calls] == [
-        "conv_stem_bf16", "conv_bf16", "conv_bf16", "conv_bf16", "unblock",
+        "conv_first_layer_bf16", "conv_bf16", "conv_bf16", "conv_bf16", "reorder_to_nchw",
     ]  # fmt: skip
     assert sorted(t.dtype.short for t in made.temps) == ["bf16"] * 3 + ["f32"]
     assert kernels(BF16["expand, depthwise, project in bf16"]) == [
-        "block", "elementwise", "conv_bf16", "depthwise_bf16", "conv_bf16", "unblock",
+        "reorder_to_nchw16c", "elementwise", "conv_bf16", "depthwise_bf16", "conv_bf16",
+        "reorder_to_nchw",
     ]  # fmt: skip
     assert kernels(BF16["squeeze and excite in bf16"]) == [
-        "block", "elementwise", "depthwise_bf16", "elementwise", "halo", "conv_bf16", "pool_bf16",
-        "conv_bf16", "winograd_bf16", "unblock",
+        "reorder_to_nchw16c", "elementwise", "depthwise_bf16", "elementwise", "halo",
+        "conv_bf16", "pool_bf16",
+        "conv_bf16", "winograd_bf16", "reorder_to_nchw",
     ]  # fmt: skip
 
 
@@ -100,11 +108,11 @@ def test_chains_beside_products_of_16_bits_are_rough() -> None:
 def test_maxima_are_stored_as_what_they_are_over() -> None:
     name = "maxima of maxima in bf16"
     assert kernels(BF16[name]) == [
-        "conv_stem_bf16", "pool_bf16", "pool_bf16", "conv_bf16", "unblock",
+        "conv_first_layer_bf16", "pool_bf16", "pool_bf16", "conv_bf16", "reorder_to_nchw",
     ]  # fmt: skip
     wanted_whole = kernels(BF16[f"{name}, whose first is wanted in float32"])
-    assert [k for k in wanted_whole if k != "unblock"] == [
-        "conv_stem_bf16", "pool", "pool", "elementwise", "conv_bf16",
+    assert [k for k in wanted_whole if k != "reorder_to_nchw"] == [
+        "conv_first_layer_bf16", "pool", "pool", "elementwise", "conv_bf16",
     ]  # fmt: skip
 
 
@@ -119,25 +127,28 @@ def test_what_is_moved_is_stored_as_its_reader_wants_it() -> None:
     cleared = ["elementwise"] * 4
     name = "a decoder with its skip"
     assert kernels(BF16[name]) == [
-        "block", "elementwise", "conv_bf16", "pool_bf16", "conv_bf16", *["copy"] * 4, *cleared,
-        "halo", "conv_bf16", "unblock",
+        "reorder_to_nchw16c", "elementwise", "conv_bf16", "pool_bf16", "conv_bf16",
+        *["copy"] * 4, *cleared,
+        "halo", "conv_bf16", "reorder_to_nchw",
     ]  # fmt: skip
     assert stored(BF16[name]).count("f32") == 2  # the input in blocks, and what leaves
     assert kernels(BF16["slices and repeats in bf16"]) == [
-        "block", "elementwise", "conv_bf16", "conv_bf16", "copy", "copy", "conv_bf16", "unblock",
+        "reorder_to_nchw16c", "elementwise", "conv_bf16", "conv_bf16", "copy", "copy",
+        "conv_bf16", "reorder_to_nchw",
     ]  # fmt: skip
 
 
 def test_broad_blocks_are_written_as_they_are_read() -> None:
     """What is read by others is brought into them once, as is what nobody writes so."""
-    start = ["block", "elementwise", "conv_bf16"]
+    start = ["reorder_to_nchw16c", "elementwise", "conv_bf16"]
     bottleneck = "a bottleneck in broad blocks"
-    assert kernels(BF16[bottleneck]) == [*start, *["conv_bf16"] * 4, "unblock"]
+    assert kernels(BF16[bottleneck]) == [*start, *["conv_bf16"] * 4, "reorder_to_nchw"]
     assert lanes(BF16[bottleneck]) == [32, 32, 32, 32, 16]
     name = "broad blocks that a chain writes, and that a depthwise one reads, too"
     assert kernels(BF16[name]) == [
-        *start, *["conv_bf16"] * 3, "depthwise_bf16", "copy", "conv_bf16", "conv_bf16", "unblock",
-        "unblock",
+        *start, *["conv_bf16"] * 3, "depthwise_bf16", "copy", "conv_bf16", "conv_bf16",
+        "reorder_to_nchw",
+        "reorder_to_nchw",
     ]  # fmt: skip
     assert lanes(BF16[name]) == [32, 32, 32, 16, 32, 16]
     names = kernels(BF16["a decoder in broad blocks"])
@@ -170,10 +181,10 @@ def test_what_is_spread_and_padded_is_written_once() -> None:
 
 
 def test_stems_may_split_numbers_beside_products_of_16_bits_alone() -> None:
-    assert kernels(REGIONS["pools and a head"])[0] == "conv_stem"
+    assert kernels(REGIONS["pools and a head"])[0] == "conv_first_layer"
     made = program(BF16["maxima of maxima in bf16, whose first is wanted in float32"])
     stem, *_ = made.calls
-    assert stem.name == "conv_stem_bf16" and stem.views[-1] is not None
+    assert stem.name == "conv_first_layer_bf16" and stem.views[-1] is not None
     assert made.temps[stem.views[-1].buffer.index].dtype.short == "f32"
 
 
@@ -190,7 +201,7 @@ def test_what_follows_a_norm_in_blocks_writes_it() -> None:
     """Two statistics, a factor, and one chain for the norm and what is behind it."""
     names = kernels(REGIONS["an instance norm, its border, a residual"])
     assert names.count("reduce") == 4 and names.count("elementwise") == 2 + 2
-    assert names.count("unblock") == 1 and "channel_norm" not in names
+    assert names.count("reorder_to_nchw") == 1 and "channel_norm" not in names
     fits_none = kernels(REGIONS["norms that no chain reads, and groups that fit no block"])
     assert fits_none.count("channel_norm") == 1
 
@@ -199,14 +210,15 @@ def test_parts_of_a_concatenation_are_written_where_they_belong() -> None:
     names = kernels(REGIONS["concat, split, repeat"])
     assert names.count("elementwise") == 1  # one slice that is a part already
     assert names.count("copy") == 2  # two rows repeated
-    assert names.count("block") == names.count("unblock") == 1
+    assert names.count("reorder_to_nchw16c") == names.count("reorder_to_nchw") == 1
 
 
 def test_a_sum_of_values_with_channels_last_is_written_as_its_reader_wants_it() -> None:
     names = kernels(REGIONS["channels last before convolutions"])
     assert names == [
-        "norm", "block", "depthwise", "unblock", "norm", "elementwise", "halo", "depthwise",
-        "unblock",
+        "norm", "reorder_to_nchw16c", "depthwise", "reorder_to_nchw", "norm", "elementwise",
+        "halo", "depthwise",
+        "reorder_to_nchw",
     ]  # fmt: skip
 
 

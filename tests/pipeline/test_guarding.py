@@ -204,7 +204,7 @@ def test_a_profile_counts_nodes_in_the_branch_once(report: Report) -> None:
     found = profile(Path(report.output), BenchOptions(threads=(1,), pairs=3, seconds=2.0))
     assert sorted(row.op.split("_")[0] for row in found.rows) == ["FusedRegion", "Guard"]
     (guard,) = (row for row in found.rows if row.op.startswith("Guard"))
-    assert {call.op for call in guard.calls} == {"same_bytes"}
+    assert {call.op for call in guard.calls} == {"bytes_equal"}
 
 
 def test_an_equal_run_from_a_lock_gives_equal_files(original: Path, tmp_path: Path) -> None:

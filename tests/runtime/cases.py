@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from runtime.bf16x2_cases import bf16x2_cases
+from runtime.bitmap_cases import bitmap_cases
 from runtime.caches import cache_cases
 from runtime.guard_cases import guard_cases
 from runtime.int16_cases import int16_cases
-from runtime.masked_cases import masked_cases
 from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
@@ -361,7 +361,7 @@ def masked(rows: int = 300, columns: int = 77) -> Case:
     )
 
 
-def gemm_masked(m: int = 21, n: int = 40, k: int = 16) -> Case:
+def gemm_bitmap(m: int = 21, n: int = 40, k: int = 16) -> Case:
     """A product whose columns are kept or replaced."""
     x, w, keep = random(m, k), random(k, n, seed=1), random(n, seed=2) > 0
     stored = pack(w)
@@ -376,7 +376,7 @@ def gemm_masked(m: int = 21, n: int = 40, k: int = 16) -> Case:
     call = CALLS.listed("gemm", views, layout="panels", chain=KEPT)
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64 = wide(x, w)
-    return Case("gemm_masked", program, (x, stored, keep), (np.where(keep, x64 @ w64, 0.5),))
+    return Case("gemm_bitmap", program, (x, stored, keep), (np.where(keep, x64 @ w64, 0.5),))
 
 
 def embedding(ids: Array, seed: int = 0, error: str = "") -> Case:
@@ -575,7 +575,7 @@ def all_cases() -> tuple[Case, ...]:
         gemm_parts(37, 24, 0, 48, 16, 96),
         gemm_parts(3, 24, 2, 5, 70, 1, 33),
         gemm_parts(70, 9000, 0, 5, 70, 1, 33),
-        gemm_masked(),
+        gemm_bitmap(),
         gemm_then_norm(),
         *(
             looped(gemm_then_norm(), n, parallel)
@@ -624,7 +624,7 @@ def all_cases() -> tuple[Case, ...]:
         *recurrent_cases(),
         *cache_cases(),
         *sparse_cases(),
-        *masked_cases(),
+        *bitmap_cases(),
         *int16_cases(),
         *bf16x2_cases(),
         *guard_cases(),

@@ -89,7 +89,7 @@ def conv(
     kind = f"winograd{m}" if m else "conv_each" if each else "conv"
     op = "winograd" if m else "conv"
     if either:
-        kind, op = f"either{m}", "conv_or_winograd"
+        kind, op = f"either{m}", "conv_dispatch"
     name = label(
         kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, broad, more
     )
@@ -159,7 +159,7 @@ def stem(
     }  # fmt: skip
     words = (channels, outputs, size, kernel, stride, dilation, pad, batch, nhwc, spoilt, more)
     name = label("stem", *words)
-    return epilogue(name, "conv_stem", feeds, list(views), attributes, y, half=half, **more)
+    return epilogue(name, "conv_first_layer", feeds, list(views), attributes, y, half=half, **more)
 
 
 def depthwise(

@@ -18,7 +18,7 @@ from runtime.blocked import (
     Halo,
 )
 from runtime.conv_calls import conv, depthwise, stem
-from runtime.conv_moves import border, deal, plain, pool, pool_all, resize, turn
+from runtime.conv_moves import border, channel_shuffle, global_pool, plain, pool, resize, turn
 from runtime.support import Case
 
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
@@ -206,7 +206,7 @@ def other_cases() -> list[Case]:
         )
     ]  # fmt: skip
     cases += [pool(kind, 16, (9, 9), (2, 3), (1, 2), (3, 2), (1, 2, 1, 2)) for kind in (0, 1, 2)]
-    cases += [pool_all(kind, c, (3, 7)) for kind in (0, 1) for c in counts]
+    cases += [global_pool(kind, c, (3, 7)) for kind in (0, 1) for c in counts]
     cases += [
         resize(how, c, size, sizes=(9, 13), halo=halo)
         for how, c, size, halo in itertools.product(
@@ -224,7 +224,7 @@ def other_cases() -> list[Case]:
         resize("pytorch_half_pixel", 16, (5, 7), sizes=(1, 20)),
     ]
     cases += [
-        deal(parts, groups, bounds, size, halo)
+        channel_shuffle(parts, groups, bounds, size, halo)
         for (parts, groups, bounds), size, halo in itertools.product(
             (
                 ((20, 12), 1, (0, 32)), ((20, 12), 2, (0, 16)), ((58, 58), 2, (58, 116)),

@@ -85,18 +85,18 @@ def pool(
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
-def pool_all(kind: int, channels: int, size: Pair, batch: int = 2) -> Case:
+def global_pool(kind: int, channels: int, size: Pair, batch: int = 2) -> Case:
     x = random(batch, channels, *size)
     feeds = Feeds()
     index = feeds.add(blocked(x, (1, 1, 0, 0)), batched=True)
     box = inside("input", index, "n", blocks(channels), size, (1, 1, 0, 0))
     y = x.astype(np.float64).mean((2, 3)) if kind else x.max((2, 3)).astype(np.float64)
     call = CALLS.make(
-        "pool_all", x=box, y=dense("output", 0, "n", channels), last=last(channels),
+        "global_pool", x=box, y=dense("output", 0, "n", channels), last=last(channels),
         kind=("max", "average")[kind],
     )  # fmt: skip
     program = single(call, feeds.specs, [spec("n", channels)], n=(0, 0))
-    return Case(label("pool_all", kind, channels, size), program, tuple(feeds.arrays), (y,))
+    return Case(label("global_pool", kind, channels, size), program, tuple(feeds.arrays), (y,))
 
 
 def resize(
@@ -127,7 +127,7 @@ def resize(
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
-def deal(
+def channel_shuffle(
     parts: Sequence[int], groups: int, bounds: Pair, size: Pair, halo: Halo = NO_HALO
 ) -> Case:
     """Channels of parts that are stored with halos, shuffled, a range of them kept."""
@@ -142,11 +142,11 @@ def deal(
     expected = blocked(dealt[:, bounds[0] : bounds[1]], halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
     call = CALLS.make(
-        "deal", parts=views, y=dense("output", 0, *out), groups=groups, first=bounds[0],
+        "channel_shuffle", parts=views, y=dense("output", 0, *out), groups=groups, first=bounds[0],
         channels=bounds[1] - bounds[0], halo=halo, part_channels=tuple(parts),
     )  # fmt: skip
     program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
-    name = label("deal", tuple(parts), groups, bounds, size, halo)
+    name = label("channel_shuffle", tuple(parts), groups, bounds, size, halo)
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
@@ -170,12 +170,14 @@ def turn(
     expected = plain if back else blocked(x, halo)
     out = spec(n, *expected.shape[1:])
     if back:
-        call = CALLS.make("unblock", x=view, y=own, last=last(channels))
+        call = CALLS.make("reorder_to_nchw", x=view, y=own, last=last(channels))
     else:
         blocked_view = dense("output", 0, *(out.shape or ()))
-        call = CALLS.make("block", x=own, y=blocked_view, last=last(channels), halo=halo)
+        call = CALLS.make(
+            "reorder_to_nchw16c", x=own, y=blocked_view, last=last(channels), halo=halo
+        )
     program = single(call, feeds.specs, [out], n=(0, 0))
-    name = label("unblock" if back else "block", channels, size, nhwc, halo)
+    name = label("reorder_to_nchw" if back else "reorder_to_nchw16c", channels, size, nhwc, halo)
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 

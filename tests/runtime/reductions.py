@@ -89,7 +89,7 @@ def arg(
     dims = [1 if a == axis else d for a, d in enumerate(full)]
     own = dense("output", 0, *dims).strides
     views.append(strided("output", 0, dims, [0 if a == axis else s for a, s in enumerate(own)]))
-    call = CALLS.listed("arg", views, axis=axis, smallest=least, last=latest, chain=chain)
+    call = CALLS.listed("arg_reduce", views, axis=axis, smallest=least, last=latest, chain=chain)
     x = chain.reference(feeds)[0] if chain else feeds[0]
     params = ArgParams("min" if least else "max", axis - len(full), True, latest)
     sizes = "_".join("x".join(map(str, s)) for s in shapes)
@@ -132,7 +132,7 @@ def take(
         strided("input", 1, shape, steps),
         dense("output", 0, *shape),
     )
-    call = CALLS.listed("take", views, index_type=dtype.short)
+    call = CALLS.listed("gather_elements", views, index_type=dtype.short)
     program = single(call, [spec(*x.shape), spec(*dims, dtype=dtype)], [spec(*shape)])
     name = f"take_{'x'.join(map(str, shape))}_of_{elements}_{''.join(map(str, same))}"
     name += f"{'' if wide else '_narrow'}{'_outside' if bad else ''}"
@@ -147,7 +147,7 @@ def grid(*dims: int, start: float, steps: Sequence[float], order: Sequence[int] 
     steps_of = dense("output", 0, *full).strides
     strides = [steps_of[list(order).index(a)] if order else steps_of[a] for a in range(len(dims))]
     call = CALLS.make(
-        "grid", y=strided("output", 0, dims, strides), start=start, steps=tuple(steps)
+        "iota", y=strided("output", 0, dims, strides), start=start, steps=tuple(steps)
     )
     want = start + sum(s * i for s, i in zip(steps, np.indices(dims), strict=True))
     program = single(call, [spec(*dims)], [spec(*full)])

@@ -90,7 +90,7 @@ def blocks_case(
         *results,
     )
     dtype = "bf16" if in_bf16 else "f32"
-    call = CALLS.listed("gemm_blocks", views, dtype, parts=len(widths), chain=chain)
+    call = CALLS.listed("gemm_block_sparse", views, dtype, parts=len(widths), chain=chain)
     program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
     with np.errstate(invalid="ignore"):
         y = x.astype(np.float64) @ w.astype(np.float64) + (b if bias else 0)

@@ -13,8 +13,8 @@ from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_cases import (
     CHAINS,
     all_conv_cases,
+    channel_shuffle,
     conv,
-    deal,
     depthwise,
     plain,
     pool,
@@ -36,11 +36,11 @@ CALLS = (
     "conv",
     "depthwise",
     "winograd",
-    "conv_or_winograd",
+    "conv_dispatch",
     "pool",
     "resize",
-    "deal",
-    "block",
+    "channel_shuffle",
+    "reorder_to_nchw16c",
     "conv_plain",
 )
 FAST_MATH = 5e-5
@@ -110,7 +110,7 @@ def changed(
 
 
 POOL, RESIZE = pool(0, 16, (6, 6), (3, 3)), resize("asymmetric", 16, (6, 6), (3, 9))
-DEAL, DEPTHWISE = deal((20, 12), 2, (0, 16), (5, 7)), depthwise(16, (6, 6), (3, 3))
+DEAL, DEPTHWISE = channel_shuffle((20, 12), 2, (0, 16), (5, 7)), depthwise(16, (6, 6), (3, 3))
 DO_NOT_FIT = (
     (changed(CONV, 0, dims=("n", 3, 7, 9, 16)), "do not fit"),  # too few rows for the kernel
     (changed(CONV, 0, dims=("n", 3, 9, 9, 16)), "reaches outside its buffer"),
@@ -177,7 +177,7 @@ MUTATED = (
     stem(3, 24, (9, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1)),
     pool(1, 24, (7, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1), halo=(1, 1, 1, 1)),
     resize("half_pixel", 24, (7, 9), scales=(2.0, 1.5), halo=(1, 1, 1, 1)),
-    deal((20, 12), 2, (3, 29), (5, 7), halo=(1, 2, 3, 1)),
+    channel_shuffle((20, 12), 2, (3, 29), (5, 7), halo=(1, 2, 3, 1)),
     turn(24, (3, 17), nhwc=False, back=True, halo=(1, 2, 3, 1)),
     plain(4, 6, (5, 9), (3, 2), (1, 2), (1, 1), (1, 1), groups=2),
 )

@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.levels import host_levels
 LEVELS = host_levels("bf16")
 CASES = {case.name: case for case in all_bf16_cases()}
 CALLS = (
-    "conv_bf16", "depthwise_bf16", "winograd_bf16", "conv_or_winograd_bf16", "pool_bf16",
+    "conv_bf16", "depthwise_bf16", "winograd_bf16", "conv_dispatch_bf16", "pool_bf16",
 )  # fmt: skip
 ROUNDED = 2.0**-8
 """A result in bf16 may fall to the other side of a number half way; so may a filter."""

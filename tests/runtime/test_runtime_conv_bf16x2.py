@@ -15,7 +15,14 @@ from tracea_graph.kernels.cpu.levels import host_levels
 
 LEVELS = host_levels("bf16")
 CASES = {case.name: case for case in conv_bf16x2_cases()}
-CALLS = ("conv_bf16x2", "round_images_bf16x2", "block", "unblock", "elementwise", "halo")
+CALLS = (
+    "conv_bf16x2",
+    "round_images_bf16x2",
+    "reorder_to_nchw16c",
+    "reorder_to_nchw",
+    "elementwise",
+    "halo",
+)
 
 
 @pytest.fixture(scope="module")

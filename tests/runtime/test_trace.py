@@ -138,8 +138,9 @@ def test_stored_blocks_are_what_is_multiplied() -> None:
 
 @pytest.mark.parametrize(
     ("name", "multiplies"),
-    [("gemm_int16", "int16"), ("conv_stem_bf16", "bf16x2"), ("attention_f32_as_bf16", "bf16"),
-     ("gemm_blocks_bf16", "bf16"), ("conv", "f32")],
+    [("gemm_int16", "int16"), ("conv_first_layer_bf16", "bf16x2"), ("attention_f32_as_bf16",
+        "bf16"),
+     ("gemm_block_sparse_bf16", "bf16"), ("conv", "f32")],
 )  # fmt: skip
 def test_what_a_call_multiplies_is_its_roof(name: str, multiplies: str) -> None:
     schema = CALLS[name]

@@ -51,7 +51,7 @@ def lower_append(
     rows = p.extents(new.spec)[1]
     heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
     held = past[0].view if past else None
-    w.call("append", x=heads, past=held, places=places.view, y=results[0].view)
+    w.call("kv_append", x=heads, past=held, places=places.view, y=results[0].view)
 
 
 def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:

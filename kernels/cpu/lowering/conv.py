@@ -60,7 +60,7 @@ def _blocked(
     v: Values, p: ConvParams, layout: Filters, operands: Sequence[int], result: int,
     scaled: Scaled | None,
 ) -> None:  # fmt: skip
-    """``conv``, ``conv_stem`` or ``depthwise``: the sum, what it is added to, a clamp, a chain."""
+    """Emit ``conv``, ``conv_first_layer`` or ``depthwise`` with its add, clamp and chain."""
     x, w, bias, extras = p.split(operands)
     finish = finish_of(p.epilogue)
     window = _two(p.window)
@@ -75,7 +75,7 @@ def _blocked(
         chain = replace(chain, stores=(home.dtype,))
     named: dict[str, object] = {}
     if isinstance(layout, Stem):
-        op, read = "conv_stem", four(v.view(x))
+        op, read = "conv_first_layer", four(v.view(x))
         named |= {"pads": halo_of(window)}
     else:
         block, each = _read(v, layout, scaled.source if scaled else x)
@@ -90,7 +90,7 @@ def _blocked(
     else:
         named["last_out"] = last_block(p.filters)
     if layout.side > 1:
-        op = "conv_or_winograd" if isinstance(layout, Either) else "winograd"
+        op = "conv_dispatch" if isinstance(layout, Either) else "winograd"
         named["tile"] = layout.side
         named["last_in"] = last_block(p.channels)
         named |= dict(zip(("direct", "direct_scales"), direct, strict=False))
@@ -208,13 +208,15 @@ def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
 
 
 def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
-    """``pool`` between blocked values, ``pool_all`` to a plain ``[N, C]``."""
+    """``pool`` between blocked values, ``global_pool`` to a plain ``[N, C]``."""
     source = v.block(operands[0])
     kind = p.kind.replace("-", "_")
     if p.window is None:
         slot = v.out(result)
         flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
-        v.w.call("pool_all", x=source.view(), y=flat, last=last_block(source.channels), kind=kind)
+        v.w.call(
+            "global_pool", x=source.view(), y=flat, last=last_block(source.channels), kind=kind
+        )
         return
     window = _two(p.window)
     home = v.home(result)

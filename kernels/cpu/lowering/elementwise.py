@@ -58,7 +58,7 @@ def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Seque
 def lower_grid(w: Writer, p: GridParams, shapes: Sequence[Shape], result: Slot) -> None:
     """``shapes`` are those of the operands, of which nothing else is read."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
-    w.call("grid", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)
+    w.call("iota", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)
 
 
 def _write_chain(

@@ -25,8 +25,8 @@ GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
 """Blocking per row count where nothing was tuned: the runtime's own choice."""
 
 _BY_MAP = {
-    "blocks": ("gemm_blocks", "f32"), "pair_blocks": ("gemm_blocks", "bf16"),
-    "masked": ("gemm_masked", "f32"), "masked_bf16": ("gemm_masked", "bf16"),
+    "blocks": ("gemm_block_sparse", "f32"), "pair_blocks": ("gemm_block_sparse", "bf16"),
+    "masked": ("gemm_bitmap", "f32"), "masked_bf16": ("gemm_bitmap", "bf16"),
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def lower_guard(specs: Sequence[TensorSpec]) -> Program:
     step = LIMITS["kMaxCompared"]
     for i in range(0, len(specs), step):
         w.call(
-            "same_bytes",
+            "bytes_equal",
             x=[*map(_flat, x[i : i + step])],
             reference=[*map(_flat, references[i : i + step])],
             y=result.view,

@@ -26,7 +26,7 @@ from tracea_graph.ops.windows import Window
 __all__ = ["CHANNELS_FIRST", "MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
 
 MOST_DEALT = 9
-"""Parts that one ``deal`` takes channels from."""
+"""Parts that one ``channel_shuffle`` takes channels from."""
 
 _NONE: Halo = (0, 0, 0, 0)
 CHANNELS_FIRST = (0, 3, 1, 2)

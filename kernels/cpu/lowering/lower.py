@@ -102,7 +102,7 @@ def _with_fast_math(program: Program) -> Program:
 def _fast_call(call: Call, narrow: bool) -> Call:
     """The call with a stem in bf16, and among products of 16 bits with a chain that is no more
     exact than those."""
-    if call.op == "conv_stem":
+    if call.op == "conv_first_layer":
         call = replace(call, dtype="bf16")
     if call.chain and narrow:
         call = replace(call, chain=replace(call.chain, fast_math=True))

@@ -92,7 +92,7 @@ def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Slot], results: Sequen
     views = [broadcast(slot, full) for slot in operands]
     chain = p.prologue and columns_of(p.prologue, views, full)
     w.call(
-        "arg", x=views, y=_without(results[0], full, {place}), axis=place,
+        "arg_reduce", x=views, y=_without(results[0], full, {place}), axis=place,
         smallest=p.kind == "min", last=p.select_last, chain=chain,
     )  # fmt: skip
 

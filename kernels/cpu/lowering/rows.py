@@ -90,4 +90,4 @@ def lower_take(
     x, places = operands
     kind = places.spec.dtype or DType.I64
     index = broadcast(places, results[0].shape)
-    w.call("take", x=x.view, index=index, y=results[0].view, index_type=kind.short)
+    w.call("gather_elements", x=x.view, index=index, y=results[0].view, index_type=kind.short)

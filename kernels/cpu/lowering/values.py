@@ -1,7 +1,7 @@
 """The values of a region while its calls are written: plain, in blocks, or both.
 
 A value exists as the step that makes it writes it; the other form is made when a step asks for
-it, once, by a ``block`` or ``unblock`` call.
+it, once, by a ``reorder_to_nchw16c`` or ``reorder_to_nchw`` call.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Values:
     def _unblock(self, value: int, target: View) -> None:
         source = self.blocks[value]
         last = last_block(source.channels)
-        self.w.call("unblock", x=source.view(), y=four(target), last=last)
+        self.w.call("reorder_to_nchw", x=source.view(), y=four(target), last=last)
 
     def block(self, value: int) -> Blocked:
         """The value in blocks."""
@@ -160,7 +160,7 @@ class Values:
         channels = tuple(self.layout.channels(part) for part in deal.parts)
         views = [self.block(part).view() for part in deal.parts]
         self.w.call(
-            "deal", parts=views, y=home.whole, groups=deal.groups, first=deal.first,
+            "channel_shuffle", parts=views, y=home.whole, groups=deal.groups, first=deal.first,
             channels=home.channels, halo=home.halo, part_channels=channels,
         )  # fmt: skip
 
@@ -239,7 +239,13 @@ class Values:
     def block_into(self, value: int, place: Blocked) -> None:
         """Write a plain value into blocks."""
         last = last_block(place.channels)
-        self.w.call("block", x=four(self.view(value)), y=place.whole, last=last, halo=place.halo)
+        self.w.call(
+            "reorder_to_nchw16c",
+            x=four(self.view(value)),
+            y=place.whole,
+            last=last,
+            halo=place.halo,
+        )
 
     def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
         """An operand of a chain as a view over a blocked value's interior.
@@ -284,7 +290,9 @@ class Values:
                 made = self.w.temp(TensorSpec(DType.F32, wide))
                 plain = View(slot.buffer, (batch, channels, 1, 1), (channels, 1, 1, 1))
                 last = last_block(channels)
-                self.w.call("block", x=plain, y=made.view, last=last, halo=(0, 0, 0, 0))
+                self.w.call(
+                    "reorder_to_nchw16c", x=plain, y=made.view, last=last, halo=(0, 0, 0, 0)
+                )
                 self.padded[value] = made
             slot = self.padded[value]
         return slot, batches

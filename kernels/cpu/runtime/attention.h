@@ -1,6 +1,6 @@
 // The host loop of attention: a task is some query rows of the heads that share keys, or of some of them.
 #pragma once
-#include "runtime/append.h"
+#include "runtime/kv_append.h"
 #include "runtime/check.h"
 #include "runtime/slots.h"
 

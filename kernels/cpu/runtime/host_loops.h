@@ -1,21 +1,21 @@
 // The host loop of each op: checks a call's views and divides its work among threads.
 #pragma once
 #include "runtime/weight_prefetch.h"
-#include "runtime/append.h"
-#include "runtime/arg.h"
+#include "runtime/kv_append.h"
+#include "runtime/arg_reduce.h"
 #include "runtime/attention.h"
-#include "runtime/block.h"
+#include "runtime/reorder.h"
 #include "runtime/conv.h"
 #include "runtime/conv_plain.h"
-#include "runtime/conv_stem.h"
+#include "runtime/conv_first_layer.h"
 #include "runtime/depthwise.h"
 #include "runtime/copy.h"
-#include "runtime/deal.h"
+#include "runtime/channel_shuffle.h"
 #include "runtime/elementwise.h"
 #include "runtime/gemm.h"
-#include "runtime/gemm_blocks.h"
-#include "runtime/gemm_masked.h"
-#include "runtime/grid.h"
+#include "runtime/gemm_block_sparse.h"
+#include "runtime/gemm_bitmap.h"
+#include "runtime/iota.h"
 #include "runtime/images.h"
 #include "runtime/pool.h"
 #include "runtime/recurrent.h"
@@ -23,10 +23,10 @@
 #include "runtime/resize.h"
 #include "runtime/round.h"
 #include "runtime/rows.h"
-#include "runtime/same_bytes.h"
+#include "runtime/bytes_equal.h"
 #include "runtime/softmax.h"
 #include "runtime/split.h"
-#include "runtime/take.h"
+#include "runtime/gather_elements.h"
 #include "runtime/top_k.h"
 #include "runtime/winograd.h"
 
@@ -50,13 +50,13 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kEmbeddingOp, check_embedding, run_embedding},
     {kAttentionOp, check_attention, run_attention},
     {kConvOp, check_conv, run_conv},
-    {kConvStemOp, nullptr, run_conv_stem},
+    {kConvFirstLayerOp, nullptr, run_conv_first_layer},
     {kDepthwiseOp, nullptr, run_depthwise},
     {kWinogradOp, check_winograd, run_winograd},
     {kPoolOp, nullptr, run_pool},
-    {kPoolAllOp, nullptr, run_pool_all},
-    {kBlockOp, nullptr, run_block},
-    {kUnblockOp, nullptr, run_unblock},
+    {kGlobalPoolOp, nullptr, run_global_pool},
+    {kReorderToNchw16cOp, nullptr, run_reorder_to_nchw16c},
+    {kReorderToNchwOp, nullptr, run_reorder_to_nchw},
     {kHaloOp, nullptr, run_halo},
     {kConvPlainOp, check_conv_plain, run_conv_plain},
     {kRoundOp, nullptr, run_round},
@@ -65,18 +65,18 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kChannelNormOp, nullptr, run_channel_norm},
     {kCopyOp, check_copy, run_copy},
     {kRecurrentOp, check_recurrent, run_recurrent},
-    {kGemmBlocksOp, nullptr, run_gemm_blocks},
+    {kGemmBlockSparseOp, nullptr, run_gemm_block_sparse},
     {kResizeOp, nullptr, run_resize},
-    {kDealOp, check_deal, run_deal},
-    {kGemmMaskedOp, nullptr, run_gemm_masked},
-    {kAppendOp, nullptr, run_append},
+    {kChannelShuffleOp, check_channel_shuffle, run_channel_shuffle},
+    {kGemmBitmapOp, nullptr, run_gemm_bitmap},
+    {kKvAppendOp, nullptr, run_kv_append},
     {kRoundImagesOp, nullptr, run_round_images},
-    {kArgOp, check_arg, run_arg},
-    {kTakeOp, check_take, run_take},
-    {kConvOrWinogradOp, check_winograd, run_conv_or_winograd},
+    {kArgReduceOp, check_arg_reduce, run_arg_reduce},
+    {kGatherElementsOp, check_gather_elements, run_gather_elements},
+    {kConvDispatchOp, check_winograd, run_conv_dispatch},
     {kTopKOp, nullptr, run_top_k},
-    {kGridOp, check_grid, run_grid},
-    {kSameBytesOp, check_same_bytes, run_same_bytes},
+    {kIotaOp, check_iota, run_iota},
+    {kBytesEqualOp, check_bytes_equal, run_bytes_equal},
 };
 
 constexpr bool host_loops_in_order() {

@@ -39,8 +39,8 @@ struct tracea_isa_table {
   void (*depthwise)(const tracea_depthwise_tile*);
   void (*conv_bf16)(const tracea_conv_tile*);  // inputs are pairs of bf16, depth and strides count pairs
   void (*conv_bf16_end)(void);
-  void (*conv_stem_bf16)(const tracea_conv_tile*);  // inputs are float32, results may be bf16
-  int32_t (*stem_split)(const tracea_stem_line*);
+  void (*conv_first_layer_bf16)(const tracea_conv_tile*);  // inputs are float32, results may be bf16
+  int32_t (*first_layer_split)(const tracea_first_layer_line*);
   void (*conv_bf16x2)(const tracea_conv_tile*);  // lanes are pairs: of x upper halves first, of w lower ones
   void (*conv_bf16x2_end)(void);
   void (*split_pixels)(const tracea_split_tile*);
@@ -55,28 +55,28 @@ struct tracea_isa_table {
   void (*pool)(const tracea_pool_tile*);
   void (*pool_bf16)(const tracea_pool_tile*);  // strides of x count pairs; maxima alone
   void (*resize)(const tracea_resize_tile*);
-  void (*deal)(const tracea_deal_tile*);
-  void (*block)(const tracea_block_tile*);
-  void (*unblock)(const tracea_block_tile*);
+  void (*channel_shuffle)(const tracea_channel_shuffle_tile*);
+  void (*reorder_to_nchw16c)(const tracea_reorder_tile*);
+  void (*reorder_to_nchw)(const tracea_reorder_tile*);
   void (*conv_plain)(const tracea_conv_plain_tile*);
   void (*winograd_in)(const tracea_winograd_in_tile*);
   void (*winograd_out)(const tracea_winograd_out_tile*);
   void (*reduce_rows)(const tracea_reduce_tile*);
   void (*reduce_columns)(const tracea_reduce_tile*);
-  void (*arg_rows)(const tracea_arg_tile*);
-  void (*arg_columns)(const tracea_arg_tile*);
+  void (*arg_reduce_rows)(const tracea_arg_reduce_tile*);
+  void (*arg_reduce_columns)(const tracea_arg_reduce_tile*);
   void (*top_k)(const tracea_top_k_tile*);
   void (*softmax_rows)(const tracea_softmax_tile*);
   void (*softmax_columns)(const tracea_softmax_tile*);
   void (*lstm)(const tracea_recurrent_tile*);
   void (*gru)(const tracea_recurrent_tile*);
   void (*gru_before)(const tracea_recurrent_tile*);
-  void (*gemm_blocks)(const tracea_blocks_tile*);
+  void (*gemm_block_sparse)(const tracea_block_sparse_tile*);
   int32_t (*all_finite)(const float*, int64_t);
-  void (*gemm_blocks_bf16)(const tracea_blocks_tile*);  // lanes are pairs of bf16, steps of k count pairs
+  void (*gemm_block_sparse_bf16)(const tracea_block_sparse_tile*);  // lanes are pairs of bf16, steps of k count pairs
   int32_t (*all_finite_bf16)(const float*, int64_t);
-  const void* (*gemm_masked)(const tracea_masked_tile*);
-  const void* (*gemm_masked_bf16)(const tracea_masked_tile*);  // stored numbers are bf16, A is float32
+  const void* (*gemm_bitmap)(const tracea_bitmap_tile*);
+  const void* (*gemm_bitmap_bf16)(const tracea_bitmap_tile*);  // stored numbers are bf16, A is float32
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;
@@ -92,13 +92,13 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.gather != nullptr; },  // embedding
     [](const tracea_isa_table& t) { return t.attention != nullptr; },  // attention
     [](const tracea_isa_table& t) { return t.conv != nullptr; },  // conv
-    [](const tracea_isa_table& t) { return t.conv != nullptr; },  // conv_stem
+    [](const tracea_isa_table& t) { return t.conv != nullptr; },  // conv_first_layer
     [](const tracea_isa_table& t) { return t.depthwise != nullptr; },  // depthwise
     [](const tracea_isa_table& t) { return t.conv != nullptr && t.winograd_in != nullptr; },  // winograd
     [](const tracea_isa_table& t) { return t.pool != nullptr; },  // pool
-    [](const tracea_isa_table& t) { return t.pool != nullptr; },  // pool_all
-    [](const tracea_isa_table& t) { return t.block != nullptr; },  // block
-    [](const tracea_isa_table& t) { return t.block != nullptr; },  // unblock
+    [](const tracea_isa_table& t) { return t.pool != nullptr; },  // global_pool
+    [](const tracea_isa_table& t) { return t.reorder_to_nchw16c != nullptr; },  // reorder_to_nchw16c
+    [](const tracea_isa_table& t) { return t.reorder_to_nchw16c != nullptr; },  // reorder_to_nchw
     nullptr,  // halo
     [](const tracea_isa_table& t) { return t.conv_plain != nullptr; },  // conv_plain
     [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; },  // gemm_bf16
@@ -108,37 +108,37 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.norm_layer != nullptr; },  // channel_norm
     [](const tracea_isa_table& t) { return t.copy != nullptr; },  // copy
     [](const tracea_isa_table& t) { return t.lstm != nullptr; },  // recurrent
-    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_blocks != nullptr; },  // gemm_blocks
+    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_block_sparse != nullptr; },  // gemm_block_sparse
     [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; },  // attention_bf16
     [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; },  // conv_bf16
-    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; },  // conv_stem_bf16
+    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; },  // conv_first_layer_bf16
     [](const tracea_isa_table& t) { return t.depthwise_bf16 != nullptr; },  // depthwise_bf16
     [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr && t.winograd_bf16_in != nullptr; },  // winograd_bf16
     [](const tracea_isa_table& t) { return t.resize != nullptr; },  // resize
-    [](const tracea_isa_table& t) { return t.deal != nullptr; },  // deal
-    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_blocks_bf16 != nullptr; },  // gemm_blocks_bf16
-    [](const tracea_isa_table& t) { return t.gemm_masked != nullptr; },  // gemm_masked
-    [](const tracea_isa_table& t) { return t.gemm_masked_bf16 != nullptr; },  // gemm_masked_bf16
+    [](const tracea_isa_table& t) { return t.channel_shuffle != nullptr; },  // channel_shuffle
+    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_block_sparse_bf16 != nullptr; },  // gemm_block_sparse_bf16
+    [](const tracea_isa_table& t) { return t.gemm_bitmap != nullptr; },  // gemm_bitmap
+    [](const tracea_isa_table& t) { return t.gemm_bitmap_bf16 != nullptr; },  // gemm_bitmap_bf16
     [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; },  // gemm_int16
     [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; },  // round_int16
-    nullptr,  // append
+    nullptr,  // kv_append
     [](const tracea_isa_table& t) { return t.gemm_bf16x2 != nullptr; },  // gemm_bf16x2
     [](const tracea_isa_table& t) { return t.gemm_bf16x2 != nullptr; },  // round_bf16x2
     [](const tracea_isa_table& t) { return t.conv_int16 != nullptr; },  // conv_int16
     [](const tracea_isa_table& t) { return t.conv_int16 != nullptr; },  // round_images_int16
     [](const tracea_isa_table& t) { return t.conv_int16 != nullptr && t.winograd_int16_in != nullptr; },  // winograd_int16
-    [](const tracea_isa_table& t) { return t.arg_rows != nullptr; },  // arg
-    nullptr,  // take
-    [](const tracea_isa_table& t) { return t.conv != nullptr && t.winograd_in != nullptr; },  // conv_or_winograd
+    [](const tracea_isa_table& t) { return t.arg_reduce_rows != nullptr; },  // arg_reduce
+    nullptr,  // gather_elements
+    [](const tracea_isa_table& t) { return t.conv != nullptr && t.winograd_in != nullptr; },  // conv_dispatch
     [](const tracea_isa_table& t) { return t.top_k != nullptr; },  // top_k
     [](const tracea_isa_table& t) { return t.attention != nullptr && t.attention_bf16 != nullptr && t.gemm_bf16 != nullptr; },  // attention_f32_as_bf16
-    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr && t.winograd_bf16_in != nullptr; },  // conv_or_winograd_bf16
-    [](const tracea_isa_table& t) { return t.conv_int16 != nullptr && t.winograd_int16_in != nullptr; },  // conv_or_winograd_int16
+    [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr && t.winograd_bf16_in != nullptr; },  // conv_dispatch_bf16
+    [](const tracea_isa_table& t) { return t.conv_int16 != nullptr && t.winograd_int16_in != nullptr; },  // conv_dispatch_int16
     [](const tracea_isa_table& t) { return t.pool_bf16 != nullptr; },  // pool_bf16
     [](const tracea_isa_table& t) { return t.conv_bf16x2 != nullptr; },  // round_images_bf16x2
     [](const tracea_isa_table& t) { return t.conv_bf16x2 != nullptr; },  // conv_bf16x2
-    nullptr,  // grid
-    nullptr,  // same_bytes
+    nullptr,  // iota
+    nullptr,  // bytes_equal
 };
 
 }  // namespace tracea

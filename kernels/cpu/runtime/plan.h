@@ -17,7 +17,7 @@ constexpr int kLoose = 16;  // the bit of an input's first axis above its rank
 
 inline bool is_winograd(int32_t opcode) {
   const Op op = kCalls[opcode - 1].op;
-  return op == kWinogradOp || op == kConvOrWinogradOp;
+  return op == kWinogradOp || op == kConvDispatchOp;
 }
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 

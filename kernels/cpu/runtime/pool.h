@@ -1,7 +1,7 @@
 // Pooling of blocked values.  Windows are clipped to the image: a halo is never read.
 #pragma once
 #include "runtime/blocked.h"
-#include "runtime/conv_stem.h"
+#include "runtime/conv_first_layer.h"
 #include "runtime/partition.h"
 
 namespace tracea {
@@ -96,15 +96,15 @@ inline bool run_pool(Run& run, const Call& call, const TensorView* views) {
 
 // ---- over the whole image ----------------------------------------------------------------------
 
-struct PoolAllJob {
+struct GlobalPoolJob {
   tracea_pool_fn pool;
   const TensorView *x, *y;
   bool average;
   int64_t blocks;  // of an item
 };
 
-inline void pool_all_task(void* usr, size_t index) {
-  const PoolAllJob& job = *static_cast<const PoolAllJob*>(usr);
+inline void global_pool_task(void* usr, size_t index) {
+  const GlobalPoolJob& job = *static_cast<const GlobalPoolJob*>(usr);
   const int64_t at = static_cast<int64_t>(index), n = at / job.blocks, block = at % job.blocks;
   const int64_t *s = job.x->strides, height = job.x->dims[2], width = job.x->dims[3];
   float joined[kLanes], *y = job.y->f32() + n * job.y->strides[0] + block * kLanes;
@@ -120,17 +120,17 @@ inline void pool_all_task(void* usr, size_t index) {
   memcpy(y, joined, static_cast<size_t>(channels) * sizeof(float));
 }
 
-inline bool run_pool_all(Run& run, const Call& call, const TensorView* views) {
+inline bool run_global_pool(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
-  const bool average = call.ints[pool_all_call::kKind] == pool_all_call::kKindAverage;
-  PoolAllJob job = {run.host.isa->pool, &x, &y, average, x.dims[1]};
+  const bool average = call.ints[global_pool_call::kKind] == global_pool_call::kKindAverage;
+  GlobalPoolJob job = {run.host.isa->pool, &x, &y, average, x.dims[1]};
   if (empty(y, 2)) return true;
   if (!blocked(x) || empty(x, 5) || x.dims[0] != y.dims[0] ||
-      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[pool_all_call::kLast] ||
+      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[global_pool_call::kLast] ||
       (y.dims[1] > 1 && y.strides[1] != 1))
-    return misfit(run, "pool_all");
+    return misfit(run, "global_pool");
   const int64_t together = kPoolUnits / (x.dims[2] * x.dims[3]);
-  return run.parallel_by(together, y.dims[0] * job.blocks, pool_all_task, &job);
+  return run.parallel_by(together, y.dims[0] * job.blocks, global_pool_task, &job);
 }
 
 }  // namespace tracea

@@ -8,27 +8,27 @@ constexpr int64_t kMaxStep = 65536;
 constexpr int64_t kMaxWindow = 1099511627776;
 constexpr int64_t kMaxParts = 16;
 constexpr int64_t kMaxTables = 4;
-constexpr int64_t kMaxDealt = 9;
-constexpr int64_t kMaxDealtChannels = 1048576;
+constexpr int64_t kMaxShuffled = 9;
+constexpr int64_t kMaxShuffledChannels = 1048576;
 constexpr int64_t kMaxCompared = 11;
 
 enum Opcode : int32_t {
-  kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kConv, kConvStem, kDepthwise,
-  kWinograd, kPool, kPoolAll, kBlock, kUnblock, kHalo, kConvPlain, kGemmBf16, kRoundBf16,
-  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent, kGemmBlocks, kAttentionBf16, kConvBf16,
-  kConvStemBf16, kDepthwiseBf16, kWinogradBf16, kResize, kDeal, kGemmBlocksBf16, kGemmMasked,
-  kGemmMaskedBf16, kGemmInt16, kRoundInt16, kAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16,
-  kRoundImagesInt16, kWinogradInt16, kArg, kTake, kConvOrWinograd, kTopK, kAttentionF32AsBf16,
-  kConvOrWinogradBf16, kConvOrWinogradInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kGrid,
-  kSameBytes
+  kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kConv, kConvFirstLayer, kDepthwise,
+  kWinograd, kPool, kGlobalPool, kReorderToNchw16c, kReorderToNchw, kHalo, kConvPlain,
+  kGemmBf16, kRoundBf16, kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent, kGemmBlockSparse,
+  kAttentionBf16, kConvBf16, kConvFirstLayerBf16, kDepthwiseBf16, kWinogradBf16, kResize,
+  kChannelShuffle, kGemmBlockSparseBf16, kGemmBitmap, kGemmBitmapBf16, kGemmInt16, kRoundInt16,
+  kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
+  kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
+  kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual
 };
 constexpr int32_t kLastOpcode = 53;
 enum Op : int32_t {
-  kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvStemOp,
-  kDepthwiseOp, kWinogradOp, kPoolOp, kPoolAllOp, kBlockOp, kUnblockOp, kHaloOp, kConvPlainOp,
-  kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp, kRecurrentOp, kGemmBlocksOp,
-  kResizeOp, kDealOp, kGemmMaskedOp, kAppendOp, kRoundImagesOp, kArgOp, kTakeOp,
-  kConvOrWinogradOp, kTopKOp, kGridOp, kSameBytesOp
+  kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
+  kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
+  kHaloOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp, kRecurrentOp,
+  kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp, kRoundImagesOp,
+  kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp, kBytesEqualOp
 };
 constexpr int32_t kOps = 33;
 
@@ -72,7 +72,7 @@ enum Int : int32_t {
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kX, kW, kBias, kAdd, kImageScales, kFilterScales };
 }
-namespace conv_stem_call {
+namespace conv_first_layer_call {
 enum Int : int32_t { kStrides, kDilations = 2, kPads = 4, kLastOut = 8, kHalo, kInts = 13 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kX, kW, kBias, kAdd, kInputs };
@@ -96,16 +96,16 @@ enum Int : int32_t {
 enum View : int32_t { kX, kY };
 enum Kind : int32_t { kKindMax, kKindAverage, kKindAverageInside };
 }
-namespace pool_all_call {
+namespace global_pool_call {
 enum Int : int32_t { kLast, kKind, kInts };
 enum View : int32_t { kX, kY };
 enum Kind : int32_t { kKindMax, kKindAverage };
 }
-namespace block_call {
+namespace reorder_to_nchw16c_call {
 enum Int : int32_t { kLast, kHalo, kInts = 5 };
 enum View : int32_t { kX, kY };
 }
-namespace unblock_call {
+namespace reorder_to_nchw_call {
 enum Int : int32_t { kLast, kInts };
 enum View : int32_t { kX, kY };
 }
@@ -143,7 +143,7 @@ enum Int : int32_t { kCell, kReverse, kInts };
 enum View : int32_t { kP, kR, kRest, kH0, kC0, kH, kC, kY };
 enum Cell : int32_t { kCellLstm, kCellGru, kCellGruResetBefore };
 }
-namespace gemm_blocks_call {
+namespace gemm_block_sparse_call {
 enum Int : int32_t { kParts, kInts };
 enum View : int32_t { kX, kW, kBias, kIndex, kInputs };
 }
@@ -156,31 +156,31 @@ enum Coordinates : int32_t {
   kCoordinatesPytorchHalfPixel, kCoordinatesNearest
 };
 }
-namespace deal_call {
+namespace channel_shuffle_call {
 enum Int : int32_t { kGroups, kFirst, kChannels, kHalo, kPartChannels = 7 };
 enum View : int32_t { kParts };
 }
-namespace gemm_masked_call {
+namespace gemm_bitmap_call {
 enum Int : int32_t { kParts, kInts };
 enum View : int32_t { kX, kW, kBias, kIndex, kInputs };
 }
-namespace append_call {
+namespace kv_append_call {
 enum View : int32_t { kX, kPast, kPlaces, kY };
 }
 namespace round_images_call {
 enum Int : int32_t { kLast, kHalo, kInts = 5 };
 enum View : int32_t { kX, kY, kScales };
 }
-namespace arg_call {
+namespace arg_reduce_call {
 enum Int : int32_t { kAxis, kSmallest, kLast, kInts };
 enum View : int32_t { kX };
 }
-namespace take_call {
+namespace gather_elements_call {
 enum Int : int32_t { kIndexType, kInts };
 enum View : int32_t { kX, kIndex, kY };
 enum IndexType : int32_t { kIndexTypeI32 = 6, kIndexTypeI64 };
 }
-namespace conv_or_winograd_call {
+namespace conv_dispatch_call {
 enum Int : int32_t { kTile, kLastOut, kLastIn, kHalo, kInts = 7 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kDirect, kDirectScales, kImageScales = 6, kFilterScales };
@@ -189,11 +189,11 @@ namespace top_k_call {
 enum Int : int32_t { kSmallest, kInts };
 enum View : int32_t { kX, kY, kIndex };
 }
-namespace grid_call {
+namespace iota_call {
 enum Float : int32_t { kStart, kSteps };
 enum View : int32_t { kY };
 }
-namespace same_bytes_call {
+namespace bytes_equal_call {
 enum Int : int32_t { kCount, kFurther, kInts };
 enum View : int32_t { kX };
 }
@@ -301,14 +301,14 @@ constexpr OperandSpec kConvOperands[] = {
     {"inputs", 5, 0, kChainInputs, 0x0},
     {"y", 5, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kConvStemInts[] = {
+constexpr AttributeSpec kConvFirstLayerInts[] = {
     {"strides", 1, 65536, 2, 0x0},
     {"dilations", 1, 65536, 2, 0x0},
     {"pads", 0, 65536, 4, 0x0},
     {"last_out", 1, 16, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
-constexpr OperandSpec kConvStemOperands[] = {
+constexpr OperandSpec kConvFirstLayerOperands[] = {
     {"x", 4, 0, kOnce, 0x2},
     {"w", 5, 0, kOnce, 0x2},
     {"bias", 1, kOptional, kOnce, 0x2},
@@ -357,26 +357,26 @@ constexpr OperandSpec kPoolOperands[] = {
     {"x", 5, 0, kOnce, 0x2},
     {"y", 5, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kPoolAllInts[] = {
+constexpr AttributeSpec kGlobalPoolInts[] = {
     {"last", 1, 16, 1, 0x0},
     {"kind", 0, 1, 1, 0x3},
 };
-constexpr OperandSpec kPoolAllOperands[] = {
+constexpr OperandSpec kGlobalPoolOperands[] = {
     {"x", 5, 0, kOnce, 0x2},
     {"y", 2, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kBlockInts[] = {
+constexpr AttributeSpec kReorderToNchw16cInts[] = {
     {"last", 1, 16, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
-constexpr OperandSpec kBlockOperands[] = {
+constexpr OperandSpec kReorderToNchw16cOperands[] = {
     {"x", 4, 0, kOnce, 0x2},
     {"y", 5, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kUnblockInts[] = {
+constexpr AttributeSpec kReorderToNchwInts[] = {
     {"last", 1, 16, 1, 0x0},
 };
-constexpr OperandSpec kUnblockOperands[] = {
+constexpr OperandSpec kReorderToNchwOperands[] = {
     {"x", 5, 0, kOnce, 0x2},
     {"y", 4, kWritten, kOnce, 0x2},
 };
@@ -455,10 +455,10 @@ constexpr OperandSpec kRecurrentOperands[] = {
     {"c", 3, kOptional | kWritten, kOnce, 0x2},
     {"y", 4, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kGemmBlocksInts[] = {
+constexpr AttributeSpec kGemmBlockSparseInts[] = {
     {"parts", 1, 16, 1, 0x0},
 };
-constexpr OperandSpec kGemmBlocksOperands[] = {
+constexpr OperandSpec kGemmBlockSparseOperands[] = {
     {"x", 2, 0, kOnce, 0x2},
     {"w", 3, 0, kOnce, 0x2},
     {"bias", 1, kOptional, kOnce, 0x2},
@@ -481,7 +481,7 @@ constexpr OperandSpec kConvBf16Operands[] = {
     {"inputs", 5, 0, kChainInputs, 0x0},
     {"y", 5, kWritten, kOnce, 0x10002},
 };
-constexpr OperandSpec kConvStemBf16Operands[] = {
+constexpr OperandSpec kConvFirstLayerBf16Operands[] = {
     {"x", 4, 0, kOnce, 0x2},
     {"w", 5, 0, kOnce, 0x2},
     {"bias", 1, kOptional, kOnce, 0x2},
@@ -517,18 +517,18 @@ constexpr AttributeSpec kResizeInts[] = {
     {"coordinates", 0, 4, 1, 0x1f},
     {"halo", 0, 65536, 4, 0x0},
 };
-constexpr AttributeSpec kDealInts[] = {
+constexpr AttributeSpec kChannelShuffleInts[] = {
     {"groups", 1, 1048576, 1, 0x0},
     {"first", 0, 9437184, 1, 0x0},
     {"channels", 1, 9437184, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
     {"part_channels", 1, 1048576, 0, 0x0},
 };
-constexpr OperandSpec kDealOperands[] = {
+constexpr OperandSpec kChannelShuffleOperands[] = {
     {"parts", 5, 0, kPerNumber, 0x2},
     {"y", 5, kWritten, kOnce, 0x2},
 };
-constexpr OperandSpec kGemmBlocksBf16Operands[] = {
+constexpr OperandSpec kGemmBlockSparseBf16Operands[] = {
     {"x", 2, 0, kOnce, 0x10000},
     {"w", 4, 0, kOnce, 0x10000},
     {"bias", 1, kOptional, kOnce, 0x2},
@@ -536,7 +536,7 @@ constexpr OperandSpec kGemmBlocksBf16Operands[] = {
     {"inputs", 2, 0, kChainInputs, 0x0},
     {"y", 2, kWritten, kChainResults, 0x0},
 };
-constexpr OperandSpec kGemmMaskedOperands[] = {
+constexpr OperandSpec kGemmBitmapOperands[] = {
     {"x", 2, 0, kOnce, 0x2},
     {"w", 1, 0, kOnce, 0x2},
     {"bias", 1, kOptional, kOnce, 0x2},
@@ -544,7 +544,7 @@ constexpr OperandSpec kGemmMaskedOperands[] = {
     {"inputs", 2, 0, kChainInputs, 0x0},
     {"y", 2, kWritten, kChainResults, 0x0},
 };
-constexpr OperandSpec kGemmMaskedBf16Operands[] = {
+constexpr OperandSpec kGemmBitmapBf16Operands[] = {
     {"x", 2, 0, kOnce, 0x2},
     {"w", 1, 0, kOnce, 0x10000},
     {"bias", 1, kOptional, kOnce, 0x2},
@@ -570,7 +570,7 @@ constexpr OperandSpec kRoundInt16Operands[] = {
     {"y", 2, kWritten, kOnce, 0x20},
     {"scales", 1, kWritten, kOnce, 0x2},
 };
-constexpr OperandSpec kAppendOperands[] = {
+constexpr OperandSpec kKvAppendOperands[] = {
     {"x", 4, 0, kOnce, 0x2},
     {"past", 4, kOptional, kOnce, 0x2},
     {"places", 1, 0, kOnce, 0x80},
@@ -618,24 +618,24 @@ constexpr OperandSpec kWinogradInt16Operands[] = {
     {"inputs", 5, 0, kChainInputs, 0x0},
     {"y", 5, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kArgInts[] = {
+constexpr AttributeSpec kArgReduceInts[] = {
     {"axis", 0, 7, 1, 0x0},
     {"smallest", 0, 1, 1, 0x0},
     {"last", 0, 1, 1, 0x0},
 };
-constexpr OperandSpec kArgOperands[] = {
+constexpr OperandSpec kArgReduceOperands[] = {
     {"x", 0, kOpen, kChainOperands, 0x0},
     {"y", 0, kOpen | kWritten, kOnce, 0x80},
 };
-constexpr AttributeSpec kTakeInts[] = {
+constexpr AttributeSpec kGatherElementsInts[] = {
     {"index_type", 6, 7, 1, 0xc0},
 };
-constexpr OperandSpec kTakeOperands[] = {
+constexpr OperandSpec kGatherElementsOperands[] = {
     {"x", 0, kOpen, kOnce, 0x2},
     {"index", 0, kOpen, kOnce, 0xc0},
     {"y", 0, kOpen | kWritten, kOnce, 0x2},
 };
-constexpr OperandSpec kConvOrWinogradOperands[] = {
+constexpr OperandSpec kConvDispatchOperands[] = {
     {"direct", 6, 0, kOnce, 0x2},
     {"x", 5, 0, kOnce, 0x2},
     {"w", 5, 0, kOnce, 0x2},
@@ -652,7 +652,7 @@ constexpr OperandSpec kTopKOperands[] = {
     {"y", 2, kWritten, kOnce, 0x2},
     {"index", 2, kWritten, kOnce, 0x80},
 };
-constexpr OperandSpec kConvOrWinogradBf16Operands[] = {
+constexpr OperandSpec kConvDispatchBf16Operands[] = {
     {"direct", 7, 0, kOnce, 0x10000},
     {"x", 5, 0, kOnce, 0x10000},
     {"w", 6, 0, kOnce, 0x10000},
@@ -661,7 +661,7 @@ constexpr OperandSpec kConvOrWinogradBf16Operands[] = {
     {"inputs", 5, 0, kChainInputs, 0x0},
     {"y", 5, kWritten, kOnce, 0x10002},
 };
-constexpr OperandSpec kConvOrWinogradInt16Operands[] = {
+constexpr OperandSpec kConvDispatchInt16Operands[] = {
     {"direct", 7, 0, kOnce, 0x20},
     {"direct_scales", 1, 0, kOnce, 0x2},
     {"x", 5, 0, kOnce, 0x2},
@@ -689,14 +689,14 @@ constexpr OperandSpec kRoundImagesBf16x2Operands[] = {
     {"x", 5, 0, kOnce, 0x2},
     {"y", 5, kWritten, kOnce, 0x10000},
 };
-constexpr OperandSpec kGridOperands[] = {
+constexpr OperandSpec kIotaOperands[] = {
     {"y", 0, kOpen | kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kSameBytesInts[] = {
+constexpr AttributeSpec kBytesEqualInts[] = {
     {"count", 1, 11, 1, 0x0},
     {"further", 0, 1, 1, 0x0},
 };
-constexpr OperandSpec kSameBytesOperands[] = {
+constexpr OperandSpec kBytesEqualOperands[] = {
     {"x", 1, 0, 0, 0xfffffffe},
     {"reference", 1, 0, 0, 0xfffffffe},
     {"y", 1, kWritten, kOnce, 0x200},
@@ -714,20 +714,20 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      6, 3, 5, -1, false, kAttentionInts, kAttentionOperands},
     {"conv", kConvOp, kEpilogue, kConvSchedule,
      7, 2, 6, -1, false, kConvInts, kConvOperands},
-    {"conv_stem", kConvStemOp, kEpilogue, kNoSchedule,
-     5, 2, 6, -1, false, kConvStemInts, kConvStemOperands},
+    {"conv_first_layer", kConvFirstLayerOp, kEpilogue, kNoSchedule,
+     5, 2, 6, -1, false, kConvFirstLayerInts, kConvFirstLayerOperands},
     {"depthwise", kDepthwiseOp, kEpilogue, kNoSchedule,
      5, 2, 6, -1, false, kDepthwiseInts, kDepthwiseOperands},
     {"winograd", kWinogradOp, kEpilogue, kConvSchedule,
      4, 2, 6, -1, false, kWinogradInts, kWinogradOperands},
     {"pool", kPoolOp, kNoChain, kNoSchedule,
      6, 0, 2, -1, false, kPoolInts, kPoolOperands},
-    {"pool_all", kPoolAllOp, kNoChain, kNoSchedule,
-     2, 0, 2, -1, false, kPoolAllInts, kPoolAllOperands},
-    {"block", kBlockOp, kNoChain, kNoSchedule,
-     2, 0, 2, -1, false, kBlockInts, kBlockOperands},
-    {"unblock", kUnblockOp, kNoChain, kNoSchedule,
-     1, 0, 2, -1, false, kUnblockInts, kUnblockOperands},
+    {"global_pool", kGlobalPoolOp, kNoChain, kNoSchedule,
+     2, 0, 2, -1, false, kGlobalPoolInts, kGlobalPoolOperands},
+    {"reorder_to_nchw16c", kReorderToNchw16cOp, kNoChain, kNoSchedule,
+     2, 0, 2, -1, false, kReorderToNchw16cInts, kReorderToNchw16cOperands},
+    {"reorder_to_nchw", kReorderToNchwOp, kNoChain, kNoSchedule,
+     1, 0, 2, -1, false, kReorderToNchwInts, kReorderToNchwOperands},
     {"halo", kHaloOp, kNoChain, kNoSchedule,
      1, 0, 1, -1, false, kHaloInts, kHaloOperands},
     {"conv_plain", kConvPlainOp, kEpilogue, kNoSchedule,
@@ -746,34 +746,34 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      0, 0, 2, -1, false, nullptr, kCopyOperands},
     {"recurrent", kRecurrentOp, kNoChain, kNoSchedule,
      2, 0, 8, -1, false, kRecurrentInts, kRecurrentOperands},
-    {"gemm_blocks", kGemmBlocksOp, kEpilogue, kNoSchedule,
-     1, 0, 6, 0, false, kGemmBlocksInts, kGemmBlocksOperands},
+    {"gemm_block_sparse", kGemmBlockSparseOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBlockSparseOperands},
     {"attention_bf16", kAttentionOp, kNoChain, kNoSchedule,
      6, 3, 5, -1, false, kAttentionInts, kAttentionBf16Operands},
     {"conv_bf16", kConvOp, kEpilogue, kConvSchedule,
      7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
-    {"conv_stem_bf16", kConvStemOp, kEpilogue, kNoSchedule,
-     5, 2, 6, -1, false, kConvStemInts, kConvStemBf16Operands},
+    {"conv_first_layer_bf16", kConvFirstLayerOp, kEpilogue, kNoSchedule,
+     5, 2, 6, -1, false, kConvFirstLayerInts, kConvFirstLayerBf16Operands},
     {"depthwise_bf16", kDepthwiseOp, kEpilogue, kNoSchedule,
      6, 2, 6, -1, false, kDepthwiseBf16Ints, kDepthwiseBf16Operands},
     {"winograd_bf16", kWinogradOp, kEpilogue, kConvSchedule,
      4, 2, 6, -1, false, kWinogradInts, kWinogradBf16Operands},
     {"resize", kResizeOp, kNoChain, kNoSchedule,
      2, 2, 2, -1, false, kResizeInts, kPoolOperands},
-    {"deal", kDealOp, kNoChain, kNoSchedule,
-     5, 0, 2, -1, false, kDealInts, kDealOperands},
-    {"gemm_blocks_bf16", kGemmBlocksOp, kEpilogue, kNoSchedule,
-     1, 0, 6, 0, false, kGemmBlocksInts, kGemmBlocksBf16Operands},
-    {"gemm_masked", kGemmMaskedOp, kEpilogue, kNoSchedule,
-     1, 0, 6, 0, false, kGemmBlocksInts, kGemmMaskedOperands},
-    {"gemm_masked_bf16", kGemmMaskedOp, kEpilogue, kNoSchedule,
-     1, 0, 6, 0, false, kGemmBlocksInts, kGemmMaskedBf16Operands},
+    {"channel_shuffle", kChannelShuffleOp, kNoChain, kNoSchedule,
+     5, 0, 2, -1, false, kChannelShuffleInts, kChannelShuffleOperands},
+    {"gemm_block_sparse_bf16", kGemmBlockSparseOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBlockSparseBf16Operands},
+    {"gemm_bitmap", kGemmBitmapOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBitmapOperands},
+    {"gemm_bitmap_bf16", kGemmBitmapOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBitmapBf16Operands},
     {"gemm_int16", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 7, 1, false, kGemmInt16Ints, kGemmInt16Operands},
     {"round_int16", kRoundOp, kNoChain, kNoSchedule,
      0, 0, 3, -1, false, nullptr, kRoundInt16Operands},
-    {"append", kAppendOp, kNoChain, kNoSchedule,
-     0, 0, 4, -1, false, nullptr, kAppendOperands},
+    {"kv_append", kKvAppendOp, kNoChain, kNoSchedule,
+     0, 0, 4, -1, false, nullptr, kKvAppendOperands},
     {"gemm_bf16x2", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmBf16x2Ints, kGemmBf16x2Operands},
     {"round_bf16x2", kRoundOp, kNoChain, kNoSchedule,
@@ -781,33 +781,33 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"conv_int16", kConvOp, kEpilogue, kNoSchedule,
      7, 2, 8, -1, false, kConvInts, kConvInt16Operands},
     {"round_images_int16", kRoundImagesOp, kNoChain, kNoSchedule,
-     2, 0, 3, -1, false, kBlockInts, kRoundImagesInt16Operands},
+     2, 0, 3, -1, false, kReorderToNchw16cInts, kRoundImagesInt16Operands},
     {"winograd_int16", kWinogradOp, kEpilogue, kNoSchedule,
      4, 2, 8, -1, false, kWinogradInt16Ints, kWinogradInt16Operands},
-    {"arg", kArgOp, kPrologue, kNoSchedule,
-     3, 0, 2, -1, false, kArgInts, kArgOperands},
-    {"take", kTakeOp, kNoChain, kNoSchedule,
-     1, 0, 3, -1, false, kTakeInts, kTakeOperands},
-    {"conv_or_winograd", kConvOrWinogradOp, kEpilogue, kNoSchedule,
-     4, 2, 7, -1, false, kWinogradInts, kConvOrWinogradOperands},
+    {"arg_reduce", kArgReduceOp, kPrologue, kNoSchedule,
+     3, 0, 2, -1, false, kArgReduceInts, kArgReduceOperands},
+    {"gather_elements", kGatherElementsOp, kNoChain, kNoSchedule,
+     1, 0, 3, -1, false, kGatherElementsInts, kGatherElementsOperands},
+    {"conv_dispatch", kConvDispatchOp, kEpilogue, kNoSchedule,
+     4, 2, 7, -1, false, kWinogradInts, kConvDispatchOperands},
     {"top_k", kTopKOp, kNoChain, kNoSchedule,
      1, 0, 3, -1, false, kTopKInts, kTopKOperands},
     {"attention_f32_as_bf16", kAttentionOp, kNoChain, kNoSchedule,
      6, 3, 5, -1, false, kAttentionInts, kAttentionOperands},
-    {"conv_or_winograd_bf16", kConvOrWinogradOp, kEpilogue, kNoSchedule,
-     4, 2, 7, -1, false, kWinogradInts, kConvOrWinogradBf16Operands},
-    {"conv_or_winograd_int16", kConvOrWinogradOp, kEpilogue, kNoSchedule,
-     4, 2, 10, -1, false, kWinogradInt16Ints, kConvOrWinogradInt16Operands},
+    {"conv_dispatch_bf16", kConvDispatchOp, kEpilogue, kNoSchedule,
+     4, 2, 7, -1, false, kWinogradInts, kConvDispatchBf16Operands},
+    {"conv_dispatch_int16", kConvDispatchOp, kEpilogue, kNoSchedule,
+     4, 2, 10, -1, false, kWinogradInt16Ints, kConvDispatchInt16Operands},
     {"pool_bf16", kPoolOp, kNoChain, kNoSchedule,
      6, 0, 2, -1, false, kPoolBf16Ints, kPoolBf16Operands},
     {"round_images_bf16x2", kRoundImagesOp, kNoChain, kNoSchedule,
-     2, 0, 2, -1, false, kBlockInts, kRoundImagesBf16x2Operands},
+     2, 0, 2, -1, false, kReorderToNchw16cInts, kRoundImagesBf16x2Operands},
     {"conv_bf16x2", kConvOp, kEpilogue, kNoSchedule,
      7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
-    {"grid", kGridOp, kNoChain, kNoSchedule,
-     0, 1, 1, -1, true, nullptr, kGridOperands},
-    {"same_bytes", kSameBytesOp, kNoChain, kNoSchedule,
-     2, 0, 3, -1, false, kSameBytesInts, kSameBytesOperands},
+    {"iota", kIotaOp, kNoChain, kNoSchedule,
+     0, 1, 1, -1, true, nullptr, kIotaOperands},
+    {"bytes_equal", kBytesEqualOp, kNoChain, kNoSchedule,
+     2, 0, 3, -1, false, kBytesEqualInts, kBytesEqualOperands},
 };
 
 }  // namespace tracea

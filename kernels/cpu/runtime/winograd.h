@@ -206,7 +206,7 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
 
 // Calls to either way are alike.
 inline bool check_winograd(Signature& call) {
-  const bool pairs = call.opcode() == kWinogradBf16 || call.opcode() == kConvOrWinogradBf16;
+  const bool pairs = call.opcode() == kWinogradBf16 || call.opcode() == kConvDispatchBf16;
   return !pairs || call.integer(winograd_call::kLastIn) % 2 == 0 ||
          call.fail("a pair of which one channel is missing");
 }
@@ -310,8 +310,8 @@ inline bool direct_pays(const Canvas& y, int64_t inputs, int64_t outputs, int64_
 // The call to Winograd's algorithm that one to either way holds, behind the direct filters.
 inline Call without_direct(const Call& call) {
   Call inner = call;
-  const bool whole = call.opcode == kConvOrWinogradInt16;
-  inner.opcode = whole ? kWinogradInt16 : call.opcode == kConvOrWinograd ? kWinograd : kWinogradBf16;
+  const bool whole = call.opcode == kConvDispatchInt16;
+  inner.opcode = whole ? kWinogradInt16 : call.opcode == kConvDispatch ? kWinograd : kWinogradBf16;
   inner.views += 1 + whole, inner.view_count -= 1 + whole, inner.schedule_count = 0;
   return inner;
 }
@@ -337,13 +337,13 @@ inline bool run_rounded(Run& run, Call call, TensorView* views) {
   return run_whole_images(run, rounding, between) && run_conv(run, call, views);
 }
 
-inline bool run_conv_or_winograd(Run& run, const Call& call, const TensorView* views) {
+inline bool run_conv_dispatch(Run& run, const Call& call, const TensorView* views) {
   Call inner = without_direct(call);
   const int32_t before = call.view_count - inner.view_count;
   const TensorView& w = views[0];
   Finish finish = {};
   if (!open_finish(run, inner, views + before, winograd_call::kHalo, &finish))
-    return misfit(run, "conv_or_winograd");
+    return misfit(run, "conv_dispatch");
   const bool whole = in_integers(inner);
   if (!direct_pays(finish.canvas, w.dims[1], w.dims[0], call.ints[winograd_call::kTile], whole))
     return run_winograd(run, inner, views + before);
@@ -361,7 +361,7 @@ inline bool run_conv_or_winograd(Run& run, const Call& call, const TensorView* v
   const Canvas& y = finish.canvas;
   if (!blocked(boxes[0]) || !dense_from(w, 0, 7) ||
       !boxes[0].is(y.box->dims[0], w.dims[1], y.height + 2, y.width + 2))
-    return misfit(run, "conv_or_winograd");
+    return misfit(run, "conv_dispatch");
   boxes[5] = views[1];
   return run_rounded(run, inner, boxes);
 }

@@ -6,7 +6,7 @@
 
 namespace tracea {
 
-struct AppendJob {
+struct KvAppendJob {
   const TensorView *x, *past, *places, *y;
   bool in_place;  // the cache is its own result: what it holds stays
   int64_t chunk, chunks;
@@ -39,8 +39,8 @@ inline void put_rows(const float* from, int64_t from_row, float* to, int64_t to_
     else memset(to + r * to_row, 0, bytes);
 }
 
-inline void append_task(void* usr, size_t index) {
-  const AppendJob& job = *static_cast<const AppendJob*>(usr);
+inline void kv_append_task(void* usr, size_t index) {
+  const KvAppendJob& job = *static_cast<const KvAppendJob*>(usr);
   const TensorView &x = *job.x, &past = *job.past, &y = *job.y;
   int64_t task = static_cast<int64_t>(index);
   const int64_t first = task % job.chunks * job.chunk;
@@ -65,7 +65,7 @@ inline void append_task(void* usr, size_t index) {
   put(nullptr, end, y.dims[2]);
 }
 
-inline bool run_append(Run& run, const Call& call, const TensorView* views) {
+inline bool run_kv_append(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &past = views[1], &places = views[2], &y = views[3];
   const bool cached = call.views[1].kind != kNone;
   const auto like = [&](const TensorView& box) {
@@ -78,12 +78,12 @@ inline bool run_append(Run& run, const Call& call, const TensorView* views) {
   if (!check_places(run, places, x.dims[2], held, y.dims[2])) return false;
   const int64_t heads = y.dims[0] * y.dims[1];
   if (heads == 0 || y.dims[2] == 0 || y.dims[3] == 0) return true;
-  AppendJob job = {};
+  KvAppendJob job = {};
   job.x = &x, job.past = &past, job.places = &places, job.y = &y;
   job.in_place = cached && past.data == y.data && past.dims[2] == y.dims[2];
   job.chunk = max(1, kGrain / y.dims[3]);
   job.chunks = ceil_div(y.dims[2], job.chunk);
-  return run.parallel(heads * job.chunks, append_task, &job);
+  return run.parallel(heads * job.chunks, kv_append_task, &job);
 }
 
 }  // namespace tracea

@@ -6,7 +6,7 @@
 // side, so all of a kernel's row is one sum along a line; where a row ends within eight lanes, those
 // of the next column meet zeros.
 #pragma once
-#include "runtime/stem.h"
+#include "runtime/first_layer.h"
 
 namespace tracea {
 
@@ -16,7 +16,7 @@ constexpr int64_t kSplitApart = 1 << 20;  // floats between columns: a gather's 
 constexpr int64_t kSplitStep = 64;        // strides and dilations at most: no size overflows
 constexpr int64_t kTapLanes = TRACEA_PANEL / 2;
 
-inline bool stem_splits(const StemJob& job, const tracea_isa_table& isa) {
+inline bool first_layer_splits(const FirstLayerJob& job, const tracea_isa_table& isa) {
   const TensorView& x = *job.x;
   const bool able = job.dilation_w == 1 && job.dilation_h <= kSplitStep &&
                     job.stride_w <= kSplitStep && job.stride_h <= kSplitStep &&
@@ -27,16 +27,16 @@ inline bool stem_splits(const StemJob& job, const tracea_isa_table& isa) {
 
 // Weights split as images are, a panel per block of outputs: [block][kernel row][lane][16], lanes of
 // a row filled up with zeros; false where one of them is not finite.
-inline bool split_filters(const StemJob& job, const TensorView& w, float* to) {
+inline bool split_filters(const FirstLayerJob& job, const TensorView& w, float* to) {
   const int64_t channels = w.dims[1], plane = job.kernel_h * job.kernel_w * kLanes;
-  const StemSplit& split = job.split;
+  const FirstLayerSplit& split = job.split;
   memset(to, 0, static_cast<size_t>(job.blocks * job.kernel_h * split.taps * kTapLanes * kLanes) * 4);
   bool finite = true;
   for (int64_t block = 0; block < job.blocks; ++block)
     for (int64_t row = 0; row < job.kernel_h; ++row, to += split.taps * kTapLanes * kLanes)
       for (int64_t col = 0; col < job.kernel_w; ++col) {
         const float* from = w.f32() + block * channels * plane + (row * job.kernel_w + col) * kLanes;
-        const tracea_stem_line line = {
+        const tracea_first_layer_line line = {
             channels, kLanes, from, plane, 1, to + col * split.column * kLanes, 1};
         finite = split.split(&line) && finite;
       }
@@ -44,12 +44,12 @@ inline bool split_filters(const StemJob& job, const TensorView& w, float* to) {
 }
 
 // Sets up what tasks need; where a weight is not finite, nothing: float32 it is, then.
-inline bool open_split(Run& run, StemJob& job, const TensorView& w, Scratch& filters, Scratch& lines) {
+inline bool open_split(Run& run, FirstLayerJob& job, const TensorView& w, Scratch& filters, Scratch& lines) {
   const tracea_isa_table& isa = *run.host.isa;
   const Canvas& y = job.finish.canvas;
-  StemSplit& split = job.split;
+  FirstLayerSplit& split = job.split;
   const int64_t channels = w.dims[1];
-  split.split = isa.stem_split, split.end = isa.conv_bf16_end, split.widest = isa.pairs_pixels;
+  split.split = isa.first_layer_split, split.end = isa.conv_bf16_end, split.widest = isa.pairs_pixels;
   split.column = TRACEA_STEM_LANES(channels);
   split.taps = ceil_div(job.kernel_w * split.column, kTapLanes);
   const int64_t columns = reach(y.width, job.stride_w, job.kernel_w, 1);
@@ -66,9 +66,9 @@ inline bool open_split(Run& run, StemJob& job, const TensorView& w, Scratch& fil
 }
 
 // The lines that outputs [first, last) read, padded; false where a number is not finite.
-inline bool split_lines(const StemJob& job, int64_t n, int64_t first, int64_t last, float* to) {
+inline bool split_lines(const FirstLayerJob& job, int64_t n, int64_t first, int64_t last, float* to) {
   const TensorView& x = *job.x;
-  const StemSplit& split = job.split;
+  const FirstLayerSplit& split = job.split;
   const int64_t columns = reach(job.finish.canvas.width, job.stride_w, job.kernel_w, 1);
   const int64_t until = min(columns, x.dims[3] + job.left);
   const int64_t height = reach(last - first, job.stride_h, job.kernel_h, job.dilation_h);
@@ -81,7 +81,7 @@ inline bool split_lines(const StemJob& job, int64_t n, int64_t first, int64_t la
     memset(to, 0, static_cast<size_t>(begin) * 4);
     memset(to + end, 0, static_cast<size_t>(split.line - end) * 4);
     if (!there) continue;
-    const tracea_stem_line line = {
+    const tracea_first_layer_line line = {
         x.dims[1], until - job.left, x.f32() + n * x.strides[0] + row * x.strides[2],
         x.strides[1], x.strides[3], to + begin, 0};
     finite = split.split(&line) && finite;
@@ -90,14 +90,14 @@ inline bool split_lines(const StemJob& job, int64_t n, int64_t first, int64_t la
 }
 
 // Output lines [first, last) of an image; false where they need float32.
-inline bool stem_split_task(StemJob& job, int64_t n, int64_t first, int64_t last) {
-  const StemSplit& split = job.split;
+inline bool first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first, int64_t last) {
+  const FirstLayerSplit& split = job.split;
   const int slot = claim_slot(job.split.slots);
   float* const lines = reinterpret_cast<float*>(memory_of(split.slots, slot));
   const bool finite = split_lines(job, n, first, last, lines);
   int32_t state = 0;
   for (int64_t block = 0; finite && block < job.blocks; block += job.nv) {
-    tracea_conv_tile tile = stem_tile(job, block);
+    tracea_conv_tile tile = first_layer_tile(job, block);
     tile.state = &state, tile.eight = 0;
     tile.blocks = 1, tile.rows = job.kernel_h, tile.cols = split.taps;
     tile.depth = tile.last = tile.x_col = kTapLanes;
@@ -106,12 +106,12 @@ inline bool stem_split_task(StemJob& job, int64_t n, int64_t first, int64_t last
     tile.w = split.w + block * tile.w_panel;
     for (int64_t row = first; row < last; ++row) {
       const float* x = lines + (row - first) * job.stride_h * split.line;
-      stem_across(job, split.widest, 0, job.finish.canvas.width,
+      first_layer_across(job, split.widest, 0, job.finish.canvas.width,
                   [&](int64_t col, int64_t pixels, int64_t tiles) {
                     tile.x = x + col * tile.x_step;
-                    stem_tiles(job, split.conv, tile, n, block, row, col, pixels, tiles);
+                    first_layer_tiles(job, split.conv, tile, n, block, row, col, pixels, tiles);
                   });
-      stem_finish(job, tile, n, block, row);
+      first_layer_finish(job, tile, n, block, row);
     }
   }
   if (finite) split.end();

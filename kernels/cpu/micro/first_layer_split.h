@@ -14,7 +14,7 @@ INLINE void by_twos(__m512i* lane, const __m512i* half) {
 
 // The halves of CHANNELS channels of sixteen columns; returns where an upper one is not finite.
 template <int CHANNELS>
-INLINE __mmask16 halves_of(const tracea_stem_line* t, int64_t column, __mmask16 there,
+INLINE __mmask16 halves_of(const tracea_first_layer_line* t, int64_t column, __mmask16 there,
                            __m512i* upper, __m512i* lower) {
   __mmask16 odd = 0;
   const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -33,7 +33,7 @@ INLINE __mmask16 halves_of(const tracea_stem_line* t, int64_t column, __mmask16 
 }
 
 template <int CHANNELS>
-int32_t split_weights(const tracea_stem_line* t) {
+int32_t split_weights(const tracea_first_layer_line* t) {
   __m512i upper[CHANNELS], lower[CHANNELS], lane[TRACEA_STEM_LANES(CHANNELS)];
   const __mmask16 odd = halves_of<CHANNELS>(t, 0, 0xffff, upper, lower);
   UNROLL for (int c = 0; c < CHANNELS; c++) lane[c] = after(upper[c], upper[c]);
@@ -46,7 +46,7 @@ int32_t split_weights(const tracea_stem_line* t) {
 // Lanes of sixteen columns become columns of so many lanes: number i of those is lane i % LANES of
 // column i / LANES.
 template <int CHANNELS>
-int32_t split_columns(const tracea_stem_line* t) {
+int32_t split_columns(const tracea_first_layer_line* t) {
   enum { LANES = TRACEA_STEM_LANES(CHANNELS) };
   const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   __m512i from[LANES];

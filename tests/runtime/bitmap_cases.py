@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.panels import pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["masked_cases"]
+__all__ = ["bitmap_cases"]
 
 Array = npt.NDArray[Any]
 Change = Callable[[Array, Array], tuple[Array, Array]]
@@ -62,7 +62,7 @@ def masked_case(
         *(dense("output", i, "m", width) for i, width in enumerate(widths)),
     )
     dtype = "bf16" if in_bf16 else "f32"
-    call = CALLS.listed("gemm_masked", views, dtype, parts=len(widths), chain=chain)
+    call = CALLS.listed("gemm_bitmap", views, dtype, parts=len(widths), chain=chain)
     program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
     with np.errstate(invalid="ignore"):
         y = x.astype(np.float64) @ w.astype(np.float64) + b
@@ -87,7 +87,7 @@ def _beyond(stored: Array, words: Array) -> tuple[Array, Array]:
     return stored, words
 
 
-def masked_cases() -> tuple[Case, ...]:
+def bitmap_cases() -> tuple[Case, ...]:
     chance = np.random.default_rng(1)
 
     def numbers(m: int, k: int) -> Array:

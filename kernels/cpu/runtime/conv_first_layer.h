@@ -5,14 +5,14 @@
 // and right edge, one by one.  Small images are copied into a border of zeros, where all outputs are
 // alike: short lines lie in one tile by twos.
 #pragma once
-#include "runtime/stem.h"
-#include "runtime/stem_split.h"
+#include "runtime/first_layer.h"
+#include "runtime/first_layer_split.h"
 
 namespace tracea {
 
-constexpr int64_t kStemRows = 4;         // output rows per task, or more where that is little
-constexpr int64_t kStemTask = 1000000;   // multiply-adds worth a task of their own
-constexpr int64_t kStemCopy = 8 * 1024;  // floats of images that are copied
+constexpr int64_t kFirstLayerRows = 4;         // output rows per task, or more where that is little
+constexpr int64_t kFirstLayerTask = 1000000;   // multiply-adds worth a task of their own
+constexpr int64_t kFirstLayerCopy = 8 * 1024;  // floats of images that are copied
 
 // Those of `taps` that lie inside [0, size) when the first one is at `at`.
 inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
@@ -22,7 +22,7 @@ inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
 }
 
 // `tiles` tiles of `pixels` outputs from `col` on for one group of blocks, kernel columns `cols`.
-inline void stem_run(const StemJob& job, tracea_conv_tile& tile, int64_t n, int64_t block,
+inline void first_layer_run(const FirstLayerJob& job, tracea_conv_tile& tile, int64_t n, int64_t block,
                      int64_t row, const Taps& rows, int64_t col, int64_t pixels, int64_t tiles,
                      const Taps& cols) {
   const int64_t* s = job.x->strides;
@@ -34,12 +34,12 @@ inline void stem_run(const StemJob& job, tracea_conv_tile& tile, int64_t n, int6
   tile.x = job.x->f32() + n * s[0];
   if (tile.rows) tile.x += y * s[2] + x * s[3];
   tile.w = job.tap.w + block * tile.w_panel + (rows.first * job.kernel_w + cols.first) * kLanes;
-  stem_tiles(job, job.conv, tile, n, block, row, col, pixels, tiles);
+  first_layer_tiles(job, job.conv, tile, n, block, row, col, pixels, tiles);
 }
 
-inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
+inline void first_layer_row(const FirstLayerJob& job, int64_t n, int64_t block, int64_t row) {
   const int64_t width = job.finish.canvas.width, size = job.x->dims[3];
-  tracea_conv_tile tile = stem_tile(job, block);
+  tracea_conv_tile tile = first_layer_tile(job, block);
   const Taps rows =
       inside(row * job.stride_h - job.top, job.kernel_h, job.dilation_h, job.x->dims[2]);
   const Taps all = {0, job.kernel_w};
@@ -50,21 +50,21 @@ inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) 
   const int64_t begin = min(width, ceil_div(job.left, job.stride_w));
   const int64_t end = max(begin, min(width, past <= 0 ? 0 : ceil_div(past, job.stride_w)));
   for (int64_t col = 0; col < begin; ++col)
-    stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
-  stem_across(job, job.widest, begin, end, [&](int64_t col, int64_t pixels, int64_t tiles) {
-    stem_run(job, tile, n, block, row, rows, col, pixels, tiles, all);
+    first_layer_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
+  first_layer_across(job, job.widest, begin, end, [&](int64_t col, int64_t pixels, int64_t tiles) {
+    first_layer_run(job, tile, n, block, row, rows, col, pixels, tiles, all);
   });
   for (int64_t col = end; col < width; ++col)
-    stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
-  stem_finish(job, tile, n, block, row);
+    first_layer_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
+  first_layer_finish(job, tile, n, block, row);
 }
 
 // Whole lines from `first` on, two in a tile, one tile below the other; the first line left over.
-inline int64_t stem_pairs(const StemJob& job, int64_t n, int64_t block, int64_t first,
+inline int64_t first_layer_pairs(const FirstLayerJob& job, int64_t n, int64_t block, int64_t first,
                           int64_t last) {
   const Canvas& y = job.finish.canvas;
   const int64_t* s = job.x->strides;
-  tracea_conv_tile tile = stem_tile(job, block);
+  tracea_conv_tile tile = first_layer_tile(job, block);
   tile.lines = 2, tile.tiles = (last - first) / 2;
   tile.pixels = static_cast<int32_t>(y.width);
   tile.rows = job.kernel_h;
@@ -82,20 +82,20 @@ inline int64_t stem_pairs(const StemJob& job, int64_t n, int64_t block, int64_t 
   return end;
 }
 
-inline void stem_task(void* usr, size_t index) {
-  StemJob& job = *static_cast<StemJob*>(usr);
+inline void first_layer_task(void* usr, size_t index) {
+  FirstLayerJob& job = *static_cast<FirstLayerJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
   const int64_t first = task % job.tasks_per_image * job.rows;
   const int64_t last = min(job.finish.canvas.height, first + job.rows);
-  if (job.split.conv && stem_split_task(job, n, first, last)) return;
+  if (job.split.conv && first_layer_split_task(job, n, first, last)) return;
   for (int64_t block = 0; block < job.blocks; block += job.nv) {
-    int64_t row = job.pairs && last - first > 1 ? stem_pairs(job, n, block, first, last) : first;
-    for (; row < last; ++row) stem_row(job, n, block, row);
+    int64_t row = job.pairs && last - first > 1 ? first_layer_pairs(job, n, block, first, last) : first;
+    for (; row < last; ++row) first_layer_row(job, n, block, row);
   }
 }
 
 // The images within zeros, as far as windows reach; false where they are too large for `room`.
-inline bool stem_copy(StemJob& job, TensorView* copy, float* room) {
+inline bool first_layer_copy(FirstLayerJob& job, TensorView* copy, float* room) {
   const Canvas& y = job.finish.canvas;
   const TensorView& x = *job.x;
   const int64_t *dims = x.dims, *s = x.strides;
@@ -104,8 +104,8 @@ inline bool stem_copy(StemJob& job, TensorView* copy, float* room) {
   const int64_t width = max(job.left + dims[3],
                              reach(y.width, job.stride_w, job.kernel_w, job.dilation_w));
   const int64_t planes = dims[0] * dims[1];
-  if (planes > kStemCopy || height > kStemCopy || width > kStemCopy ||
-      planes * height > kStemCopy || planes * height * width > kStemCopy)
+  if (planes > kFirstLayerCopy || height > kFirstLayerCopy || width > kFirstLayerCopy ||
+      planes * height > kFirstLayerCopy || planes * height * width > kFirstLayerCopy)
     return false;
   memset(room, 0, static_cast<size_t>(planes * height * width) * sizeof(float));
   for (int64_t plane = 0; plane < planes; ++plane)
@@ -122,7 +122,7 @@ inline bool stem_copy(StemJob& job, TensorView* copy, float* room) {
 }
 
 // Whether some window leaves the image.
-inline bool stem_leaves(const StemJob& job) {
+inline bool first_layer_leaves(const FirstLayerJob& job) {
   const Canvas& y = job.finish.canvas;
   return job.top || job.left ||
          reach(y.height, job.stride_h, job.kernel_h, job.dilation_h) > job.x->dims[2] ||
@@ -130,7 +130,7 @@ inline bool stem_leaves(const StemJob& job) {
 }
 
 // What all tiles share.
-inline void lay_stem(StemJob& job, const TensorView& w) {
+inline void lay_first_layer(FirstLayerJob& job, const TensorView& w) {
   tracea_conv_tile& tap = job.tap;
   const TensorView& x = *job.x;
   tap.blocks = x.dims[1], tap.cols = 1, tap.lines = 1;
@@ -143,44 +143,44 @@ inline void lay_stem(StemJob& job, const TensorView& w) {
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
 }
 
-inline bool run_conv_stem(Run& run, const Call& call, const TensorView* views) {
+inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &w = views[1];
-  StemJob job = {};
-  if (!open_finish(run, call, views, conv_stem_call::kHalo, &job.finish))
-    return misfit(run, "conv_stem");
+  FirstLayerJob job = {};
+  if (!open_finish(run, call, views, conv_first_layer_call::kHalo, &job.finish))
+    return misfit(run, "conv_first_layer");
   const Canvas& y = job.finish.canvas;
   job.blocks = y.box->dims[1];
   const int64_t images = y.box->dims[0];
   if (y.bare()) return true;
   if (empty(w, 5) || !dense_from(w, 0, 5) || !w.is(job.blocks, x.dims[1]) ||
       w.dims[4] != kLanes || x.dims[0] != images)
-    return misfit(run, "conv_stem");
+    return misfit(run, "conv_first_layer");
   const tracea_isa_table& isa = *run.host.isa;
-  job.conv = call.opcode == kConvStemBf16 ? isa.conv_stem_bf16 : isa.conv;
+  job.conv = call.opcode == kConvFirstLayerBf16 ? isa.conv_first_layer_bf16 : isa.conv;
   job.nv = run.host.isa->conv_nv, job.widest = run.host.isa->conv_pixels;
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
   job.kernel_h = w.dims[2], job.kernel_w = w.dims[3];
-  const int64_t *strides = call.ints + conv_stem_call::kStrides;
-  const int64_t *dilations = call.ints + conv_stem_call::kDilations;
-  const int64_t *pads = call.ints + conv_stem_call::kPads;
+  const int64_t *strides = call.ints + conv_first_layer_call::kStrides;
+  const int64_t *dilations = call.ints + conv_first_layer_call::kDilations;
+  const int64_t *pads = call.ints + conv_first_layer_call::kPads;
   job.stride_h = strides[0], job.stride_w = strides[1];
   job.dilation_h = dilations[0], job.dilation_w = dilations[1];
   job.top = pads[0], job.left = pads[1];
-  alignas(64) float room[kStemCopy];
+  alignas(64) float room[kFirstLayerCopy];
   TensorView copy;
-  const bool whole = !stem_leaves(job) || stem_copy(job, &copy, room);
-  job.eight = job.conv == isa.conv && call.ints[conv_stem_call::kLastOut] <= kLanes / 2;
+  const bool whole = !first_layer_leaves(job) || first_layer_copy(job, &copy, room);
+  job.eight = job.conv == isa.conv && call.ints[conv_first_layer_call::kLastOut] <= kLanes / 2;
   job.pairs = whole && y.width <= job.widest / 2 && !job.finish.apart();
-  lay_stem(job, w);
+  lay_first_layer(job, w);
   Scratch filters(run), lines(run);
-  if (call.opcode == kConvStemBf16 && stem_splits(job, isa) &&
+  if (call.opcode == kConvFirstLayerBf16 && first_layer_splits(job, isa) &&
       !open_split(run, job, w, filters, lines))
     return false;
   const int64_t line = y.width * job.blocks * job.tap.w_panel;
-  job.rows = job.split.conv ? kSplitRows : max(kStemRows, ceil_div(kStemTask, line));
+  job.rows = job.split.conv ? kSplitRows : max(kFirstLayerRows, ceil_div(kFirstLayerTask, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
-  return run.parallel(images * job.tasks_per_image, stem_task, &job);
+  return run.parallel(images * job.tasks_per_image, first_layer_task, &job);
 }
 
 }  // namespace tracea

@@ -5,17 +5,17 @@
 
 namespace tracea {
 
-// Stems on matrix tiles (stem_split.h).
-struct StemSplit {
+// Stems on matrix tiles (first_layer_split.h).
+struct FirstLayerSplit {
   tracea_conv_fn conv;  // null elsewhere
   tracea_conv_end_fn end;
-  tracea_stem_fn split;
+  tracea_first_layer_fn split;
   const float* w;
   int64_t widest, column, line, taps;  // outputs of a tile; lanes of a column, of a line; of 8 lanes
   Slots slots;                         // a task's lines
 };
 
-struct StemJob {
+struct FirstLayerJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;
   Finish finish;
@@ -26,10 +26,10 @@ struct StemJob {
   int64_t blocks, nv, widest, kernel_h, kernel_w;
   int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
   int64_t rows, tasks_per_image;  // output rows per task
-  StemSplit split;
+  FirstLayerSplit split;
 };
 
-inline tracea_conv_tile stem_tile(const StemJob& job, int64_t block) {
+inline tracea_conv_tile first_layer_tile(const FirstLayerJob& job, int64_t block) {
   tracea_conv_tile tile = job.tap;
   tile.nv = static_cast<int32_t>(min(job.nv, job.blocks - block));
   tile.eight = job.eight && block + tile.nv == job.blocks;
@@ -38,7 +38,7 @@ inline tracea_conv_tile stem_tile(const StemJob& job, int64_t block) {
 }
 
 // `tiles` tiles of `pixels` outputs from `col` on for one group of blocks, whose inputs are known.
-inline void stem_tiles(const StemJob& job, tracea_conv_fn conv, tracea_conv_tile& tile, int64_t n,
+inline void first_layer_tiles(const FirstLayerJob& job, tracea_conv_fn conv, tracea_conv_tile& tile, int64_t n,
                        int64_t block, int64_t row, int64_t col, int64_t pixels, int64_t tiles) {
   tile.pixels = static_cast<int32_t>(pixels), tile.tiles = tiles, tile.lines = 1;
   tile.x_next = pixels * tile.x_step;
@@ -56,7 +56,7 @@ inline void stem_tiles(const StemJob& job, tracea_conv_fn conv, tracea_conv_tile
 // A line of outputs [begin, end) in tiles of at most `widest`, whose widths differ by one at most;
 // `run(col, pixels, tiles)` computes those of one width that lie side by side.
 template <class Tiles>
-inline void stem_across(const StemJob& job, int64_t widest, int64_t begin, int64_t end,
+inline void first_layer_across(const FirstLayerJob& job, int64_t widest, int64_t begin, int64_t end,
                         const Tiles& run) {
   const int64_t across = ceil_div(end - begin, widest);
   const int64_t narrow = (end - begin) / max(across, 1), wider = (end - begin) - narrow * across;
@@ -69,7 +69,7 @@ inline void stem_across(const StemJob& job, int64_t widest, int64_t begin, int64
 }
 
 // What comes after a line of sums, where tiles left it.
-inline void stem_finish(const StemJob& job, const tracea_conv_tile& tile, int64_t n, int64_t block,
+inline void first_layer_finish(const FirstLayerJob& job, const tracea_conv_tile& tile, int64_t n, int64_t block,
                         int64_t row) {
   if (job.finish.apart()) return;
   for (int64_t b = block; b < block + tile.nv; ++b)

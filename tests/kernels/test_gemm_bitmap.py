@@ -14,11 +14,11 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.kernels.cpu.masked import pack_masked
 
-KERNELS = {"gemm_masked": np.float32, "gemm_masked_bf16": ml_dtypes.bfloat16}
+KERNELS = {"gemm_bitmap": np.float32, "gemm_bitmap_bf16": ml_dtypes.bfloat16}
 
 
 class MaskedTile(ctypes.Structure):
-    """``tracea_masked_tile``."""
+    """``tracea_bitmap_tile``."""
 
     _fields_ = [
         ("k", c_int64), ("a", c_void_p), ("lda", c_int64), ("a_step", c_int64),
@@ -89,7 +89,7 @@ def test_zeros_meet_what_is_not_finite(isa: str, odd: float) -> None:
     panel = scattered(40, 0.3)
     with np.errstate(invalid="ignore"):
         product = a.astype(np.float64) @ panel
-    got, _ = multiply("gemm_masked", isa, a, panel)
+    got, _ = multiply("gemm_bitmap", isa, a, panel)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(product))
     np.testing.assert_array_equal(np.isinf(got), np.isinf(product))
     close(got[:1], product[:1])

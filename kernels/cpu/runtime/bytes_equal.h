@@ -1,4 +1,4 @@
-// The host loop of same_bytes: whether tensors hold the bytes of their references.
+// The host loop of bytes_equal: whether tensors hold the bytes of their references.
 //
 // Tensors of any type, all of them dense.  Their bytes, one tensor after another, are cut into
 // parts of one size; a difference that was found stops whoever has not begun its part.
@@ -10,7 +10,7 @@ namespace tracea {
 
 constexpr int64_t kComparedBytes = 256 * 1024;  // worth waking a thread up for
 
-struct SameBytesJob {
+struct BytesEqualJob {
   const TensorView* views;  // tensors, then their references
   int64_t ends[kMaxCompared];  // of each tensor in the bytes of all
   int32_t count;
@@ -18,8 +18,8 @@ struct SameBytesJob {
   bool differ;
 };
 
-inline void same_bytes_task(void* usr, size_t task) {
-  SameBytesJob& job = *static_cast<SameBytesJob*>(usr);
+inline void bytes_equal_task(void* usr, size_t task) {
+  BytesEqualJob& job = *static_cast<BytesEqualJob*>(usr);
   const int64_t begin = static_cast<int64_t>(task) * job.chunk;
   int64_t start = 0;  // of a tensor in the bytes of all
   for (int32_t i = 0; i < job.count; start = job.ends[i++]) {
@@ -34,17 +34,17 @@ inline void same_bytes_task(void* usr, size_t task) {
 }
 
 // A reference has the element type of its tensor.
-inline bool check_same_bytes(Signature& call) {
-  const int32_t count = static_cast<int32_t>(call.integer(same_bytes_call::kCount));
+inline bool check_bytes_equal(Signature& call) {
+  const int32_t count = static_cast<int32_t>(call.integer(bytes_equal_call::kCount));
   bool ok = true;
   for (int32_t i = 0; i < count; ++i) ok = ok && call.type(i) == call.type(count + i);
   return ok || call.fail("a reference of another element type");
 }
 
-inline bool run_same_bytes(Run& run, const Call& call, const TensorView* views) {
-  const int32_t count = static_cast<int32_t>(call.ints[same_bytes_call::kCount]);
+inline bool run_bytes_equal(Run& run, const Call& call, const TensorView* views) {
+  const int32_t count = static_cast<int32_t>(call.ints[bytes_equal_call::kCount]);
   const TensorView& y = views[2 * count];
-  SameBytesJob job = {};
+  BytesEqualJob job = {};
   job.views = views, job.count = count;
   int64_t bytes = 0;
   for (int32_t i = 0; i < count; ++i) {
@@ -55,9 +55,9 @@ inline bool run_same_bytes(Run& run, const Call& call, const TensorView* views) 
     job.ends[i] = bytes += x.dims[0] * element_size(call.views[i].type);
   }
   if (!y.is(1)) return misfit(run, "comparison");
-  if (call.ints[same_bytes_call::kFurther] && !*y.data) return true;
+  if (call.ints[bytes_equal_call::kFurther] && !*y.data) return true;
   job.chunk = run.worth(kComparedBytes);
-  const bool ran = run.parallel(ceil_div(bytes, job.chunk), same_bytes_task, &job);
+  const bool ran = run.parallel(ceil_div(bytes, job.chunk), bytes_equal_task, &job);
   *y.data = !job.differ;
   return ran;
 }

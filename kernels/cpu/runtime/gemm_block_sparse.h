@@ -12,14 +12,14 @@ namespace tracea {
 constexpr int64_t kGroup = 16;    // rows packed together
 constexpr int64_t kTogether = 4;  // panels finished together
 
-struct BlocksJob {
+struct BlockSparseJob {
   GemmJob gemm;  // operands, sizes and what finishes a tile
   const int32_t* places;
   int64_t stored, block, depth;  // blocks stored; steps of k in one; k in whole blocks
   int64_t a_step, packed_floats;
   int64_t groups, groups_per_chunk, chunks, panels_per_task, tasks_per_chunk;
   float* packed;      // [groups][depth][16]; null: x as it lies
-  tracea_blocks_fn kernel;
+  tracea_block_sparse_fn kernel;
   tracea_finite_fn all_finite;
   bool pairs;         // lanes are pairs of bf16: x, k, block and depth count them
   int32_t* finite;    // by group
@@ -38,7 +38,7 @@ inline GemmJob stored_job(Run& run, const Call& call, const TensorView* views) {
   gemm.bias = views[2].data ? &views[2] : nullptr;
   gemm.extra = &views[4];
   gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
-  gemm.parts = static_cast<int32_t>(call.ints[gemm_blocks_call::kParts]);
+  gemm.parts = static_cast<int32_t>(call.ints[gemm_block_sparse_call::kParts]);
   gemm.items = 1;
   return gemm;
 }
@@ -57,10 +57,10 @@ inline bool stored_results(GemmJob& gemm) {
   return ok;
 }
 
-inline int64_t places_of_panel(const BlocksJob& job) { return job.depth / job.block; }
+inline int64_t places_of_panel(const BlockSparseJob& job) { return job.depth / job.block; }
 
 // Where each panel's stored blocks begin; the places are in order.
-inline void find_starts(const BlocksJob& job, int64_t panels) {
+inline void find_starts(const BlockSparseJob& job, int64_t panels) {
   const int64_t each = places_of_panel(job);
   int64_t stored = 0;
   for (int64_t panel = 0; panel < panels; ++panel) {
@@ -70,7 +70,7 @@ inline void find_starts(const BlocksJob& job, int64_t panels) {
   job.starts[panels] = job.stored;
 }
 
-inline void pack_group(const BlocksJob& job, int64_t group) {
+inline void pack_group(const BlockSparseJob& job, int64_t group) {
   const GemmJob& gemm = job.gemm;
   const int64_t row = group * kGroup;
   float* to = job.packed + group * job.depth * kGroup;
@@ -85,7 +85,7 @@ inline void pack_group(const BlocksJob& job, int64_t group) {
 }
 
 // Packs a group of rows unless another task did, or waits until the one that does is through.
-inline void want_group(const BlocksJob& job, int64_t group) {
+inline void want_group(const BlockSparseJob& job, int64_t group) {
   if (!job.packed) return;
   int32_t* state = &job.packing[group];
   int32_t seen = __atomic_load_n(state, __ATOMIC_ACQUIRE);
@@ -102,7 +102,7 @@ inline void want_group(const BlocksJob& job, int64_t group) {
 }
 
 // 0 times a lane's number, or both of its.
-inline float nothing_of(const BlocksJob& job, float lane) {
+inline float nothing_of(const BlockSparseJob& job, float lane) {
   if (!job.pairs) return lane * 0.0f;
   uint32_t bits;
   memcpy(&bits, &lane, sizeof bits);
@@ -113,7 +113,7 @@ inline float nothing_of(const BlocksJob& job, float lane) {
 }
 
 // bias + 0 * x over the blocks [low, high) of a panel leaves out, for some rows of sixteen columns.
-inline void begin_sums(const BlocksJob& job, const tracea_blocks_tile& tile, float* sums) {
+inline void begin_sums(const BlockSparseJob& job, const tracea_block_sparse_tile& tile, float* sums) {
   for (int64_t i = 0; i < tile.rows; ++i) {
     float skipped = 0.0f;
     for (int64_t b = 0, s = 0; b < places_of_panel(job); ++b) {
@@ -130,14 +130,14 @@ inline void begin_sums(const BlocksJob& job, const tracea_blocks_tile& tile, flo
 }
 
 // Panels [panel, end), no more than finish together, of one group of rows.
-inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int64_t end) {
+inline void block_sparse_tile(const BlockSparseJob& job, int64_t group, int64_t panel, int64_t end) {
   constexpr int64_t kWide = kTogether * TRACEA_PANEL;
   alignas(64) float finished[kGroup * kWide], begun[kGroup * TRACEA_PANEL];
   const GemmJob& gemm = job.gemm;
   const int64_t row = group * kGroup, n0 = panel * TRACEA_PANEL;
   const int64_t columns = min(end * TRACEA_PANEL, gemm.n) - n0;
   const int64_t y_row = gemm.results[0].strides[0];
-  tracea_blocks_tile tile;
+  tracea_block_sparse_tile tile;
   tile.rows = static_cast<int32_t>(min(kGroup, gemm.m - row));
   tile.a = job.packed ? job.packed + group * job.depth * kGroup : gemm.x->f32();
   tile.a_step = job.a_step, tile.block = job.block;
@@ -164,7 +164,7 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
 
 // Where part `part` of a chunk's tasks begins: each has about as much work, which is stored steps
 // of k and what a panel takes beside them.
-inline int64_t part_begins(const BlocksJob& job, int64_t part) {
+inline int64_t part_begins(const BlockSparseJob& job, int64_t part) {
   constexpr int64_t kPanelSteps = 16;
   const int64_t panels = ceil_div(job.gemm.n, TRACEA_PANEL);
   const auto work = [&](int64_t panel) {
@@ -181,8 +181,8 @@ inline int64_t part_begins(const BlocksJob& job, int64_t part) {
   return low;
 }
 
-inline void blocks_task(void* usr, size_t index) {
-  const BlocksJob& job = *static_cast<const BlocksJob*>(usr);
+inline void block_sparse_task(void* usr, size_t index) {
+  const BlockSparseJob& job = *static_cast<const BlockSparseJob*>(usr);
   const int64_t task = static_cast<int64_t>(index);
   const int64_t chunk = task / job.tasks_per_chunk;
   const int64_t first = part_begins(job, task % job.tasks_per_chunk);
@@ -195,11 +195,11 @@ inline void blocks_task(void* usr, size_t index) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t group = begin + (i + turn) % count;
       want_group(job, group);
-      blocks_tile(job, group, panel, min(panel + kTogether, last));
+      block_sparse_tile(job, group, panel, min(panel + kTogether, last));
     }
 }
 
-inline bool blocks_shapes(Run& run, const Call& call, const TensorView* views, BlocksJob& job) {
+inline bool block_sparse_shapes(Run& run, const Call& call, const TensorView* views, BlockSparseJob& job) {
   GemmJob& gemm = job.gemm;
   const TensorView &x = views[0], &w = views[1], &places = views[3];
   const int64_t lane = job.pairs ? 2 : 1;  // elements of x and w in four bytes
@@ -214,7 +214,7 @@ inline bool blocks_shapes(Run& run, const Call& call, const TensorView* views, B
                             w.strides[0] == job.block * TRACEA_PANEL * lane)) &&
        (job.stored <= 1 || places.strides[0] == 1);
   if (!ok)
-    return run.error.fail("The views of a gemm_blocks do not fit together (M %lld, N %lld, K %lld).",
+    return run.error.fail("The views of a gemm_block_sparse do not fit together (M %lld, N %lld, K %lld).",
                           static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
                           static_cast<long long>(gemm.k));
   job.places = reinterpret_cast<const int32_t*>(places.data);
@@ -225,20 +225,20 @@ inline bool blocks_shapes(Run& run, const Call& call, const TensorView* views, B
               !__builtin_mul_overflow(job.groups, job.depth, &job.packed_floats) &&
               !__builtin_mul_overflow(job.packed_floats, kGroup, &job.packed_floats);
   if (!fits || job.packed_floats > INT64_MAX / 8)
-    return run.error.fail("A gemm_blocks is larger than memory.");
+    return run.error.fail("A gemm_block_sparse is larger than memory.");
   bool sorted = job.stored == 0 || (job.places[0] >= 0 && job.places[job.stored - 1] < in_all);
   for (int64_t i = 1; i < job.stored; ++i) sorted &= job.places[i - 1] < job.places[i];
-  return sorted || run.error.fail("The map of a gemm_blocks does not list places of its matrix "
+  return sorted || run.error.fail("The map of a gemm_block_sparse does not list places of its matrix "
                                   "in ascending order.");
 }
 
-inline bool run_gemm_blocks(Run& run, const Call& call, const TensorView* views) {
-  BlocksJob job = {};
+inline bool run_gemm_block_sparse(Run& run, const Call& call, const TensorView* views) {
+  BlockSparseJob job = {};
   GemmJob& gemm = job.gemm = stored_job(run, call, views);
-  job.pairs = call.opcode == kGemmBlocksBf16;
-  job.kernel = job.pairs ? gemm.isa->gemm_blocks_bf16 : gemm.isa->gemm_blocks;
+  job.pairs = call.opcode == kGemmBlockSparseBf16;
+  job.kernel = job.pairs ? gemm.isa->gemm_block_sparse_bf16 : gemm.isa->gemm_block_sparse;
   job.all_finite = job.pairs ? gemm.isa->all_finite_bf16 : gemm.isa->all_finite;
-  if (!blocks_shapes(run, call, views, job)) return false;
+  if (!block_sparse_shapes(run, call, views, job)) return false;
   if (gemm.m == 0 || gemm.n == 0) return true;
   gemm.x_row = gemm.x->strides[0] / (job.pairs ? 2 : 1), gemm.x_step = gemm.x->strides[1];
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
@@ -262,7 +262,7 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const TensorView* views)
   if (as_it_lies) job.finite[0] = job.all_finite(gemm.x->f32(), gemm.k);
   else job.packed = reinterpret_cast<float*>(memory);
   for (int64_t group = 0; group < job.groups; ++group) job.packing[group] = kAsItLies;
-  return run.parallel(job.chunks * job.tasks_per_chunk, blocks_task, &job);
+  return run.parallel(job.chunks * job.tasks_per_chunk, block_sparse_task, &job);
 }
 
 }  // namespace tracea

@@ -27,7 +27,7 @@ ROWS = 16
 
 
 class BlocksTile(ctypes.Structure):
-    """``tracea_blocks_tile``."""
+    """``tracea_block_sparse_tile``."""
 
     _fields_ = [
         ("a", c_void_p), ("a_step", c_int64), ("block", c_int64), ("b", c_void_p),
@@ -41,7 +41,7 @@ def multiply(
     isa: str, a: Array, blocks: Array, places: list[int], last: int, init: Array | None, first: int
 ) -> Array:
     """``[rows, K]`` times one panel, of which only some blocks are given."""
-    run = kernel(emit("gemm_blocks", isa), symbols("gemm_blocks", isa)[0])
+    run = kernel(emit("gemm_block_sparse", isa), symbols("gemm_block_sparse", isa)[0])
     packed = np.zeros((a.shape[1], ROWS), np.float32)
     packed[:, : len(a)] = a.T
     packed, out = guarded(packed), Output(len(a), last)
@@ -86,7 +86,7 @@ def test_result_does_not_depend_on_the_rows_beside_it(isa: str) -> None:
 
 def test_one_row_is_read_where_it_lies(isa: str) -> None:
     rng = np.random.default_rng(1)
-    run = kernel(emit("gemm_blocks", isa), symbols("gemm_blocks", isa)[0])
+    run = kernel(emit("gemm_block_sparse", isa), symbols("gemm_block_sparse", isa)[0])
     a, blocks = guarded(rng.standard_normal(64, np.float32)), rng.standard_normal((1, 16, 16))
     stored, at, out = guarded(blocks.astype(np.float32)), np.array([2], np.int32), Output(1, 16)
     run(BlocksTile(
@@ -100,7 +100,9 @@ def test_one_row_is_read_where_it_lies(isa: str) -> None:
 @pytest.mark.parametrize("block", [4, 16, 64])
 def test_pairs_of_bf16(level: str, block: int) -> None:
     rng = np.random.default_rng(block)
-    run = kernel(emit("gemm_blocks_bf16", level), symbols("gemm_blocks_bf16", level)[0])
+    run = kernel(
+        emit("gemm_block_sparse_bf16", level), symbols("gemm_block_sparse_bf16", level)[0]
+    )
     for rows in (1, 3, 16):
         a = rng.standard_normal((rows, 7 * block), np.float32)
         blocks, places = rng.standard_normal((3, block, 16), np.float32), [1, 2, 6]
@@ -122,8 +124,8 @@ def test_pairs_of_bf16(level: str, block: int) -> None:
 @pytest.mark.parametrize("level", host_levels("bf16"))
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_finite_pairs_are_told_from_others(level: str, odd: float) -> None:
-    symbol = symbols("gemm_blocks_bf16", level)[1]
-    found = function(emit("gemm_blocks_bf16", level), symbol, c_int32, c_void_p, c_int64)
+    symbol = symbols("gemm_block_sparse_bf16", level)[1]
+    found = function(emit("gemm_block_sparse_bf16", level), symbol, c_int32, c_void_p, c_int64)
     x = guarded(np.full(130, 3e38, ml_dtypes.bfloat16).view(np.uint32))
     assert found(x.ctypes.data, 65) == 1
     for at in (0, 1, 63, 64, 65 * 2 - 1):
@@ -134,8 +136,8 @@ def test_finite_pairs_are_told_from_others(level: str, odd: float) -> None:
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_finite_numbers_are_told_from_others(isa: str, odd: float) -> None:
-    symbol = symbols("gemm_blocks", isa)[1]
-    found = function(emit("gemm_blocks", isa), symbol, c_int32, c_void_p, c_int64)
+    symbol = symbols("gemm_block_sparse", isa)[1]
+    found = function(emit("gemm_block_sparse", isa), symbol, c_int32, c_void_p, c_int64)
     for count in (0, 1, 15, 64, 65, 200):
         x = guarded(np.full(count, np.finfo(np.float32).max, np.float32))
         assert found(x.ctypes.data, count) == 1

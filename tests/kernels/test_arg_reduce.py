@@ -18,7 +18,7 @@ def _arg(
     isa: str, x: Array, down: bool, least: int, latest: int, cuts: tuple[int, ...] = ()
 ) -> Array:
     """Along the columns, or ``down`` the rows; ``cuts`` say where one tile ends."""
-    run = kernel(emit("arg", isa), symbols("arg", isa)[down])
+    run = kernel(emit("arg_reduce", isa), symbols("arg_reduce", isa)[down])
     rows, cols = x.shape
     results = cols if down else rows
     out = Output(*((1, results, 0) if down else (results, 1)), dtype=np.int64)

@@ -6,19 +6,19 @@
 
 namespace tracea {
 
-struct BlockJob {
-  tracea_block_fn turn;
+struct ReorderJob {
+  tracea_reorder_fn turn;
   const TensorView *plain, *blocks;  // the blocked side without its halo
   const Canvas* canvas;       // of `block` only
   LinePartition partition;
 };
 
-inline void block_task(void* usr, size_t index) {
-  const BlockJob& job = *static_cast<const BlockJob*>(usr);
+inline void reorder_task(void* usr, size_t index) {
+  const ReorderJob& job = *static_cast<const ReorderJob*>(usr);
   const int64_t *s = job.blocks->strides, *p = job.plain->strides;
   const int64_t* dims = job.plain->dims;
   const auto [n, block, first, last] = job.partition.at(static_cast<int64_t>(index));
-  tracea_block_tile tile = {};
+  tracea_reorder_tile tile = {};
   tile.pixels = dims[3];
   tile.channels = min(kLanes, dims[1] - block * kLanes);
   tile.channel = p[1], tile.pixel = p[3];
@@ -31,12 +31,12 @@ inline void block_task(void* usr, size_t index) {
   }
 }
 
-inline bool run_turn(Run& run, BlockJob& job) {
+inline bool run_turn(Run& run, ReorderJob& job) {
   const int64_t* dims = job.plain->dims;
   const int64_t blocks = job.blocks->dims[1], rows = kGrain / kLanes / dims[3];
   job.partition = LinePartition(run, dims[0], blocks, dims[2], dims[3], rows);
   const int64_t together = kGrain / kLanes / (job.partition.rows * dims[3]);
-  return run.parallel_by(together, dims[0] * blocks * job.partition.each, block_task, &job);
+  return run.parallel_by(together, dims[0] * blocks * job.partition.each, reorder_task, &job);
 }
 
 // Whether a plain value has the sizes of a blocked one with `last` channels in its last block.
@@ -46,23 +46,23 @@ inline bool agrees(const TensorView& plain, const TensorView& blocks, int64_t he
          plain.dims[2] == height && plain.dims[3] == width;
 }
 
-inline bool run_block(Run& run, const Call& call, const TensorView* views) {
+inline bool run_reorder_to_nchw16c(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
   Canvas canvas;
-  if (!open_canvas(y, call.ints + block_call::kHalo, &canvas) ||
-      !agrees(x, y, canvas.height, canvas.width, call.ints[block_call::kLast]))
-    return misfit(run, "block");
+  if (!open_canvas(y, call.ints + reorder_to_nchw16c_call::kHalo, &canvas) ||
+      !agrees(x, y, canvas.height, canvas.width, call.ints[reorder_to_nchw16c_call::kLast]))
+    return misfit(run, "reorder_to_nchw16c");
   if (canvas.bare()) return true;
-  BlockJob job = {run.host.isa->block, &x, &y, &canvas, {}};
+  ReorderJob job = {run.host.isa->reorder_to_nchw16c, &x, &y, &canvas, {}};
   return run_turn(run, job);
 }
 
-inline bool run_unblock(Run& run, const Call& call, const TensorView* views) {
+inline bool run_reorder_to_nchw(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
-  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[unblock_call::kLast]))
-    return misfit(run, "unblock");
+  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[reorder_to_nchw_call::kLast]))
+    return misfit(run, "reorder_to_nchw");
   if (empty(y, 4)) return true;
-  BlockJob job = {run.host.isa->unblock, &y, &x, nullptr, {}};
+  ReorderJob job = {run.host.isa->reorder_to_nchw, &y, &x, nullptr, {}};
   return run_turn(run, job);
 }
 

@@ -9,9 +9,9 @@
 
 namespace tracea {
 
-constexpr int64_t kTaken = 1024;  // indices narrowed at once
+constexpr int64_t kGathered = 1024;  // indices narrowed at once
 
-struct TakeJob {
+struct GatherElementsJob {
   const TensorView *x, *index, *y;
   int32_t rank;
   bool wide;                    // 64-bit indices
@@ -23,7 +23,7 @@ struct TakeJob {
 };
 
 // Where row `at` of the axes that have `same` lies in a box.
-inline int64_t taken_row(const TakeJob& job, const TensorView& box, bool same, int64_t at) {
+inline int64_t taken_row(const GatherElementsJob& job, const TensorView& box, bool same, int64_t at) {
   int64_t offset = 0;
   for (int32_t axis = job.rank - 1; axis-- > 0;) {
     if (job.same[axis] != same) continue;
@@ -34,7 +34,7 @@ inline int64_t taken_row(const TakeJob& job, const TensorView& box, bool same, i
 }
 
 // Indices of one row from `first` on, each in [0, size); false where one is not.
-inline bool narrow_indices(TakeJob& job, int64_t from, int64_t first, int64_t count, int64_t size,
+inline bool narrow_indices(GatherElementsJob& job, int64_t from, int64_t first, int64_t count, int64_t size,
                            int32_t* out) {
   const TensorView& index = *job.index;
   const int64_t step = index.strides[job.rank - 1];
@@ -53,8 +53,8 @@ inline bool narrow_indices(TakeJob& job, int64_t from, int64_t first, int64_t co
   return true;
 }
 
-inline void take_task(void* usr, size_t task) {
-  TakeJob& job = *static_cast<TakeJob*>(usr);
+inline void gather_elements_task(void* usr, size_t task) {
+  GatherElementsJob& job = *static_cast<GatherElementsJob*>(usr);
   const TensorView &x = *job.x, &y = *job.y;
   const int32_t last = job.rank - 1;
   const int64_t row = static_cast<int64_t>(task) / job.chunks;
@@ -63,9 +63,9 @@ inline void take_task(void* usr, size_t task) {
   const int64_t of_index = taken_row(job, *job.index, false, row);
   const int64_t of_x = taken_row(job, x, false, row), of_y = taken_row(job, y, false, row);
   const int64_t step = x.strides[last], size = x.dims[last];
-  int32_t block[kTaken];
-  for (int64_t first = 0; first < y.dims[last]; first += kTaken) {
-    const int64_t count = min(kTaken, y.dims[last] - first);
+  int32_t block[kGathered];
+  for (int64_t first = 0; first < y.dims[last]; first += kGathered) {
+    const int64_t count = min(kGathered, y.dims[last] - first);
     if (!narrow_indices(job, of_index, first, count, size, block)) return;
     for (int64_t r = begin; r < end; ++r) {
       const float* from = x.f32() + of_x + taken_row(job, x, true, r);
@@ -78,16 +78,16 @@ inline void take_task(void* usr, size_t task) {
   }
 }
 
-inline bool check_take(Signature& call) {
-  return call.type(take_call::kIndex) == call.integer(take_call::kIndexType) ||
+inline bool check_gather_elements(Signature& call) {
+  return call.type(gather_elements_call::kIndex) == call.integer(gather_elements_call::kIndexType) ||
          call.fail("indices of another type");
 }
 
-inline bool run_take(Run& run, const Call& call, const TensorView* views) {
-  TakeJob job = {};
+inline bool run_gather_elements(Run& run, const Call& call, const TensorView* views) {
+  GatherElementsJob job = {};
   job.x = views, job.index = views + 1, job.y = views + 2;
   job.rank = call.views[2].rank;
-  job.wide = call.ints[take_call::kIndexType] == ORT_I64;
+  job.wide = call.ints[gather_elements_call::kIndexType] == ORT_I64;
   const int32_t last = job.rank - 1;
   bool fits = last >= 0 && job.index->dims[last] == job.y->dims[last];
   job.rows = job.alike = 1;
@@ -103,7 +103,7 @@ inline bool run_take(Run& run, const Call& call, const TensorView* views) {
   if (job.rows == 0 || job.alike == 0 || count == 0) return true;
   job.chunk = min(job.alike, max(kGrain / count, 1));
   job.chunks = ceil_div(job.alike, job.chunk);
-  if (!run.parallel(job.rows * job.chunks, take_task, &job)) return false;
+  if (!run.parallel(job.rows * job.chunks, gather_elements_task, &job)) return false;
   return !job.outside ||
          run.error.fail("An index of %lld lies outside the %lld elements it takes from.",
                         static_cast<long long>(job.bad),

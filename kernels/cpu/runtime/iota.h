@@ -5,24 +5,24 @@
 
 namespace tracea {
 
-struct GridJob {
+struct IotaJob {
   const TensorView* y;
   const double* floats;  // where the numbers start, then a step for each axis
   int32_t last;
   int64_t lines, chunk;  // of the last axis
 };
 
-inline void grid_task(void* usr, size_t task) {
-  const GridJob& job = *static_cast<const GridJob*>(usr);
+inline void iota_task(void* usr, size_t task) {
+  const IotaJob& job = *static_cast<const IotaJob*>(usr);
   const TensorView& y = *job.y;
   const int64_t begin = static_cast<int64_t>(task) * job.chunk;
-  const double step = job.floats[grid_call::kSteps + job.last];
+  const double step = job.floats[iota_call::kSteps + job.last];
   for (int64_t line = begin; line < min(job.lines, begin + job.chunk); ++line) {
-    double first = job.floats[grid_call::kStart];
+    double first = job.floats[iota_call::kStart];
     int64_t offset = 0;
     for (int64_t axis = job.last, at = line; axis-- > 0; at /= y.dims[axis]) {
       offset += at % y.dims[axis] * y.strides[axis];
-      first += static_cast<double>(at % y.dims[axis]) * job.floats[grid_call::kSteps + axis];
+      first += static_cast<double>(at % y.dims[axis]) * job.floats[iota_call::kSteps + axis];
     }
     float* out = y.f32() + offset;
     for (int64_t i = 0; i < y.dims[job.last]; ++i)
@@ -31,19 +31,19 @@ inline void grid_task(void* usr, size_t task) {
 }
 
 // A step for each axis.
-inline bool check_grid(Signature& call) {
-  const int32_t rank = call.rank(grid_call::kY);
-  return (rank > 0 && call.floats() == grid_call::kSteps + rank) ||
+inline bool check_iota(Signature& call) {
+  const int32_t rank = call.rank(iota_call::kY);
+  return (rank > 0 && call.floats() == iota_call::kSteps + rank) ||
          call.fail("steps that are not one for each axis");
 }
 
-inline bool run_grid(Run& run, const Call& call, const TensorView* views) {
-  GridJob job = {views, call.floats, call.views[0].rank - 1, 1, 0};
+inline bool run_iota(Run& run, const Call& call, const TensorView* views) {
+  IotaJob job = {views, call.floats, call.views[0].rank - 1, 1, 0};
   for (int32_t axis = 0; axis < job.last; ++axis) job.lines *= views->dims[axis];
   const int64_t line = views->dims[job.last];
   if (job.lines == 0 || line == 0) return true;
   job.chunk = max(run.worth(kGrain) / line, 1);
-  return run.parallel(ceil_div(job.lines, job.chunk), grid_task, &job);
+  return run.parallel(ceil_div(job.lines, job.chunk), iota_task, &job);
 }
 
 }  // namespace tracea
