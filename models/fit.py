@@ -2,7 +2,7 @@
 
 For each kind of region: how many there are, the median error of its predicted time, and the
 factor between measured and predicted.  Beside it stands a plain count of operations at the best
-constant speed.  ``--write`` fits the numbers in ``policy/tables.json`` anew and stores them there.
+constant speed.  ``--write`` fits the numbers in ``policy/coefficients.json`` and stores them.
 ``--zoo DIR`` has the models; without it they are made anew.
 """
 
@@ -24,7 +24,7 @@ from models.regions import Measured, cost_model, measured, planned, source_of
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.tables import FILE, fitted
+from tracea_graph.policy.coefficients import FILE, fitted
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 

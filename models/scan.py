@@ -23,7 +23,7 @@ WIDTH, STATE = 32, 8
 
 
 @dataclass
-class _Draft:
+class _GraphWriter:
     """Operators and constants in the order they are added."""
 
     rng: np.random.Generator
@@ -60,34 +60,34 @@ def unrolled(layers: int = 4, steps: int = 52, seed: int = 0) -> ModelProto:
 
     A layer is h = exp(-softplus(x·D))·h + x·B, y = h·C, with a gate and a residual around it.
     """
-    draft = _Draft(np.random.default_rng(seed))
+    writer = _GraphWriter(np.random.default_rng(seed))
     x = "x"
     for _ in range(layers):
-        x = _layer(draft, x, steps)
+        x = _layer(writer, x, steps)
     ends = [
         helper.make_tensor_value_info(v, TensorProto.FLOAT, ["batch", steps, WIDTH])
         for v in ("x", x)
     ]
     graph = helper.make_graph(
-        draft.nodes, "tf2onnx", ends[:1], ends[1:], list(draft.weights.values())
+        writer.nodes, "tf2onnx", ends[:1], ends[1:], list(writer.weights.values())
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _layer(draft: _Draft, x: str, steps: int) -> str:
-    add, inner = draft.add, WIDTH * STATE
-    rate = add("Softplus", add("MatMul", x, draft.matrix(WIDTH, inner)))
+def _layer(writer: _GraphWriter, x: str, steps: int) -> str:
+    add, inner = writer.add, WIDTH * STATE
+    rate = add("Softplus", add("MatMul", x, writer.matrix(WIDTH, inner)))
     decay = add("Exp", add("Neg", rate))
-    drive = add("Mul", add("MatMul", x, draft.matrix(WIDTH, inner)), rate)
-    read, given = draft.matrix(inner, WIDTH), list[str]()
+    drive = add("Mul", add("MatMul", x, writer.matrix(WIDTH, inner)), rate)
+    read, given = writer.matrix(inner, WIDTH), list[str]()
     state = ""
     for step in range(steps):
-        fresh = draft.row(drive, step)
+        fresh = writer.row(drive, step)
         if state:
-            fresh = add("Add", add("Mul", state, draft.row(decay, step)), fresh)
+            fresh = add("Add", add("Mul", state, writer.row(decay, step)), fresh)
         state = fresh
-        gated = add("Mul", add("MatMul", state, read), add("Sigmoid", draft.row(x, step)))
-        given.append(add("Unsqueeze", gated, draft.ints(1)))
+        gated = add("Mul", add("MatMul", state, read), add("Sigmoid", writer.row(x, step)))
+        given.append(add("Unsqueeze", gated, writer.ints(1)))
     return add("Add", add("Concat", *given, axis=1), x)
 
 

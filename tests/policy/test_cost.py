@@ -25,8 +25,8 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import Window
 from tracea_graph.policy import CostModel, Machine
+from tracea_graph.policy.coefficients import Tables, fitted
 from tracea_graph.policy.ort_cost import instructions
-from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.ttg import Region, TileGraph
 
 MACHINE = Machine(

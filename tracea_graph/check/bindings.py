@@ -14,7 +14,7 @@ Symbols of one role get one size, for a model whose symbols are unnamed may need
 ``seq#2`` is called ``seq`` in the model, but may have another size; what is given for ``seq`` is
 for both.  A symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past +
 sequence.  A last dim that meets a weight takes the weight's size, and no default exceeds what the
-model's constants allow (``limits``): the rows of a position table, say.  ONNX Runtime's operators
+model's constants allow (``size_limits``): the rows of a position table.  ONNX Runtime's operators
 on caches of several items take one new row of each: with them the primes have a sequence of 1.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tracea_graph.check.limits import Limit, clip, limits
+from tracea_graph.check.size_limits import SizeLimit, clip, size_limits
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.ir import PARTED, DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -97,7 +97,7 @@ def bindings(
     shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
               for shape in shapes]  # fmt: skip
     pinned = _pinned(graph, needed)
-    bounds = limits(graph)
+    bounds = size_limits(graph)
     timed = [
         _bound(roles, _DEFAULT, {**pinned, **shape}, bounds, frozenset(shape))
         for shape in shapes or ({},)
@@ -131,7 +131,7 @@ def _bound(
     roles: Mapping[str, str],
     sizes: Mapping[str, int],
     fixed: Mapping[str, int],
-    bounds: Sequence[Limit],
+    bounds: Sequence[SizeLimit],
     given: frozenset[str] = frozenset(),
 ) -> Binding:
     """Sizes by role, those ``fixed``, sums of others; within ``bounds`` where not ``given``."""

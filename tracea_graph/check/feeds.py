@@ -1,6 +1,6 @@
 """Inputs for verification and timing, made from how the graph uses them, or read from a file.
 
-Floats are N(0, 1), images uniform in [0, 1); integers obey what their uses ask for (``demand``);
+Floats are N(0, 1), images uniform in [0, 1); integers obey the constraints of their uses;
 masks keep everything, or all but the last third of every other batch entry in a padded binding;
 position ids ascend.  The same graph, binding and seed give the same arrays.
 """
@@ -17,8 +17,8 @@ from zipfile import is_zipfile
 import numpy as np
 
 from tracea_graph.check.bindings import Binding, bindings, fed
-from tracea_graph.check.demand import Demand, demand
-from tracea_graph.check.wishes import Dims
+from tracea_graph.check.input_constraints import InputConstraint, input_constraint
+from tracea_graph.check.operand_constraints import Dims
 from tracea_graph.check.worker import Array
 from tracea_graph.errors import UsageError
 from tracea_graph.files import open_regular
@@ -117,13 +117,13 @@ def _array(graph: TileGraph, name: str, binding: Binding, dims: Dims, seed: int)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     if dtype is DType.STR:
         return rng.choice(np.array(_WORDS, dtype=object), shape)
-    found = demand(graph, name, dims)
+    found = input_constraint(graph, name, dims)
     values = _values(found, dtype, name.lower(), shape, binding, rng)
     return _cast(values, dtype)
 
 
 def _values(
-    want: Demand,
+    constraint: InputConstraint,
     dtype: DType,
     name: str,
     shape: tuple[int, ...],
@@ -131,16 +131,16 @@ def _values(
     rng: np.random.Generator,
 ) -> Array:
     """The numbers of an input, before its dtype."""
-    if want.exact is not None:
-        return np.asarray(want.exact, dtype=np.float64).reshape(shape)
-    masks = "mask" in name or (want.kind == "mask" and (want.high or 2) <= 2)
+    if constraint.exact is not None:
+        return np.asarray(constraint.exact, dtype=np.float64).reshape(shape)
+    masks = "mask" in name or (constraint.kind == "mask" and (constraint.high or 2) <= 2)
     if dtype in _FLOATS:
-        return _floats(want, masks and "mask" in name, shape, binding, rng)
+        return _floats(constraint, masks and "mask" in name, shape, binding, rng)
     if masks:
-        return _mask(shape, want.attend, binding.padded)
+        return _mask(shape, constraint.attend, binding.padded)
     if dtype is DType.BOOL:
         return rng.random(shape) < 0.5
-    low, high = _limits(want, dtype, shape)
+    low, high = _limits(constraint, dtype, shape)
     if "pos" in name and shape:
         ascending = _past(binding) + np.arange(shape[-1])
         return np.broadcast_to(ascending % max(high - low, 1) + low, shape)
@@ -154,13 +154,17 @@ def _past(binding: Binding) -> int:
 
 
 def _floats(
-    want: Demand, mask: bool, shape: tuple[int, ...], binding: Binding, rng: np.random.Generator
+    constraint: InputConstraint,
+    mask: bool,
+    shape: tuple[int, ...],
+    binding: Binding,
+    rng: np.random.Generator,
 ) -> Array:
-    if mask and want.kind == "additive":
+    if mask and constraint.kind == "additive":
         return (1.0 - _mask(shape, 1, binding.padded)) * _MASKED_SCORE
     if mask:
-        return _mask(shape, want.attend, binding.padded)
-    if want.kind == "positive":
+        return _mask(shape, constraint.attend, binding.padded)
+    if constraint.kind == "positive":
         return np.abs(rng.standard_normal(shape)) + 0.1
     return rng.random(shape) if _is_image(shape) else rng.standard_normal(shape)
 
@@ -174,13 +178,13 @@ def _mask(shape: tuple[int, ...], attend: int, padded: bool) -> Array:
     return mask
 
 
-def _limits(want: Demand, dtype: DType, shape: tuple[int, ...]) -> tuple[int, int]:
+def _limits(constraint: InputConstraint, dtype: DType, shape: tuple[int, ...]) -> tuple[int, int]:
     """Integers in ``[low, high)``; bytes use their full range where nothing is asked."""
-    if want.low is None and want.high is None and dtype in (DType.U8, DType.I8):
+    if constraint.low is None and constraint.high is None and dtype in (DType.U8, DType.I8):
         return (0, 256) if dtype is DType.U8 else (-128, 128)
     single = int(np.prod(shape)) == 1
-    low = want.low if want.low is not None else int(single)
-    return low, want.high if want.high is not None else low + 8
+    low = constraint.low if constraint.low is not None else int(single)
+    return low, constraint.high if constraint.high is not None else low + 8
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
@@ -194,12 +198,12 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 
 def _cast(values: Array, dtype: DType) -> Array:
-    want = numpy_dtype(dtype)
-    if want.kind == "u":
+    constraint = numpy_dtype(dtype)
+    if constraint.kind == "u":
         values = np.maximum(values, 0)
-    if want.itemsize < 4 and values.dtype == np.float64:
+    if constraint.itemsize < 4 and values.dtype == np.float64:
         values = values.astype(np.float32)
-    return values.astype(want, order="C")
+    return values.astype(constraint, order="C")
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -273,14 +277,14 @@ def _fitting(path: Path, name: str, array: Array, graph: TileGraph) -> Array:
     spec = graph.spec(name)
     shape = spec.shape if spec.shape is not None else array.shape
     fits = len(shape) == array.ndim and all(
-        not isinstance(want, int) or want == have
-        for want, have in zip(shape, array.shape, strict=True)
+        not isinstance(constraint, int) or constraint == have
+        for constraint, have in zip(shape, array.shape, strict=True)
     )
     if not fits:
         raise UsageError(f"{name!r} in {path} has dims {array.shape}, the model wants {spec}")
     known = spec.dtype is not None and spec.dtype in _NUMPY
-    want = numpy_dtype(spec.dtype) if spec.dtype and known else array.dtype
-    same_bits = array.dtype.kind == "V" and array.dtype.itemsize == want.itemsize
-    if not same_bits and not np.can_cast(array.dtype, want, "same_kind"):
+    constraint = numpy_dtype(spec.dtype) if spec.dtype and known else array.dtype
+    same_bits = array.dtype.kind == "V" and array.dtype.itemsize == constraint.itemsize
+    if not same_bits and not np.can_cast(array.dtype, constraint, "same_kind"):
         raise UsageError(f"{name!r} in {path} is {array.dtype}, the model wants {spec}")
-    return array.view(want) if same_bits else array.astype(want, order="C")
+    return array.view(constraint) if same_bits else array.astype(constraint, order="C")

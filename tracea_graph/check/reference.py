@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracea_graph.check.conditioning import unstable_answers
 from tracea_graph.check.distance import (
     NO_CHOICES,
     Choice,
@@ -21,7 +22,6 @@ from tracea_graph.check.distance import (
     is_float,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.saturation import overturned
 from tracea_graph.check.worker import Array, Cut, Port, Rejected, Unloadable, Worker
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.errors import WorkerError
@@ -82,7 +82,7 @@ def reference(
 
     ``threads`` are those candidates get: some operators answer otherwise on two than on one.
     The ``spare`` feeds, which stand last, are left out where the others take long.  ``watched``
-    values (:func:`squashed`) must not be so large that rounding turns outputs over.  With a
+    values (:func:`ill_conditioned`) must not be so large that rounding turns outputs over.  With a
     ``trouble`` known before, the original is not run.
     """
     if trouble:
@@ -136,7 +136,7 @@ def _reference(
     trouble = (
         _trouble(raw, rejected, stable)
         or _endless(off.values())
-        or overturned(raw.values(), watched)
+        or unstable_answers(raw.values(), watched)
     )
     kept = scores | off.get(first or "", {}).keys()
     raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}

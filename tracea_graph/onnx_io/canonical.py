@@ -15,10 +15,10 @@ import numpy.typing as npt
 from onnx import TensorProto, helper
 
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
+from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
 from tracea_graph.onnx_io.scatters import drop_whole_scatters
 from tracea_graph.onnx_io.sizes import root_sizes, settle_reshapes, share_sizes
 from tracea_graph.onnx_io.tensors import constant, literal
@@ -28,84 +28,84 @@ __all__ = ["STEPS", "canonicalize"]
 
 Array = npt.NDArray[Any]
 
-Step = Callable[[Draft], int]
-"""Changes a draft and returns how many nodes it changed or removed."""
+Step = Callable[[GraphEditor], int]
+"""Changes a editor and returns how many nodes it changed or removed."""
 
 ROUNDS = 32
 """More than any chain of sizes needs, where each is known once the one before is."""
 
 
-def canonicalize(draft: Draft) -> None:
+def canonicalize(editor: GraphEditor) -> None:
     """Bind the symbols of the inputs, then apply all steps until nothing changes."""
-    lift_constants(draft)
-    drop_dead(draft)
-    draft.bind_symbols()
+    lift_constants(editor)
+    drop_dead(editor)
+    editor.bind_symbols()
     for _ in range(ROUNDS):
-        draft.study()
-        if not sum([step(draft) for step in STEPS]):
+        editor.study()
+        if not sum([step(editor) for step in STEPS]):
             return
-    draft.study()
+    editor.study()
 
 
-def lift_constants(draft: Draft) -> int:
+def lift_constants(editor: GraphEditor) -> int:
     """``Constant`` nodes become weights of the same name."""
     lifted = 0
-    for call in draft.calls():
+    for call in editor.calls():
         name = call.proto.output[0] if call.proto.output else ""
-        if call.op != "Constant" or name in draft.facts.types:
+        if call.op != "Constant" or name in editor.facts.types:
             continue
-        if name not in draft.weights:
+        if name not in editor.weights:
             array = _literal(call)
             if array is None:
                 continue
-            draft.weights[name] = constant(name, array)
-            draft.facts.weight(draft.weights[name])
-        draft.remove(call)
+            editor.weights[name] = constant(name, array)
+            editor.facts.weight(editor.weights[name])
+        editor.remove(call)
         lifted += 1
     return lifted
 
 
-def drop_dead(draft: Draft) -> int:
+def drop_dead(editor: GraphEditor) -> int:
     """Nodes that no graph output needs go."""
-    return draft.cleanup()
+    return editor.cleanup()
 
 
-def remove_identities(draft: Draft) -> int:
+def remove_identities(editor: GraphEditor) -> int:
     """Nodes whose first output equals their first input go, unless a name would be lost."""
-    captured = draft.captured()
+    captured = editor.captured()
     removed = 0
-    for call in draft.calls():
-        if not _is_identity(call, draft):
+    for call in editor.calls():
+        if not _is_identity(call, editor):
             continue
         source, result = call.proto.input[0], call.proto.output[0]
-        if result in captured or result in draft.kept - draft.outputs:
+        if result in captured or result in editor.kept - editor.outputs:
             continue
-        if result not in draft.outputs:
-            draft.bypass(call, source)
-        elif _renamable(source, draft, captured):
-            draft.hand_over(call, source)
+        if result not in editor.outputs:
+            editor.bypass(call, source)
+        elif _renamable(source, editor, captured):
+            editor.hand_over(call, source)
         else:
             continue
         removed += 1
     return removed
 
 
-def take_branches(draft: Draft) -> int:
+def take_branches(editor: GraphEditor) -> int:
     """A condition that is known chooses its branch: one that hands on a value goes."""
-    captured = draft.captured()
+    captured = editor.captured()
     taken = 0
-    for call in draft.calls():
-        chosen = _handed_on(call, draft) if call.op == "If" else ""
-        named = {*call.proto.output} & (captured | draft.kept)
-        if chosen and not named and chosen in draft.tensors:
-            draft.bypass(call, chosen)
+    for call in editor.calls():
+        chosen = _handed_on(call, editor) if call.op == "If" else ""
+        named = {*call.proto.output} & (captured | editor.kept)
+        if chosen and not named and chosen in editor.tensors:
+            editor.bypass(call, chosen)
             taken += 1
     return taken
 
 
-def _handed_on(call: Call, draft: Draft) -> str:
+def _handed_on(call: Call, editor: GraphEditor) -> str:
     """The outer value that the branch which is taken gives as it is; empty if there is none."""
-    flag = draft.facts.numbers(call.proto.input[0])
+    flag = editor.facts.numbers(call.proto.input[0])
     if flag is None or len(flag) != 1 or len(call.proto.output) != 1:
         return ""
     body = attribute(call.proto, "then_branch" if flag[0] else "else_branch")
@@ -117,11 +117,11 @@ def _handed_on(call: Call, draft: Draft) -> str:
     return "" if value in writers or value in inner else value
 
 
-def _renamable(value: str, draft: Draft, captured: set[str]) -> bool:
+def _renamable(value: str, editor: GraphEditor, captured: set[str]) -> bool:
     """True if its writer may write it under another name; random values are known by theirs."""
-    writers = draft.tensors[value].inputs
+    writers = editor.tensors[value].inputs
     random = any(writer.op in RANDOM_OPS for writer in writers)
-    return bool(writers) and not random and value not in captured and value not in draft.kept
+    return bool(writers) and not random and value not in captured and value not in editor.kept
 
 
 def _literal(call: Call) -> Array | None:
@@ -137,62 +137,62 @@ def _literal(call: Call) -> Array | None:
     return None
 
 
-def _is_identity(call: Call, draft: Draft) -> bool:
+def _is_identity(call: Call, editor: GraphEditor) -> bool:
     test = IDENTITIES.get(call.op)
     if test is None or not call.proto.input or not call.proto.input[0]:
         return False
-    return test(call, draft)
+    return test(call, editor)
 
 
-def _always(call: Call, draft: Draft) -> bool:
+def _always(call: Call, editor: GraphEditor) -> bool:
     return True
 
 
-def _single(call: Call, draft: Draft) -> bool:
+def _single(call: Call, editor: GraphEditor) -> bool:
     return len(call.proto.input) == 1
 
 
-def _inactive_dropout(call: Call, draft: Draft) -> bool:
+def _inactive_dropout(call: Call, editor: GraphEditor) -> bool:
     masks = [t for t in call.handle.outputs[1:] if t.name]
-    if any(t.outputs or t.name in draft.kept for t in masks):
+    if any(t.outputs or t.name in editor.kept for t in masks):
         return False
     training = call.proto.input[2] if len(call.proto.input) > 2 else ""
-    return not training or draft.facts.numbers(training) == [0]
+    return not training or editor.facts.numbers(training) == [0]
 
 
-def _same_type(call: Call, draft: Draft) -> bool:
-    dtype = draft.facts.dtype(call.proto.input[0])
+def _same_type(call: Call, editor: GraphEditor) -> bool:
+    dtype = editor.facts.dtype(call.proto.input[0])
     return dtype is not None and dtype.onnx == attribute(call.proto, "to", 0)
 
 
-def _same_shape(call: Call, draft: Draft) -> bool:
-    before = draft.facts.shape(call.proto.input[0])
-    return before is not None and before == draft.facts.shape(call.proto.output[0])
+def _same_shape(call: Call, editor: GraphEditor) -> bool:
+    before = editor.facts.shape(call.proto.input[0])
+    return before is not None and before == editor.facts.shape(call.proto.output[0])
 
 
-def _same_order(call: Call, draft: Draft) -> bool:
-    shape = draft.facts.shape(call.proto.input[0])
+def _same_order(call: Call, editor: GraphEditor) -> bool:
+    shape = editor.facts.shape(call.proto.input[0])
     if shape is None:
         return False
     axes = list(range(len(shape)))
     return list(attribute(call.proto, "perm", axes[::-1])) == axes
 
 
-def _whole_slice(call: Call, draft: Draft) -> bool:
-    parts = slice_parameters(call.proto, draft.facts)
+def _whole_slice(call: Call, editor: GraphEditor) -> bool:
+    parts = slice_parameters(call.proto, editor.facts)
     forward = parts is not None and all(step == 1 for *_, step in parts)
-    return forward and _same_shape(call, draft)
+    return forward and _same_shape(call, editor)
 
 
-def _no_padding(call: Call, draft: Draft) -> bool:
+def _no_padding(call: Call, editor: GraphEditor) -> bool:
     inputs = call.proto.input
     pads = attribute(call.proto, "pads") or (
-        draft.facts.numbers(inputs[1]) if inputs[1:] else None
+        editor.facts.numbers(inputs[1]) if inputs[1:] else None
     )
-    return pads is not None and not any(pads) and _same_shape(call, draft)
+    return pads is not None and not any(pads) and _same_shape(call, editor)
 
 
-IDENTITIES: Mapping[str, Callable[[Call, Draft], bool]] = MappingProxyType(
+IDENTITIES: Mapping[str, Callable[[Call, GraphEditor], bool]] = MappingProxyType(
     {
         "Identity": _always,
         "Dropout": _inactive_dropout,

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec, Weight
-from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.facts import attribute
+from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
 from tracea_graph.onnx_io.tensors import literal, numpy_dtype
 
 __all__ = ["derive_weights"]
@@ -38,28 +38,28 @@ NUMERIC = frozenset({
 })  # fmt: skip
 
 
-def derive_weights(draft: Draft) -> None:
-    """Enter every weight that a node derives from constants into ``draft.weights``."""
-    readers = Counter(v for call in draft.calls() for v in call.proto.input)
-    for call in draft.calls():
-        weight = _derived(call, draft, readers)
+def derive_weights(editor: GraphEditor) -> None:
+    """Enter every weight that a node derives from constants into ``editor.weights``."""
+    readers = Counter(v for call in editor.calls() for v in call.proto.input)
+    for call in editor.calls():
+        weight = _derived(call, editor, readers)
         if weight is not None:
-            draft.weights[weight.name] = weight
+            editor.weights[weight.name] = weight
 
 
-def _derived(call: Call, draft: Draft, readers: Counter[str]) -> Weight | None:
+def _derived(call: Call, editor: GraphEditor, readers: Counter[str]) -> Weight | None:
     inputs, outputs = call.proto.input, call.proto.output
-    spec = draft.facts.specs.get(outputs[0]) if outputs else None
+    spec = editor.facts.specs.get(outputs[0]) if outputs else None
     if spec is None or spec.dtype not in NUMERIC or not _static(spec):
         return None
-    if not all(name in draft.weights for name in inputs if name):
+    if not all(name in editor.weights for name in inputs if name):
         return None
     assert spec.dtype is not None and spec.shape is not None
     shape = tuple(d for d in spec.shape if isinstance(d, int))
     if call.op == "ConstantOfShape":
         fits = math.prod(shape) * spec.dtype.size <= _LARGEST
         return _filled(call, spec.dtype, shape) if fits else None
-    base = draft.weights.get(inputs[0]) if inputs else None
+    base = editor.weights.get(inputs[0]) if inputs else None
     if base is None or base.dtype not in NUMERIC:
         return None
     made = partial(Weight, outputs[0], spec.dtype, shape, filled=base.filled)
@@ -72,17 +72,17 @@ def _derived(call: Call, draft: Draft, readers: Counter[str]) -> Weight | None:
         kind = numpy_dtype(spec.dtype)
         return made(lambda: _cast(base.array(), kind))
     if call.op == "Slice" and readers[base.name] == 1:  # else its parts could outgrow it
-        parts = _slices(call, draft, len(base.shape))
+        parts = _slices(call, editor, len(base.shape))
         return made(lambda: base.array()[parts])
     return None
 
 
-def _slices(call: Call, draft: Draft, rank: int) -> tuple[slice, ...]:
+def _slices(call: Call, editor: GraphEditor, rank: int) -> tuple[slice, ...]:
     """What a Slice with constant bounds takes, for NumPy."""
     names = ("starts", "ends", "axes", "steps")
     given = {n: attribute(call.proto, n) for n in names}
     for name, value in zip(names, call.proto.input[1:], strict=False):
-        given[name] = draft.weights[value].array().tolist() if value else None
+        given[name] = editor.weights[value].array().tolist() if value else None
     starts, ends = given["starts"], given["ends"]
     axes = given["axes"] if given["axes"] is not None else range(len(starts))
     steps = given["steps"] if given["steps"] is not None else [1] * len(starts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
 from tracea_graph.onnx_io.nodes import has_subgraph
 
 __all__ = ["share_duplicates"]
@@ -22,22 +22,22 @@ _APART = frozenset({"Range"})
 Gather reads, and gathers column by column else."""
 
 
-def share_duplicates(draft: Draft) -> int:
+def share_duplicates(editor: GraphEditor) -> int:
     """Operators computed before are read from where they were computed first."""
     first: dict[Hashable, Call] = {}
-    fixed = draft.captured() | draft.kept
+    fixed = editor.captured() | editor.kept
     shared = 0
-    for call in draft.calls():
-        if (key := _content(call, draft)) is None:
+    for call in editor.calls():
+        if (key := _content(call, editor)) is None:
             continue
         earlier = first.setdefault(key, call)
         if earlier is not call and fixed.isdisjoint(call.proto.output):
-            draft.share(call, earlier)
+            editor.share(call, earlier)
             shared += 1
     return shared
 
 
-def _content(call: Call, draft: Draft) -> Hashable | None:
+def _content(call: Call, editor: GraphEditor) -> Hashable | None:
     """What the node computes; None if it may differ from run to run, or is not ONNX's own."""
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or has_subgraph(proto):
@@ -45,13 +45,13 @@ def _content(call: Call, draft: Draft) -> Hashable | None:
     if proto.op_type in RANDOM_OPS | _APART:
         return None
     attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in proto.attribute)
-    operands = tuple(_operand(name, draft) for name in proto.input)
+    operands = tuple(_operand(name, editor) for name in proto.input)
     present = tuple(bool(name) for name in proto.output)
     return proto.op_type, operands, tuple(attributes), present
 
 
-def _operand(name: str, draft: Draft) -> Hashable:
-    weight = draft.weights.get(name)
-    if weight is None or weight.nbytes > SMALL or name in draft.kept:
+def _operand(name: str, editor: GraphEditor) -> Hashable:
+    weight = editor.weights.get(name)
+    if weight is None or weight.nbytes > SMALL or name in editor.kept:
         return name
     return weight.dtype, weight.shape, weight.digest

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
 from tracea_graph.ir import RANDOM_OPS, DType, TensorSpec, Weight
-from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.runtime import plain_session
 from tracea_graph.onnx_io.tensors import constant, numpy_dtype
@@ -40,54 +40,54 @@ Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 
 
-def fold_constants(draft: Draft) -> int:
+def fold_constants(editor: GraphEditor) -> int:
     """Replace constant computations by their results, as long as the file does not grow much."""
-    candidates = _candidates(draft)
+    candidates = _candidates(editor)
     folded = 0
     for cost, group in sorted(
-        ((_cost(group, draft), group) for group in _groups(candidates)), key=lambda t: t[0]
+        ((_cost(group, editor), group) for group in _groups(candidates)), key=lambda t: t[0]
     ):
-        if cost > draft.growth:
+        if cost > editor.growth:
             break
-        frontier = _frontier(group, draft)
-        size = sum(_bytes(draft.facts.specs[name]) for name in frontier)
-        fits = draft.held + size <= TOTAL
-        results = _evaluate(group, frontier, draft) if fits else None
+        frontier = _frontier(group, editor)
+        size = sum(_bytes(editor.facts.specs[name]) for name in frontier)
+        fits = editor.held + size <= TOTAL
+        results = _evaluate(group, frontier, editor) if fits else None
         if results is None:
             continue
-        draft.held += size
-        draft.growth -= max(cost, 0)
+        editor.held += size
+        editor.growth -= max(cost, 0)
         for name, array in results.items():
-            draft.weights[name] = constant(name, array)
-            draft.facts.weight(draft.weights[name])
+            editor.weights[name] = constant(name, array)
+            editor.facts.weight(editor.weights[name])
         for call in group:
-            draft.remove(call)
+            editor.remove(call)
         folded += len(group)
     return folded
 
 
-def _candidates(draft: Draft) -> list[Call]:
+def _candidates(editor: GraphEditor) -> list[Call]:
     found: list[Call] = []
     constant_values: set[str] = set()
-    for call in draft.calls():
+    for call in editor.calls():
         outputs = [v for v in call.proto.output if v]
-        known = len(outputs) == 1 and draft.facts.numbers(outputs[0]) is not None
-        if not (known or _computable(call, draft, constant_values)):
+        known = len(outputs) == 1 and editor.facts.numbers(outputs[0]) is not None
+        if not (known or _computable(call, editor, constant_values)):
             continue
-        if draft.kept.isdisjoint(outputs) and all(
-            _fits(draft.facts.specs.get(v)) for v in outputs
+        if editor.kept.isdisjoint(outputs) and all(
+            _fits(editor.facts.specs.get(v)) for v in outputs
         ):
             found.append(call)
             constant_values |= set(outputs)
     return found
 
 
-def _computable(call: Call, draft: Draft, constants: set[str]) -> bool:
+def _computable(call: Call, editor: GraphEditor, constants: set[str]) -> bool:
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or proto.op_type in NEVER or has_subgraph(proto):
         return False
     for name in proto.input:
-        weight = draft.weights.get(name)
+        weight = editor.weights.get(name)
         if name and name not in constants and (weight is None or weight.nbytes > LIMIT):
             return False
     return True
@@ -117,7 +117,7 @@ def _groups(candidates: Sequence[Call]) -> list[list[Call]]:
     return list(groups.values())
 
 
-def _frontier(group: Sequence[Call], draft: Draft) -> list[str]:
+def _frontier(group: Sequence[Call], editor: GraphEditor) -> list[str]:
     """Values of a group that somebody outside it reads."""
     inside = {call.index for call in group}
     return [
@@ -128,16 +128,16 @@ def _frontier(group: Sequence[Call], draft: Draft) -> list[str]:
     ]
 
 
-def _cost(group: Sequence[Call], draft: Draft) -> float:
+def _cost(group: Sequence[Call], editor: GraphEditor) -> float:
     """Bytes by which the file grows."""
     inside = {call.index for call in group}
     grown = 0.0
-    for name in _frontier(group, draft):
-        grown += len(name) + OVERHEAD + _bytes(draft.facts.specs[name])
-    for name in {v for call in group for v in call.proto.input if v in draft.weights}:
-        readers = {int(r.name) for r in draft.tensors[name].outputs}
+    for name in _frontier(group, editor):
+        grown += len(name) + OVERHEAD + _bytes(editor.facts.specs[name])
+    for name in {v for call in group for v in call.proto.input if v in editor.weights}:
+        readers = {int(r.name) for r in editor.tensors[name].outputs}
         if readers <= inside:
-            grown -= len(name) + OVERHEAD + draft.weights[name].nbytes
+            grown -= len(name) + OVERHEAD + editor.weights[name].nbytes
     return grown - sum(int(call.proto.ByteSize()) for call in group)
 
 
@@ -147,19 +147,19 @@ def _bytes(spec: TensorSpec) -> float:
     return float(count * spec.dtype.size)
 
 
-def _evaluate(group: Sequence[Call], wanted: Sequence[str], draft: Draft) -> Arrays | None:
+def _evaluate(group: Sequence[Call], wanted: Sequence[str], editor: GraphEditor) -> Arrays | None:
     """The wanted values, or None if ONNX Runtime cannot compute them."""
     found: Arrays = {}
     for call in group:
         for name in call.proto.output:
-            numbers, dtype = draft.facts.numbers(name), draft.facts.dtype(name)
-            value = draft.facts.value(name)
+            numbers, dtype = editor.facts.numbers(name), editor.facts.dtype(name)
+            value = editor.facts.value(name)
             if numbers is not None and dtype is not None and value is not None:
                 found[name] = np.array(numbers, numpy_dtype(dtype)).reshape(value.shape)
     missing = [name for name in wanted if name not in found]
     if missing:
         nodes = [c.proto for c in group if not any(v in found for v in c.proto.output)]
-        computed = _run(nodes, missing, found, draft)
+        computed = _run(nodes, missing, found, editor)
         if computed is None:
             return None
         found |= computed
@@ -167,26 +167,26 @@ def _evaluate(group: Sequence[Call], wanted: Sequence[str], draft: Draft) -> Arr
 
 
 def _run(
-    nodes: Sequence[NodeProto], wanted: Sequence[str], found: Arrays, draft: Draft
+    nodes: Sequence[NodeProto], wanted: Sequence[str], found: Arrays, editor: GraphEditor
 ) -> Arrays | None:
-    operands = _operands(nodes, found, draft.weights)
-    outputs = [helper.make_value_info(v, draft.facts.type_of(v)) for v in wanted]
+    operands = _operands(nodes, found, editor.weights)
+    outputs = [helper.make_value_info(v, editor.facts.type_of(v)) for v in wanted]
     graph = helper.make_graph(nodes, "constants", [], outputs, operands)
-    imports = [helper.make_opsetid(d, v) for d, v in draft.opsets.items()]
+    imports = [helper.make_opsetid(d, v) for d, v in editor.opsets.items()]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     try:
         session = plain_session(model.SerializeToString())
         values = session.run_with_ort_values(list(wanted), {})
-        return _unpack(wanted, values, draft)  # it has no arrays for bf16
+        return _unpack(wanted, values, editor)  # it has no arrays for bf16
     except Exception:  # the binding raises several unrelated types; unfolded is as good
         return None
 
 
-def _unpack(wanted: Sequence[str], values: Sequence[Any], draft: Draft) -> Arrays | None:
+def _unpack(wanted: Sequence[str], values: Sequence[Any], editor: GraphEditor) -> Arrays | None:
     """Results as arrays; None if one is not what was inferred."""
     out: Arrays = {}
     for name, value in zip(wanted, values, strict=True):
-        spec = draft.facts.specs[name]
+        spec = editor.facts.specs[name]
         if not value.is_tensor() or tuple(value.shape()) != spec.shape or spec.dtype is None:
             return None
         if value.element_type() != spec.dtype.onnx or spec.dtype.size < 1:

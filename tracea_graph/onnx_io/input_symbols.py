@@ -9,7 +9,7 @@ symbol of its own first, and what operators make of the sizes tells which of the
   sum along the axis, an output) sees the size of all that share the symbol;
 * other sizes keep symbols of their own: they never meet, or repeating them would show.
 
-In models with attention (``Demands.attends``) those whose repeating would show share it all
+In models with attention (``attends``) those whose repeating would show share it all
 the same, and are held to it: batches of queries and keys, say, or a mask that is counted.
 Symbols that stand in sums (``past + sequence``) are taken by their word.
 """
@@ -24,7 +24,7 @@ from onnx import NodeProto, TypeProto, ValueInfoProto
 
 from tracea_graph.ir import PARTED, Weight
 from tracea_graph.onnx_io.shapes import infer
-from tracea_graph.onnx_io.size_demands import Demands, Sizes
+from tracea_graph.onnx_io.size_constraints import SizeConstraints, Sizes
 from tracea_graph.onnx_io.symbolic import VARIANT
 
 __all__ = ["Held", "InputSymbols", "bind_symbols"]
@@ -64,14 +64,14 @@ def bind_symbols(
         return InputSymbols(inputs, known)
     own = {at: f"{s}{VARIANT}{i}" for s, found in places.items() for i, at in enumerate(found)}
     facts = infer(nodes, _renamed(inputs, own), weights, opsets, _without(known, places))
-    demands = Demands(facts, opsets.get("", _NEWEST))
+    constraints = SizeConstraints(facts, opsets.get("", _NEWEST))
     for node in nodes:
-        demands.node(node)
+        constraints.node(node)
     for name in outputs:
-        demands.output(name)
+        constraints.output(name)
     names, loose = dict[_At, str](), dict[str, Held]()
     for symbol, found in places.items():
-        parts = _parts({own[at]: at[0] for at in found}, demands)
+        parts = _parts({own[at]: at[0] for at in found}, constraints)
         for i, (part, held) in enumerate(parts):
             name = f"{symbol}{PARTED}{i + 1}" if i else symbol
             names |= {at: name for at in found if own[at] in part}
@@ -125,23 +125,25 @@ def _without(known: Mapping[str, TypeProto], symbols: Collection[str]) -> Mappin
 # ---- which variants of a symbol are one size ------------------------------------------------
 
 
-def _parts(inputs: Mapping[str, int], demands: Demands) -> list[tuple[Sizes, Held | None]]:
+def _parts(
+    inputs: Mapping[str, int], constraints: SizeConstraints
+) -> list[tuple[Sizes, Held | None]]:
     """Variants that share a symbol, in order; where some may be 1 in its place, which may not.
 
     Where repeating some would show, all keep symbols of their own; where there is attention, those
     are held to the size of all, unless what shows is of one of the ``inputs`` that have several.
     """
     variants, every = list(inputs), frozenset(inputs)
-    pairs = [(a, b) for a, b in demands.equal if a <= every]
+    pairs = [(a, b) for a, b in constraints.equal if a <= every]
     groups = _forced(variants, pairs)
-    near = [*(a | b for a, b in pairs), *(s for s in demands.met if s <= every)]
+    near = [*(a | b for a, b in pairs), *(s for s in constraints.met if s <= every)]
     found: list[tuple[Sizes, Held | None]] = []
     for whole in _merged([*groups, *near]):
         inside = [group for group in groups if group <= whole]
-        full, seen = _held(whole, inside, pairs, demands.whole)
+        full, seen = _held(whole, inside, pairs, constraints.whole)
         sides = Counter(side for group in inside for side in {inputs[v] for v in group})
         twice = any(all(sides[inputs[variant]] > 1 for variant in sizes) for sizes in seen)
-        if seen and (twice or not demands.attends):
+        if seen and (twice or not constraints.attends):
             found += [(group, None) for group in inside]
         else:
             alone = all(any(s <= group for s in full | seen) for group in inside)

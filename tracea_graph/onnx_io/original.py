@@ -17,7 +17,7 @@ from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.files import open_regular
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.wire import WireError, skim
+from tracea_graph.onnx_io.wire import WireError, parse_lazily
 from tracea_graph.onnx_io.writer import Written
 
 __all__ = [
@@ -106,7 +106,7 @@ def _skimmed(path: Path) -> ModelProto:
             memoryview(view) as whole,
         ):
             proto = ModelProto()
-            proto.ParseFromString(skim(whole)[0])
+            proto.ParseFromString(parse_lazily(whole)[0])
             return proto
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error

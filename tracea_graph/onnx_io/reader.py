@@ -17,12 +17,12 @@ from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
 from tracea_graph.onnx_io.derived import derive_weights
-from tracea_graph.onnx_io.draft import Draft
 from tracea_graph.onnx_io.formats import other_format
+from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
-from tracea_graph.onnx_io.wire import Span, Spans, WireError, skim
+from tracea_graph.onnx_io.wire import Span, Spans, WireError, parse_lazily
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ops.subgraph import subgraph_of
 from tracea_graph.ttg import TileGraph
@@ -91,17 +91,17 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
     known = validate.infer_all(shell, _first_outputs(skeleton.graph, order))
     weights = {n: w for n, w in stored.initializers.items() if n not in unknown}
     total = size + stored.outside
-    draft = Draft(
+    editor = GraphEditor(
         skeleton, order, captures, weights | stored.constants, opsets, known, GROWTH * total
     )
     if skeleton.training_info:
-        draft.study()
+        editor.study()
     else:
-        canonicalize(draft)
-    derive_weights(draft)
+        canonicalize(editor)
+    derive_weights(editor)
     inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
     extra = [n for n in names if n in unknown or n in stored.sparse]
-    graph = _tile_graph(draft, (*inputs, *dict.fromkeys(extra)))
+    graph = _tile_graph(editor, (*inputs, *dict.fromkeys(extra)))
     return Model(
         path, graph, opsets, skeleton.ir_version, inputs, frozenset(overridable), total,
         skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
@@ -142,7 +142,7 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
 
 def _skim(view: mmap.mmap) -> tuple[bytes, Spans]:
     with memoryview(view) as whole:
-        return skim(whole)
+        return parse_lazily(whole)
 
 
 def _opsets(skeleton: ModelProto) -> dict[str, int]:
@@ -184,18 +184,18 @@ def _first_outputs(graph: GraphProto, order: list[int]) -> list[str]:
     return [graph.node[i].output[0] if graph.node[i].output else "" for i in order]
 
 
-def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
-    specs: dict[str, TensorSpec] = dict(draft.facts.specs)
-    nodes = draft.nodes()
+def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
+    specs: dict[str, TensorSpec] = dict(editor.facts.specs)
+    nodes = editor.nodes()
     graph = TileGraph.of_nodes(
         nodes,
         inputs,
-        [v.name for v in draft.skeleton.graph.output],
-        draft.weights,
+        [v.name for v in editor.skeleton.graph.output],
+        editor.weights,
         specs,
-        draft.opsets.get("", validate.newest_opset()),
-        draft.skeleton.graph.name,
+        editor.opsets.get("", validate.newest_opset()),
+        editor.skeleton.graph.name,
     )
     graph.describe, graph.open = space_of, subgraph_of
-    graph.loose = draft.loose
+    graph.loose = editor.loose
     return graph

@@ -12,24 +12,24 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import NodeProto
 
-from tracea_graph.onnx_io.draft import Draft
 from tracea_graph.onnx_io.facts import INTEGERS, Facts, Shape, attribute
+from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["drop_whole_scatters"]
 
 
-def drop_whole_scatters(draft: Draft) -> int:
+def drop_whole_scatters(editor: GraphEditor) -> int:
     """Who reads such a result reads what was written."""
-    excluded = draft.captured() | draft.kept
-    makers = {v: call.proto for call in draft.calls() for v in call.proto.output}
+    excluded = editor.captured() | editor.kept
+    makers = {v: call.proto for call in editor.calls() for v in call.proto.output}
     dropped = 0
-    for call in list(draft.calls()):
+    for call in list(editor.calls()):
         if call.op != "ScatterND" or call.proto.output[0] in excluded:
             continue
         updates = call.proto.input[2]
-        if updates in draft.tensors and _writes_all(call.proto, makers, draft.facts):
-            draft.bypass(call, updates)
+        if updates in editor.tensors and _writes_all(call.proto, makers, editor.facts):
+            editor.bypass(call, updates)
             dropped += 1
     return dropped
 

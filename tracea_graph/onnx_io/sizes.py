@@ -12,74 +12,74 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.facts import INTEGERS, Shape, attribute, elements
+from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["root_sizes", "settle_reshapes", "share_sizes"]
 
 
-def root_sizes(draft: Draft) -> int:
+def root_sizes(editor: GraphEditor) -> int:
     """Sizes of activations that an input has along the same axes are read from the input."""
-    captured = draft.captured()
-    inputs = [v.name for v in draft.skeleton.graph.input if v.name not in draft.weights]
+    captured = editor.captured()
+    inputs = [v.name for v in editor.skeleton.graph.input if v.name not in editor.weights]
     rooted = 0
-    for call in draft.calls():
-        if call.op != "Shape" or call.proto.input[0] in (*inputs, *draft.weights):
+    for call in editor.calls():
+        if call.op != "Shape" or call.proto.input[0] in (*inputs, *editor.weights):
             continue
-        made, shape = call.proto.output[0], draft.facts.shape(call.proto.input[0])
-        if shape is None or made in captured or made in draft.kept:
+        made, shape = call.proto.output[0], editor.facts.shape(call.proto.input[0])
+        if shape is None or made in captured or made in editor.kept:
             continue
-        axes = _axes_read(call, len(shape), draft)
-        root = next((v for v in inputs if axes and _has(axes, shape, draft.facts.shape(v))), None)
+        axes = _axes_read(call, len(shape), editor)
+        root = next((v for v in inputs if axes and _has(axes, shape, editor.facts.shape(v))), None)
         if root is not None:
-            draft.read(call, 0, root)
+            editor.read(call, 0, root)
             rooted += 1
     return rooted
 
 
-def share_sizes(draft: Draft) -> int:
+def share_sizes(editor: GraphEditor) -> int:
     """Sizes computed more than once are read from where they were computed first."""
     first: dict[Hashable, str] = {}
-    captured = draft.captured()
+    captured = editor.captured()
     shared = 0
-    for call in draft.calls():
-        key = _content(call, draft)
+    for call in editor.calls():
+        key = _content(call, editor)
         if key is None:
             continue
         name = call.proto.output[0]
-        if name in captured or name in draft.kept or key not in first:
+        if name in captured or name in editor.kept or key not in first:
             first.setdefault(key, name)
             continue
-        draft.bypass(call, first[key])
+        editor.bypass(call, first[key])
         shared += 1
     return shared
 
 
-def settle_reshapes(draft: Draft) -> int:
+def settle_reshapes(editor: GraphEditor) -> int:
     """Computed targets of ``Reshape`` become constants where each size is known or copied."""
     settled = 0
-    for call in draft.calls():
-        if call.op != "Reshape" or call.proto.input[1] in draft.weights:
+    for call in editor.calls():
+        if call.op != "Reshape" or call.proto.input[1] in editor.weights:
             continue
-        target = _settled(call, draft)
+        target = _settled(call, editor)
         if target is not None:
-            draft.feed(call, 1, target)
+            editor.feed(call, 1, target)
             settled += 1
     return settled
 
 
-def _axes_read(call: Call, rank: int, draft: Draft) -> list[int]:
+def _axes_read(call: Call, rank: int, editor: GraphEditor) -> list[int]:
     """The axes whose sizes are read of a Shape, counted from the front; none if not all known."""
     start, end = attribute(call.proto, "start", 0), attribute(call.proto, "end", rank)
     if start or end != rank:
         return list(range(start, end)) if 0 <= start < end <= rank else []
     axes: list[int] = []
-    for reader in draft.readers(call):
+    for reader in editor.readers(call):
         numbers: list[int] = []
         if reader.op == "Gather" and not attribute(reader.proto, "axis", 0):
-            numbers = draft.facts.numbers(reader.proto.input[1]) or []
-        elif reader.op == "Slice" and (parts := slice_parameters(reader.proto, draft.facts)):
+            numbers = editor.facts.numbers(reader.proto.input[1]) or []
+        elif reader.op == "Slice" and (parts := slice_parameters(reader.proto, editor.facts)):
             first, last, _, step = parts[0]
             if isinstance(first, int) and isinstance(last, int) and step == 1 and last <= rank:
                 numbers = list(range(first, last)) if first >= 0 else []
@@ -96,21 +96,21 @@ def _has(axes: Sequence[int], shape: Shape, root: Shape | None) -> bool:
     return all(root[a] is not None and root[a] == shape[a] for a in axes)
 
 
-def _content(call: Call, draft: Draft) -> Hashable | None:
+def _content(call: Call, editor: GraphEditor) -> Hashable | None:
     if len(call.proto.output) != 1:
         return None
     name = call.proto.output[0]
-    value = draft.facts.value(name)
-    if value is None or draft.facts.dtype(name) not in INTEGERS:
+    value = editor.facts.value(name)
+    if value is None or editor.facts.dtype(name) not in INTEGERS:
         return None
     if any(element is None for element in value.flat):
         return None
-    return draft.facts.dtype(name), value.shape, tuple(value.flat)
+    return editor.facts.dtype(name), value.shape, tuple(value.flat)
 
 
-def _settled(call: Call, draft: Draft) -> list[int] | None:
-    data = draft.facts.shape(call.proto.input[0])
-    target = draft.facts.value(call.proto.input[1])
+def _settled(call: Call, editor: GraphEditor) -> list[int] | None:
+    data = editor.facts.shape(call.proto.input[0])
+    target = editor.facts.value(call.proto.input[1])
     if data is None or target is None or attribute(call.proto, "allowzero", 0):
         return None
     sizes = [_size(i, element, data) for i, element in enumerate(elements(target))]

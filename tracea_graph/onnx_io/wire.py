@@ -1,6 +1,6 @@
 """Protobuf wire format: cut large tensor data out of a model file without parsing it.
 
-Parsing a model costs its size twice; scanning costs nothing.  :func:`skim` copies the bytes of a
+Parsing a model costs its size twice, scanning nothing.  ``parse_lazily`` copies the bytes of a
 serialized ``ModelProto`` except for the payloads of large tensors, and says where those are.
 Source: protobuf encoding, field numbers of onnx.proto3.
 """
@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["LARGE", "Field", "Span", "Spans", "WireError", "fields", "skim", "tag", "varint"]
+__all__ = [
+    "LARGE",
+    "Field",
+    "Span",
+    "Spans",
+    "WireError",
+    "fields",
+    "parse_lazily",
+    "tag",
+    "varint",
+]
 
 LARGE = 1024
 """Bytes up to which tensor data stays inside a proto."""
@@ -95,7 +105,7 @@ def tag(number: int, length: int) -> bytes:
     return varint(number << 3 | _BYTES) + varint(length)
 
 
-def skim(buf: Buffer) -> tuple[bytes, Spans]:
+def parse_lazily(buf: Buffer) -> tuple[bytes, Spans]:
     """A model without its large tensor payloads, and where those lie.
 
     Payloads of graph initializers and of ``Constant`` nodes are cut; subgraphs and functions stay

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import Node, Weight
-from tracea_graph.onnx_io import envelope, external, guards, tensors
+from tracea_graph.onnx_io import external, guards, model_shell, tensors
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import LARGE, tag
@@ -71,8 +71,10 @@ def write(
     data file beside ``out`` is used as it is.  Raises UsageError when the files cannot be written
     or that one holds other weights, GraphError when a value has no source.
     """
-    proto = envelope.compose(model, nodes, functions, domain, metadata, node_metadata, guard)
-    needed = envelope.constants_of(model, proto, nodes, weights)
+    proto = model_shell.build_shell(
+        model, nodes, functions, domain, metadata, node_metadata, guard
+    )
+    needed = model_shell.constants_of(model, proto, nodes, weights)
     stored = _stored(model, needed | (guards.constants_of_guard(model) if guard else {}))
     large = [w for w in stored.values() if w.nbytes > LARGE]
     aside = not single_file and sum(w.nbytes for w in large) > INLINE_LIMIT

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.comparison import PairedBenchmark
+from tracea_graph.check.conditioning import ill_conditioned
 from tracea_graph.check.distance import Choice, ErrorLimits, choices
 from tracea_graph.check.reference import Reference, reference
-from tracea_graph.check.saturation import squashed
 from tracea_graph.check.selection import (
     Group,
     ModelWithLibrary,
@@ -98,7 +98,7 @@ class Evaluator:
             self.model.path,
             self.inputs.verification,
             choices=self._choices(),
-            watched=squashed(self.model.graph),
+            watched=ill_conditioned(self.model.graph),
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),

@@ -29,7 +29,7 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.timer import Deadline
-from tracea_graph.policy import CostModel, price
+from tracea_graph.policy import CostModel, decision_cost
 from tracea_graph.rewrite import Memo, Phase, SchedulerLimits, Trace, schedule
 from tracea_graph.target import Backend, Target, target_of
 from tracea_graph.ttg import Region, TileGraph
@@ -223,7 +223,7 @@ class Planner:
 
     def _price(self, region: Region) -> float:
         """Share of the budget a new kind of region takes; nothing where nothing is measured."""
-        return 0.0 if self._legal else price(region, self._options.budget)
+        return 0.0 if self._legal else decision_cost(region, self._options.budget)
 
     def gain(self, graph: TileGraph, region: Region, row_tiled: bool = False) -> float:
         """Predicted µs saved by a fused region over the operators it replaces.

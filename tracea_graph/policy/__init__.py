@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tracea_graph.policy.cost import CostModel
+from tracea_graph.policy.decision_cost import decision_cost
 from tracea_graph.policy.machine import Machine
-from tracea_graph.policy.prices import price
 from tracea_graph.policy.space import Config, SearchSpace
 from tracea_graph.policy.topology import (
     Architecture,
@@ -20,5 +20,5 @@ from tracea_graph.policy.topology import decide as decide_topology
 __all__ = [
     "Architecture", "BlockSparse", "Config", "CostModel", "Dense", "LowRank",
     "Machine", "OperatorTopology", "SearchSpace", "TopologyDecision", "Windowed",
-    "decide_topology", "price",
+    "decide_topology", "decision_cost",
 ]  # fmt: skip

@@ -28,9 +28,9 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.row_tiling import row_tilings_in
 from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.policy.coefficients import Tables, fitted
 from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.ort_cost import SHAPE_ONLY, ort_cost
-from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["CostModel"]

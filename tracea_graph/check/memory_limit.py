@@ -1,4 +1,4 @@
-"""Whether running a model would take memory beyond reason: sizes are computed, nothing is made.
+"""Refuse models whose values exceed the memory limit; sizes are computed, nothing is allocated.
 
 A damaged or hostile file of a few bytes can ask for a value of terabytes (a Pad, an Expand, an
 input's dims); some systems hand out such memory until there is none left.

@@ -22,7 +22,7 @@ from tracea_graph.onnx_io.symbolic import add, alike, base_of, join_of
 from tracea_graph.onnx_io.values import slice_parameters
 from tracea_graph.ops.elementary import OPERATORS
 
-__all__ = ["Demands", "Sizes"]
+__all__ = ["SizeConstraints", "Sizes"]
 
 Sizes = frozenset[str]
 """Variants of a symbol that broadcast to one size."""
@@ -39,12 +39,12 @@ _SIZED = ("Expand", "ConstantOfShape", "Reshape")
 _ALONE_SINCE = 13
 """The opset from which softmax looks along one axis, not all from it on."""
 
-Demand = Callable[[NodeProto, Sequence[Shape], "Demands"], Iterable[int] | None]
+SizeConstraint = Callable[[NodeProto, Sequence[Shape], "SizeConstraints"], Iterable[int] | None]
 """The axes of the first operand that an operator looks along; None if that is not known."""
 
 
 @dataclass
-class Demands:
+class SizeConstraints:
     """Found so far: sizes that are ``equal``, that must be ``whole``, and all that are ``met``.
 
     ``attends`` if there is attention, or a sign of it: a product of stacks of matrices whose
@@ -78,7 +78,9 @@ class Demands:
             return
         shapes = [self.facts.shape(name) for name in reads]
         known = [shape for shape in shapes if shape is not None]
-        rule = _DEMANDS.get(f"{node.domain}::{node.op_type}".removeprefix("ai.onnx").lstrip(":"))
+        rule = _CONSTRAINTS.get(
+            f"{node.domain}::{node.op_type}".removeprefix("ai.onnx").lstrip(":")
+        )
         axes: Iterable[int] | None = None
         if rule is not None and len(known) == len(shapes) and not self._lost(node, known):
             axes = rule(node, known, self)
@@ -180,26 +182,32 @@ def _parts(extent: object) -> Iterator[Sizes]:
 # ---- single operators ----------------------------------------------------------------------
 
 
-def _pointwise(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+def _pointwise(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
     """Sizes that are computed from others broadcast too, but are not followed: they are equal."""
     for shape in shapes[1:]:
         for a, b in zip(shapes[0][::-1], shape[::-1], strict=False):
             if isinstance(a, Expr) and isinstance(b, Expr) and not (join_of(a) or join_of(b)):
-                demands.same(a, b)
+                constraints.same(a, b)
     return ()
 
 
-def _along(default: int) -> Demand:
-    return lambda node, shapes, demands: (attribute(node, "axis", default),)
+def _along(default: int) -> SizeConstraint:
+    return lambda node, shapes, constraints: (attribute(node, "axis", default),)
 
 
-def _softmax(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
-    if demands.opset >= _ALONE_SINCE:
+def _softmax(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
+    if constraints.opset >= _ALONE_SINCE:
         return (attribute(node, "axis", -1),)
     return _behind(attribute(node, "axis", 1), shapes[0])
 
 
-def _normalised(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+def _normalised(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
     return _behind(attribute(node, "axis", -1), shapes[0])
 
 
@@ -207,58 +215,70 @@ def _behind(axis: int, shape: Shape) -> range:
     return range(axis % max(len(shape), 1), len(shape))
 
 
-def _told(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+def _told(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int] | None:
     """The axes an attribute or the second operand names; all if nothing does."""
     axes = attribute(node, "axes")
     if axes is None and len(node.input) > 1 and node.input[1]:
-        axes = demands.facts.numbers(node.input[1])
+        axes = constraints.facts.numbers(node.input[1])
         return axes or None
     return range(len(shapes[0])) if axes is None else axes
 
 
-def _sliced(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
-    parts = slice_parameters(node, demands.facts)
+def _sliced(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int] | None:
+    parts = slice_parameters(node, constraints.facts)
     return None if parts is None else [axis for _, _, axis, _ in parts]
 
 
-def _cumulated(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
-    return demands.facts.numbers(node.input[1])
+def _cumulated(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int] | None:
+    return constraints.facts.numbers(node.input[1])
 
 
-def _channels(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+def _channels(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
     """Everything but the batch."""
     return range(1, len(shapes[0]))
 
 
-def _product(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+def _product(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
     a, b = shapes[:2]
     if a and b:
-        demands.same(a[-1], b[-2] if len(b) > 1 else b[-1])
+        constraints.same(a[-1], b[-2] if len(b) > 1 else b[-1])
     for one, other in zip(a[-3::-1], b[-3::-1], strict=False):
         symbol = base_of(one)
-        demands.attends |= symbol is not None and symbol == base_of(other) and one != other
+        constraints.attends |= symbol is not None and symbol == base_of(other) and one != other
     return ()
 
 
-def _gemm(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+def _gemm(node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints) -> Iterable[int]:
     a, b = shapes[:2]
-    demands.same(a[0 if attribute(node, "transA", 0) else 1],
+    constraints.same(a[0 if attribute(node, "transA", 0) else 1],
                  b[1 if attribute(node, "transB", 0) else 0])  # fmt: skip
     return ()
 
 
-def _reshaped(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+def _reshaped(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int] | None:
     """Axes that stay at either end are equal; those between show."""
-    x, y = shapes[0], demands.facts.shape(node.output[0])
+    x, y = shapes[0], constraints.facts.shape(node.output[0])
     if y is None:
         return None
     first = _stay(x, y)
     last = min(_stay(x[::-1], y[::-1]), len(x) - first, len(y) - first)
     for axis in (*range(first), *range(-last, 0)):
-        demands.same(x[axis], y[axis])
+        constraints.same(x[axis], y[axis])
     between, made = range(first, len(x) - last), range(first, len(y) - last)
-    demands.look_along(y, made)
-    demands.nested([x[i] for i in between] + [y[i] for i in made])
+    constraints.look_along(y, made)
+    constraints.nested([x[i] for i in between] + [y[i] for i in made])
     return between
 
 
@@ -267,47 +287,51 @@ def _stay(x: Shape, y: Shape) -> int:
     return sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(x, y, strict=False)))
 
 
-def _attended(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+def _attended(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int] | None:
     """Attention over queries, keys and values, by rows or by heads: items are repeated, and so are
     a mask's axes."""
     mask, past = (5, 6) if node.domain else (3, 4)
-    inputs = [demands.facts.shape(name) for name in node.input]
+    inputs = [constraints.facts.shape(name) for name in node.input]
     q, k, v = inputs[:3] if len(inputs) > 2 else (None, None, None)
     if q is None or k is None or v is None or not {len(q), len(k), len(v)} <= {3, 4}:
         return None
-    demands.attends = True
-    demands.same(q[0], k[0])
-    demands.same(k[0], v[0])
+    constraints.attends = True
+    constraints.same(q[0], k[0])
+    constraints.same(k[0], v[0])
     keys = k[len(k) - 2]
-    demands.same(keys, v[len(v) - 2])
+    constraints.same(keys, v[len(v) - 2])
     for shape in (k, v):
-        demands.look_along(shape, range(1, len(shape)))
+        constraints.look_along(shape, range(1, len(shape)))
     before = [shape for shape in inputs[past : past + 2] if shape]
     for shape in before:
-        demands.same(shape[2], before[0][2])
+        constraints.same(shape[2], before[0][2])
     total = add(before[0][2], keys) if before else keys
     for i, other in enumerate(inputs[3:], 3):
         if other and i != mask:
-            demands.look_along(other, range(len(other)))
-            demands.same(other[0], q[0])
+            constraints.look_along(other, range(len(other)))
+            constraints.same(other[0], q[0])
         elif other:
-            demands.same(other[-1], total)
+            constraints.same(other[-1], total)
             for a, b in zip(other[-2::-1], (q[len(q) - 2], 1, q[0]), strict=False):
-                demands.meet(a, b)
+                constraints.meet(a, b)
     return range(1, len(q))
 
 
-def _concat(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+def _concat(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
     along = attribute(node, "axis", 0) % len(shapes[0])
     for shape in shapes:
-        demands.look_along(shape, (along,))
+        constraints.look_along(shape, (along,))
         for axis, (a, b) in enumerate(zip(shapes[0], shape, strict=False)):
             if axis != along:
-                demands.same(a, b)
+                constraints.same(a, b)
     return ()
 
 
-_DEMANDS: Mapping[str, Demand] = MappingProxyType(
+_CONSTRAINTS: Mapping[str, SizeConstraint] = MappingProxyType(
     {
         **dict.fromkeys(_POINTWISE, _pointwise),
         **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "Split"), _along(0)),

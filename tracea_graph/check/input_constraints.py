@@ -1,9 +1,9 @@
-"""What the uses of a graph input ask of its values, found by walking from the input forwards.
+"""Derive constraints on a graph input's values from its uses, tracing the input forwards.
 
 A walk follows a value through operators that only move or retype elements (Cast, Reshape,
 Concat …) and through Add, Sub and Mul with a constant, keeping the affine map from the input to
-the value it stands at.  Where it meets an operator that is particular about that operand, the
-operator's wish is carried back through the map:
+the value it stands at.  Where it meets an operator that constrains that operand, the
+constraint is carried back through the map:
 
     ids --Cast--> --Add 2--> Gather(table [514, H])     =>   ids in [-2, 512), so [0, 512)
     n --Unsqueeze--> Concat(b, n, 64) --> Reshape        =>   n = dim 1 of the reshaped tensor
@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.wishes import EXACT, FLAGS, INDEX, POSITIVE, Dims, Vector
+from tracea_graph.check.operand_constraints import EXACT, FLAGS, INDEX, POSITIVE, Dims, Vector
 from tracea_graph.ir import DType
 from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["Demand", "demand", "integers"]
+__all__ = ["InputConstraint", "input_constraint", "integers"]
 
 _MOVES = frozenset(
     (
@@ -39,8 +39,8 @@ _NEGLIGIBLE = -1e3
 
 
 @dataclass(frozen=True)
-class Demand:
-    """Wanted values: ``exact`` numbers, or integers in ``[low, high)``, or what ``kind`` names.
+class InputConstraint:
+    """Allowed values: ``exact`` numbers, or integers in ``[low, high)``, or what ``kind`` names.
 
     Kinds: ``any``, ``mask`` (0/1 or boolean, ``attend`` is the value that keeps an element),
     ``additive`` (0 keeps, a large negative number masks), ``flag`` (free boolean), ``positive``.
@@ -54,7 +54,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TracedValue:
     """Where a walk stands: ``value = scale · input + offset``, element ``at`` of a vector."""
 
     value: str
@@ -65,139 +65,147 @@ class _Place:
     added: bool = False
 
 
-def demand(graph: TileGraph, name: str, dims: Dims) -> Demand:
-    """Everything the uses of input ``name`` ask for, as one demand."""
+def input_constraint(graph: TileGraph, name: str, dims: Dims) -> InputConstraint:
+    """Merge the constraints that all uses put on input ``name``."""
     count = _count(dims(name))
-    found, seen, todo = Demand(), {name}, [_Place(name)]
+    found, seen, todo = InputConstraint(), {name}, [_TracedValue(name)]
     while todo:
-        place = todo.pop()
-        for use in graph.uses(place.value):
+        traced = todo.pop()
+        for use in graph.uses(traced.value):
             if use.operand < 0:
                 continue
-            found = _merge(found, _wish(graph, use.region, use.operand, place, dims, count))
-            for step in _steps(graph, use.region, use.operand, place, dims):
+            found = _merge(
+                found, _constraint_at(graph, use.region, use.operand, traced, dims, count)
+            )
+            for step in _steps(graph, use.region, use.operand, traced, dims):
                 if step.value not in seen:
                     seen.add(step.value)
                     todo.append(step)
     return found
 
 
-# ---- wishes ----------------------------------------------------------------------------
+# ---- constraints -----------------------------------------------------------------------
 
 
-def _wish(
-    graph: TileGraph, region: Region, operand: int, place: _Place, dims: Dims, count: int
-) -> Demand | None:
+def _constraint_at(
+    graph: TileGraph, region: Region, operand: int, traced: _TracedValue, dims: Dims, count: int
+) -> InputConstraint | None:
     key = (region.op.rpartition("::")[2], operand)
     if key in INDEX:
         limit = INDEX[key](graph, region, dims)
-        return _range(0, limit, place) if limit is not None else None
+        return _range(0, limit, traced) if limit is not None else None
     if key in EXACT:
-        return _exact(EXACT[key](graph, region, dims), place, count)
+        return _exact(EXACT[key](graph, region, dims), traced, count)
     if key in POSITIVE:
-        return Demand("positive", *((1, 8) if place.scale == 1 else (None, None)))
-    return _mask_wish(graph, region, operand, place, dims, key)
+        return InputConstraint("positive", *((1, 8) if traced.scale == 1 else (None, None)))
+    return _mask_constraint(graph, region, operand, traced, dims, key)
 
 
-def _mask_wish(
+def _mask_constraint(
     graph: TileGraph,
     region: Region,
     operand: int,
-    place: _Place,
+    traced: _TracedValue,
     dims: Dims,
     key: tuple[str, int],
-) -> Demand | None:
+) -> InputConstraint | None:
     if key == ("Where", 0):
-        return _where_wish(graph, region, place, dims)
+        return _where_constraint(graph, region, traced, dims)
     if key[0] == "Mul":
         factor = integers(graph, region.operands[1 - operand])
         if factor is not None and factor.size == 1 and float(factor.flat[0]) <= _NEGLIGIBLE:
-            return Demand("mask", attend=int(place.flipped))
-    if key[0] == "Softmax" and place.added:
-        return Demand("additive")
+            return InputConstraint("mask", attend=int(traced.flipped))
+    if key[0] == "Softmax" and traced.added:
+        return InputConstraint("additive")
     if key in FLAGS:
-        boolean = graph.spec(place.value).dtype is DType.BOOL
-        return Demand("flag" if boolean and _count(dims(place.value)) == 1 else "mask")
+        boolean = graph.spec(traced.value).dtype is DType.BOOL
+        return InputConstraint("flag" if boolean and _count(dims(traced.value)) == 1 else "mask")
     if key[0] == "Cast" and region.node.attrs.get("to") == DType.BOOL.onnx:
-        return Demand("mask", attend=int(not place.flipped))
+        return InputConstraint("mask", attend=int(not traced.flipped))
     return None
 
 
-def _where_wish(graph: TileGraph, region: Region, place: _Place, dims: Dims) -> Demand:
-    if _count(dims(place.value)) == 1:
-        return Demand("flag")
+def _where_constraint(
+    graph: TileGraph, region: Region, traced: _TracedValue, dims: Dims
+) -> InputConstraint:
+    if _count(dims(traced.value)) == 1:
+        return InputConstraint("flag")
     chosen = integers(graph, region.operands[1])
     hides = chosen is not None and chosen.size == 1 and float(chosen.flat[0]) <= _NEGLIGIBLE
-    return Demand("mask", attend=int(hides == place.flipped))
+    return InputConstraint("mask", attend=int(hides == traced.flipped))
 
 
-def _range(low: int, high: int, place: _Place) -> Demand | None:
-    if place.scale <= 0:
+def _range(low: int, high: int, traced: _TracedValue) -> InputConstraint | None:
+    if traced.scale <= 0:
         return None
-    first = -(-(low - place.offset) // place.scale)
-    last = -(-(high - place.offset) // place.scale)
-    return Demand(low=max(first, 0), high=max(last, 1))
+    first = -(-(low - traced.offset) // traced.scale)
+    last = -(-(high - traced.offset) // traced.scale)
+    return InputConstraint(low=max(first, 0), high=max(last, 1))
 
 
-def _exact(wanted: Vector | None, place: _Place, count: int) -> Demand | None:
-    if wanted is None or place.scale == 0:
+def _exact(wanted: Vector | None, traced: _TracedValue, count: int) -> InputConstraint | None:
+    if wanted is None or traced.scale == 0:
         return None
-    part = (wanted * count if len(wanted) == 1 else wanted)[place.at : place.at + count]
-    solved = tuple((v - place.offset) / place.scale for v in part)
-    return Demand(exact=solved) if len(solved) == count else None
+    part = (wanted * count if len(wanted) == 1 else wanted)[traced.at : traced.at + count]
+    solved = tuple((v - traced.offset) / traced.scale for v in part)
+    return InputConstraint(exact=solved) if len(solved) == count else None
 
 
-def _merge(a: Demand, b: Demand | None) -> Demand:
-    """Both demands at once; where they contradict each other the earlier wins."""
+def _merge(a: InputConstraint, b: InputConstraint | None) -> InputConstraint:
+    """Merge two constraints; where they contradict each other the earlier wins."""
     if b is None:
         return a
     low = max((x.low for x in (a, b) if x.low is not None), default=None)
     high = min((x.high for x in (a, b) if x.high is not None), default=None)
     inconclusive = a.kind in ("any", "flag") and b.kind != "any"
     kind, attend = (b.kind, b.attend) if inconclusive else (a.kind, a.attend)
-    return Demand(kind, low, high, a.exact if a.exact is not None else b.exact, attend)
+    return InputConstraint(kind, low, high, a.exact if a.exact is not None else b.exact, attend)
 
 
 # ---- steps -----------------------------------------------------------------------------
 
 
 def _steps(
-    graph: TileGraph, region: Region, operand: int, place: _Place, dims: Dims
-) -> Iterator[_Place]:
+    graph: TileGraph, region: Region, operand: int, traced: _TracedValue, dims: Dims
+) -> Iterator[_TracedValue]:
     """The places behind an operator that keeps the input's values recognisable."""
     op = region.op
     if op == "Concat":
         before = sum(_count(dims(v)) for v in region.operands[:operand])
-        yield replace(place, value=region.results[0], at=place.at + before)
+        yield replace(traced, value=region.results[0], at=traced.at + before)
     elif op in _MOVES and operand == 0:
         for value in region.writes:
-            yield replace(place, value=value)
+            yield replace(traced, value=value)
     elif op in ("Add", "Sub", "Mul"):
-        yield from _arithmetic(graph, region, operand, place)
+        yield from _arithmetic(graph, region, operand, traced)
     elif op == "Not" or (op == "Equal" and _is_zero(graph, region.operands[1 - operand])):
-        yield replace(place, value=region.results[0], flipped=not place.flipped)
+        yield replace(traced, value=region.results[0], flipped=not traced.flipped)
     elif op in ("Greater", "GreaterOrEqual", "Equal", "And", "Or"):
-        yield replace(place, value=region.results[0])
+        yield replace(traced, value=region.results[0])
 
 
-def _arithmetic(graph: TileGraph, region: Region, operand: int, place: _Place) -> Iterator[_Place]:
+def _arithmetic(
+    graph: TileGraph, region: Region, operand: int, traced: _TracedValue
+) -> Iterator[_TracedValue]:
     result, other = region.results[0], integers(graph, region.operands[1 - operand])
     if other is None or other.size != 1:
         if region.op == "Add":
-            yield replace(place, value=result, added=True)
+            yield replace(traced, value=result, added=True)
         return
     number = float(other.flat[0])
     whole = int(number) if number.is_integer() else 0
     if region.op == "Add":
-        yield replace(place, value=result, offset=place.offset + whole)
+        yield replace(traced, value=result, offset=traced.offset + whole)
     elif region.op == "Mul":
-        yield replace(place, value=result, scale=place.scale * whole, offset=place.offset * whole)
+        yield replace(
+            traced, value=result, scale=traced.scale * whole, offset=traced.offset * whole
+        )
     elif operand == 0:
-        yield replace(place, value=result, offset=place.offset - whole)
+        yield replace(traced, value=result, offset=traced.offset - whole)
     else:
         yield replace(
-            place, value=result, scale=-place.scale, offset=whole - place.offset,
-            flipped=place.flipped != (whole == 1),
+            traced, value=result, scale=-traced.scale, offset=whole - traced.offset,
+            flipped=traced.flipped != (whole == 1),
         )  # fmt: skip
 
 

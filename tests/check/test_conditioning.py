@@ -10,16 +10,16 @@ import pytest
 from check.tiny_models import graph, save
 
 from tracea_graph import Options, api
-from tracea_graph.check.saturation import overturned, squashed
+from tracea_graph.check.conditioning import ill_conditioned, unstable_answers
 
 NET = """g (float[3,8] x) => (float[3,8] y) {
     a = MatMul(x, w)  p = Softmax<axis=-1>(a)  y = Identity(p) }"""
 
 
 def test_what_is_squashed_before_an_output_is_found() -> None:
-    assert squashed(graph(NET, w=np.eye(8, dtype=np.float32))) == ("a",)
+    assert ill_conditioned(graph(NET, w=np.eye(8, dtype=np.float32))) == ("a",)
     plain = NET.replace("Softmax<axis=-1>", "Relu")
-    assert squashed(graph(plain, w=np.eye(8, dtype=np.float32))) == ()
+    assert ill_conditioned(graph(plain, w=np.eye(8, dtype=np.float32))) == ()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_squashed_before_an_output_is_found() -> None:
 def test_only_large_numbers_that_differ_are_overturned(
     values: tuple[float, ...], told: bool
 ) -> None:
-    found = overturned([{"a": np.array(values, np.float32)}], ["a", "b"])
+    found = unstable_answers([{"a": np.array(values, np.float32)}], ["a", "b"])
     assert ("'a' reaches 1e+07" in found) == told
     assert bool(found) == told
 

@@ -1,4 +1,4 @@
-"""Sizes the constants of a model allow: how long a sequence its position table has rows for.
+"""Size limits that follow from a model's constants, such as the rows of a position table.
 
 Three ways a constant bounds a symbol, found by following sizes and integers forwards:
 
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
 
-from tracea_graph.check.demand import integers
+from tracea_graph.check.input_constraints import integers
 from tracea_graph.ir import Expr, Extent, combine, evaluate, symbols_of
 from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["Limit", "clip", "limits"]
+__all__ = ["SizeLimit", "clip", "size_limits"]
 
 
 @dataclass(frozen=True)
-class Limit:
+class SizeLimit:
     """``extent ≤ most``, for the reason ``why``: a clause about the constant behind it.
 
     An ``exact`` extent is ``most`` or, broadcast, 1.
@@ -38,9 +38,9 @@ class Limit:
         return size in (1, self.most) if self.exact else size <= self.most
 
 
-def limits(graph: TileGraph) -> tuple[Limit, ...]:
+def size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
     """Every bound found, each once; those that always hold are left out."""
-    found: dict[tuple[Extent, int], Limit] = {}
+    found: dict[tuple[Extent, int], SizeLimit] = {}
     highest: dict[str, Extent] = {}
     for region in graph.regions():
         top = _highest(graph, region, highest)
@@ -53,7 +53,7 @@ def limits(graph: TileGraph) -> tuple[Limit, ...]:
 
 
 def clip(
-    sizes: Mapping[str, int], bounds: Sequence[Limit], fixed: frozenset[str] = frozenset()
+    sizes: Mapping[str, int], bounds: Sequence[SizeLimit], fixed: frozenset[str] = frozenset()
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Sizes within the bounds and why they shrank; ``fixed`` ones stay.
 
@@ -75,7 +75,7 @@ def clip(
     return found, tuple(notes)
 
 
-def _cap(sizes: Mapping[str, int], free: list[str], limit: Limit) -> dict[str, int] | None:
+def _cap(sizes: Mapping[str, int], free: list[str], limit: SizeLimit) -> dict[str, int] | None:
     """The sizes with the free ones capped as little as the limit needs, by bisection."""
 
     if limit.exact:
@@ -101,7 +101,7 @@ _TOGETHER = frozenset(
 """Operators that need equal sizes of their operands, or 1."""
 
 
-def _clipped(graph: TileGraph, region: Region) -> Iterator[Limit]:
+def _clipped(graph: TileGraph, region: Region) -> Iterator[SizeLimit]:
     """Bounds under which a clipped or constant size equals the one it meets."""
     if region.op not in _TOGETHER:
         return
@@ -111,10 +111,12 @@ def _clipped(graph: TileGraph, region: Region) -> Iterator[Limit]:
             if size == meets or meets == 1:
                 continue
             if isinstance(size, int) and size > 1 and isinstance(meets, str):
-                yield Limit(meets, size, f"{_table(graph, a)} has size {size} there", exact=True)
+                yield SizeLimit(
+                    meets, size, f"{_table(graph, a)} has size {size} there", exact=True
+                )
             elif isinstance(size, Expr) and {*symbols_of(size)} == {*symbols_of(meets)}:
                 for inner, most in _clips(size):
-                    yield Limit(inner, most, f"{_table(graph, a)} holds no more than {most}")
+                    yield SizeLimit(inner, most, f"{_table(graph, a)} holds no more than {most}")
 
 
 def _clips(extent: Extent) -> Iterator[tuple[Extent, int]]:
@@ -147,7 +149,9 @@ def _table(graph: TileGraph, value: str) -> str:
 # ---- largest integers ------------------------------------------------------------------
 
 
-def _indexed(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Iterator[Limit]:
+def _indexed(
+    graph: TileGraph, region: Region, highest: Mapping[str, Extent]
+) -> Iterator[SizeLimit]:
     """The bound on indices into a constant."""
     if region.op != "Gather" or (weight := graph.weight(region.operands[0])) is None:
         return
@@ -156,7 +160,7 @@ def _indexed(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) ->
         return
     rows = weight.shape[axis]
     why = f"the table {weight.name!r} has {rows} rows"
-    yield Limit(combine("add", top, 1), rows, why)
+    yield SizeLimit(combine("add", top, 1), rows, why)
 
 
 Top = Callable[[TileGraph, Region, Mapping[str, Extent]], Extent | None]

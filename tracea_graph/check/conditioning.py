@@ -1,4 +1,4 @@
-"""Outputs that rounding alone can turn over: numbers too large for the operator they meet.
+"""Detect ill-conditioned outputs: operands so large that rounding alone can flip the result.
 
 Softmax, Sigmoid and their like tell numbers apart that differ by about 1.  float32 sums that
 reach 1e8 differ by more in any other order of the same additions: there a probability of 0 may
@@ -17,17 +17,17 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["overturned", "squashed"]
+__all__ = ["ill_conditioned", "unstable_answers"]
 
-_SQUASHING = frozenset(
+_SATURATING = frozenset(
     ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
 )  # fmt: skip
 _STEPS = 16
-"""Operators between a squashed value and an output; what lies deeper is not looked at."""
+"""Operators between such a value and an output; deeper ones are ignored."""
 
 
-def squashed(graph: TileGraph) -> tuple[str, ...]:
-    """The float values that such operators read shortly before an output."""
+def ill_conditioned(graph: TileGraph) -> tuple[str, ...]:
+    """Return the float32 values that saturating operators read shortly before an output."""
     found: dict[str, None] = {}
     seen: set[str] = set()
     level = list(graph.outputs)
@@ -36,14 +36,14 @@ def squashed(graph: TileGraph) -> tuple[str, ...]:
         level = []
         for region in regions:
             operand = region.operands[0] if region.operands else ""
-            if region.op in _SQUASHING and graph.spec(operand).dtype is DType.F32:
+            if region.op in _SATURATING and graph.spec(operand).dtype is DType.F32:
                 found[operand] = None
             level += [v for v in region.operands if v and v not in seen]
             seen.update(level)
     return tuple(v for v in found if v not in graph.weights)
 
 
-def overturned(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
+def unstable_answers(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
     """Why the answers are no reference: a watched value that rounding moves too far, or ``""``.
 
     It must be large itself, not a mask's −1e9, and not all one number.
@@ -56,7 +56,7 @@ def overturned(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> s
             moved = TOLERANCE.rounding * min(top, top - float(finite.min(initial=top)))
             if moved > TOLERANCE.overturn:
                 return (
-                    f"{name!r} reaches {top:.0e} before it is squashed, where rounding moves it "
+                    f"{name!r} reaches {top:.0e} before it saturates, where rounding moves it "
                     f"by {moved:.0e}: that alone can turn an output over; --data gives real inputs"
                 )
     return ""

@@ -1,4 +1,4 @@
-"""The result's ``ModelProto`` without its constants: everything the original said, kept."""
+"""Build the result's ``ModelProto`` without its constants, keeping the original's metadata."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.order import topological
 
-__all__ = ["compose", "constants_of"]
+__all__ = ["build_shell", "constants_of"]
 
 MINIMUM_IR = 8
 """Functions need it, and every ONNX Runtime that loads the library reads it."""
 
 
-def compose(
+def build_shell(
     model: Model,
     nodes: Sequence[Node],
     functions: Sequence[Function],

@@ -12,8 +12,8 @@ from onnx import parser
 
 from tracea_graph import Options, api
 from tracea_graph.check.bindings import Binding
+from tracea_graph.check.memory_limit import LARGEST, TIMES, oversized
 from tracea_graph.check.reference import reference
-from tracea_graph.check.room import LARGEST, TIMES, oversized
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError

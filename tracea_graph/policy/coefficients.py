@@ -1,4 +1,4 @@
-"""The cost model's numbers: ``tables.json``, as ``python -m models.fit FILE --write`` left them.
+"""The cost model's coefficients, as ``python -m models.fit FILE --write`` fitted them.
 
 ``shares``        of the peak: what products reach, by who computes them
 ``instructions``  vector instructions per element, by operator (ONNX Runtime's, or ``fused …``);
@@ -32,7 +32,7 @@ from pathlib import Path
 
 __all__ = ["FILE", "UNMEASURED", "Tables", "fitted"]
 
-FILE = Path(__file__).with_name("tables.json")
+FILE = Path(__file__).with_name("coefficients.json")
 UNMEASURED = ("FusedAttention bf16", "FusedConv int16", "FusedConv winograd2_int16")
 """Shares in another precision than float32 that no three measured regions depend on."""
 

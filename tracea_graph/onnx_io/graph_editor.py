@@ -1,4 +1,4 @@
-"""The graph while it is brought into canonical form: onnx-graphsurgeon over a data-free shell.
+"""Edit a graph while it is brought into canonical form: onnx-graphsurgeon over a data-free shell.
 
 The shell holds every node's operator and wiring, captured values as extra inputs, and nothing
 else: no attributes, subgraphs, tensors or documentation, which a round trip would lose.  A
@@ -23,7 +23,7 @@ from tracea_graph.onnx_io.input_symbols import Held, bind_symbols
 from tracea_graph.onnx_io.shapes import infer
 from tracea_graph.onnx_io.tensors import constant
 
-__all__ = ["Call", "Draft"]
+__all__ = ["Call", "GraphEditor"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Call:
         )
 
 
-class Draft:
+class GraphEditor:
     """A graph under canonicalization.
 
     ``growth`` is how many bytes folding may still add, ``held`` how many it has put in memory;

@@ -1,4 +1,4 @@
-"""Operators that are particular about an operand, and what they want there.
+"""Constraints that operators put on their operands' values.
 
 Four tables from ``(operator, operand)``: indices below a limit, exact numbers (shapes, axes,
 counts), positive numbers, booleans.  Domains do not matter here.
@@ -19,13 +19,13 @@ Dims = Callable[[str], tuple[int | None, ...] | None]
 Vector = tuple[float, ...]
 """Exact numbers for an operand; one number stands for all its elements."""
 
-Limit = Callable[[TileGraph, Region, Dims], int | None]
+ExclusiveLimit = Callable[[TileGraph, Region, Dims], int | None]
 Exact = Callable[[TileGraph, Region, Dims], Vector | None]
 
 _END = float(2**31 - 1)
 
 
-def _dim(operand: int, axis: int = 0) -> Limit:
+def _dim(operand: int, axis: int = 0) -> ExclusiveLimit:
     """The limit is a dim of another operand; the ``axis`` attribute wins where there is one."""
 
     def limit(graph: TileGraph, region: Region, dims: Dims) -> int | None:
@@ -134,7 +134,7 @@ def _keys(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
     return None if total is None else (total,)
 
 
-INDEX: Mapping[tuple[str, int], Limit] = MappingProxyType(
+INDEX: Mapping[tuple[str, int], ExclusiveLimit] = MappingProxyType(
     {
         ("Gather", 1): _dim(0),
         ("GatherElements", 1): _dim(0),
