@@ -1,1 +1,1 @@
-"""Attention: its spellings, masks, rotary embedding, windows."""
+"""Match attention with its masks and positions; window attention; rotary embedding."""

@@ -1,1 +1,1 @@
-"""Convolutions, pools, resizes, and what they absorb."""
+"""Convert convolutions, pooling and resizing, and fuse their neighbours into them."""

@@ -1,1 +1,1 @@
-"""Operators that are several others, written out."""
+"""Decompose composite and fused operators into the operators that rules match."""

@@ -1,1 +1,1 @@
-"""Data movement as index maps: transposes, slices, concatenations, gathers."""
+"""View ops, transposes, concatenations and gathers: fuse, sink, cancel or hoist them."""

@@ -1,1 +1,1 @@
-"""Matrix products, by constants and by activations."""
+"""Convert matrix multiplications, merge those of one input, and fuse their neighbours."""

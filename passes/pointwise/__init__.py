@@ -1,1 +1,1 @@
-"""Chains of elementwise operators, reductions and norms, and who absorbs them."""
+"""Match activations and norms; fuse elementwise expressions and reductions."""

@@ -1,1 +1,1 @@
-"""Zero blocks, low rank, dead channels: structure of weights, found or made."""
+"""Sparse, low-rank and dead parts of weights, found or chosen by compression."""

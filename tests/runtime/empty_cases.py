@@ -25,8 +25,8 @@ from runtime.cases import Array, all_cases
 from runtime.guard_cases import compared
 from runtime.support import Case
 
-from tests.passes.test_lower import CASES as OTHERS
-from tests.passes.test_lower_conv import program as lowered
+from tests.kernels.lowering.test_lower import CASES as OTHERS
+from tests.kernels.lowering.test_lower_conv import program as lowered
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.cpu.filters import Depthwise
