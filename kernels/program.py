@@ -25,8 +25,8 @@ __all__ = [
     "Program",
     "Schedule",
     "Temp",
-    "Touched",
     "View",
+    "ViewAccess",
 ]  # fmt: skip
 
 
@@ -213,7 +213,7 @@ class OpType:
 
 
 @dataclass(frozen=True)
-class Touched:
+class ViewAccess:
     """A view as a call sees it: the node's input it lies in (None: an output, or scratch)."""
 
     input: int | None
@@ -234,7 +234,7 @@ class CallWork:
     kernel: str
     products: float
     results: float
-    views: tuple[Touched, ...]
+    views: tuple[ViewAccess, ...]
     size: str
     multiplies: str = "f32"
 

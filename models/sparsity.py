@@ -35,7 +35,7 @@ from tracea_graph import Options, api
 from tracea_graph.config import Window
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.pipeline.reporting import findings_of
+from tracea_graph.pipeline.reporting import analyze_weights
 
 __all__ = ["attention_model", "product_model"]
 
@@ -307,11 +307,11 @@ def scan(bench: Bench, args: argparse.Namespace) -> None:
     seen = WeightScan()
     for name in ("first", "again"):
         start = time.perf_counter()
-        found = findings_of(graph, seen)
+        found = analyze_weights(graph, seen)
         print(f"  {name}: {time.perf_counter() - start:.2f} s")
-    for finding in found[:20]:
-        print(f"  {finding.weight}: {finding.found}, {finding.before} -> {finding.after} bytes")
-    print(f"  {len(found)} findings")
+    for one in found[:20]:
+        print(f"  {one.weight}: {one.found}, {one.before} -> {one.after} bytes")
+    print(f"  {len(found)} properties")
 
 
 FIGURES: Mapping[str, Callable[[Bench, argparse.Namespace], None]] = {

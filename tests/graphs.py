@@ -154,7 +154,7 @@ def _tile_graph(model: onnx.ModelProto, weights: Mapping[str, Array], opset: int
         specs,
         opset,
     )
-    made.describe = space_of
+    made.model_of = space_of
     return made
 
 

@@ -14,7 +14,7 @@ from math import prod
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.cpu.plan import DecodedCall, DecodedPlan, decode
-from tracea_graph.kernels.program import Buffer, CallWork, Touched, View
+from tracea_graph.kernels.program import Buffer, CallWork, View, ViewAccess
 from tracea_graph.kernels.schema import Operand, Sizes
 
 __all__ = ["calls_of_plan"]
@@ -80,16 +80,16 @@ def _together(turns: Sequence[CallWork]) -> CallWork:
 def _work(one: DecodedCall, types: Mapping[Buffer, DType], symbols: Mapping[str, int]) -> CallWork:
     schema, call = one.schema, one.call
     dims: dict[str, list[tuple[int, ...]]] = {operand.name: [] for operand in schema.operands}
-    touched: list[tuple[Operand, Touched]] = []
+    accesses: list[tuple[Operand, ViewAccess]] = []
     for operand in schema.operands:
         for view in call.views[one.slices[operand.name]]:
             if view is None:
                 continue
-            seen = _touched(view, types[view.buffer], symbols)
+            seen = _access(view, types[view.buffer], symbols)
             dims[operand.name].append(seen.dims)
-            touched.append((operand, seen))
-    _, result = touched[-1]
-    views = [_share(operand, view, result) for operand, view in touched]
+            accesses.append((operand, seen))
+    _, result = accesses[-1]
+    views = [_share(operand, view, result) for operand, view in accesses]
     size = "×".join(str(d) for d in result.dims if d > 1)
     products = 0.0
     if schema.problem is not None:
@@ -102,15 +102,15 @@ def _work(one: DecodedCall, types: Mapping[Buffer, DType], symbols: Mapping[str,
     )  # fmt: skip
 
 
-def _touched(view: View, dtype: DType, symbols: Mapping[str, int]) -> Touched:
+def _access(view: View, dtype: DType, symbols: Mapping[str, int]) -> ViewAccess:
     dims = tuple(evaluate(d, symbols) for d in view.dims)
     strides = [evaluate(s, symbols) for s in view.strides]
     once = prod(d for d, stride in zip(dims, strides, strict=True) if stride or not d)
     where = view.buffer.index if view.buffer.kind == "input" else None
-    return Touched(where, dims, once * dtype.size, evaluate(view.offset, symbols))
+    return ViewAccess(where, dims, once * dtype.size, evaluate(view.offset, symbols))
 
 
-def _share(operand: Operand, view: Touched, result: Touched) -> Touched:
+def _share(operand: Operand, view: ViewAccess, result: ViewAccess) -> ViewAccess:
     """A view with the bytes a call reads of it."""
     if operand.touched == "none":
         return replace(view, bytes=0.0)

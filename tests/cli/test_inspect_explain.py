@@ -18,7 +18,7 @@ from tiny import transformer
 from tracea_graph.cli import main
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.views.explain import Explanation, Story, render_explanation
+from tracea_graph.views.explain import Explanation, RegionExplanation, render_explanation
 
 APART = ("--skip", "cluster")
 """What could be steps of one program stays apart."""
@@ -61,13 +61,13 @@ def test_both_ask_a_target(model: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(told(capsys, "explain", model, "--json", *APART))
-    fused = [s for s in record["stories"] if s["rule"]]
+    fused = [s for s in record["regions"] if s["rule"]]
     attention = next(s for s in fused if s["op"] == "FusedAttention")
     assert "Softmax" in attention["kinds"] and "attention" in attention["steps"]
     assert attention["before_us"] > attention["after_us"] > 0
-    missed = [why for s in record["stories"] for _, why in s["missed"]]
+    missed = [why for s in record["regions"] for _, why in s["missed"]]
     assert missed and all(why.count("'") >= 2 for why in missed), "each names a tensor"
-    left = [s for s in record["stories"] if not s["rule"]]
+    left = [s for s in record["regions"] if not s["rule"]]
     assert left and all(s["missed"] or s["superseded"] or s["untouched"] for s in left)
     words = told(capsys, "explain", model, *APART)
     assert "FusedAttention" in words and "unchanged" in words
@@ -82,7 +82,7 @@ def test_what_no_rule_takes_has_a_reason(
     net.graph(net("Add", ids, ids), y)
     onnx.save(net.model, tmp_path / "m.onnx")
     record = json.loads(told(capsys, "explain", tmp_path / "m.onnx", "--json"))
-    said = {s["op"]: s["untouched"] for s in record["stories"]}
+    said = {s["op"]: s["untouched"] for s in record["regions"]}
     assert "is i64, and kernels take and give float32" in said["Add"]
     assert "computes nothing" in said["Unsqueeze"] and "no rule is for what Det" in said["Det"]
     assert "is i64" in told(capsys, "explain", tmp_path / "m.onnx")
@@ -91,7 +91,7 @@ def test_what_no_rule_takes_has_a_reason(
 def test_a_program_says_how_it_runs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What its steps hand on, at which level, and the arena."""
     record = json.loads(told(capsys, "explain", model, "--json"))
-    (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]
+    (program,) = [s for s in record["regions"] if s["op"] == "FusedRegion"]
     assert re.match(r"hands on \d+ values, \d+ in L2.*; arena [\d.]+ MB", program["inside"])
     words = told(capsys, "explain", model, "--node", program["results"][0])
     assert program["inside"] in words
@@ -114,7 +114,7 @@ def test_reasons_that_differ_in_a_name_are_said_once(
 def test_one_operator_and_rules_left_out(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     skipped = ("--skip", "attention", "--skip", "softmax")
     record = json.loads(told(capsys, "explain", model, "--json", *skipped))
-    (softmax, *_) = [s for s in record["stories"] if s["op"] == "Softmax"]
+    (softmax, *_) = [s for s in record["regions"] if s["op"] == "Softmax"]
     words = told(capsys, "explain", model, "--node", softmax["nodes"][0], *skipped)
     assert words.startswith("Softmax unchanged")
     words = told(capsys, "explain", model, "--node", softmax["nodes"][0], *APART)
@@ -125,7 +125,7 @@ def test_measured_gains_come_from_a_report(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = json.loads(told(capsys, "explain", model, "--json", *APART))
-    node = next(s["nodes"][0] for s in record["stories"] if s["op"] == "FusedAttention")
+    node = next(s["nodes"][0] for s in record["regions"] if s["op"] == "FusedAttention")
     report = tmp_path / "report.json"
     group = {"originals": [node], "gains": [1.25, 1.5], "kept": True}
     report.write_text(json.dumps({"groups": [group]}))
@@ -162,7 +162,7 @@ def test_what_stays_beside_a_program_says_why(
     y = net("MatMul", net("Add", net("MatMul", y, net.weight(32, 32)), y), net.weight(32, 32))
     late = net("MatMul", net("Add", y, z), net.weight(32, 32), name="late")
     record = json.loads(told(capsys, "explain", saved(net, tmp_path, late), "--json"))
-    reasons = [tuple(why) for s in record["stories"] for why in s["missed"]]
+    reasons = [tuple(why) for s in record["regions"] for why in s["missed"]]
     first = "the program that reads 'normed' begins with its first product or convolution"
     between = [w for rule, w in reasons if rule == "cluster" and "no kernel makes" in w]
     assert ("cluster", first) in reasons
@@ -216,13 +216,13 @@ def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
     if "avx512bf16" not in host_levels("bf16"):
         pytest.skip("this processor has no bf16, so explain plans for float32")
     record = json.loads(told(capsys, "explain", model, "--json", "--precision", "bf16"))
-    (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]
+    (program,) = [s for s in record["regions"] if s["op"] == "FusedRegion"]
     steps = program["steps"]
     assert steps[-1] in ("cluster", "tile-and-fuse")
     assert steps.index("gemm") < steps.index("gemm-bf16")
     why = (("elementwise-op", "no gain is predicted for 'v'"),
            ("strided-copy", "no gain is predicted for 'v'"))  # fmt: skip
-    story = Story("Add", "", ("v",), ("n",), ("Add",), 1.0, 1.0, missed=why)
+    story = RegionExplanation("Add", "", ("v",), ("n",), ("Add",), 1.0, 1.0, missed=why)
     told_of = Explanation("m.onnx", "", (story,), ())
     shown = Console(record=True, width=120, file=io.StringIO())
     shown.print(render_explanation(told_of))

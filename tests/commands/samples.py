@@ -71,7 +71,7 @@ def profile(*rows: ProfileRow) -> Profile:
 def row(op: str = "FusedGemm_ab", us: float = 100.0, **fields: object) -> ProfileRow:
     """A row that computes 10 MFLOP on 1 MB."""
     known: dict[str, object] = {
-        "flops": 1e7, "weights": 5e5, "activations": 5e5, "apart": 2e6,
+        "flops": 1e7, "weights": 5e5, "activations": 5e5, "unfused": 2e6,
         "compute_us": 50.0, "memory_us": 30.0, "size": "8×32×48",
     }  # fmt: skip
     return ProfileRow(f"{op}_0", op, op.startswith("Fused"), us, **{**known, **fields})  # type: ignore[arg-type]

@@ -13,11 +13,11 @@ from rich.console import Console
 from models.make import make
 from tracea_graph import api
 from tracea_graph.commands import profile as profile_module
-from tracea_graph.commands.anatomy import Anatomy
 from tracea_graph.commands.bench import BenchOptions
+from tracea_graph.commands.op_statistics import OpStatistics
 from tracea_graph.commands.profile import CallTime
 from tracea_graph.ir import Node
-from tracea_graph.kernels.cpu.work import CallWork, Touched
+from tracea_graph.kernels.cpu.work import CallWork, ViewAccess
 from tracea_graph.options import Options
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
@@ -56,14 +56,18 @@ def test_equal_nodes_are_a_family() -> None:
 
 
 def test_calls_tell_what_a_program_of_unknown_sizes_does() -> None:
-    views = (Touched(0, (2, 8), 64.0), Touched(1, (8, 4), 128.0), Touched(None, (2, 4), 32.0))
+    views = (
+        ViewAccess(0, (2, 8), 64.0),
+        ViewAccess(1, (8, 4), 128.0),
+        ViewAccess(None, (2, 4), 32.0),
+    )
     once = CallTime(5.0, CallWork("gemm", 128.0, 8.0, views, "2×4×8"))
     again = CallTime(5.0, CallWork("norm", 0.0, 8.0, (views[0], views[2]), "2×4"))
     nodes = [Node("Relu", ("x",), ("y",), {})]
     graph = TileGraph.of_nodes(nodes, ["x"], ["y"], {}, {})
-    work = profile_module._done_by((once, again), ("x", "w"), Anatomy(graph, (), {}))
+    work = profile_module._done_by((once, again), ("x", "w"), OpStatistics(graph, (), {}))
     assert (work.flops, work.weights, work.activations) == (128.0, 0.0, 192.0)
-    assert work.apart == 64 + 128 + 32 + 64 + 32
+    assert work.unfused == 64 + 128 + 32 + 64 + 32
 
 
 def test_what_multiplies_bf16_is_held_against_the_peak_of_bf16() -> None:
@@ -132,7 +136,7 @@ def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
                            for r in several)  # fmt: skip
     assert any("/attention/self/Softmax" in name for r in programs for name in r.originals)
     products = [r for r in programs if "Gemm" in r.op]
-    assert all(r.apart and r.bytes and r.apart > r.bytes for r in products)
+    assert all(r.unfused and r.bytes and r.unfused > r.bytes for r in products)
     assert taken.us > 0 and taken.run_ms > 0
 
 

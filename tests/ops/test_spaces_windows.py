@@ -33,7 +33,7 @@ def test_a_tile_reads_its_box_and_no_element_outside(name: str) -> None:
     x = net.input("x", *shape)
     operands = (x, normal(*weight, seed=3)) if weight else (x,)
     graph = net.graph(net(op, *operands, **attrs))
-    graph.describe = space_of
+    graph.model_of = space_of
     (region,) = graph.regions()
     model = space_of(region, graph)
     assert model is not None

@@ -55,7 +55,7 @@ def by(net: Net, **changes: Any) -> str:
 def test_other_gathers_stay(make: Callable[[Net], str]) -> None:
     net = Net()
     graph = net.graph(make(net))
-    assert schedule_only(graph, LIFT).decisions == []
+    assert schedule_only(graph, LIFT).entries == []
     assert ops(graph) == ["Gather"]
 
 

@@ -20,7 +20,7 @@ def program() -> tuple[TileGraph, Region]:
         x = net("Relu", net("Conv", x, *weights, pads=[1] * 4))
     graph = net.graph(x)
     optimized(graph)
-    graph.open, graph.bindings, graph.viewer = subgraph_of, {"n": 1}, NOTEBOOK
+    graph.subgraph_of, graph.bindings, graph.viewer = subgraph_of, {"n": 1}, NOTEBOOK
     (region,) = graph.regions()
     return graph, region
 

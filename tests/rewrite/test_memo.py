@@ -29,7 +29,7 @@ def test_a_second_run_asks_nothing_and_decides_the_same() -> None:
     asked = len(rule.asked)
     second = schedule(graph.copy(memo.history), phases, cost, memo=memo)
     assert asked and len(rule.asked) == asked
-    assert second.decisions == first.decisions
+    assert second.entries == first.entries
 
 
 def test_what_became_of_a_neighbour_is_asked_about() -> None:
@@ -113,7 +113,7 @@ def test_every_answer_a_plan_takes_from_memory_is_right(
     asked, fresh = kept
     second = planner.plan_under(first.constraints)
     assert kept[1] == fresh < asked < kept[0], "the second plan has all from memory"
-    assert second.trace.decisions == first.trace.decisions
+    assert second.trace.entries == first.trace.entries
 
 
 def told(answer: tuple[str, Proposal | Miss]) -> object:

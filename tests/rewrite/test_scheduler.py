@@ -70,7 +70,7 @@ def ops(graph: TileGraph) -> list[str]:
 
 
 def verdicts(trace: Trace) -> list[tuple[str, str, str]]:
-    return [(d.rule, d.verdict, d.reason) for d in trace.decisions]
+    return [(d.rule, d.verdict, d.reason) for d in trace.entries]
 
 
 def test_the_greater_gain_goes_first_and_supersedes_the_other() -> None:
@@ -82,7 +82,7 @@ def test_the_greater_gain_goes_first_and_supersedes_the_other() -> None:
         ("relu-exp", "applied", ""),
         ("tanh-relu", "superseded", f"relu-exp took {between!r} first"),
     ]
-    assert [d.gain_us for d in trace.decisions] == [5.5, 1.5]
+    assert [d.gain_us for d in trace.entries] == [5.5, 1.5]
 
 
 def test_equal_gains_go_by_the_order_of_the_graph_then_of_the_passes() -> None:
@@ -112,8 +112,8 @@ def test_only_the_neighbourhood_is_asked_again() -> None:
 def test_no_gain_is_rejected() -> None:
     _, graph = chain("Tanh", "Relu")
     trace = run(graph, Fuse("Tanh", "Relu"), limits=SchedulerLimits(min_gain_us=1.6))
-    assert [d.verdict for d in trace.decisions] == ["rejected"]
-    assert trace.decisions[0].reason.startswith("no gain is predicted for '")
+    assert [d.verdict for d in trace.entries] == ["rejected"]
+    assert trace.entries[0].reason.startswith("no gain is predicted for '")
     assert ops(graph) == ["Tanh", "Relu"]
 
 
@@ -183,8 +183,8 @@ def test_a_cycle_is_rejected_and_changes_nothing() -> None:
     _, graph = diamond()
     before = graph.copy()
     trace = run(graph, TanhWithAdd())
-    assert [d.verdict for d in trace.decisions] == ["rejected"]
-    assert "one goes into something that the other needs" in trace.decisions[0].reason
+    assert [d.verdict for d in trace.entries] == ["rejected"]
+    assert "one goes into something that the other needs" in trace.entries[0].reason
     assert [r.id for r in graph.regions()] == [r.id for r in before.regions()]
 
 
@@ -203,8 +203,8 @@ class Breaks:
 def test_a_proposal_that_drops_a_value_in_use_is_rejected() -> None:
     _, graph = diamond()
     trace = run(graph, Breaks())
-    assert trace.decisions[0].verdict == "rejected"
-    assert trace.decisions[0].reason.endswith("' is needed elsewhere too")
+    assert trace.entries[0].verdict == "rejected"
+    assert trace.entries[0].reason.endswith("' is needed elsewhere too")
     graph.check()
 
 
@@ -221,7 +221,7 @@ def shared() -> TileGraph:
 def test_a_miss_is_written_down_once() -> None:
     trace = run(shared(), Fuse("Tanh", "Relu"), Fuse("Exp", "Log"))
     assert trace.misses() == {("tanh-relu", "read twice"): 1}
-    assert trace.decisions[-1].verdict == "missed"
+    assert trace.entries[-1].verdict == "missed"
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def test_the_trace_is_the_same_every_time() -> None:
     def trace() -> list[object]:
         _, graph = chain(*("Tanh", "Relu", "Exp", "Tanh", "Relu", "Tanh", "Exp", "Relu"))
         passes = (Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"), Fuse("Exp", "Tanh"))
-        return [(d.rule, d.where, d.verdict, d.gain_us) for d in run(graph, *passes).decisions]
+        return [(d.rule, d.where, d.verdict, d.gain_us) for d in run(graph, *passes).entries]
 
     assert trace() == trace()
 
@@ -264,13 +264,13 @@ def test_phases_run_in_order_and_dead_regions_go_between_them() -> None:
     graph = net.graph(net("Exp", net("Relu", net("Tanh", x))))
     phases = (Phase("a", (Fuse("Tanh", "Relu"),)), Phase("b", (Fuse("Relu", "Exp"),)))
     trace = schedule(graph, phases, cost)
-    assert [(d.phase, d.rule) for d in trace.decisions] == [("a", "tanh-relu")]
+    assert [(d.phase, d.rule) for d in trace.entries] == [("a", "tanh-relu")]
     assert ops(graph) == ["Pair", "Exp"]
 
 
 def test_a_phase_without_passes_does_nothing() -> None:
     _, graph = chain("Tanh", "Relu")
-    assert schedule(graph, (Phase("empty", ()),), cost).decisions == []
+    assert schedule(graph, (Phase("empty", ()),), cost).entries == []
     assert ops(graph) == ["Tanh", "Relu"]
 
 
@@ -327,7 +327,7 @@ def test_a_rewrite_that_breaks_the_graph_is_named(monkeypatch: pytest.MonkeyPatc
 def test_equal_sites_are_disposed_of_together() -> None:
     _, graph = chain("Tanh", "Relu", "Relu", "Exp", "Tanh", "Relu")
     trace = run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"))
-    assert [d.rule for d in trace.decisions] == ["relu-exp", "tanh-relu", "tanh-relu"]
+    assert [d.rule for d in trace.entries] == ["relu-exp", "tanh-relu", "tanh-relu"]
 
 
 def test_what_takes_less_of_the_budget_goes_first_where_gains_are_close() -> None:
@@ -389,8 +389,8 @@ class Rough:
 def test_rewrites_stay_within_the_error_allowed() -> None:
     _, graph = chain("Tanh", "Tanh", "Tanh")
     trace = run(graph, Rough(), limits=SchedulerLimits(max_error=0.015))
-    assert [d.verdict for d in trace.decisions] == ["applied", "applied", "rejected"]
-    assert trace.decisions[-1].reason == (
+    assert [d.verdict for d in trace.entries] == ["applied", "applied", "rejected"]
+    assert trace.entries[-1].reason == (
         "its predicted error of 0.01 would bring that of all rewrites above the 0.015 allowed"
     )
 
@@ -451,7 +451,7 @@ def test_a_constant_never_takes_a_name_that_means_something_else(
     trace = run(
         graph, Scaled(name, number), limits=SchedulerLimits(min_gain_us=-np.inf, check=True)
     )
-    assert [d.verdict for d in trace.decisions] == [verdict]
+    assert [d.verdict for d in trace.entries] == [verdict]
     if verdict == "rejected":
-        assert trace.decisions[0].reason == f"the model has another value called {name!r}"
+        assert trace.entries[0].reason == f"the model has another value called {name!r}"
         assert graph.weights["two"].array() == 2

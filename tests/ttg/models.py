@@ -80,5 +80,5 @@ def named(models: list[RegionModel], outputs: tuple[str, ...] = ()) -> TileGraph
     def describe(region: Region, graph: TileGraph) -> RegionModel | None:
         return next((m for m in models if m.name == region.op), None)
 
-    graph.describe = describe
+    graph.model_of = describe
     return graph

@@ -61,9 +61,9 @@ def test_depth_first_runs_a_tile_when_it_has_what_it_needs() -> None:
 
 def test_opaque_regions_are_one_tile() -> None:
     graph = chain()
-    described = graph.describe
+    described = graph.model_of
 
-    graph.describe = lambda region, g: None if region.id == "n1" else described(region, g)
+    graph.model_of = lambda region, g: None if region.id == "n1" else described(region, g)
     made = tiling_without(graph)
     assert [len(s) for s in made.sets] == [16, 1, 8]
     assert [need.kind for need in made.needs] == ["all", "one-to-one"]

@@ -124,7 +124,7 @@ def _pair() -> TileGraph:
 
 def test_the_graph_expands_and_stages_its_regions() -> None:
     graph = _pair()
-    graph.describe = _describe
+    graph.model_of = _describe
     first, second = graph.copy().regions()
     tiles = graph.copy().expand(first, {"seq": 12}, (4, 8, 0))
     assert tiles.grid == (3, 2)
@@ -135,13 +135,13 @@ def test_the_graph_expands_and_stages_its_regions() -> None:
 def test_what_others_need_is_written_out() -> None:
     nodes = [Node("MatMul", ("x", "w"), ("c",)), Node("Softmax", ("c",), ("y",))]
     graph = TileGraph.of_nodes(nodes, ["x", "w"], ["y", "c"], {}, {})
-    graph.describe = _describe
+    graph.model_of = _describe
     level = MemoryLevel("L2", 1e6)
     kept = graph.stage(graph.regions(), {"seq": 12}, {"L2": (4, 0, 0)})
     assert kept.traffic_of(level) == {"x": 384, "w": 512, "c": 768, "y": 768}
     nodes.append(Node("Relu", ("c",), ("z",)))
     graph = TileGraph.of_nodes(nodes, ["x", "w"], ["y", "z"], {}, {})
-    graph.describe = _describe
+    graph.model_of = _describe
     pair = [r for r in graph.regions() if r.op != "Relu"]
     assert "c" in graph.stage(pair, {"seq": 12}, {}).traffic_of(level)
 
@@ -157,7 +157,7 @@ def test_opaque_regions_have_no_tiles() -> None:
 
 def test_a_region_shows_its_tiles_and_what_they_wait_for() -> None:
     graph = _pair()
-    graph.describe = _describe
+    graph.model_of = _describe
     view = shown(graph, "y", {"seq": 12}, (4, 0, 0))
     drawn = view.map
     assert drawn.op == "Softmax" and drawn.grid == (3, 1) and drawn.order == (0, 1, 2)
@@ -172,7 +172,7 @@ def test_a_region_shows_its_tiles_and_what_they_wait_for() -> None:
 def test_a_region_is_found_by_the_operator_it_stands_for() -> None:
     nodes = [Node("MatMul", ("x", "w"), ("c",), name="product")]
     graph = TileGraph.of_nodes(nodes, ["x", "w"], ["c"], {}, {})
-    graph.describe = _describe
+    graph.model_of = _describe
     graph.bindings = {"seq": 12}
     assert shown(graph, "product").map.region == shown(graph, "n0").map.region == "n0"
     with pytest.raises(GraphError, match="no region is called 'nothing'"):
@@ -183,7 +183,7 @@ def test_opaque_and_unbound_regions_show_why_not() -> None:
     graph = _pair()
     with pytest.raises(GraphError, match="opaque"):
         shown(graph, "y")
-    graph.describe = _describe
+    graph.model_of = _describe
     with pytest.raises(GraphError, match="no binding for 'seq'"):
         shown(graph, "c")
 
@@ -194,7 +194,7 @@ def test_needs_name_the_producers_of_the_region_that_is_shown() -> None:
     nodes = [Node("Relu", (a,), (b,), name=b) for a, b in itertools.pairwise(layers)]
     specs = {v: TensorSpec(F32, (8, 8)) for v in layers}
     graph = TileGraph.of_nodes(nodes, ["v0"], ["v3"], {}, specs)
-    graph.describe = space_of
+    graph.model_of = space_of
     facts = _facts(graph, ("n1", "n2"))
     kinds = {node["kind"] for node in facts["nodes"].values()}
     assert len(kinds) == 1, "both read what an equal region writes"

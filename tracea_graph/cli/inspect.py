@@ -37,9 +37,11 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
 
 def run_explain(args: argparse.Namespace, console: Console) -> int:
     """Tell; the exit code."""
-    told = explain(args.model, made_options(args), args.node, args.result)
+    explanation = explain(args.model, made_options(args), args.node, args.result)
     if args.json:
-        sys.stdout.write(told.to_json() + "\n")
+        sys.stdout.write(explanation.to_json() + "\n")
     else:
-        console.print(render_node(told, args.node) if args.node else render_explanation(told))
+        console.print(
+            render_node(explanation, args.node) if args.node else render_explanation(explanation)
+        )
     return 0

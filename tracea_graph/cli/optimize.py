@@ -81,12 +81,12 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
 def _explain(source: Path, options: Options, report: Report, console: Console) -> None:
     """What ``tracea explain`` says, with the gains of this run."""
     target = target_of(options.target, options.precision) if options.keep == "faster" else None
-    told = explain(source, options, result=Path(report.files[-1]), measured_for=target)
-    console.print(render_explanation(told))
+    explanation = explain(source, options, result=Path(report.files[-1]), measured_for=target)
+    console.print(render_explanation(explanation))
 
 
 def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:
-    """What is told about all models together: the page and the JSON."""
+    """What is explanation about all models together: the page and the JSON."""
     if args.report is not None and reports:
         write_text(args.report, report_page(*reports))
     if args.json and len(args.models) == 1:

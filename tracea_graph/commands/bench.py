@@ -12,7 +12,7 @@ from tracea_graph.check.baselines import Baseline, BaselineWorker, RoundTimes, b
 from tracea_graph.check.distance import otherwise, relative_distance
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
-from tracea_graph.commands.anatomy import Anatomy, sizes_of
+from tracea_graph.commands.op_statistics import OpStatistics, sizes_of
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, library_of
@@ -107,20 +107,20 @@ def bench(
             rounds.append(run.rounds)
             others = max(others, run.others)
             notes += run.notes
-    anatomies = {
-        label: Anatomy(model.graph, (), sizes_of(model.graph, feed))
+    op_stats = {
+        label: OpStatistics(model.graph, (), sizes_of(model.graph, feed))
         for label, feed in inputs.timing.items()
     }
     return BenchReport(
         models[0].name,
         tuple(rows),
-        {label: anatomy.products / 1e9 for label, anatomy in anatomies.items()},
+        {label: one.products / 1e9 for label, one in op_stats.items()},
         min(rounds),
         (*dict.fromkeys(notes), *busy_note(others)),
         versions() | {baseline.package: baseline.version for baseline in baselines},
         host_fingerprint(),
         inputs.notes,
-        {label: anatomy.elements("Softmax") for label, anatomy in anatomies.items()},
+        {label: one.elements("Softmax") for label, one in op_stats.items()},
     )
 
 

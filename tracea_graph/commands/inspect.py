@@ -23,19 +23,19 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
-from tracea_graph.rewrite import Decision, Trace, constant_values
+from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, settle_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
-from tracea_graph.views.explain import Explanation, Story
+from tracea_graph.views.explain import Explanation, RegionExplanation
 from tracea_graph.views.report import fed_too, located, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
 
-__all__ = ["Stages", "appraise_by", "explain"]
+__all__ = ["Stages", "explain", "set_cost_model"]
 
 
-def appraise_by(cost: CostModel, graph: TileGraph) -> None:
+def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
     """Let the graph say what its regions cost."""
-    graph.appraise = lambda region: {
+    graph.cost_of = lambda region: {
         "microseconds": cost(graph, region),
         "bound": cost.bound(graph, region),
     }
@@ -76,17 +76,17 @@ class Stages:
         graph = model.graph
         graph.bindings, graph.viewer = symbols, NOTEBOOK
         levels = planner.cost.machine.levels
-        appraise_by(planner.cost, graph)
+        set_cost_model(planner.cost, graph)
         if until == "import":
             return cls(graph, Trace(), graph, levels)
         if until == "passes":
             plan = planner.plan()
-            appraise_by(planner.cost, plan.graph)
+            set_cost_model(planner.cost, plan.graph)
             overridable = len(model.unknown)
             return cls(plan.graph, plan.trace, graph, levels, overridable=overridable)
         assembly, plan = planner.assembled(planner.plan)
         planned, trace = plan.graph, plan.trace
-        appraise_by(planner.cost, planned)
+        set_cost_model(planner.cost, planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, graph, levels, programs)
@@ -112,7 +112,7 @@ class Stages:
         }
 
 
-_Placed = tuple[int, Decision]
+_Placed = tuple[int, TraceEntry]
 """A decision and how many came before it."""
 
 
@@ -133,23 +133,23 @@ def explain(
     made = Stages.run(path, options, "passes", measured_for)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
     by_node: dict[str, list[_Placed]] = {}
-    for placed in enumerate(made.trace.decisions):
+    for placed in enumerate(made.trace.entries):
         for name in placed[1].nodes:
             by_node.setdefault(name, []).append(placed)
-    stories = tuple(_story(made, r, by_node, measured) for r in made.graph.regions())
+    explained = tuple(_explained(made, r, by_node, measured) for r in made.graph.regions())
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
-    told = Explanation(str(path), sizes, stories, rule_rows(made.trace), _note(made))
-    if node and not told.about(node):
+    explanation = Explanation(str(path), sizes, explained, rule_rows(made.trace), _note(made))
+    if node and not explanation.about(node):
         raise UsageError(f"{path.name} has no operator or value {node!r}; --json lists all")
-    return told
+    return explanation
 
 
-def _story(
+def _explained(
     made: Stages,
     region: Region,
     by_node: Mapping[str, Sequence[_Placed]],
     measured: Mapping[str, str],
-) -> Story:
+) -> RegionExplanation:
     before, after = made.imported, made.graph
     names = tuple(n.name or next(iter(n.outputs), n.op) for n in region.nodes)
     found = {place: d for name in names for place, d in by_node.get(name, ())}
@@ -160,7 +160,7 @@ def _story(
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
     missed = _reasons(region, decisions, "missed", "rejected")
     superseded = _reasons(region, lost, "superseded")
-    return Story(
+    return RegionExplanation(
         region.op,
         region.rule,
         region.writes,
@@ -232,7 +232,7 @@ def _note(made: Stages) -> str:
 
 
 def _reasons(
-    region: Region, decisions: Iterable[Decision], *verdicts: str
+    region: Region, decisions: Iterable[TraceEntry], *verdicts: str
 ) -> tuple[tuple[str, str], ...]:
     """Rules and why they were not applied; a reason without a tensor is about the region's."""
     at = next(iter(region.writes), "")
@@ -241,7 +241,7 @@ def _reasons(
 
 
 def _microseconds(graph: TileGraph, region: Region) -> float:
-    return float(graph.appraise(region).get("microseconds", 0.0))
+    return float(graph.cost_of(region).get("microseconds", 0.0))
 
 
 def _measured(report: Path, required: bool) -> dict[str, str]:

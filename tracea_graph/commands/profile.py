@@ -14,8 +14,8 @@ from pathlib import Path
 from tracea_graph.check.baselines import BaselineWorker
 from tracea_graph.check.comparison import PROFILING_US
 from tracea_graph.check.worker import NodeTime, Worker
-from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
+from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Diagnostics
@@ -68,11 +68,11 @@ def profile(
     run_ms, nodes, others = _measure(one, feed, threads, options)
     nodes = [node for node in nodes if node.name != BRANCHES]  # its time is that of those inside
 
-    anatomy = Anatomy(model.graph, calls, sizes_of(model.graph, feed))
+    op_stats = OpStatistics(model.graph, calls, sizes_of(model.graph, feed))
     runs = len(nodes[0].samples) if nodes else 0
     traced = time_calls(one, calls, backend, feed, threads, runs)
     rows = sorted(
-        (_row(n, anatomy, roofs, traced.get(n.name, ())) for n in nodes), key=lambda r: -r.us
+        (_row(n, op_stats, roofs, traced.get(n.name, ())) for n in nodes), key=lambda r: -r.us
     )
     return Profile(
         path.name, label, threads, tuple(rows), roofs.met(rows), run_ms, PROFILING_US,
@@ -114,23 +114,25 @@ def _measure(
         return median, worker.profile("model", feed, runs), times.others
 
 
-def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTime]) -> ProfileRow:
-    us, work = max(node.us - PROFILING_US, 0.0), anatomy.of(node.name, node.op)
-    call = anatomy.calls.get(node.name)
+def _row(
+    node: NodeTime, op_stats: OpStatistics, roofs: Roofs, traced: Sequence[CallTime]
+) -> ProfileRow:
+    us, work = max(node.us - PROFILING_US, 0.0), op_stats.of(node.name, node.op)
+    call = op_stats.calls.get(node.name)
     named = ProfileRow(
         node.name, node.op, call is not None, us,
         rule=call.rule if call else "", originals=call.originals if call else (),
     )  # fmt: skip
     if work is None and call is not None and traced:
-        work = _done_by(traced, call.inputs, anatomy)
+        work = _done_by(traced, call.inputs, op_stats)
     if work is None:
         return named
-    resident, passing = roofs.memory(anatomy.weight_bytes), roofs.memory(work.activations)
-    calls = _calls(traced, work, call.inputs if call else (), anatomy, roofs)
+    resident, passing = roofs.memory(op_stats.weight_bytes), roofs.memory(work.activations)
+    calls = _calls(traced, work, call.inputs if call else (), op_stats, roofs)
     compute_us = sum(c.compute_us for c in calls) or work.flops / roofs.gflops / 1e3
     return ProfileRow(
         node.name, node.op, named.kernel, us, work.flops, work.weights, work.activations,
-        work.apart,
+        work.unfused,
         compute_us=compute_us,
         memory_us=(work.weights / resident.gbytes + work.activations / passing.gbytes) / 1e3,
         memory=max((work.weights, resident.name), (work.activations, passing.name))[1],
@@ -141,32 +143,38 @@ def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTi
     )  # fmt: skip
 
 
-def _done_by(traced: Sequence[CallTime], inputs: Sequence[str], anatomy: Anatomy) -> Work:
+def _done_by(
+    traced: Sequence[CallTime], inputs: Sequence[str], op_stats: OpStatistics
+) -> NodeStats:
     """What a node does as its calls tell it: sizes inside may depend on values."""
     seen: dict[int, float] = {}
     for view in (v for t in traced for v in t.work.views if v.input is not None):
         assert view.input is not None
         seen[view.input] = max(seen.get(view.input, 0.0), view.bytes)
-    weights = sum(size for i, size in seen.items() if anatomy.is_constant(inputs[i]))
-    products, apart = (sum(f) for f in zip(*((t.work.products, t.work.bytes) for t in traced),
+    weights = sum(size for i, size in seen.items() if op_stats.is_constant(inputs[i]))
+    products, unfused = (sum(f) for f in zip(*((t.work.products, t.work.bytes) for t in traced),
                                           strict=True))  # fmt: skip
-    return Work(products, weights, sum(seen.values()) - weights, apart)
+    return NodeStats(products, weights, sum(seen.values()) - weights, unfused)
 
 
 def _calls(
-    traced: Sequence[CallTime], work: Work, inputs: Sequence[str], anatomy: Anatomy, roofs: Roofs
+    traced: Sequence[CallTime],
+    work: NodeStats,
+    inputs: Sequence[str],
+    op_stats: OpStatistics,
+    roofs: Roofs,
 ) -> tuple[ProfileRow, ...]:
     """A row per kernel call.
 
     What a node computes beside its products is spread over its calls by the results they write.
     """
-    resident = roofs.memory(anatomy.weight_bytes)
+    resident = roofs.memory(op_stats.weight_bytes)
     beside = max(work.flops - sum(t.work.products for t in traced), 0.0)
     written = sum(t.work.results for t in traced) or 1.0
     rows = list[ProfileRow]()
     for one in traced:
         outer = [v for v in one.work.views if v.input is not None]
-        weights = sum(v.bytes for v in outer if anatomy.is_constant(inputs[v.input or 0]))
+        weights = sum(v.bytes for v in outer if op_stats.is_constant(inputs[v.input or 0]))
         moved = one.work.bytes - weights
         passing = roofs.memory(moved)
         flops = one.work.products + beside * one.work.results / written

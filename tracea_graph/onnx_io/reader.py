@@ -196,6 +196,6 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
         editor.opsets.get("", validate.newest_opset()),
         editor.skeleton.graph.name,
     )
-    graph.describe, graph.open = space_of, subgraph_of
+    graph.model_of, graph.subgraph_of = space_of, subgraph_of
     graph.loose = editor.loose
     return graph

@@ -31,7 +31,7 @@ class Subgraph(TileGraph):
         leaving = dict.fromkeys(names[i] for i in params.results)
         specs = dict(zip(names, found, strict=True))
         super().__init__(self.steps, tuple(inputs), tuple(leaving), weights, specs, graph.opset)
-        self.describe = space_of
+        self.model_of = space_of
 
 
 def subgraph_of(region: Region, graph: TileGraph) -> TileGraph | None:

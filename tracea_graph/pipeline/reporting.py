@@ -45,7 +45,7 @@ from tracea_graph.views import (
 )
 from tracea_graph.views.report import fed_too
 
-__all__ = ["Finding", "Reporter", "findings_of", "storage_rows", "weight_rows"]
+__all__ = ["Reporter", "WeightProperty", "analyze_weights", "storage_rows", "weight_rows"]
 
 _SKIPPED = (
     "channels without weights are left out: a NaN or an infinity that reached the outputs through "
@@ -75,7 +75,7 @@ class Reporter:
     decision_cache: DecisionCache = field(default_factory=DecisionCache)
     assembly: Assembly | None = None
     holdout_error: float | None = None
-    findings: tuple[Finding, ...] = ()
+    weight_properties: tuple[WeightProperty, ...] = ()
     told: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace)
 
@@ -84,7 +84,7 @@ class Reporter:
         self.assembly, self.trace = assembly, trace
         if scan is not None:
             self.timer.step("scanning weights")
-            self.findings = findings_of(self.model.graph, scan)
+            self.weight_properties = analyze_weights(self.model.graph, scan)
 
     def confirm(self, kept: BuiltModel | None) -> None:
         """Measure what is to be published on held-out inputs.
@@ -199,7 +199,7 @@ class Reporter:
         if self.lock and self.lock.cached:
             return self.lock.weight_analysis
         trace = kept.trace if kept else self.trace
-        return weight_rows(self.findings, trace, kept is not None)
+        return weight_rows(self.weight_properties, trace, kept is not None)
 
     def _compact_weights(self, kept: BuiltModel | None) -> tuple[StorageRow, ...]:
         if self.assembly is None:
@@ -330,8 +330,8 @@ _USING = ("dead-channels", "block-sparse-gemm", "low-rank-exact", "unstructured-
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something about a weight: in words, and its bytes as they are and as they could be."""
+class WeightProperty:
+    """Structure found in a weight: in words, and its bytes before and after exploiting it."""
 
     weight: str
     found: str
@@ -340,8 +340,8 @@ class Finding:
     nodes: tuple[str, ...]
 
 
-def findings_of(graph: TileGraph, scan: WeightScan) -> tuple[Finding, ...]:
-    """What the weights of an imported graph hold that could be left out, in the graph's order.
+def analyze_weights(graph: TileGraph, scan: WeightScan) -> tuple[WeightProperty, ...]:
+    """Find structure in an imported graph's weights that need not be stored, in graph order.
 
     Structure of one matrix: zero rows, columns, blocks, N:M patterns, unstructured zeros, an exact
     low rank.  Channels of scale zero, which a norm multiplies by.  Weights that are one: copies,
@@ -363,21 +363,23 @@ def findings_of(graph: TileGraph, scan: WeightScan) -> tuple[Finding, ...]:
     return (*found, *_copies(large, readers))
 
 
-def weight_rows(found: tuple[Finding, ...], trace: Trace, kept: bool) -> tuple[WeightRow, ...]:
+def weight_rows(
+    found: tuple[WeightProperty, ...], trace: Trace, kept: bool
+) -> tuple[WeightRow, ...]:
     """A row each: which rule made use of it in what is kept, or why none did."""
     applied: dict[str, str] = {}
     missed: dict[str, str] = {}
-    for decision in trace.decisions:
+    for decision in trace.entries:
         if decision.rule in _USING:
             said = applied if decision.verdict == "applied" else missed
             for name in decision.nodes:
                 said.setdefault(name, decision.reason if said is missed else decision.rule)
 
-    def used(finding: Finding) -> str:
-        rule = next((applied[n] for n in finding.nodes if n in applied), "")
+    def used(one: WeightProperty) -> str:
+        rule = next((applied[n] for n in one.nodes if n in applied), "")
         if rule:
             return rule if kept else f"no: {rule} was not kept"
-        why = next((missed[n] for n in finding.nodes if missed.get(n)), "")
+        why = next((missed[n] for n in one.nodes if missed.get(n)), "")
         return f"no: {why}" if why else "no"
 
     return tuple(WeightRow(f.weight, f.found, f.before, f.after, used(f)) for f in found)
@@ -391,24 +393,24 @@ def _names(nodes: list[Node]) -> tuple[str, ...]:
     return tuple(n.name or next(iter(n.outputs), n.op) for n in nodes)
 
 
-def _of_scale(weight: Weight, nodes: list[Node]) -> Iterator[Finding]:
+def _of_scale(weight: Weight, nodes: list[Node]) -> Iterator[WeightProperty]:
     """Channels a norm multiplies by zero."""
     norms = [n for n in nodes if n.op in _NORMS and _second(n, weight)]
     if norms and (dead := weight.count - int(np.count_nonzero(weight.array()))):
         words = f"{dead} of {weight.count} channels of zero scale"
-        yield Finding(weight.name, words, weight.nbytes, weight.nbytes, _names(norms))
+        yield WeightProperty(weight.name, words, weight.nbytes, weight.nbytes, _names(norms))
 
 
-def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[Finding]:
+def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[WeightProperty]:
     structure, names = scan.structure(weight), _names(nodes)
     results_first = nodes[0].op == "Conv" or bool(nodes[0].attrs.get("transB", 0))
     if structure is not DENSE:
         for words, left in _words(structure, results_first):
             after = round(left * weight.nbytes)
-            yield Finding(weight.name, words, weight.nbytes, after, names)
+            yield WeightProperty(weight.name, words, weight.nbytes, after, names)
     if nodes[0].op != "Conv" and (factors := scan.ranks.factors(weight)) is not None:
         a, b = factors
-        yield Finding(
+        yield WeightProperty(
             weight.name, f"exactly of rank {a.shape[1]}", weight.nbytes,
             4 * (a.size + b.size), names,
         )  # fmt: skip
@@ -431,7 +433,7 @@ def _words(structure: Structure, results_first: bool) -> Iterator[tuple[str, flo
         yield f"{100 * structure.zeros:.0f} % zeros, unstructured", 1 - structure.zeros + 1 / 32
 
 
-def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[Finding]:
+def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[WeightProperty]:
     """Matrices stored twice, as they are or transposed, and such as several kinds of reader
     share."""
     first: dict[tuple[int, int, bytes], Weight] = {}
@@ -441,13 +443,15 @@ def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[
         ops = {n.op for n in readers[weight.name]}
         if ops & set(_LOOKUP) and ops & {*_PRODUCTS, "Transpose"}:
             words = "shared by a look-up and a product"
-            yield Finding(weight.name, words, weight.nbytes, weight.nbytes, names)
+            yield WeightProperty(weight.name, words, weight.nbytes, weight.nbytes, names)
         for turned, view in ((False, matrix), (True, matrix.T)):
             probe = np.ascontiguousarray(view[:4, :4]).tobytes()
             other = first.get((*view.shape, probe))
             if other is not None and np.array_equal(as_matrix(other), view):
                 kind = "the transpose" if turned else "a copy"
-                yield Finding(weight.name, f"{kind} of {other.name!r}", weight.nbytes, 0, names)
+                yield WeightProperty(
+                    weight.name, f"{kind} of {other.name!r}", weight.nbytes, 0, names
+                )
                 break
         else:
             probe = np.ascontiguousarray(matrix[:4, :4]).tobytes()

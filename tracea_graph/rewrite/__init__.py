@@ -22,11 +22,10 @@ from tracea_graph.rewrite.proposal import (
     SchedulerLimits,
 )
 from tracea_graph.rewrite.scheduler import constant_values, schedule
-from tracea_graph.rewrite.trace import Decision, Trace
+from tracea_graph.rewrite.trace import Trace, TraceEntry
 
 __all__ = [
     "Cost",
-    "Decision",
     "Match",
     "Memo",
     "Miss",
@@ -40,6 +39,7 @@ __all__ = [
     "RulePass",
     "SchedulerLimits",
     "Trace",
+    "TraceEntry",
     "constant_number",
     "constant_values",
     "match",

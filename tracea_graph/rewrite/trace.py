@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from tracea_graph.errors import RuleError
 
-__all__ = ["Decision", "Trace"]
+__all__ = ["Trace", "TraceEntry"]
 
 
 @dataclass(frozen=True)
-class Decision:
+class TraceEntry:
     """One line of the trace."""
 
     phase: str
@@ -31,11 +31,11 @@ class Trace:
     """What was proposed, and what became of it, in order; ``broken`` says which rules were left
     out because they raised."""
 
-    decisions: list[Decision] = field(default_factory=list)
+    entries: list[TraceEntry] = field(default_factory=list)
     broken: Sequence[RuleError] = ()
 
     def add(self, *args: object) -> None:
-        self.decisions.append(Decision(*args))  # type: ignore[arg-type]
+        self.entries.append(TraceEntry(*args))  # type: ignore[arg-type]
 
     def faults(self) -> dict[str, str]:
         """A sentence for each rule that was left out because it raised, and its traceback."""
@@ -48,7 +48,7 @@ class Trace:
     def applied(self) -> dict[str, int]:
         """How often each rule was applied."""
         counts: dict[str, int] = {}
-        for decision in self.decisions:
+        for decision in self.entries:
             if decision.verdict == "applied":
                 counts[decision.rule] = counts.get(decision.rule, 0) + 1
         return counts
@@ -56,7 +56,7 @@ class Trace:
     def misses(self) -> dict[tuple[str, str], int]:
         """(rule, reason) of every near miss, with its count."""
         counts: dict[tuple[str, str], int] = {}
-        for decision in self.decisions:
+        for decision in self.entries:
             if decision.verdict in ("missed", "rejected"):
                 key = (decision.rule, decision.reason)
                 counts[key] = counts.get(key, 0) + 1

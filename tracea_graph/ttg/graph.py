@@ -36,9 +36,9 @@ class TileGraph:
 
     ``specs`` holds what is known of every value; ``weights`` the constants; ``opset`` the version
     of the default operator set.
-    ``describe`` says what a region does; whoever knows operators sets it, until then all are
-    opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
-    region costs (``microseconds``, ``bound`` …), and ``viewer`` draws.  ``bindings`` are symbol
+    ``model_of`` returns the model of a region; whoever knows operators sets it, until then all are
+    opaque.  ``subgraph_of`` returns the steps of a program region as a graph, ``cost_of`` a
+    region's cost (``microseconds``, ``bound`` …), and ``viewer`` draws.  ``bindings`` are symbol
     values that every question assumes that is asked without.  An axis of a ``loose`` symbol may
     have a size of 1 instead, except in what is made of all the inputs of one of the sets the
     symbol has.
@@ -58,9 +58,9 @@ class TileGraph:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.weights, self.specs = dict(weights), dict(specs)
         self.opset, self.name = opset, name
-        self.describe: Describe = _opaque
-        self.open: Open = _closed
-        self.appraise: Appraise = _unknown
+        self.model_of: ModelOf = _opaque
+        self.subgraph_of: SubgraphOf = _closed
+        self.cost_of: CostOf = _unknown
         self.viewer: Viewer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
@@ -69,7 +69,7 @@ class TileGraph:
         self._shown = nx.graphviews.generic_graph_view(self._nx)
         self._writers: dict[str, Region] = {}
         self._states, self._topology = States(), Topology(self._nx)
-        self._models: dict[tuple[Describe, Region], RegionModel | None] = {}
+        self._models: dict[tuple[ModelOf, Region], RegionModel | None] = {}
         self._nx.add_nodes_from((f"input:{v}", {"kind": "input", "value": v}) for v in self.inputs)
         self._add([((i, 0), region) for i, region in enumerate(regions)])
         for value in (*self.outputs, *(v for n in self._topology.rank for v in self._at(n).reads)):
@@ -104,7 +104,11 @@ class TileGraph:
             self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
             self.name,
         )  # fmt: skip
-        twin.describe, twin.appraise, twin.open = self.describe, self.appraise, self.open
+        twin.model_of, twin.cost_of, twin.subgraph_of = (
+            self.model_of,
+            self.cost_of,
+            self.subgraph_of,
+        )
         twin.viewer, twin.bindings, twin.loose = self.viewer, self.bindings, self.loose
         if history is not None:
             twin.record(history)
@@ -370,9 +374,9 @@ class TileGraph:
 
         They follow from the region and what is known of its values, and are made once.
         """
-        key = self.describe, region
+        key = self.model_of, region
         if key not in self._models:
-            self._models[key] = self.describe(region, self)
+            self._models[key] = self.model_of(region, self)
         return self._models[key]
 
     def expand(
@@ -416,7 +420,7 @@ class TileGraph:
     ) -> tuple[list[Region], float]:
         """The regions that have to run one after another and take longest, and their cost.
 
-        Cost is what :attr:`appraise` says in microseconds, else operations (opaque regions: 0).
+        Cost is what :attr:`cost_of` says in microseconds, else operations (opaque regions: 0).
         """
         bound = self._bound(bindings)
         best: dict[str, float] = {}
@@ -433,7 +437,7 @@ class TileGraph:
         return path, best[path[0].id] if path else 0.0
 
     def _cost(self, region: Region, bindings: Mapping[str, int]) -> float:
-        known = self.appraise(region).get("microseconds")
+        known = self.cost_of(region).get("microseconds")
         if known is not None:
             return float(known)
         model = self.model(region)
@@ -530,13 +534,13 @@ _Link = tuple[str, str, int, Use | None]
 
 _NO_EDGES: Mapping[str, Mapping[tuple[str, int], Mapping[str, Any]]] = {}
 
-Describe = Callable[[Region, TileGraph], RegionModel | None]
+ModelOf = Callable[[Region, TileGraph], RegionModel | None]
 
 
-Open = Callable[[Region, "TileGraph"], "TileGraph | None"]
+SubgraphOf = Callable[[Region, "TileGraph"], "TileGraph | None"]
 
 
-Appraise = Callable[[Region], Mapping[str, float | str]]
+CostOf = Callable[[Region], Mapping[str, float | str]]
 
 
 def _opaque(region: Region, graph: TileGraph) -> RegionModel | None:

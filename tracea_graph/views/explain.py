@@ -1,4 +1,4 @@
-"""Why a model became what it became: every region's story, as a record and as words."""
+"""Explain what became of every region of a model, as a record and as words."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.text import Text
 from tracea_graph.views.report import RuleRow, unnamed
 from tracea_graph.views.text import cell, new_table, plain, render_rules, three_digits
 
-__all__ = ["Explanation", "Story", "render_explanation", "render_node"]
+__all__ = ["Explanation", "RegionExplanation", "render_explanation", "render_node"]
 
 
 @dataclass(frozen=True)
-class Story:
+class RegionExplanation:
     """One region after the passes: what it replaces, and what was tried on its operators.
 
     ``rule`` is empty for an unchanged operator.  ``before_us`` and ``after_us`` are predicted
@@ -48,41 +48,41 @@ class Explanation:
 
     model: str
     assumed: str
-    stories: tuple[Story, ...]
+    regions: tuple[RegionExplanation, ...]
     rules: tuple[RuleRow, ...]
     note: str = ""
 
-    def about(self, node: str) -> tuple[Story, ...]:
+    def about(self, node: str) -> tuple[RegionExplanation, ...]:
         """The regions that an original operator went into, or that write a value."""
-        return tuple(s for s in self.stories if node in s.nodes or node in s.results)
+        return tuple(s for s in self.regions if node in s.nodes or node in s.results)
 
     def to_json(self) -> str:
         """Indented JSON with sorted keys."""
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
 
 
-def render_explanation(told: Explanation) -> RenderableType:
+def render_explanation(explanation: Explanation) -> RenderableType:
     """Equal regions share a row; then what is unchanged, and every near miss."""
-    return Group(*_parts(told))
+    return Group(*_parts(explanation))
 
 
-def render_node(told: Explanation, node: str) -> RenderableType:
+def render_node(explanation: Explanation, node: str) -> RenderableType:
     """Everything about the regions one operator went into."""
-    return Group(*(part for story in told.about(node) for part in _story(story)))
+    return Group(*(part for region in explanation.about(node) for part in _explained(region)))
 
 
-def _parts(told: Explanation) -> Iterator[RenderableType]:
-    yield Text(f"{plain(told.model)}: predicted for {plain(told.assumed)}")
-    if told.note:
-        yield Text(plain(told.note))
-    fused: dict[tuple[object, ...], list[Story]] = {}
-    left: dict[str, list[Story]] = {}
-    for story in told.stories:
-        if story.rule:
-            key = (story.op, story.rule, story.kinds, round(story.after_us, 1))
-            fused.setdefault(key, []).append(story)
+def _parts(explanation: Explanation) -> Iterator[RenderableType]:
+    yield Text(f"{plain(explanation.model)}: predicted for {plain(explanation.assumed)}")
+    if explanation.note:
+        yield Text(plain(explanation.note))
+    fused: dict[tuple[object, ...], list[RegionExplanation]] = {}
+    left: dict[str, list[RegionExplanation]] = {}
+    for region in explanation.regions:
+        if region.rule:
+            key = (region.op, region.rule, region.kinds, round(region.after_us, 1))
+            fused.setdefault(key, []).append(region)
         else:
-            left.setdefault(story.op, []).append(story)
+            left.setdefault(region.op, []).append(region)
     if fused:
         table = new_table("fused")
         table.add_column("region", no_wrap=True)
@@ -109,56 +109,56 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
             said = "; ".join(_whys(group))
             table.add_row(cell(op), str(len(group)), three_digits(total), cell(said))
         yield from ("", table)
-    if told.rules:
-        yield from ("", render_rules(told.rules))
+    if explanation.rules:
+        yield from ("", render_rules(explanation.rules))
     yield ""
-    yield Text("tracea explain MODEL --node NAME tells the story of one operator")
+    yield Text("tracea explain MODEL --node NAME explains one operator")
 
 
-def _whys(group: Sequence[Story]) -> Iterator[str]:
+def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:
     """Reasons that differ in the tensors they name only are said once, with the first of them."""
     alike: dict[str, list[str]] = {}
-    for story in group:
-        said = [f"{rules}: {reason}" for reason, rules in _shared(story.missed)]
-        said += [f"{rules}: superseded, {reason}" for reason, rules in _shared(story.superseded)]
-        for words in (*said, *filter(None, (story.untouched,))):
+    for region in group:
+        said = [f"{rules}: {reason}" for reason, rules in _shared(region.missed)]
+        said += [f"{rules}: superseded, {reason}" for reason, rules in _shared(region.superseded)]
+        for words in (*said, *filter(None, (region.untouched,))):
             alike.setdefault(unnamed(words), []).append(words)
     for same in alike.values():
         more = f", and {len(same) - 1} more" if len(same) > 1 else ""
         yield same[0] + more
 
 
-def _shared(told: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _shared(reasons: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Each reason, and the rules that failed for it."""
     rules: dict[str, list[str]] = {}
-    for rule, reason in told:
+    for rule, reason in reasons:
         rules.setdefault(reason, []).append(rule)
     return [(reason, ", ".join(names)) for reason, names in rules.items()]
 
 
-def _story(story: Story) -> Iterator[RenderableType]:
-    title = f"{story.op} " + (f"by {story.rule}" if story.rule else "unchanged")
+def _explained(region: RegionExplanation) -> Iterator[RenderableType]:
+    title = f"{region.op} " + (f"by {region.rule}" if region.rule else "unchanged")
     yield Text(plain(title), style="bold")
-    yield Text(plain(f"  writes {', '.join(story.results)}"))
-    if story.rule:
-        yield Text(plain(f"  replaces {', '.join(story.nodes)}"))
-        yield Text(plain(f"  built by {', '.join(story.steps)}"))
-    if story.inside:
-        yield Text(plain(f"  {story.inside}"))
-    measured = f", measured {story.measured}" if story.measured else ""
-    yield Text(plain(f"  predicted {_times(story)} µs{measured}"))
-    for reason, rules in _shared(story.missed):
+    yield Text(plain(f"  writes {', '.join(region.results)}"))
+    if region.rule:
+        yield Text(plain(f"  replaces {', '.join(region.nodes)}"))
+        yield Text(plain(f"  built by {', '.join(region.steps)}"))
+    if region.inside:
+        yield Text(plain(f"  {region.inside}"))
+    measured = f", measured {region.measured}" if region.measured else ""
+    yield Text(plain(f"  predicted {_times(region)} µs{measured}"))
+    for reason, rules in _shared(region.missed):
         yield Text(plain(f"  {rules} did not apply: {reason}"))
-    for reason, rules in _shared(story.superseded):
+    for reason, rules in _shared(region.superseded):
         yield Text(plain(f"  {rules} superseded: {reason}"))
-    if story.untouched:
-        yield Text(plain(f"  no rule applies: {story.untouched}"))
+    if region.untouched:
+        yield Text(plain(f"  no rule applies: {region.untouched}"))
 
 
-def _times(story: Story) -> str:
-    if not story.rule:
-        return three_digits(story.after_us)
-    return f"{three_digits(story.before_us)} → {three_digits(story.after_us)}"
+def _times(region: RegionExplanation) -> str:
+    if not region.rule:
+        return three_digits(region.after_us)
+    return f"{three_digits(region.before_us)} → {three_digits(region.after_us)}"
 
 
 def _counted(kinds: tuple[str, ...]) -> str:

@@ -70,7 +70,7 @@ def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
         return (f"{row.us / 1e3:.3f}", share, "", "", "", "", "", "", row.bound)
     computed = (f"{row.gflops:.1f}", f"{row.compute_us / row.us:.0%}") if row.flops else ("", "")
     moved = (f"{row.bytes / row.us / 1e3:.1f}", f"{row.memory_us / row.us:.0%}")
-    before = in_bytes(row.apart) if row.apart and row.apart > row.bytes else ""
+    before = in_bytes(row.unfused) if row.unfused and row.unfused > row.bytes else ""
     return (
         f"{row.us / 1e3:.3f}",
         share,
@@ -107,7 +107,7 @@ def abridged(names: Sequence[str]) -> str:
 def summary(profile: Profile) -> Iterator[str]:
     """What the table adds up to, its limits and how it was measured."""
     known = [row for row in profile.rows if row.bytes is not None]
-    before, after = (sum(getattr(r, n) or 0.0 for r in known) for n in ("apart", "bytes"))
+    before, after = (sum(getattr(r, n) or 0.0 for r in known) for n in ("unfused", "bytes"))
     levels = ", ".join(f"{m.name} {m.gbytes:.0f} GB/s" for m in profile.roofs.memories)
     yield (
         f"{profile.us / 1e3:.2f} ms in {len(profile.rows)} nodes, {profile.in_programs:.1%} of it "

@@ -77,7 +77,7 @@ class ProfileRow:
     """One node of the graph ONNX Runtime really runs; ``us`` is its median time.
 
     ``kernel`` is True for a program of this tool, whose original nodes are ``originals``.
-    ``flops`` and the bytes are None where the node is unknown.  ``apart`` is what its operators
+    ``flops`` and the bytes are None where the node is unknown.  ``unfused`` is what its operators
     would walk one by one.  ``compute_us`` and ``memory_us`` are what the roofs allow, ``memory``
     the level most bytes come from; ``size`` is the problem's, in words.  ``calls`` are the kernel
     calls of a program, each a row whose ``op`` is the kernel.
@@ -90,7 +90,7 @@ class ProfileRow:
     flops: float | None = None
     weights: float | None = None
     activations: float | None = None
-    apart: float | None = None
+    unfused: float | None = None
     compute_us: float = 0.0
     memory_us: float = 0.0
     memory: str = ""
@@ -191,7 +191,7 @@ class Family:
         return tuple(_added(calls) for calls in zip(*every, strict=True)) if same else ()
 
 
-_SUMMED = ("us", "flops", "weights", "activations", "apart", "compute_us", "memory_us")
+_SUMMED = ("us", "flops", "weights", "activations", "unfused", "compute_us", "memory_us")
 
 
 def _added(rows: Sequence[ProfileRow]) -> ProfileRow:

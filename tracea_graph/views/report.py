@@ -95,7 +95,7 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
-    for decision in trace.decisions:
+    for decision in trace.entries:
         if decision.verdict not in ("missed", "rejected"):
             continue
         rule, why = decision.rule, decision.reason

@@ -134,7 +134,7 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
             "sources": _sources(graph, region),
             "writes": [f"{v}: {graph.spec(v)}" for v in region.writes],
             "originals": [n.name or n.op for n in region.nodes[:40]],
-            **graph.appraise(region),
+            **graph.cost_of(region),
         }
     return {"nodes": nodes, "kinds": kinds, "families": FAMILIES}
 
@@ -152,7 +152,7 @@ def _sources(graph: TileGraph, region: Region) -> list[str]:
 
 
 def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
-    inside = graph.open(region, graph)
+    inside = graph.subgraph_of(region, graph)
     if inside is not None:
         return {"family": "program", **_steps(graph, inside)}
     model = graph.model(region)

@@ -56,7 +56,7 @@ class Notebook:
         region = region or next(named, None)
         if region is None:
             raise GraphError(f"no region is called {name!r}, writes it or stands for it")
-        inside = graph.open(region, graph)
+        inside = graph.subgraph_of(region, graph)
         if inside is not None:
             found = inside.region(f"{region.id}#{step}") if step else inside.regions()[-1]
             if found is None:

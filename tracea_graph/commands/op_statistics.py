@@ -1,9 +1,9 @@
-"""What the nodes of a model do in one run: operations, and bytes they cannot avoid walking.
+"""Op statistics of a model's nodes in one run: operations, and bytes they must touch.
 
 Taken from the tile graph of the model with its bodies inlined.  A node is one
 operator, or all operators of a custom op's body; for those the bytes are counted twice::
 
-    apart = sum over operators of the operands and results each one touches
+    unfused = sum over operators of the operands and results each one touches
     bytes = operands from outside, touched once, and results somebody outside reads
 
 The difference is what fusing saves.  Constants that only other constants depend on are computed at
@@ -23,7 +23,7 @@ from tracea_graph.onnx_io.inlining import Call, caller_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.space import number
 
-__all__ = ["Anatomy", "Work", "sizes_of"]
+__all__ = ["NodeStats", "OpStatistics", "sizes_of"]
 
 _VIEWS = frozenset(
     ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "Constant")
@@ -37,8 +37,8 @@ _PRODUCTS = ("MatMul", "Gemm", "Attention", "LSTM", "GRU", "RNN", *_CONVOLUTIONS
 
 
 @dataclass(frozen=True)
-class Work:
-    """One node's run: operations, bytes of weights and of other values, bytes when apart.
+class NodeStats:
+    """One node's run: operations, bytes of weights and of other values, bytes when unfused.
 
     Operators without a model count no operations.  ``size`` is that of the operator that
     computes most: rows × columns × depth, after the number of such problems if above 1, or the
@@ -48,7 +48,7 @@ class Work:
     flops: float
     weights: float
     activations: float
-    apart: float
+    unfused: float
     size: str = ""
 
     @property
@@ -66,8 +66,8 @@ def sizes_of(graph: TileGraph, feeds: Mapping[str, np.ndarray]) -> dict[str, int
     return found
 
 
-class Anatomy:
-    """Answers what a node does, by the name ONNX Runtime gives it.
+class OpStatistics:
+    """FLOPs and bytes of a model's nodes, by the names ONNX Runtime gives them.
 
     ``graph`` has the bodies of ``calls`` inlined; ``sizes`` binds its symbols.
     """
@@ -112,7 +112,7 @@ class Anatomy:
         """True for what does not depend on the inputs."""
         return value in self._constant
 
-    def of(self, name: str, op: str) -> Work | None:
+    def of(self, name: str, op: str) -> NodeStats | None:
         """What a node does; None for one the model does not know or whose sizes are unknown.
 
         ONNX Runtime names a node it fused after one of its parts, the last one mostly: the parts
@@ -152,7 +152,7 @@ class Anatomy:
 
     # ---- counting ----------------------------------------------------------------------
 
-    def _work(self, regions: Iterable[Region]) -> Work:
+    def _work(self, regions: Iterable[Region]) -> NodeStats:
         every = list(regions)
         live = [r for r in every if not self._idle(r)]
         walked = [self._walked(region) for region in live]
@@ -165,11 +165,11 @@ class Anatomy:
         weights = sum(size for value, size in outside.items() if value in self._constant)
         leaving = {self._root(v): v for r in every for v in r.writes if self._leaves(v, every)}
         results = sum(self._bytes(v) for root, v in leaving.items() if root in inner)
-        return Work(
+        return NodeStats(
             flops=sum(map(self._flops, live)),
             weights=weights,
             activations=sum(outside.values()) - weights + results,
-            apart=sum(sum(part.values()) for pair in walked for part in pair),
+            unfused=sum(sum(part.values()) for pair in walked for part in pair),
             size=self._size(max(live, key=self._flops)) if live else "",
         )
 

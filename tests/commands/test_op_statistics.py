@@ -8,7 +8,7 @@ import pytest
 from commands.samples import result
 from graphs import Net, normal
 
-from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
+from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 
@@ -17,47 +17,47 @@ IN, OUT, WEIGHT, BIAS = 4 * BATCH * DEEP, 4 * BATCH * WIDE, 4 * DEEP * WIDE, 4 *
 
 
 @pytest.fixture
-def fused(tmp_path: Path) -> Anatomy:
+def fused(tmp_path: Path) -> OpStatistics:
     path = result(tmp_path)
-    return Anatomy(load(path, inline=True).graph, calls_of(load(path)), {"batch": BATCH})
+    return OpStatistics(load(path, inline=True).graph, calls_of(load(path)), {"batch": BATCH})
 
 
-def known(work: Work | None) -> Work:
+def known(work: NodeStats | None) -> NodeStats:
     assert work is not None
     return work
 
 
-def test_a_program_walks_its_outside_values_once(fused: Anatomy) -> None:
+def test_a_program_walks_its_outside_values_once(fused: OpStatistics) -> None:
     work = known(fused.of("tracea_0_FusedGemm_ab", "FusedGemm_ab"))
     assert work.weights == WEIGHT + BIAS
     assert work.activations == IN + OUT
 
 
-def test_apart_every_operator_walks_its_own(fused: Anatomy) -> None:
+def test_apart_every_operator_walks_its_own(fused: OpStatistics) -> None:
     work = known(fused.of("tracea_0_FusedGemm_ab", "FusedGemm_ab"))
-    assert work.apart == (IN + WEIGHT + OUT) + (OUT + BIAS + OUT) + (OUT + OUT)
+    assert work.unfused == (IN + WEIGHT + OUT) + (OUT + BIAS + OUT) + (OUT + OUT)
 
 
-def test_unpacking_a_constant_is_free(fused: Anatomy) -> None:
+def test_unpacking_a_constant_is_free(fused: OpStatistics) -> None:
     """The Transpose and Reshape of the panels depend on no input."""
     work = known(fused.of("tracea_0_FusedGemm_ab", "FusedGemm_ab"))
     assert work.flops == pytest.approx(2 * BATCH * DEEP * WIDE, rel=0.05)
     assert work.size == f"{BATCH}×{WIDE}×{DEEP}"
 
 
-def test_an_ordinary_operator_is_known_by_its_name(fused: Anatomy) -> None:
+def test_an_ordinary_operator_is_known_by_its_name(fused: OpStatistics) -> None:
     work = known(fused.of("/neg", "Neg"))
-    assert (work.bytes, work.apart) == (2 * OUT, 2 * OUT)
+    assert (work.bytes, work.unfused) == (2 * OUT, 2 * OUT)
 
 
-def test_what_the_model_does_not_know_has_no_work(fused: Anatomy) -> None:
+def test_what_the_model_does_not_know_has_no_work(fused: OpStatistics) -> None:
     assert fused.of("ReorderInput_token_3", "ReorderInput") is None
 
 
 def test_unbound_symbols_leave_a_node_unknown(tmp_path: Path) -> None:
     path = result(tmp_path)
-    anatomy = Anatomy(load(path, inline=True).graph, (), {})
-    assert anatomy.of("/neg", "Neg") is None
+    statistics = OpStatistics(load(path, inline=True).graph, (), {})
+    assert statistics.of("/neg", "Neg") is None
 
 
 def test_a_fused_node_named_after_its_last_part_starts_at_its_operator() -> None:
@@ -65,20 +65,20 @@ def test_a_fused_node_named_after_its_last_part_starts_at_its_operator() -> None
     x = net.input("x", 1, 8, 10, 10)
     y = net("Relu", net("Conv", x, net.const(normal(16, 8, 3, 3)), pads=[1, 1, 1, 1]))
     graph = net.graph(y)
-    anatomy = Anatomy(graph, (), {})
+    statistics = OpStatistics(graph, (), {})
     last = graph.regions()[-1].results[0]
-    anatomy._groups["/relu/Relu"] = [graph.regions()[-1]]
-    work = known(anatomy.of(f"/relu/Relu_output_0_nchwc_{last}"[:18], "Conv"))
+    statistics._groups["/relu/Relu"] = [graph.regions()[-1]]
+    work = known(statistics.of(f"/relu/Relu_output_0_nchwc_{last}"[:18], "Conv"))
     assert work.flops == pytest.approx(2 * 16 * 100 * 8 * 9, rel=0.01)
     assert work.size == "100×16×72"
-    assert work.apart - work.bytes == 2 * 4 * 16 * 100  # what lies between the two
+    assert work.unfused - work.bytes == 2 * 4 * 16 * 100  # what lies between the two
 
 
 def test_convolutions_count_their_groups() -> None:
     net = Net()
     x = net.input("x", 1, 8, 10, 10)
     graph = net.graph(net("Conv", x, net.const(normal(8, 1, 3, 3)), group=8))
-    assert Anatomy(graph, (), {}).flops == 2 * 8 * 64 * 9
+    assert OpStatistics(graph, (), {}).flops == 2 * 8 * 64 * 9
 
 
 def test_sizes_come_from_the_inputs() -> None:

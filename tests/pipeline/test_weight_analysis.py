@@ -14,16 +14,16 @@ from graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.pipeline.reporting import Finding, findings_of
+from tracea_graph.pipeline.reporting import WeightProperty, analyze_weights
 
 Array = npt.NDArray[Any]
 
 
-def found(net: Net, y: str, path: Path) -> dict[str, Finding]:
+def found(net: Net, y: str, path: Path) -> dict[str, WeightProperty]:
     """By weight; the graph is read as a file is."""
     net.graph(y)
     onnx.save(net.model, path)
-    every = findings_of(load(path).graph, WeightScan())
+    every = analyze_weights(load(path).graph, WeightScan())
     return {f"{f.weight}: {f.found}": f for f in every}
 
 
