@@ -29,14 +29,14 @@ FLAGS = ("-fschedule-insns", "-fsched-pressure")
 _LONG = 8
 """Vector instructions from which latency, not memory, is what a chain waits for."""
 
-Spelling = tuple[str, tuple[str, ...]]
+StepSource = tuple[str, tuple[str, ...]]
 """An expression over the arguments, and the sections of the vector headers it uses."""
 
 _LOG = ("mantissa", "log1", "log")
 _POW = ("double", "mantissa", "mask", "pow", "round")
 _TURNS = ("any", "turns")
 
-_SPELLING: Mapping[str, Spelling] = MappingProxyType(
+_SPELLING: Mapping[str, StepSource] = MappingProxyType(
     {
         "add": ("{0} + {1}", ()),
         "sub": ("{0} - {1}", ()),
@@ -94,7 +94,7 @@ _SPELLING: Mapping[str, Spelling] = MappingProxyType(
     }
 )
 
-_POWERS: Mapping[float, Spelling] = MappingProxyType(
+_POWERS: Mapping[float, StepSource] = MappingProxyType(
     {
         2.0: ("{0} * {0}", ()),
         3.0: ("{0} * {0} * {0}", ()),
@@ -107,7 +107,7 @@ _POWERS: Mapping[float, Spelling] = MappingProxyType(
 )
 """Powers with these literal exponents, 1.9 ulp at most; special values are those of the power."""
 
-_FAST_MATH: Mapping[str, Spelling] = MappingProxyType(
+_FAST_MATH: Mapping[str, StepSource] = MappingProxyType(
     {
         "gelu": ("v_gelu_fast({0})", ("gelu_fast",)),
         "gelu_tanh": ("v_gelu_tanh_fast({0})", ("gate_fast", "round")),
@@ -195,7 +195,7 @@ class Result:
 
 def functions(chain: Chain) -> frozenset[str]:
     """The sections of the vector headers the chain's text uses."""
-    needs = {section for step in chain.steps for section in _spelling(chain, step)[1]}
+    needs = {section for step in chain.steps for section in _source_of(chain, step)[1]}
     types = {*chain.operand_types, *chain.result_types}
     if DType.BOOL in types:
         needs |= {"bytes", "mask"}
@@ -234,7 +234,7 @@ def results(chain: Chain) -> list[Result]:
     return [Result(_value(chain, ref), dtype) for ref, dtype in pairs]
 
 
-def _spelling(chain: Chain, step: Step) -> Spelling:
+def _source_of(chain: Chain, step: Step) -> StepSource:
     exponent = step.args[-1]
     if step.op in _FAST_MATH and (chain.fast_math or set(chain.result_types) == {DType.BF16}):
         return _FAST_MATH[step.op]
@@ -247,7 +247,7 @@ def _expression(chain: Chain, step: Step) -> str:
     if step.op in ("max", "min") and (args := _literal_first(step)):
         # The vector instruction returns its second operand when either is NaN.
         return f"{step.op}({_value(chain, args[0])}, {_value(chain, args[1])})"
-    return _spelling(chain, step)[0].format(*(_value(chain, a) for a in step.args))
+    return _source_of(chain, step)[0].format(*(_value(chain, a) for a in step.args))
 
 
 def _literal_first(step: Step) -> tuple[Ref, ...] | None:

@@ -35,7 +35,7 @@ from typing import ClassVar
 import numpy as np
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.winograd import spell_untransform, transform, untransform
+from tracea_graph.kernels.cpu.winograd import transform, untransform, untransform_to_onnx
 from tracea_graph.ops.bf16 import split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.filters import FilterLayout, Sums
@@ -134,14 +134,14 @@ class Lanes(Filters):
         plain: Floats = split.reshape(-1, i, kh, kw)[:o].reshape(shape)
         return plain
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         o, i, *kernel = shape
         rank = len(self._shape(shape))
         turned = b("Transpose", stored[0], perm=(0, rank - 1, *range(1, rank - 1)))
         plain = b("Reshape", turned, b.ints(-1, i, *kernel))
         return b.slice_last(plain, 0, o, 0) if o % BLOCK else plain
 
-    def spell_packed(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
+    def packed_to_onnx(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
         """Write the nodes that pack plain filters."""
         o, i, kh, kw = _four(shape)
         split = b("Reshape", plain, b.ints(o, i, kh, kw))
@@ -227,12 +227,12 @@ class Blocked(_InBlocks):
         plain: Floats = wide[:o, :i].reshape(shape)
         return plain
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         _, i, *kernel = shape
         turned = b("Transpose", stored[0], perm=(0, 5, 1, 4, 2, 3))
         return _unpadded(b, b("Reshape", turned, b.ints(-1, BLOCK * blocks(i), *kernel)), shape)
 
-    def spell_packed(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
+    def packed_to_onnx(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
         """Write the nodes that pack plain filters."""
         o, i, kh, kw = _four(shape)
         split = b("Reshape", plain, b.ints(o, i, kh, kw))
@@ -274,8 +274,8 @@ class Winograd(_InBlocks):
     def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
         return untransform(stored[0], self.tile)[: shape[0], : shape[1]]
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
-        return _unpadded(b, spell_untransform(b, stored[0], self.tile, blocks(shape[1])), shape)
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        return _unpadded(b, untransform_to_onnx(b, stored[0], self.tile, blocks(shape[1])), shape)
 
 
 @dataclass(frozen=True)
@@ -321,12 +321,12 @@ class InPairs(_InBlocks):
         wide = stored[0] if stored[0].dtype == np.float64 else np.asarray(stored[0], np.float32)
         return self.of.filters((wide.swapaxes(-1, -2).reshape(self.of.shape(shape)),), shape)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         rank = len(self.shape(shape))
         turn = (*range(rank - 2), rank - 1, rank - 2)
         split = b("Transpose", b("Cast", stored[0], to=DType.F32.onnx), perm=turn)
         whole = b("Reshape", split, b.ints(*self.of.shape(shape)))
-        return self.of.spell(b, (whole,), shape)
+        return self.of.to_onnx(b, (whole,), shape)
 
 
 @dataclass(frozen=True)
@@ -361,12 +361,12 @@ class Broad(_InBlocks):
         halves = stored[0].reshape(*self.shape(shape)[:4], 2, BLOCK // 2, BLOCK, 2)
         return PAIRS.filters((halves.transpose(_APART).reshape(PAIRS.shape(shape)),), shape)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         *taps, _, _, _ = self.shape(shape)
         lanes = b.ints(*taps, 2, BLOCK // 2, BLOCK, 2)
         wide = b("Reshape", b("Cast", stored[0], to=DType.F32.onnx), lanes)
         apart = b("Transpose", wide, perm=_APART)
-        return PAIRS.spell(b, (b("Reshape", apart, b.ints(*PAIRS.shape(shape))),), shape)
+        return PAIRS.to_onnx(b, (b("Reshape", apart, b.ints(*PAIRS.shape(shape))),), shape)
 
 
 @dataclass(frozen=True)
@@ -401,10 +401,10 @@ class Split(_InBlocks):
         lower, upper = (PAIRS.filters((h,), shape) for h in np.split(stored[0], 2, 4))
         return upper, lower
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         wide = b("Cast", stored[0], to=DType.F32.onnx)  # bf16 cannot be sliced
         halves = [b.slice_last(wide, i, i + BLOCK // 2, 4) for i in (0, BLOCK // 2)]
-        return b("Add", *(PAIRS.spell(b, (half,), shape) for half in halves))
+        return b("Add", *(PAIRS.to_onnx(b, (half,), shape) for half in halves))
 
 
 @dataclass(frozen=True)
@@ -476,12 +476,14 @@ class InIntegers(_InBlocks):
         wide = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
         return super().convolve(wide, stored, shape, sums)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         whole, scale = stored
         wide = b("Reshape", scale, b.ints(*self._over(shape)))
         if self.direct:
             wide = b("Mul", wide, b("Constant", value=np.array(1 / self._times, np.float32)))
-        return self._pairs.spell(b, (b("Mul", b("Cast", whole, to=DType.F32.onnx), wide),), shape)
+        return self._pairs.to_onnx(
+            b, (b("Mul", b("Cast", whole, to=DType.F32.onnx), wide),), shape
+        )
 
     def _over(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of one number a filter over ``[Ob, …, 16, 2]`` or ``[16, Ob, …, 16, 2]``."""
@@ -545,8 +547,8 @@ class Either(_InBlocks):
     ) -> Floats:
         return self.direct.convolve(x, stored[-self.spare :], shape, sums)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
-        return self.direct.spell(b, stored[-self.spare :], shape)
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        return self.direct.to_onnx(b, stored[-self.spare :], shape)
 
 
 def _four(shape: Sequence[int]) -> tuple[int, int, int, int]:

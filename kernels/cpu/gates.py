@@ -65,7 +65,7 @@ class Lanes:
         behind = lanes[:, wide : wide + shared].reshape(directions, self.gates, -1, *more)
         return np.concatenate((own[:, :, : self.hidden], behind), 2)
 
-    def spell(self, b: BodyBuilder, lanes: str, directions: int) -> str:
+    def to_onnx(self, b: BodyBuilder, lanes: str, directions: int) -> str:
         """``[directions, gates, H, K]`` from ``[directions, columns, K]``; of a bias K is 1."""
         wide, pieces = self.gates * self.own * PANEL, []
         if self.own:
@@ -121,31 +121,31 @@ class GatePanels(GateLayout):
     def rest(self, stored: Floats, hidden: int) -> Floats:
         return stored[:, :hidden]
 
-    def spell_matrix(
+    def matrix_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
         turned = b("Transpose", stored, perm=(0, 1, 3, 2))
         lanes = b("Reshape", turned, b.ints(directions, self.columns(groups, hidden), -1))
-        gates = self._spell_gates(b, lanes, directions, groups, hidden)
+        gates = self._gates_to_onnx(b, lanes, directions, groups, hidden)
         return b("Reshape", gates, b.ints(directions, sum(groups) * hidden, -1))
 
-    def spell_bias(
+    def bias_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
-        gates = self._spell_gates(b, stored, directions, groups, hidden)
+        gates = self._gates_to_onnx(b, stored, directions, groups, hidden)
         return b("Reshape", gates, b.ints(directions, sum(groups) * hidden))
 
-    def spell_rest(self, b: BodyBuilder, stored: str, hidden: int) -> str:
+    def rest_to_onnx(self, b: BodyBuilder, stored: str, hidden: int) -> str:
         return b.slice_last(stored, 0, hidden) if hidden % PANEL else stored
 
-    def _spell_gates(
+    def _gates_to_onnx(
         self, b: BodyBuilder, lanes: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
         """``[directions, gates, H, K]`` from ``[directions, columns, K]``."""
         parts, at = [], 0
         for part in (Lanes(gates, hidden) for gates in groups):
             of = b.slice_last(lanes, at, at + part.columns, 1) if len(groups) > 1 else lanes
-            parts.append(part.spell(b, of, directions))
+            parts.append(part.to_onnx(b, of, directions))
             at += part.columns
         return b("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 

@@ -135,6 +135,6 @@ def features_of(cpu: CpuProfile) -> tuple[str, ...]:
 def fingerprint(cpu: CpuProfile) -> dict[str, Any]:
     """What results depend on of a processor, as JSON-ready values; names stand in caches."""
     return {
-        "model": cpu.model, "isas": levels_of(cpu), "extras": features_of(cpu),
+        "model": cpu.model, "isas": levels_of(cpu), "epilogue_inputs": features_of(cpu),
         "cores": cpu.cores, "threads": cpu.threads, "l1d": cpu.l1d, "l2": cpu.l2, "l3": cpu.l3,
     }  # fmt: skip

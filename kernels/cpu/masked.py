@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["map_words", "pack_masked", "round_masked", "spell_masked", "unpack_masked"]
+__all__ = ["map_words", "masked_to_onnx", "pack_masked", "round_masked", "unpack_masked"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Words = npt.NDArray[np.int32]
@@ -60,7 +60,7 @@ def round_masked(stored: Floats) -> Floats:
         return np.asarray(stored, np.float32).astype(ml_dtypes.bfloat16)
 
 
-def spell_masked(b: BodyBuilder, stored: str, words: str, panels: int, k: int) -> str:
+def masked_to_onnx(b: BodyBuilder, stored: str, words: str, panels: int, k: int) -> str:
     """The panels ``[P, K, 16]`` in float32, K filled up to whole words."""
     width = _COLUMNS * _STEPS
     wide = b("Cast", b.slice_last(words, 1, map_words(k), 1), to=DType.I64.onnx)

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.masked import spell_masked, unpack_masked
+from tracea_graph.kernels.cpu.masked import masked_to_onnx, unpack_masked
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
@@ -170,7 +170,7 @@ def _unpadded(b: BodyBuilder, wide: str, k: int, n: int, filled: int) -> str:
     return b.slice_last(wide, 0, n, 1) if n % PANEL else wide
 
 
-def _spell_panels(b: BodyBuilder, panels: str, k: int, n: int, filled: int = 1) -> str:
+def _panels_to_onnx(b: BodyBuilder, panels: str, k: int, n: int, filled: int = 1) -> str:
     """``[K, N]`` of panels ``[⌈N/16⌉, K, 16]``."""
     wide = b("Reshape", b("Transpose", panels, perm=(1, 0, 2)), b.ints(0, -1))
     return _unpadded(b, wide, k, n, filled)
@@ -188,8 +188,8 @@ class Panels(WeightLayout):
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         return unpack_panels(stored[0], n)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
-        return _spell_panels(b, stored[0], k, n)
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        return _panels_to_onnx(b, stored[0], k, n)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class _InPairs(WeightLayout):
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         return unpack_pairs(stored[0], k, n)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         pairs = b("Transpose", b("Cast", stored[0], to=DType.F32.onnx), perm=(1, 3, 0, 2))
         return _unpadded(b, b("Reshape", pairs, b.ints(k + k % 2, -1)), k, n, 2)
 
@@ -246,8 +246,10 @@ class Int16(_InPairs):
         exact: Floats = np.multiply(whole, scale[..., None], dtype=x.dtype)
         return super().product(exact, stored, k, n)
 
-    def spell_product(self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int) -> str:
-        acc, scale = super().spell_product(b, x, stored, k, n), stored[1]
+    def product_to_onnx(
+        self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int
+    ) -> str:
+        acc, scale = super().product_to_onnx(b, x, stored, k, n), stored[1]
         return b("Mul", acc, b.slice_last(scale, 0, n, 0) if n % PANEL else scale)
 
 
@@ -271,7 +273,7 @@ class Split(WeightLayout):
         less: Floats = acc - lower @ unpack_split(stored[0], k, n)[1]
         return less
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         turns = b.ints(-(-n // PANEL), -1, 2, SPLIT_STEPS // 2, PANEL, 2)
         halves = b("Reshape", b("Cast", stored[0], to=DType.F32.onnx), turns)
         whole = b.reduce("ReduceSum", halves, (2,))
@@ -303,15 +305,15 @@ class Blocks(WeightLayout):
     def _blocks(self, stored: Numbers) -> Floats:
         return stored
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         panels, depth = -(-n // PANEL), -(-k // self.block)
         zeros = b("ConstantOfShape", b.ints(panels * depth, self.block, PANEL))
         at = b("Reshape", b("Cast", stored[1], to=DType.I64.onnx), b.ints(-1, 1))
-        whole = b("ScatterND", zeros, at, self._spell_blocks(b, stored[0]))
+        whole = b("ScatterND", zeros, at, self._blocks_to_onnx(b, stored[0]))
         wide = b("Reshape", whole, b.ints(panels, depth * self.block, PANEL))
-        return _spell_panels(b, wide, k, n, self.block)
+        return _panels_to_onnx(b, wide, k, n, self.block)
 
-    def _spell_blocks(self, b: BodyBuilder, blocks: str) -> str:
+    def _blocks_to_onnx(self, b: BodyBuilder, blocks: str) -> str:
         return blocks
 
 
@@ -333,7 +335,7 @@ class BlockPairs(Blocks):
     def _blocks(self, stored: Numbers) -> Floats:
         return unpack_block_pairs(stored)
 
-    def _spell_blocks(self, b: BodyBuilder, blocks: str) -> str:
+    def _blocks_to_onnx(self, b: BodyBuilder, blocks: str) -> str:
         steps = b("Transpose", b("Cast", blocks, to=DType.F32.onnx), perm=(0, 1, 3, 2))
         return b("Reshape", steps, b.ints(-1, self.block, PANEL))
 
@@ -355,10 +357,10 @@ class Masked(WeightLayout):
         numbers = np.asarray(stored[0], np.float32) if self.in_bf16 else stored[0]
         return unpack_panels(unpack_masked(numbers, stored[1], k), n)
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         numbers = b("Cast", stored[0], to=DType.F32.onnx) if self.in_bf16 else stored[0]
-        panels = spell_masked(b, numbers, stored[1], -(-n // PANEL), k)
-        return _spell_panels(b, panels, k, n, 2)
+        panels = masked_to_onnx(b, numbers, stored[1], -(-n // PANEL), k)
+        return _panels_to_onnx(b, panels, k, n, 2)
 
 
 PANELS, PAIRS, MIXED, INT16, SPLIT = Panels(), Pairs(), Mixed(), Int16(), Split()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["spell_transform", "spell_untransform", "transform", "untransform"]
+__all__ = ["transform", "transform_to_onnx", "untransform", "untransform_to_onnx"]
 
 _BLOCK = 16
 _G = MappingProxyType(
@@ -57,7 +57,7 @@ def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(padded.reshape(shape).transpose(0, 1, 3, 4, 2))
 
 
-def spell_transform(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int) -> str:
+def transform_to_onnx(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int) -> str:
     """Write the nodes that do the same to blocked weights ``[Ob,Ib,3,3,16,16]``.
 
     ``vec(g w g') = (g ⊗ g) vec(w)``: one product for all planes.  It is rounded as it goes, in
@@ -79,7 +79,7 @@ def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
     return kernels
 
 
-def spell_untransform(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
+def untransform_to_onnx(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
     """Write the nodes that do the same; ``inputs`` are Ib."""
     turned = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
     wide = b("Reshape", turned, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))

@@ -1,4 +1,4 @@
-"""Attention as exporters spell it.
+"""Attention as exporters write it.
 
     q, k, v -> heads -> MatMul -> scale -> cap -> masks -> Softmax -> MatMul -> merge
                                                                     -> FusedAttention

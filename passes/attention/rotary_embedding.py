@@ -3,7 +3,7 @@
     x1, x2 = halves of x (or its even and odd columns)
     y = [x1·cos − x2·sin, x2·cos + x1·sin, what is not rotated]
 
-Source: Su et al., "RoFormer" (2021); the operators' own specifications.  The spelled-out forms
+Source: Su et al., "RoFormer" (2021); the operators' own specifications.  The decomposed forms
 need no rule of their own: they are a Concat between elementwise operators.
 """
 

@@ -83,7 +83,7 @@ class ConvBatchNorm:
             return Miss(self.name, last.id, "something comes between convolution and norm")
         if not after and params.window.padded:
             return Miss(self.name, last.id, "the norm's shift would reach into the padding")
-        x, w, bias, extras = params.split(conv.operands)
+        x, w, bias, epilogue_inputs = params.split(conv.operands)
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
             return Miss(self.name, last.id, "the bias is not constant")
@@ -91,7 +91,7 @@ class ConvBatchNorm:
             return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
         make = after_filters if after else before_filters
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
-        operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *extras)
+        operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *epilogue_inputs)
         params = dataclasses.replace(params, bias=True)
         new = fused(self.name, params, operands, last.results[:1], (conv, norm))
         weights = {w.name: w for w in (new_w, new_bias)}

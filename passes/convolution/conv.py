@@ -16,7 +16,7 @@ from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.filters import others_need, taken
 from tracea_graph.passes.convolution.windows import live_taps, read_window
-from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
+from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import (
     attribute,
@@ -137,30 +137,32 @@ class ConvEpilogue:
     name = "conv-epilogue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        spelled = read_chain(graph, region)
-        if spelled is None or len(region.results) != 1:
+        bound_chain = read_chain(graph, region)
+        if bound_chain is None or len(region.results) != 1:
             return
-        for value in dict.fromkeys(spelled[1]):
+        for value in dict.fromkeys(bound_chain[1]):
             conv = conv_behind(graph, value)
             if conv is None:
                 continue
-            item = self._absorb(graph, region, spelled, value, conv)
+            item = self._fuse(graph, region, bound_chain, value, conv)
             yield item
             if isinstance(item, Proposal):
                 return
 
-    def _absorb(
-        self, graph: TileGraph, region: Region, spelled: Spelled, value: str, conv: Region
+    def _fuse(
+        self, graph: TileGraph, region: Region, bound_chain: BoundChain, value: str, conv: Region
     ) -> Proposal | Miss:
         result = graph.spec(region.results[0])
-        if not is_f32(graph, region.results[0], *spelled[1]):
+        if not is_f32(graph, region.results[0], *bound_chain[1]):
             return Miss(self.name, region.id, "its operands and result are not all float32")
         if not only_read_by(graph, value, region):
             return Miss(self.name, region.id, f"the convolution {value!r} has other readers")
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, f"the convolution {value!r} is broadcast")
-        x, w, bias, extras = conv.params.split(conv.operands)
-        joined = inline(spelled, value, (conv.params.epilogue or IDENTITY, (value, *extras)))
+        x, w, bias, epilogue_inputs = conv.params.split(conv.operands)
+        joined = inline(
+            bound_chain, value, (conv.params.epilogue or IDENTITY, (value, *epilogue_inputs))
+        )
         if joined is None:
             return Miss(self.name, region.id, "the epilogue would have too many operands")
         chain, names = joined
@@ -172,7 +174,7 @@ class ConvEpilogue:
         kept = tuple(k for k in kinds if k is not None)
         chain = dataclasses.replace(chain, operands=(FULL, *kept))
         params = dataclasses.replace(conv.params, epilogue=chain)
-        behind = conv.operands[2 + conv.params.bias + conv.params.extras :]
+        behind = conv.operands[2 + conv.params.bias + conv.params.epilogue_inputs :]
         operands = (x, w, *([bias] if bias else []), *names[1:], *behind)
         new = fused(self.name, params, operands, region.results, (conv, region))
         return Proposal(self.name, (conv, region), (new,))

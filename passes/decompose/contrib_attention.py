@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
-from tracea_graph.passes.decompose.script import Script, Unfit
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
 
 __all__ = ["attention", "multi_head"]
 
@@ -23,7 +23,7 @@ _KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 """Attributes that both operators have."""
 
 
-def multi_head(s: Script) -> Script:
+def multi_head(s: OnnxBuilder) -> OnnxBuilder:
     """The operator without its bias."""
     *qkv, bias = s.operands[:4]
     if not bias:
@@ -34,7 +34,7 @@ def multi_head(s: Script) -> Script:
     return _multi_head(s, inputs, s.region.results, s.region.node.attrs)
 
 
-def attention(s: Script) -> Script:
+def attention(s: OnnxBuilder) -> OnnxBuilder:
     """Its projections as products of their own."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):
@@ -67,8 +67,8 @@ def attention(s: Script) -> Script:
 
 
 def _multi_head(
-    s: Script, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
-) -> Script:
+    s: OnnxBuilder, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
+) -> OnnxBuilder:
     """Ends with the operator."""
     while not inputs[-1]:
         inputs = inputs[:-1]
@@ -80,7 +80,7 @@ def _multi_head(
 
 
 def _cache_apart(
-    s: Script, past: str, batch: Extent, rows: Extent, width: int
+    s: OnnxBuilder, past: str, batch: Extent, rows: Extent, width: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Past keys and values of ``[2,B,H,P,D]``, and the operator's results: new ones are joined."""
     result, present = (*s.region.results, "")[:2]
@@ -110,7 +110,7 @@ def _cache_apart(
     return pasts, (result, *names)
 
 
-def _biased(s: Script, qkv: Sequence[str], bias: str) -> list[str]:
+def _biased(s: OnnxBuilder, qkv: Sequence[str], bias: str) -> list[str]:
     """Queries, keys and values with their part of the bias added."""
     weight = s.graph.weight(bias)
     if weight is None or weight.dtype is not DType.F32:

@@ -1,15 +1,14 @@
-"""Operators that are several others, written out: the rules for those do the rest.
+"""Decompose compound operators into plain ones; the rules for those do the rest.
 
 MeanVarianceNormalization, LpNormalization              -> reductions and arithmetic
 LayerNormalization, RMSNormalization over several axes  -> the same over one, between Reshapes
 SkipLayerNormalization, SkipSimplifiedLayerNormalization -> Add, then the norm
 Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
-MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> see contributed
-DequantizeLinear with a scale per channel               -> Cast, Sub, Mul
-Einsum of one or two operands                           -> see einsum
-Pad of other axes than an image's                       -> see padded
-Conv that cuts volumes into blocks                      -> see stacked
-FusedConv, FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
+MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> see
+contrib_attention DequantizeLinear with a scale per channel               -> Cast, Sub, Mul Einsum
+of one or two operands                           -> see einsum Pad of other axes than an image's
+-> see padded Conv that cuts volumes into blocks                      -> see stacked FusedConv,
+FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
 
 Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
 """
@@ -26,10 +25,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.decompose.contrib_attention import attention, multi_head
 from tracea_graph.passes.decompose.einsum import einsum
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.passes.decompose.pad import padded
 from tracea_graph.passes.decompose.patch_conv3d import stacked
-from tracea_graph.passes.decompose.script import Script, Unfit
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -40,29 +39,29 @@ _TINY = 1e-9
 
 
 class Decompose:
-    """One operator as the nodes it stands for."""
+    """Replace an operator by the nodes that define it."""
 
     name = "decompose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        spell = None if region.fused else _SPELLINGS.get(region.op)
-        if spell is None or not region.results:
+        decompose = None if region.fused else _DECOMPOSITIONS.get(region.op)
+        if decompose is None or not region.results:
             return
         try:
-            script = spell(Script(graph, region))
+            builder = decompose(OnnxBuilder(graph, region))
         except Unfit as why:
             if str(why):
                 yield Miss(self.name, region.id, str(why))
             return
         yield Proposal(
-            self.name, (region,), script.regions(), script.specs, script.weights, step=True
+            self.name, (region,), builder.regions(), builder.specs, builder.weights, step=True
         )
 
 
 # ---- normalisations --------------------------------------------------------------------
 
 
-def _mean_variance(s: Script) -> Script:
+def _mean_variance(s: OnnxBuilder) -> OnnxBuilder:
     """(x − mean) / (deviation + 1e-9)"""
     x = s.operands[0]
     rank = len(s.image(x))
@@ -75,7 +74,7 @@ def _mean_variance(s: Script) -> Script:
     return s
 
 
-def _lp(s: Script) -> Script:
+def _lp(s: OnnxBuilder) -> OnnxBuilder:
     """x over its 1- or 2-norm; zeros stay zeros."""
     x, p = s.operands[0], s.attribute("p", 2)
     rank, axis = len(s.image(x)), int(s.attribute("axis", -1))
@@ -87,7 +86,7 @@ def _lp(s: Script) -> Script:
     return s
 
 
-def _layer(s: Script) -> Script:
+def _layer(s: OnnxBuilder) -> OnnxBuilder:
     """A norm over several axes is one over their product."""
     x, gamma, beta = s.operands[:3]
     shape = s.image(x)
@@ -113,7 +112,7 @@ def _layer(s: Script) -> Script:
     return s
 
 
-def _skip_norm(s: Script) -> Script:
+def _skip_norm(s: OnnxBuilder) -> OnnxBuilder:
     """norm(x + skip + bias); the sum is the fourth result."""
     simplified = "Simplified" in s.region.op
     x, skip, gamma = s.operands[:3]
@@ -141,20 +140,20 @@ def _skip_norm(s: Script) -> Script:
 # ---- activations -----------------------------------------------------------------------
 
 
-def _biased(s: Script) -> str:
+def _biased(s: OnnxBuilder) -> str:
     x, bias = s.operands[:2]
     s.image(x, *filter(None, (bias,)))
     return s("Add", x, bias) if bias else x
 
 
-def _gelu(s: Script) -> Script:
+def _gelu(s: OnnxBuilder) -> OnnxBuilder:
     x = _biased(s)
     phi = s("Add", s("Erf", s("Div", x, math.sqrt(2.0))), 1.0)
     s("Mul", s("Mul", x, phi), 0.5)
     return s
 
 
-def _fast_gelu(s: Script) -> Script:
+def _fast_gelu(s: OnnxBuilder) -> OnnxBuilder:
     x = _biased(s)
     cubic = s("Mul", s("Mul", s("Mul", x, x), x), 0.044715)
     tanh = s("Tanh", s("Mul", s("Add", x, cubic), math.sqrt(2 / math.pi)))
@@ -162,7 +161,7 @@ def _fast_gelu(s: Script) -> Script:
     return s
 
 
-def _quick_gelu(s: Script) -> Script:
+def _quick_gelu(s: OnnxBuilder) -> OnnxBuilder:
     x = s.operands[0]
     s.image(x)
     s("Mul", x, s("Sigmoid", s("Mul", x, float(s.attribute("alpha", 1.702)))))
@@ -172,7 +171,7 @@ def _quick_gelu(s: Script) -> Script:
 # ---- others ----------------------------------------------------------------------------
 
 
-def _dequantise(s: Script) -> Script:
+def _dequantise(s: OnnxBuilder) -> OnnxBuilder:
     """(x − zero) · scale with a constant of each per place of one axis."""
     x, scale, zero = s.operands[:3]
     shape, weight = s.spec(x).shape, s.graph.weight(scale)
@@ -192,7 +191,7 @@ def _dequantise(s: Script) -> Script:
     return s
 
 
-_SPELLINGS: Mapping[str, Callable[[Script], Script]] = MappingProxyType(
+_DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
     {
         "MeanVarianceNormalization": _mean_variance,
         "LpNormalization": _lp,

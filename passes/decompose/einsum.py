@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.passes.decompose.script import Script, Unfit
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
 
 __all__ = ["einsum"]
 
@@ -26,7 +26,7 @@ Groups = Sequence[str]
 
 @dataclass(frozen=True)
 class _Sum:
-    script: Script
+    builder: OnnxBuilder
     sizes: Mapping[str, Extent]
 
     def size(self, labels: str) -> Extent:
@@ -42,7 +42,7 @@ class _Sum:
         if labels == order:
             return value
         perm = tuple(labels.index(i) for i in order)
-        return self.script("Transpose", value, spec=self.spec(order), perm=perm)
+        return self.builder("Transpose", value, spec=self.spec(order), perm=perm)
 
     def grouped(self, value: str, before: Groups, after: Groups) -> str:
         """The same elements along other axes; a size that is no number is copied or follows."""
@@ -51,7 +51,7 @@ class _Sum:
         target = self.target(before, after)
         if target is None:
             raise Unfit("the sizes of its axes are not known")
-        return self.script("Reshape", value, self.script.indices(*target), spec=self.spec(after))
+        return self.builder("Reshape", value, self.builder.indices(*target), spec=self.spec(after))
 
     def target(self, before: Groups, after: Groups) -> list[int] | None:
         """Of the Reshape between them; None if more than one size would have to follow."""
@@ -64,15 +64,15 @@ class _Sum:
 
     def laid(self, value: str, labels: str, groups: Groups) -> str:
         """An operand along these axes; a constant is stored like that."""
-        order, weight = "".join(groups), self.script.graph.weight(value)
+        order, weight = "".join(groups), self.builder.graph.weight(value)
         if weight is not None:
             perm = tuple(labels.index(i) for i in order)
             shape = [math.prod(weight.shape[labels.index(i)] for i in g) for g in groups]
-            return self.script.turned(weight, perm, shape)
+            return self.builder.turned(weight, perm, shape)
         return self.grouped(self.turned(value, labels, order), order, groups)
 
 
-def einsum(s: Script) -> Script:
+def einsum(s: OnnxBuilder) -> OnnxBuilder:
     """Raises Unfit where an axis is repeated, broadcast, or summed over in one operand."""
     terms, result = _read(s)
     names = s.region.operands
@@ -97,7 +97,7 @@ def einsum(s: Script) -> Script:
     return s
 
 
-def _read(s: Script) -> tuple[list[str], str]:
+def _read(s: OnnxBuilder) -> tuple[list[str], str]:
     """The labels of the operands and of the result."""
     given = s.attribute("equation", "")
     equation = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
@@ -112,7 +112,7 @@ def _read(s: Script) -> tuple[list[str], str]:
     return terms, result
 
 
-def _sizes(s: Script, names: Sequence[str], terms: Sequence[str]) -> Mapping[str, Extent]:
+def _sizes(s: OnnxBuilder, names: Sequence[str], terms: Sequence[str]) -> Mapping[str, Extent]:
     """The size each label stands for, the same in both operands."""
     sizes: dict[str, Extent] = {}
     for name, labels in zip(names, terms, strict=True):
@@ -131,7 +131,7 @@ def _outer(both: _Sum, pairs: Sequence[tuple[str, str]], result: str) -> None:
     for value, labels in pairs:
         groups = [i if i in labels else "" for i in result]
         sides.append(both.laid(value, labels, groups))
-    both.script("Mul", *sides, spec=both.spec(result))
+    both.builder("Mul", *sides, spec=both.spec(result))
 
 
 def _product(both: _Sum, x: str, left: str, w: str, right: str, result: str) -> None:
@@ -148,6 +148,6 @@ def _product(both: _Sum, x: str, left: str, w: str, right: str, result: str) -> 
     a = both.laid(x, left, [*outer, *batch, *lines, summed])
     b = both.laid(w, right, [*batch, summed, columns])
     made = [*outer, *batch, *lines, columns]
-    y = both.script("MatMul", a, b, spec=both.spec(made))
+    y = both.builder("MatMul", a, b, spec=both.spec(made))
     apart = "".join(made)
     both.turned(both.grouped(y, made, list(apart)), apart, result)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import TensorSpec
-from tracea_graph.passes.decompose.script import Script, Unfit
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
 
 __all__ = ["fused_conv", "fused_gemm", "fused_matmul"]
 
@@ -29,7 +29,7 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The activations there may be, and the attributes that their parameters are."""
 
 
-def fused_conv(s: Script) -> Script:
+def fused_conv(s: OnnxBuilder) -> OnnxBuilder:
     x, w, bias, other = s.operands[:4]
     s.image(x, w, *filter(None, (bias, other)))
     spec = _result(s)
@@ -38,7 +38,7 @@ def fused_conv(s: Script) -> Script:
     return _activated(s, y, [float(p) for p in s.attribute("activation_params", ())])
 
 
-def fused_gemm(s: Script) -> Script:
+def fused_gemm(s: OnnxBuilder) -> OnnxBuilder:
     operands = [v for v in s.region.operands if v]
     s.image(*operands)
     y = s("Gemm", *operands, spec=_result(s), **_attributes(s))
@@ -46,7 +46,7 @@ def fused_gemm(s: Script) -> Script:
     return _activated(s, y, [float(p) for p in given if p is not None])
 
 
-def fused_matmul(s: Script) -> Script:
+def fused_matmul(s: OnnxBuilder) -> OnnxBuilder:
     if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
         raise Unfit("its batch axes are moved")
     sides = []
@@ -64,18 +64,18 @@ def fused_matmul(s: Script) -> Script:
     return s
 
 
-def _result(s: Script) -> TensorSpec:
+def _result(s: OnnxBuilder) -> TensorSpec:
     spec = s.spec(s.region.results[0])
     if spec.shape is None:
         raise Unfit("the rank of its result is not known")
     return spec
 
 
-def _attributes(s: Script) -> dict[str, Any]:
+def _attributes(s: OnnxBuilder) -> dict[str, Any]:
     return {name: value for name, value in s.region.node.attrs.items() if name not in _OWN}
 
 
-def _activated(s: Script, y: str, parameters: Sequence[float]) -> Script:
+def _activated(s: OnnxBuilder, y: str, parameters: Sequence[float]) -> OnnxBuilder:
     op, spec = str(s.attribute("activation", "")), s.spec(y)
     if op == "Clip" and len(parameters) == 2 and s.graph.opset >= 11:
         s("Clip", y, *parameters, spec=spec)

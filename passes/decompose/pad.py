@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
-from tracea_graph.passes.decompose.script import Script, Unfit
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
 from tracea_graph.passes.extents import constant_ints, reshape_target
 from tracea_graph.rewrite import constant_number
 
@@ -26,7 +26,7 @@ _TAKE_PADDING = frozenset((
 Shape = tuple[Extent, ...]
 
 
-def padded(s: Script) -> Script:
+def padded(s: OnnxBuilder) -> OnnxBuilder:
     shape, amounts = _zeros(s)
     places = [i for i, (before, after) in enumerate(amounts) if before or after]
     rank = len(shape)
@@ -57,7 +57,7 @@ def padded(s: Script) -> Script:
     return s
 
 
-def _zeros(s: Script) -> tuple[Shape, list[tuple[int, int]]]:
+def _zeros(s: OnnxBuilder) -> tuple[Shape, list[tuple[int, int]]]:
     """The shape of what is padded, and how many zeros stand before and behind along each axis."""
     x, pads, value, axes = s.operands[:4]
     spec, mode = s.spec(x), s.attribute("mode", "constant")
@@ -84,7 +84,7 @@ def _grown(size: Extent, pair: tuple[int, int]) -> Extent:
     return combine("add", size, sum(pair))
 
 
-def _reshaped(s: Script, x: str, before: Shape, after: Shape) -> str:
+def _reshaped(s: OnnxBuilder, x: str, before: Shape, after: Shape) -> str:
     target = reshape_target(before, after)
     if target is None or {0, -1} <= {*target}:  # what is copied may be 0: then nothing follows
         raise Unfit("the sizes of its axes are not known")

@@ -12,12 +12,12 @@ from __future__ import annotations
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import read_window
-from tracea_graph.passes.decompose.script import Script, Unfit
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
 
 __all__ = ["stacked"]
 
 
-def stacked(s: Script) -> Script:
+def stacked(s: OnnxBuilder) -> OnnxBuilder:
     x, w, *rest = s.region.operands
     weight, shape = s.graph.weight(w), s.graph.spec(x).shape
     result = s.graph.spec(s.region.results[0]).shape
@@ -56,6 +56,6 @@ def _tiles(window: Window, axis: int, size: int) -> bool:
     return whole and (kernel == 1 or window.dilations[axis] == 1)
 
 
-def _seen(s: Script, value: str, batch: Extent, *shape: int) -> str:
+def _seen(s: OnnxBuilder, value: str, batch: Extent, *shape: int) -> str:
     """The same elements as items of another shape."""
     return s("Reshape", value, s.indices(-1, *shape), spec=TensorSpec(DType.F32, (batch, *shape)))

@@ -55,7 +55,7 @@ def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape)
 
 
 def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """The target as the dimensions spell it: a number, a copy, and one that follows."""
+    """The target as the dimensions give it: a number, a copy, and one that follows."""
     if (target := reshape_target(x, y)) is None:
         return None
     move = Move("reshape", target)
@@ -162,7 +162,7 @@ def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
 
 
 def _under(moves: list[Move], x: Shape, y: Shape) -> Moves:
-    """What the moves make of ``x``, as ``y`` spells it."""
+    """What the moves make of ``x``, in the form of ``y``."""
     made = IndexMap(tuple(moves)).shape(x)
     if made == y:
         return moves
@@ -237,7 +237,7 @@ def _adapted(move: Move, mine: Shape, whole: Shape) -> list[Move] | None:
     groups = reshape_groups(whole, target)
     if groups is None:
         return None
-    spelled: list[int] = [1] * len(target)
+    sizes: list[int] = [1] * len(target)
     for old, new in groups:
         if all(mine[i] == 1 for i in old):
             continue
@@ -246,5 +246,5 @@ def _adapted(move: Move, mine: Shape, whole: Shape) -> list[Move] | None:
         for j in new:
             dim = target[j]
             copied = 0 if mine[j : j + 1] == (dim,) else -1
-            spelled[j] = dim if isinstance(dim, int) else copied
-    return [Move("reshape", tuple(spelled))] if spelled.count(-1) <= 1 else None
+            sizes[j] = dim if isinstance(dim, int) else copied
+    return [Move("reshape", tuple(sizes))] if sizes.count(-1) <= 1 else None

@@ -82,9 +82,9 @@ class Gemm:
             weights[name] = whole_matrix(name, k, n, load)
             matrix, layout, scale = name, KN, 1.0
         bias = _bias(graph, region, n) if scale == 1.0 else ""
-        chain, extras = gemm_epilogue(graph, region, bias, scale)
+        chain, epilogue_inputs = gemm_epilogue(graph, region, bias, scale)
         params = GemmParams(k, n, layout, bool(bias), chain)
-        operands = [region.operands[0], matrix, *([bias] if bias else []), *extras]
+        operands = [region.operands[0], matrix, *([bias] if bias else []), *epilogue_inputs]
         new = fused(self.name, params, operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,), weights=weights)
 

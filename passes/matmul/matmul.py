@@ -67,14 +67,14 @@ def _build(m: Match) -> Rewrite | str:
         _seen_through(graph, value, perm)
         for value, perm in zip(region.operands[:2], turns, strict=True)
     )
-    chain, extras = gemm_epilogue(graph, region)
+    chain, epilogue_inputs = gemm_epilogue(graph, region)
     if (factor := left.factor * right.factor) != 1.0:
         scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
-        joined = inline((chain or IDENTITY, ("y", *extras)), "y", (scaled, ("acc",)))
+        joined = inline((chain or IDENTITY, ("y", *epilogue_inputs)), "y", (scaled, ("acc",)))
         assert joined is not None  # no more operands than before
         chain = joined[0]
     params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
-    operands = (left.value, right.value, *extras)
+    operands = (left.value, right.value, *epilogue_inputs)
     specs = [graph.spec(v) for v in operands]
     try:
         inferred = params.infer(specs)[0].shape

@@ -65,7 +65,7 @@ def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
         return range(count) if region.op in BY_ELEMENT else None
     if isinstance(params, GemmParams):
         first = 2 + params.bias
-        return (0, *range(first, first + params.extras))
+        return (0, *range(first, first + params.epilogue_inputs))
     if isinstance(params, NormParams):
         return range(params.data_operands)
     if isinstance(params, ElementwiseParams) and not params.moves:

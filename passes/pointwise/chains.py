@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, SCALAR, Chain, Ref, Step
 
-__all__ = ["IDENTITY", "Spelled", "inline", "kind_of"]
+__all__ = ["IDENTITY", "BoundChain", "inline", "kind_of"]
 
-Spelled = tuple[Chain, tuple[str, ...]]
+BoundChain = tuple[Chain, tuple[str, ...]]
 """A chain and the values its operands stand for."""
 
 IDENTITY = Chain((FULL,), (), (0,))
@@ -27,7 +27,9 @@ def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
     return COL
 
 
-def inline(outer: Spelled, results: str | Sequence[str], inner: Spelled) -> Spelled | None:
+def inline(
+    outer: BoundChain, results: str | Sequence[str], inner: BoundChain
+) -> BoundChain | None:
     """Replace the operands of ``outer`` that are named in ``results`` by ``inner``'s results.
 
     The inner operands keep their places, so an accumulator stays operand 0.  None if the result

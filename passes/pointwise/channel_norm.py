@@ -1,4 +1,4 @@
-"""Layer normalisation over the channels of ``[N, C, H, W]``, as ConvNeXt spells it.
+"""Layer normalisation over the channels of ``[N, C, H, W]``, as ConvNeXt writes it.
 
     mean, variance over axis 1        ->    Transpose, FusedNorm over the last axis, Transpose
 
@@ -26,7 +26,7 @@ _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 class ChannelNorm:
-    """A spelled-out layer normalisation whose means are over axis 1 of four."""
+    """A decomposed layer normalisation whose means are over axis 1 of four."""
 
     name = "channel-norm"
 

@@ -41,8 +41,8 @@ def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | 
     """What computes ``value`` from stored values: a chain, data movement, or both."""
     if isinstance(region.params, ElementwiseParams):
         return Operation(region.params, region.operands) if len(region.results) == 1 else None
-    if (spelled := read_chain(graph, region)) is not None:
-        return Operation(ElementwiseParams(spelled[0]), spelled[1])
+    if (bound_chain := read_chain(graph, region)) is not None:
+        return Operation(ElementwiseParams(bound_chain[0]), bound_chain[1])
     if graph.spec(value).dtype is not DType.F32:
         return None
     if (index_map := read_move(graph, region, value)) is not None:

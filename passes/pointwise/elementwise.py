@@ -25,9 +25,9 @@ class ElementwiseOp:
     name = "elementwise-op"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or (spelled := read_chain(graph, region)) is None:
+        if region.fused or (bound_chain := read_chain(graph, region)) is None:
             return
-        chain, names = spelled
+        chain, names = bound_chain
         new = fused(self.name, ElementwiseParams(chain), names, region.results, [region])
         yield Proposal(self.name, (region,), (new,))
 
@@ -42,10 +42,10 @@ class NormPrologue:
             return
         value = region.operands[0]
         first = graph.producer(value)
-        spelled = read_chain(graph, first) if first is not None else None
-        if first is None or spelled is None or len(first.results) != 1:
+        bound_chain = read_chain(graph, first) if first is not None else None
+        if first is None or bound_chain is None or len(first.results) != 1:
             return
-        chain, names = spelled
+        chain, names = bound_chain
         result = graph.spec(value)
         if FULL not in chain.operands or not all(collapses(graph.spec(n), result) for n in names):
             yield Miss(self.name, region.id, "the prologue's operands are not regular over rows")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS, Chain
 from tracea_graph.ops.matmul import MatMulParams, matrix_kind
-from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline, kind_of
+from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import collapses, fused, only_read_by, product_behind, same_shape
 from tracea_graph.rewrite import Miss, Proposal
@@ -29,20 +29,25 @@ class GemmEpilogue:
     name = "gemm-epilogue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        spelled = read_chain(graph, region)
-        if spelled is None or len(region.results) != 1:
+        bound_chain = read_chain(graph, region)
+        if bound_chain is None or len(region.results) != 1:
             return
-        for value in dict.fromkeys(spelled[1]):
+        for value in dict.fromkeys(bound_chain[1]):
             product = product_behind(graph, value)
             if product is None:
                 continue
-            item = self._absorb(graph, region, spelled, value, product)
+            item = self._fuse(graph, region, bound_chain, value, product)
             yield item
             if isinstance(item, Proposal):
                 return
 
-    def _absorb(
-        self, graph: TileGraph, region: Region, spelled: Spelled, value: str, product: Region
+    def _fuse(
+        self,
+        graph: TileGraph,
+        region: Region,
+        bound_chain: BoundChain,
+        value: str,
+        product: Region,
     ) -> Proposal | Miss:
         result = graph.spec(region.results[0])
         if not same_shape(graph.spec(value), result):
@@ -50,11 +55,11 @@ class GemmEpilogue:
         kept = [i for i, v in enumerate(product.results) if not only_read_by(graph, v, region)]
         if len(kept) >= MAX_RESULTS:
             return Miss(self.name, region.id, f"the product {value!r} has other readers")
-        if (uneven := _uneven(graph, product, spelled, value, result)) is not None:
+        if (uneven := _uneven(graph, product, bound_chain, value, result)) is not None:
             return Miss(self.name, region.id, uneven)
-        before, extras = product.params.epilogue or IDENTITY, _extras(product)
-        count = len(product.operands) - len(extras)
-        joined = inline(spelled, product.results, (before, (value, *extras)))
+        before, epilogue_inputs = product.params.epilogue or IDENTITY, _extras(product)
+        count = len(product.operands) - len(epilogue_inputs)
+        joined = inline(bound_chain, product.results, (before, (value, *epilogue_inputs)))
         if joined is None:
             return Miss(self.name, region.id, "the epilogue would have too many operands")
         chain, names = joined
@@ -74,7 +79,7 @@ class GemmEpilogue:
 
 def _extras(product: Region) -> tuple[str, ...]:
     """The values its epilogue reads beyond the product; they come last."""
-    return product.operands[len(product.operands) - product.params.extras :]
+    return product.operands[len(product.operands) - product.params.epilogue_inputs :]
 
 
 def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...]:
@@ -85,13 +90,13 @@ def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...
 
 
 def _uneven(
-    graph: TileGraph, product: Region, spelled: Spelled, value: str, result: TensorSpec
+    graph: TileGraph, product: Region, bound_chain: BoundChain, value: str, result: TensorSpec
 ) -> str | None:
     """Why an operand does not lie over the product's rows and columns."""
     if isinstance(product.params, MatMulParams):
         ranks = [graph.spec(v).rank or 0 for v in product.operands[:2]]
         return "the product is of vectors" if min(ranks) < 2 else None
-    for other in spelled[1]:
+    for other in bound_chain[1]:
         if other != value and not collapses(graph.spec(other), result):
             return f"operand {graph.spec(other)} is not regular over {result}"
     return None

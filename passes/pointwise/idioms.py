@@ -113,8 +113,8 @@ def _hard_swish_sigmoid(op: Any, x: Any) -> Any:
 
 
 def _hard_swish_check(m: Match) -> str | None:
-    spelled = read_chain(m.graph, m.labels["gate"])
-    step = spelled[0].steps[-1] if spelled else None
+    bound_chain = read_chain(m.graph, m.labels["gate"])
+    step = bound_chain[0].steps[-1] if bound_chain else None
     if step is None or step.args[1:] not in ((0.0, 6.0), (_SIXTH, 0.5)):
         return "its gate is another one"
     return _activation_check(m)
@@ -173,7 +173,7 @@ def _deviation_form(op: Any, x: Any, epsilon: Any) -> Any:
     return op.over_sqrt(d, op.Add(op.ReduceMean(op.square(d)), epsilon))
 
 
-def _layer_norm_spelled(op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
+def _layer_norm_decomposed(op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
     return op.Add(op.Mul(_deviation_form(op, x, epsilon), gamma), beta)
 
 
@@ -193,7 +193,7 @@ def _rms_norm_bare(op: Any, x: Any, epsilon: Any) -> Any:
     return _rms_form(op, x, epsilon)
 
 
-def _rms_norm_spelled(op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
+def _rms_norm_decomposed(op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
     return op.Mul(_rms_form(op, x, epsilon), gamma)
 
 
@@ -228,7 +228,7 @@ def _norm_op_check(m: Match) -> str | None:
     return "beta is not a vector over the last axis" if forgotten else None
 
 
-def _spelled_check(m: Match) -> str | None:
+def _decomposed_check(m: Match) -> str | None:
     means = [r for r in m.covered if r.op == "ReduceMean"]
     if not all(_over_last_axis(m.graph, mean) for mean in means):
         return "a mean is not over the last axis alone"
@@ -259,8 +259,8 @@ def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
     return rewrite
 
 
-LAYER_NORMS = (_layer_norm_spelled, _layer_norm_scaled, _layer_norm_bare)
-RMS_NORMS = (_rms_norm_spelled, _rms_norm_bare)
+LAYER_NORMS = (_layer_norm_decomposed, _layer_norm_scaled, _layer_norm_bare)
+RMS_NORMS = (_rms_norm_decomposed, _rms_norm_bare)
 """Patterns of normalisations, whatever axis their means are over."""
 
 
@@ -299,13 +299,13 @@ LAYER_NORM = _rule(
     "layer-norm",
     LAYER_NORMS,
     lambda n: _norm(n, "layer"),
-    _spelled_check,
+    _decomposed_check,
 )
 RMS_NORM = _rule(
     "rms-norm",
     RMS_NORMS,
     lambda n: _norm(n, "rms"),
-    _spelled_check,
+    _decomposed_check,
 )
 RMS_NORM_OP = _rule("rms-norm-op", (_rms_norm_op,), lambda n: _norm(n, "rms"), _norm_op_check)
 
@@ -313,4 +313,4 @@ RULES = (
     GELU, GELU_OP, GELU_TANH, SILU, HARD_SWISH, MISH, LAYER_NORM_OP, LAYER_NORM, RMS_NORM,
     RMS_NORM_OP,
 )  # fmt: skip
-"""Recognition rules, one per spelling family."""
+"""Match rules, one per idiom."""

@@ -211,4 +211,4 @@ RULES = (
     RMS_NORM_OVER_CHANNELS,
     TRANSPOSED_LAYER_NORM,
 )
-"""Recognition rules."""
+"""Match rules."""

@@ -1,4 +1,4 @@
-"""Reading one elementwise operator as a chain: every spelling ONNX has for a step.
+"""Reading one elementwise operator as a chain: every form ONNX has for a step.
 
 Add, Mul, Exp, Floor, HardSwish …                -> the step of that name
 LeakyRelu, Elu, Selu, HardSigmoid, Clip …        -> the step with its attributes as literals
@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
-from tracea_graph.passes.pointwise.chains import Spelled, kind_of
+from tracea_graph.passes.pointwise.chains import BoundChain, kind_of
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -37,7 +37,7 @@ Maker = Callable[[Sequence[Ref], int], Sequence[Step]]
 """From the operator's arguments and the number of operands to steps; the last is the result."""
 
 
-def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
+def read_chain(graph: TileGraph, region: Region) -> BoundChain | None:
     """The chain an elementwise region computes, or None if it is something else.
 
     Values are float32 or bool; integers only at a chain's ends, where Cast, QuantizeLinear and
@@ -67,7 +67,7 @@ def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
 
 def _one_step(
     graph: TileGraph, region: Region, step: str, values: Sequence[str], *literals: float
-) -> Spelled | None:
+) -> BoundChain | None:
     """``step`` over values, then literals."""
     takes = ELEMENTARY[step].takes
     if len(values) + len(literals) != len(takes):
@@ -79,7 +79,7 @@ def _one_step(
 
 def _assemble(
     graph: TileGraph, region: Region, values: Sequence[str], takes: str, make: Maker
-) -> Spelled | None:
+) -> BoundChain | None:
     """Steps over values of the types ``takes``; constants of one element become literals."""
     result = graph.spec(region.results[0])
     names: list[str] = []
@@ -111,7 +111,7 @@ def _regular(specs: Sequence[TensorSpec], result: TensorSpec) -> bool:
 # ---- operators that need more ----------------------------------------------------------
 
 
-def _read_repeated(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_repeated(graph: TileGraph, region: Region) -> BoundChain | None:
     """``op(a, b, c)`` as ``op(op(a, b), c)``; a mean multiplies by 1/n, as ONNX Runtime does."""
     step, count = _REPEATED[region.op], len(region.operands)
 
@@ -131,7 +131,7 @@ def _read_repeated(graph: TileGraph, region: Region) -> Spelled | None:
     return _assemble(graph, region, values, "f" * count, make)
 
 
-def _read_power(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_power(graph: TileGraph, region: Region) -> BoundChain | None:
     """``Pow(x, 2)`` is ``x * x``; a constant exponent may have any type."""
     base, power = region.operands
     exponent = constant_number(graph, power)
@@ -144,7 +144,7 @@ def _read_power(graph: TileGraph, region: Region) -> Spelled | None:
     return _assemble(graph, region, (base,), "f", lambda a, _: [Step("pow", (*a, exponent))])
 
 
-def _read_clip(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_clip(graph: TileGraph, region: Region) -> BoundChain | None:
     """Bounds are operands, attributes before opset 11; absent ones are ±max."""
     values = [region.operands[0]]
     bounds: list[float | None] = []  # None: the next of the values
@@ -164,7 +164,7 @@ def _read_clip(graph: TileGraph, region: Region) -> Spelled | None:
     return _assemble(graph, region, values, "fff", make)
 
 
-def _read_is_inf(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_is_inf(graph: TileGraph, region: Region) -> BoundChain | None:
     """Either infinity, or an equality with one of them."""
     sides = tuple(attribute(region, f"detect_{side}", 1) for side in ("negative", "positive"))
     if sides == (1, 1):
@@ -176,13 +176,13 @@ def _read_is_inf(graph: TileGraph, region: Region) -> Spelled | None:
     return _assemble(graph, region, region.operands, "f", lambda a, _: [Step("equal", (*a, sign))])
 
 
-def _read_swish(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_swish(graph: TileGraph, region: Region) -> BoundChain | None:
     if attribute(region, "alpha", 1.0) != 1.0:
         return None
     return _one_step(graph, region, "silu", region.operands)
 
 
-def _read_cast(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_cast(graph: TileGraph, region: Region) -> BoundChain | None:
     """Between float32, bool and integers, where float32 lies between the two.
 
     ONNX leaves open what a cast of a number beyond the integers' range gives, and of NaN; here it
@@ -235,7 +235,7 @@ def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType
     return scale, zero, dtype
 
 
-def _read_quantise(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
     """round(x / scale) + zero, within the type's range; halves go to the even number."""
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
@@ -255,7 +255,7 @@ def _read_quantise(graph: TileGraph, region: Region) -> Spelled | None:
     return Chain((FULL,), steps, (4,), (), (dtype,)), (value,)
 
 
-def _read_dequantise(graph: TileGraph, region: Region) -> Spelled | None:
+def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
     """(x − zero) · scale"""
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
@@ -279,7 +279,7 @@ def _in_integers(graph: TileGraph, region: Region) -> bool:
     )
 
 
-_READERS: Mapping[str, Callable[[TileGraph, Region], Spelled | None]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[TileGraph, Region], BoundChain | None]] = MappingProxyType(
     {
         "Pow": _read_power, "Clip": _read_clip, "IsInf": _read_is_inf, "Swish": _read_swish,
         "Cast": _read_cast, "QuantizeLinear": _read_quantise,

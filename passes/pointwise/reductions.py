@@ -191,7 +191,7 @@ class ReducePrologue:
         if not isinstance(params, ReduceParams | ArgParams | SoftmaxParams):
             return
         data = params.data_operands if isinstance(params, ReduceParams) else params.operands
-        names, extras = region.operands[:data], region.operands[data:]
+        names, epilogue_inputs = region.operands[:data], region.operands[data:]
         shape = broadcast([graph.spec(n).shape or () for n in names])
         for value in dict.fromkeys(names):
             first = graph.producer(value)
@@ -201,7 +201,7 @@ class ReducePrologue:
             if graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value)):
                 yield Miss(self.name, region.id, f"{value!r} has other readers")
                 continue
-            if value in extras:
+            if value in epilogue_inputs:
                 continue
             if graph.spec(value).shape != shape:
                 yield Miss(self.name, region.id, f"{value!r} is broadcast")
@@ -214,7 +214,11 @@ class ReducePrologue:
             kinds = tuple(kind_of(graph.spec(n), graph.spec(value)) for n in operands)
             new_params = replace(params, prologue=replace(chain, operands=kinds))
             new = fused(
-                self.name, new_params, (*operands, *extras), region.results, (first, region)
+                self.name,
+                new_params,
+                (*operands, *epilogue_inputs),
+                region.results,
+                (first, region),
             )
             yield Proposal(self.name, (first, region), (new,))
             return
@@ -226,11 +230,11 @@ class ReduceEpilogue:
     name = "reduce-epilogue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        spelled = read_chain(graph, region)
-        if spelled is None or len(region.results) != 1:
+        bound_chain = read_chain(graph, region)
+        if bound_chain is None or len(region.results) != 1:
             return
         result = graph.spec(region.results[0])
-        for value in dict.fromkeys(spelled[1]):
+        for value in dict.fromkeys(bound_chain[1]):
             first = graph.producer(value)
             if first is None or not isinstance(first.params, ReduceParams):
                 continue
@@ -243,7 +247,7 @@ class ReduceEpilogue:
                 continue
             data = first.operands[: params.data_operands]
             inner = (params.epilogue or IDENTITY, (value, *first.operands[len(data) :]))
-            if (joined := inline(spelled, value, inner)) is None:
+            if (joined := inline(bound_chain, value, inner)) is None:
                 yield Miss(self.name, region.id, "the chain would have too many operands")
                 continue
             chain, names = joined
@@ -255,7 +259,7 @@ class ReduceEpilogue:
             return
 
 
-# ---- softmax spelled out ---------------------------------------------------------------
+# ---- decomposed softmax ----------------------------------------------------------------
 
 
 def _shifted(op: Any, x: Any) -> Any:
@@ -306,4 +310,4 @@ DECOMPOSED_SOFTMAX = _rule("decomposed-softmax", _softmax, False)
 DECOMPOSED_LOG_SOFTMAX = _rule("decomposed-log-softmax", _log_softmax, True)
 
 MATCH_RULES = (DECOMPOSED_SOFTMAX, DECOMPOSED_LOG_SOFTMAX)
-"""Recognition rules."""
+"""Match rules."""

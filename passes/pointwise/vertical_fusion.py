@@ -24,11 +24,11 @@ class VerticalFusion:
     name = "vertical-fusion"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        spelled = read_chain(graph, region)
-        if spelled is None or len(region.results) != 1:
+        bound_chain = read_chain(graph, region)
+        if bound_chain is None or len(region.results) != 1:
             return
         result = graph.spec(region.results[0])
-        for value in dict.fromkeys(spelled[1]):
+        for value in dict.fromkeys(bound_chain[1]):
             first = graph.producer(value)
             inner = read_chain(graph, first) if first is not None else None
             if first is None or inner is None or len(first.results) != 1:
@@ -40,7 +40,7 @@ class VerticalFusion:
             if not same_shape(graph.spec(value), result):
                 yield Miss(self.name, region.id, f"{value!r} is broadcast")
                 continue
-            if (joined := inline(spelled, value, inner)) is None:
+            if (joined := inline(bound_chain, value, inner)) is None:
                 yield Miss(self.name, region.id, "the chain would have too many operands")
                 continue
             chain, names = joined

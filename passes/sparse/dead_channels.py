@@ -155,12 +155,12 @@ def without_channels(
 def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[Any, list[Weight]]:
     """A product that makes the kept channels only, and its operands but for the first."""
     params: Any = with_channels(region.params, "result", int(kept.sum()))
-    _, matrix, bias, extras, *_ = region.params.split(region.operands)
+    _, matrix, bias, epilogue_inputs, *_ = region.params.split(region.operands)
     weights = graph.weights
     own = [narrowed(f"{name}_a", weights[matrix], region.params, params, kept, 0)]
     if bias:
         own.append(narrowed_bias(f"{name}_a_bias", weights[bias], params, kept))
-    own += [narrowed_row(f"{name}_{i}", weights[v], kept) for i, v in enumerate(extras)]
+    own += [narrowed_row(f"{name}_{i}", weights[v], kept) for i, v in enumerate(epilogue_inputs)]
     return params, own
 
 
@@ -261,7 +261,7 @@ def _constants(
 def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floats:
     """What each channel of a product is where its weights are zero, or give what is ``added``."""
     params, count = region.params, outs(region.params)
-    _, _, bias, extras, *_ = params.split(region.operands)
+    _, _, bias, epilogue_inputs, *_ = params.split(region.operands)
 
     def row(value: str) -> Floats:
         return np.asarray(graph.weights[value].array(), np.float64).reshape(-1)
@@ -272,7 +272,9 @@ def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floa
     if params.epilogue is None:
         return start
     with np.errstate(all="ignore"):
-        return np.asarray(params.epilogue.reference([start, *map(row, extras)])[0], np.float64)
+        return np.asarray(
+            params.epilogue.reference([start, *map(row, epilogue_inputs)])[0], np.float64
+        )
 
 
 def _product(region: Region) -> Node | None:

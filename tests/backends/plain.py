@@ -135,7 +135,7 @@ def _norm(w: _Writer, norm: Norm, x: View, affine: Sequence[View], y: View) -> N
 def _gemm(w: _Writer, p: GemmParams, operands: Sequence[View], results: Sequence[View]) -> None:
     if p.layout not in (KN, NK) or p.parts:
         raise _LackingError("plain multiplies by one matrix as it is")
-    x, weight, bias, extras, affine = p.split(operands)
+    x, weight, bias, epilogue_inputs, affine = p.split(operands)
     x, into = _matrix(x), [_matrix(v) for v in results]
     full = (x.dims[0], p.n)
     matrix = View(weight.buffer, (p.k, p.n), (p.n, 1) if p.layout == KN else (1, p.k))
@@ -144,7 +144,7 @@ def _gemm(w: _Writer, p: GemmParams, operands: Sequence[View], results: Sequence
     total = last[0] if p.epilogue is None else w.temp(full)
     w.call("product", total, x, matrix, *more)
     if p.epilogue:
-        kinds = zip(extras, p.epilogue.operands[1:], strict=True)
+        kinds = zip(epilogue_inputs, p.epilogue.operands[1:], strict=True)
         views = [_over(v, kind, full) for v, kind in kinds]
         w.call("elementwise", total, *views, *last, chain=p.epilogue)
     if p.norm:
@@ -169,8 +169,8 @@ def _matmul(
     total = w.temp(full) if p.epilogue else into[0]
     w.call("product", total, *sides)
     if p.epilogue:
-        extras = [v.stretched(full) for v in operands[2:]]
-        w.call("elementwise", total, *extras, *into, chain=p.epilogue)
+        epilogue_inputs = [v.stretched(full) for v in operands[2:]]
+        w.call("elementwise", total, *epilogue_inputs, *into, chain=p.epilogue)
 
 
 def _elementwise(

@@ -26,7 +26,7 @@ def embedding(d: Draft) -> None:
 
 
 def attention(d: Draft) -> None:
-    """Softmax(q·kᵀ·s + mask)·v over heads, as exporters spell it."""
+    """Softmax(q·kᵀ·s + mask)·v over heads, as exporters write it."""
     x = d.floats(rank=3)
     width, heads, size = fixed(x.dims[2]), d.choose([1, 2, 4]), d.choose([4, 8, 16])
     batch, length = x.dims[0], x.dims[1]

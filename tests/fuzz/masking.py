@@ -1,4 +1,4 @@
-"""How scores are masked, as exporters spell it; some masks hide all keys of some rows.
+"""How scores are masked, as exporters write it; some masks hide all keys of some rows.
 
     scores + mask · scores + (1 − keep)·c · Where(keep, scores, c) · scores + Where(keep, 0, c)
 

@@ -30,7 +30,7 @@ def operands(op: str, chain: Chain) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("op", ELEMENTARY)
-def test_every_step_is_spelled_as_it_is_computed(op: str, opset: int) -> None:
+def test_every_step_is_written_as_it_is_computed(op: str, opset: int) -> None:
     chain = one_step(op)
     arrays = operands(op, chain)
     body = ElementwiseParams(chain).body(opset)
@@ -61,7 +61,7 @@ SHAPES = {"full": (4, 6), "row": (6,), "col": (4, 1), "scalar": (1,)}
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_is_spelled_as_it_is_computed(name: str) -> None:
+def test_a_chain_is_written_as_it_is_computed(name: str) -> None:
     chain = CHAINS[name]
     arrays = [normal(*SHAPES[k], seed=i) for i, k in enumerate(chain.operands)]
     params = ElementwiseParams(chain)
@@ -74,7 +74,7 @@ def test_a_chain_is_spelled_as_it_is_computed(name: str) -> None:
 
 def test_a_literal_is_written_once() -> None:
     b = BodyBuilder(1, 17)
-    CHAINS["the same literal twice"].spell(b, b.inputs)
+    CHAINS["the same literal twice"].to_onnx(b, b.inputs)
     assert [n.op for n in b.nodes].count("Constant") == 1
 
 
@@ -97,7 +97,7 @@ def test_operands_and_results_have_types() -> None:
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_typed_operands_are_spelled_as_they_are_computed(opset: int) -> None:
+def test_typed_operands_are_written_as_they_are_computed(opset: int) -> None:
     arrays = [normal(3, 4) > 0, normal(4, seed=1), np.array(0)]
     params = ElementwiseParams(MASKED)
     for actual, want in zip(
@@ -123,7 +123,7 @@ def test_equal_chains_have_one_text_and_key() -> None:
     assert all(0 < c.key < 2**62 for c in others)
 
 
-def test_only_chains_with_a_cheaper_spelling_are_rough() -> None:
+def test_only_chains_with_a_cheaper_approximation_use_fast_math() -> None:
     silu = Chain(("full",), (Step("silu", (0,)),), (1,), fast_math=True)
     assert silu.text == "full|silu(0)|1|fast-math"
     assert silu.key != Chain(("full",), (Step("silu", (0,)),), (1,)).key

@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.filters import (
     Winograd,
 )
 from tracea_graph.kernels.cpu.panels import BF16_SINCE
-from tracea_graph.kernels.cpu.winograd import spell_transform
+from tracea_graph.kernels.cpu.winograd import transform_to_onnx
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.conv import ConvParams
@@ -140,7 +140,7 @@ def test_filters_are_packed_by_nodes_too(layout: Blocked | Lanes, opset: int) ->
     shape = (33, 1 if layout.name == "depthwise" else 20, *(kernel or (1, 1)))
     plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     b = BodyBuilder(1, opset)
-    (found,) = run_body(b.done(layout.spell_packed(b, "i0", shape)), [plain], opset)
+    (found,) = run_body(b.done(layout.packed_to_onnx(b, "i0", shape)), [plain], opset)
     assert np.array_equal(found, layout.pack(plain)[0])
 
 
@@ -148,7 +148,7 @@ def test_filters_are_packed_by_nodes_too(layout: Blocked | Lanes, opset: int) ->
 def test_filters_are_transformed_by_nodes_too(layout: Winograd) -> None:
     plain = np.random.default_rng(0).standard_normal((33, 20, 3, 3)).astype(np.float32)
     b = BodyBuilder(1, 17)
-    body = b.done(spell_transform(b, "i0", layout.tile, 33, 20))
+    body = b.done(transform_to_onnx(b, "i0", layout.tile, 33, 20))
     (found,) = run_body(body, [*BLOCKED.pack(plain)], 17)
     assert relative_error(found, layout.pack(plain)[0]) < 3e-7
 

@@ -92,7 +92,7 @@ def test_the_body_says_what_numpy_does(name: str, s: int, opset: int) -> None:
     index_map, shape = CASES[name]
     x = numbered([evaluate(d, {"b": 2, "s": s}) for d in shape])
     b = BodyBuilder(1, opset)
-    (got,) = run_body(b.done(index_map.spell(b, *b.inputs)), [x], opset)
+    (got,) = run_body(b.done(index_map.to_onnx(b, *b.inputs)), [x], opset)
     np.testing.assert_array_equal(got, index_map.reference(x))
 
 

@@ -47,18 +47,18 @@ def masked_case(
         spec("m", k), spec(len(stored), dtype=kind), spec(*words.shape, dtype=DType.I32), spec(n),
     ]  # fmt: skip
     feeds = [x, stored.astype(numbers), words, b]
-    extras = []
+    epilogue_inputs = []
     if chain:
         inputs += [spec("m", n), spec(n)]
         feeds += [full, row]
-        extras = [dense("input", 4, "m", n), strided("input", 5, ("m", n), (0, 1))]
+        epilogue_inputs = [dense("input", 4, "m", n), strided("input", 5, ("m", n), (0, 1))]
     widths = parts or (n,)
     views = (
         dense("input", 0, "m", k),
         dense("input", 1, len(stored)),
         dense("input", 3, n),
         dense("input", 2, *words.shape),
-        *extras,
+        *epilogue_inputs,
         *(dense("output", i, "m", width) for i, width in enumerate(widths)),
     )
     dtype = "bf16" if in_bf16 else "f32"

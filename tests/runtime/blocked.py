@@ -156,7 +156,9 @@ class Feeds:
         return dense("input", index, *(self.specs[index].shape or ()))
 
 
-def extras(feeds: Feeds, chain: Chain, y: Array, halo: Halo) -> tuple[list[View], list[Array]]:
+def epilogue_inputs(
+    feeds: Feeds, chain: Chain, y: Array, halo: Halo
+) -> tuple[list[View], list[Array]]:
     """A chain's operands after the first, as views and as they broadcast to ``y``."""
     n, c, h, w = y.shape
     views, values = [], []
@@ -219,7 +221,7 @@ def epilogue(
     lo, hi = clamp or (-INF, INF)
     y = np.clip(y, lo, hi)
     if chain:
-        more, values = extras(feeds, chain, y, halo)
+        more, values = epilogue_inputs(feeds, chain, y, halo)
         views += more
         (y,) = chain.reference([y, *wide(*values)])
         chain = replace(chain, stores=(stores,))

@@ -71,7 +71,7 @@ FILTERS = {
     "broad blocks": (64, 33, "broad", 1),
     "halves": (20, 33, "split", 1),
 }
-FINISHES: Mapping[str, tuple[Any, tuple[str, ...]]] = {
+POST_OPS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "": (None, ()),
     "silu": (SILU, ()),
     "residual": (ADD_RELU, ("full",)),
@@ -92,19 +92,22 @@ class Empty:
 
 def _windowed() -> Iterator[tuple[str, Operation]]:
     """Convolutions in every layout, with all that may follow in turn."""
-    finishes = itertools.cycle(FINISHES.items())
+    post_ops = itertools.cycle(POST_OPS.items())
     for (kind, (c, o, layout, groups)), (name, over) in itertools.product(
         FILTERS.items(), (WINDOWS | VOLUMES).items()
     ):
         if over.rank == 3 and layout != "plain":
             continue
-        end, (chain, kinds) = next(finishes)
+        end, (chain, kinds) = next(post_ops)
         plain = conv(c, o, over, layout, groups)
         (result,) = plain.params.infer(plain.specs)
         each = ("n", o, *(1,) * over.rank)
         shapes = {"full": result.shape, "channel": each, "one": (1,)}
-        extras = (shapes[kind] for kind in kinds)
-        yield f"{kind}, {name} {end}", conv(c, o, over, layout, groups, *extras, epilogue=chain)
+        epilogue_inputs = (shapes[kind] for kind in kinds)
+        yield (
+            f"{kind}, {name} {end}",
+            conv(c, o, over, layout, groups, *epilogue_inputs, epilogue=chain),
+        )
     plain = conv(20, 20, window(3, pads=2), "depthwise", 20, bias=False)
     for rounded in (False, True):
         params = replace(plain.params, layout=Depthwise(True, rounded))

@@ -35,8 +35,8 @@ def integers_case(
     x, (weight, scale) = normal(m, k, seed=0), pack_int16(normal(k, n, seed=1))
     if spoilt:
         x[1, 0], x[m - 1, k - 1] = np.nan, np.inf
-    extras = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
-    feeds = (x, weight, normal(n, seed=2), *extras, scale)
+    epilogue_inputs = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
+    feeds = (x, weight, normal(n, seed=2), *epilogue_inputs, scale)
     specs = [
         spec("m", k), spec(*weight.shape, dtype=DType.I16), spec(n),
         *([spec("m", n), spec(n)] if chain else []), spec(len(scale)),

@@ -75,18 +75,18 @@ def blocks_case(
         b,
     ]
     widths = parts or (n,)
-    extras = []
+    epilogue_inputs = []
     if chain:
         inputs += [spec("m", n), spec(n)]
         feeds += [full, row]
-        extras = [dense("input", 4, "m", n), strided("input", 5, ("m", n), (0, 1))]
+        epilogue_inputs = [dense("input", 4, "m", n), strided("input", 5, ("m", n), (0, 1))]
     results = [dense("output", i, "m", width) for i, width in enumerate(widths)]
     views = (
         dense("input", 0, "m", k),
         dense("input", 1, *stored.shape),
         dense("input", 3, n) if bias else None,
         dense("input", 2, len(true)),
-        *extras,
+        *epilogue_inputs,
         *results,
     )
     dtype = "bf16" if in_bf16 else "f32"

@@ -32,7 +32,7 @@ COUNTS = (1, 3, 7, 16, 24, 32, 33)
 SIZES = (*range(1, 18), 19, 23, 29, 31, 37)
 FLAT = (*range(1, 8), 11)
 """Sizes over three axes."""
-FINISHES = {
+POST_OPS = {
     "none": (None, ()),
     "silu": (SILU, ()),
     "residual": (ADD_RELU, ("full",)),
@@ -46,7 +46,7 @@ FACTORS = {
     "grouping": ("one", "four", "each"),
     "count": COUNTS,
     "filters": COUNTS,
-    "finish": tuple(FINISHES),
+    "post_ops": tuple(POST_OPS),
 }
 FAST_MATH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-6, "winograd2_int16": 2.0**-9}
 """Of max|y|, where it is not the tolerance of all kernels: Winograd's F(4 x 4), and F(2 x 2) whose
@@ -62,7 +62,7 @@ class Class(NamedTuple):
     grouping: str
     count: int
     filters: int
-    finish: str
+    post_ops: str
     rank: int = 2
 
     @property
@@ -77,9 +77,9 @@ class Class(NamedTuple):
 def few() -> list[Class]:
     """Any two properties meet; all that Winograd's transform can do; some of other ranks."""
     table = [Class(**row) for row in pairwise(FACTORS)]
-    finishes = itertools.cycle(FINISHES)
+    post_ops = itertools.cycle(POST_OPS)
     square = [
-        Class(3, 1, 1, "one", c, o, next(finishes))
+        Class(3, 1, 1, "one", c, o, next(post_ops))
         for c, o in zip(COUNTS, reversed(COUNTS), strict=True)
     ]
     others = [one._replace(rank=1) for one in table[::4]]
@@ -88,12 +88,12 @@ def few() -> list[Class]:
 
 def every(kernel: int) -> Iterator[Class]:
     """All classes of a kernel; filters and what follows in turn."""
-    filters, finishes = itertools.cycle(COUNTS), itertools.cycle(FINISHES)
+    filters, post_ops = itertools.cycle(COUNTS), itertools.cycle(POST_OPS)
     steps = itertools.product((1, 2, 3), (1, 2, 3), ("one", "four", "each"), COUNTS)
     for i, step in enumerate(steps):
         if i % len(COUNTS) == 0:
             next(filters)  # not the same beside each count again
-        one = Class(kernel, *step, next(filters), next(finishes))
+        one = Class(kernel, *step, next(filters), next(post_ops))
         yield from (
             one._replace(rank=rank) for rank in (2, *(1,) * (i % 3 == 0), *(3,) * (i % 9 == 0))
         )
@@ -183,16 +183,18 @@ class Maker:
 
     def _stored(self, one: Class, sizes: list[int], window: Window) -> Iterator[Case]:
         channels, groups = one.channels, one.groups
-        chain, kinds = FINISHES[one.finish]
+        chain, kinds = POST_OPS[one.post_ops]
         twice = one.grouping == "each" and self._chance.random() < 0.2  # two filters a channel
         filters = channels * (1 + twice) if one.grouping == "each" else groups * one.filters
         bias = self._chance.random() < 0.7
         x = ("n", channels, *("d", "h", "w")[-one.rank :])
         result = ConvParams(channels, filters, window, groups).infer([TensorSpec(DType.F32, x)])[0]
         each = (("n",) if self._chance.random() < 0.3 else ()) + (filters, *(1,) * one.rank)
-        extras = [{"full": result.shape, "row": each, "scalar": (1,)}[kind] for kind in kinds]
+        epilogue_inputs = [
+            {"full": result.shape, "row": each, "scalar": (1,)}[kind] for kind in kinds
+        ]
         if chain:
-            lie = (channel_kind(TensorSpec(DType.F32, shape), result) for shape in extras)
+            lie = (channel_kind(TensorSpec(DType.F32, shape), result) for shape in epilogue_inputs)
             chain = replace(chain, operands=("full", *lie))  # one channel's number is a scalar
         plain = ConvParams(channels, filters, window, groups, bias=bias, epilogue=chain)
         images = {"n": self._chance.choice((1, 1, 2)), **dict(zip(x[2:], sizes, strict=True))}
@@ -202,7 +204,7 @@ class Maker:
                 held = Filters(params.shape, stored)
                 offsets = (Bias(filters) if layout != "plain" else (filters,),) if bias else ()
                 scales = (Scales(held),) if params.layout.operands > 1 else ()
-                whole = Operation(params, (x, held, *offsets, *extras, *scales))
+                whole = Operation(params, (x, held, *offsets, *epilogue_inputs, *scales))
                 yield self._case(whole, images)
                 if stored in LAYOUTS and LAYOUTS[stored].direct:
                     yield self._case(either(whole), images)

@@ -36,7 +36,7 @@ from tracea_graph.ops.weights import KN, NK
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 130, 257)
 CALM = 1e-2
 """Of norms: one number divided by its own size shows every bit that is rounded."""
-FINISHES: dict[str, dict[str, Any]] = {
+POST_OPS: dict[str, dict[str, Any]] = {
     "none": {},
     "silu": {"epilogue": SILU},
     "residual": {"epilogue": ADD_RELU},
@@ -51,7 +51,7 @@ BY_WEIGHT = {
     "m": ROWS,
     "n": (1, 15, 16, 17, 48, 49, 97, 400),
     "k": (1, 2, 3, 16, 33, 64, 300, 514, 5000),
-    "finish": tuple(FINISHES),
+    "post_ops": tuple(POST_OPS),
     "bias": (False, True),
     "batch": ((), (1,), (3,), (2, 2)),
 }
@@ -70,7 +70,7 @@ def by_weight(row: dict[str, Any]) -> Case:
     """One product with a matrix that is stored."""
     layout, m, n, k, batch = (row[name] for name in ("layout", "m", "n", "k", "batch"))
     k += layout == "mixed" and k % 2
-    more = dict(FINISHES[row["finish"]])
+    more = dict(POST_OPS[row["finish"]])
     if more.pop("parts", False):
         more["parts"] = (n - n // 3, n // 3) if n > 2 else (n,)
     params = GemmParams(k, n, NAMED[layout], row["bias"], **more)
@@ -85,11 +85,15 @@ def by_weight(row: dict[str, Any]) -> Case:
     kinds = params.epilogue.operands[1:] if params.epilogue else ()
     shapes = {"full": (*rows, n), "row": (n,), "col": (*rows, 1), "scalar": (1,)}
     affine = [(n,)] * (params.norm.operands if params.norm else 0)
-    extras = [*([(n,)] if row["bias"] else []), *(shapes[kind] for kind in kinds), *affine]
+    epilogue_inputs = [
+        *([(n,)] if row["bias"] else []),
+        *(shapes[kind] for kind in kinds),
+        *affine,
+    ]
     specs = [spec(*rows, k), spec(*stored.shape, dtype=TYPES.get(layout, DType.F32))]
-    specs += [spec(*shape) for shape in extras] + [spec(len(s)) for s in scales]
+    specs += [spec(*shape) for shape in epilogue_inputs] + [spec(len(s)) for s in scales]
     feeds = [normal(*(sizes.get(d, d) for d in (*rows, k)), seed=0), stored]  # type: ignore[misc, call-overload]
-    for i, shape in enumerate(extras):
+    for i, shape in enumerate(epilogue_inputs):
         feeds.append(normal(*(sizes.get(d, d) for d in shape), seed=2 + i))  # type: ignore[misc, call-overload]
     feeds += scales
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
@@ -112,7 +116,7 @@ def by_activation(row: dict[str, Any]) -> Case:
         shapes.append((*outer, *(last[::-1] if turn else last)))
         rank = len(outer)
         perms.append((*range(rank), rank + 1, rank) if turn else ())
-    epilogue = FINISHES[row["finish"]].get("epilogue")
+    epilogue = POST_OPS[row["finish"]].get("epilogue")
     params = MatMulParams(*perms, epilogue)
     if row["finish"] == "residual":
         (result,) = MatMulParams(*perms).infer([spec(*s) for s in shapes])

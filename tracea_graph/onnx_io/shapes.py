@@ -16,7 +16,7 @@ from onnx import NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from tracea_graph.ir import DType, TensorSpec, Weight
-from tracea_graph.onnx_io.contributed import BEYOND
+from tracea_graph.onnx_io.contrib_shapes import CONTRIB_SHAPES
 from tracea_graph.onnx_io.facts import (
     FLOATS,
     INTEGERS,
@@ -105,7 +105,7 @@ class _Inference:
             for name in {*node.output[:1], *(node.output[3:] if "Skip" in node.op_type else ())}:
                 types.setdefault(name, facts.type_of(node.input[0]))
         sizes = list(self._sizes(node, facts) if standard else ())
-        if node.domain in BEYOND:
+        if node.domain in CONTRIB_SHAPES:
             sizes = self._contributed(node, facts, types)
         for i, name in enumerate(node.output):
             if not name:
@@ -137,7 +137,7 @@ class _Inference:
         self, node: NodeProto, facts: Facts, types: dict[str, TypeProto]
     ) -> list[Partial]:
         """The sizes of an operator's first output; its type is entered."""
-        known = BEYOND[node.domain].get(node.op_type)
+        known = CONTRIB_SHAPES[node.domain].get(node.op_type)
         sizes = _try(known.sizes, node, facts) if known else None
         dtype = facts.dtype(node.input[known.like]) if known and sizes is not None else None
         if dtype is None:

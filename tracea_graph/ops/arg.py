@@ -80,7 +80,7 @@ class ArgParams(AlongAxis):
     def body(self, opset: int) -> Body:
         """The operator itself.  Raises ValueError before opset 12 if the last index is wanted."""
         b = BodyBuilder(self.operands, opset)
-        x = self.prologue.spell(b, b.inputs)[0] if self.prologue else b.inputs[0]
+        x = self.prologue.to_onnx(b, b.inputs)[0] if self.prologue else b.inputs[0]
         attrs = {"axis": self.axis, "keepdims": int(self.keepdims)}
         if self.select_last:
             if opset < 12:

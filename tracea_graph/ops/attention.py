@@ -273,20 +273,20 @@ class AttentionParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        q, k, v = (self._spell_heads(b, b.inputs[i], i) for i in range(3))
+        q, k, v = (self._heads_to_onnx(b, b.inputs[i], i) for i in range(3))
         scores = b("Mul", b("MatMul", q, k), b.number(self.scale))
         if self.softcap:
             capped = b("Tanh", b("Div", scores, b.number(self.softcap)))
             scores = b("Mul", capped, b.number(self.softcap))
         if self.causal != "none":
-            scores = b("Where", self._spell_later(b, scores), b.number(self.fill), scores)
+            scores = b("Where", self._later_to_onnx(b, scores), b.number(self.fill), scores)
         if self.mask == "add":
             scores = b("Add", scores, b.inputs[3])
         elif self.mask == "bool":
             scores = b("Where", b.inputs[3], scores, b.number(self.fill))
         if self.window:
-            scores = b("Where", self._spell_near(b, scores), scores, b.number(-float("inf")))
-        shares = self._spell_zero_rows(b, scores, b("Softmax", scores, axis=3))
+            scores = b("Where", self._near_to_onnx(b, scores), scores, b.number(-float("inf")))
+        shares = self._zero_rows_to_onnx(b, scores, b("Softmax", scores, axis=3))
         y = b("MatMul", shares, v)
         if self.layouts[3] == "heads":
             return b.done(y)
@@ -295,7 +295,7 @@ class AttentionParams:
             y = b("Reshape", y, b.ints(0, 0, self.heads * self.head_v))
         return b.done(y)
 
-    def _spell_heads(self, b: BodyBuilder, x: str, which: int) -> str:
+    def _heads_to_onnx(self, b: BodyBuilder, x: str, which: int) -> str:
         """``[B,H,S,D]``, keys ``[B,H,D,T]``."""
         layout, count, keys = self.layouts[which], self.counts[which], which == 1
         if layout == "rows":
@@ -313,21 +313,21 @@ class AttentionParams:
         repeated = np.repeat(np.arange(count), self.heads // count)
         return b("Gather", x, b.ints(*map(int, repeated)), axis=1)
 
-    def _spell_zero_rows(self, b: BodyBuilder, scores: str, shares: str) -> str:
+    def _zero_rows_to_onnx(self, b: BodyBuilder, scores: str, shares: str) -> str:
         if self.zero_rows == "none":
             return shares
         if self.zero_rows == "guarded":
             empty = b("IsNaN", shares)
         else:
             lowest = self.zero_rows == "lowest"
-            seen = _spell_scored(b, scores) if lowest else self._spell_seen(b, scores)
+            seen = _scored_to_onnx(b, scores) if lowest else self._seen_to_onnx(b, scores)
             if not seen:
                 return shares
             count = b.reduce("ReduceSum", b("Cast", seen, to=DType.F32.onnx), (-1,))
             empty = b("Less", count, b.number(0.5))
         return b("Where", empty, b.number(0.0), shares)
 
-    def _spell_seen(self, b: BodyBuilder, scores: str) -> str:
+    def _seen_to_onnx(self, b: BodyBuilder, scores: str) -> str:
         """True where a key is not masked, ``[…,1 or S,1 or T]``; empty if none ever is."""
         parts = []
         if self.mask == "add":
@@ -335,12 +335,12 @@ class AttentionParams:
         if self.mask == "bool" and self.fill <= self._masked:
             parts.append(b.inputs[3])
         if self.causal != "none" and self.fill <= self._masked:
-            parts.append(b("Not", self._spell_later(b, scores)))
+            parts.append(b("Not", self._later_to_onnx(b, scores)))
         if self.window:
-            parts.append(self._spell_near(b, scores))
+            parts.append(self._near_to_onnx(b, scores))
         return reduce(lambda seen, part: b("And", seen, part), parts) if parts else ""
 
-    def _spell_places(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
+    def _places_to_onnx(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
         """The places of keys ``[T]`` and of queries ``[S,1]`` or ``[B,1,S,1]``."""
         sizes = b("Shape", scores)
         zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
@@ -355,13 +355,13 @@ class AttentionParams:
             i = b("Add", i, b("Reshape", b.inputs[3], b.ints(-1, 1, 1, 1)))
         return b("Range", zero, keys, one), i
 
-    def _spell_later(self, b: BodyBuilder, scores: str) -> str:
+    def _later_to_onnx(self, b: BodyBuilder, scores: str) -> str:
         """True where a key comes after its query."""
-        return b("Greater", *self._spell_places(b, scores))
+        return b("Greater", *self._places_to_onnx(b, scores))
 
-    def _spell_near(self, b: BodyBuilder, scores: str) -> str:
+    def _near_to_onnx(self, b: BodyBuilder, scores: str) -> str:
         """True where a key lies in a query's window."""
-        key, place = self._spell_places(b, scores)
+        key, place = self._places_to_onnx(b, scores)
         behind, (before, after) = b("Sub", key, place), self.reach
         near = b(
             "And",
@@ -419,7 +419,7 @@ def _above(b: BodyBuilder, x: str, limit: float = LOWEST) -> str:
     return b("Not", b("Less", x, b.number(float(least))))
 
 
-def _spell_scored(b: BodyBuilder, scores: str) -> str:
+def _scored_to_onnx(b: BodyBuilder, scores: str) -> str:
     """True where a key scores above ``LOWEST``, or is the only one."""
     keys = b("Gather", b("Shape", scores), b.ints(3))
     return b("Or", _above(b, scores), b("Less", keys, b.ints(2)))

@@ -1,4 +1,4 @@
-"""Bodies: what a custom op means, spelled in plain ONNX operators.
+"""Bodies: what a custom op means, in plain ONNX operators.
 
 A body becomes the model-local function of the op's type, so that a runtime without the library
 still computes the same thing.  Its structural hash is part of the type's name: equal bodies share
@@ -17,7 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, Blob, Node
 
-__all__ = ["Body", "BodyBuilder", "placed", "spell", "structural_key"]
+__all__ = ["Body", "BodyBuilder", "attribute_text", "placed", "structural_key"]
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequen
     for node in nodes:
         reads = [ids.setdefault(v, len(ids)) for v in node.inputs]
         writes = [ids.setdefault(v, len(ids)) for v in node.outputs]
-        attrs = sorted((k, spell(v)) for k, v in node.attrs.items())
+        attrs = sorted((k, attribute_text(v)) for k, v in node.attrs.items())
         rows.append([node.domain, node.op, reads, writes, attrs])
     rows.append([ids.get(v, -1) for v in outputs])
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def spell(value: Attr) -> str:
+def attribute_text(value: Attr) -> str:
     """An attribute as text that is equal where its value is."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"

@@ -53,7 +53,8 @@ HALVES = (DType.F16, DType.BF16)
 and are rounded, to nearest with ties to even, as they are stored."""
 
 FAST_MATH = frozenset({"gelu", "gelu_tanh", "silu"})
-"""Steps with a cheaper spelling that is off by a fraction of what rounding to bf16 takes away."""
+"""Steps with a cheaper approximation that is off by a fraction of what rounding to bf16 takes
+away."""
 
 _CAST = (*INTEGERS, DType.F16)
 """What ONNX nodes are told to convert: bf16 is met inside programs alone."""
@@ -115,7 +116,7 @@ class Chain:
         if self.dtypes and len(self.dtypes) != count:
             raise ValueError("a chain reads every one of its operands, in a type for each")
         if all(d is DType.F32 for d in self.dtypes):
-            object.__setattr__(self, "dtypes", ())  # one spelling for equal chains
+            object.__setattr__(self, "dtypes", ())  # one form for equal chains
         elif not set(self.dtypes) <= {*DTYPES, *HALVES}:
             raise ValueError("an operand is a float of 16 or 32 bits, bool or a known integer")
         types = self.types
@@ -156,7 +157,7 @@ class Chain:
     @property
     def text(self) -> str:
         """One canonical line: equal chains have equal text."""
-        steps = ";".join(f"{s.op}({','.join(_spell(a) for a in s.args)})" for s in self.steps)
+        steps = ";".join(f"{s.op}({','.join(_ref_text(a) for a in s.args)})" for s in self.steps)
         types = [f":{d.short}" if d is not DType.F32 else "" for d in self.operand_types]
         operands = ",".join(k + t for k, t in zip(self.operands, types, strict=True))
         stores = [f":{d.short}" for d in self.stores] or [""] * len(self.results)
@@ -187,7 +188,7 @@ class Chain:
         pairs = zip(results, self.result_types, strict=True)
         return [_stored(v, d) for v, d in pairs]
 
-    def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
+    def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the chain as ONNX nodes on the named operands; return the results' names."""
         numbers: dict[float, str] = {}
 
@@ -228,11 +229,11 @@ def _write(
     written: Sequence[str],
     number: Callable[[float], str],
 ) -> str:
-    """One operator of a step's spelling; the name of its result."""
-    op, spelled = row
+    """One operator of a step in ONNX; the name of its result."""
+    op, items = row
     inputs: list[str] = []
     attrs: dict[str, Attr] = {}
-    for item in spelled:
+    for item in items:
         if isinstance(item, float):
             inputs.append(number(item))
         elif "=" in item:
@@ -250,5 +251,5 @@ def _number(text: str) -> int | float:
     return int(text) if text.isdigit() else float(text)
 
 
-def _spell(ref: Ref) -> str:
+def _ref_text(ref: Ref) -> str:
     return repr(ref) if isinstance(ref, float) else str(ref)

@@ -75,9 +75,9 @@ class ChannelNormParams:
         if self.groups:
             groups = b.split_last(b("Flatten", x, axis=1), 2, self.groups)
             back = {"allowzero": 1} if opset >= 14 else {}
-            y = b("Reshape", self._bare.spell(b, groups, ()), b("Shape", x), **back)
+            y = b("Reshape", self._bare.to_onnx(b, groups, ()), b("Shape", x), **back)
         else:
-            y = self._bare.spell(b, x, (), 1 - self.rank)
+            y = self._bare.to_onnx(b, x, (), 1 - self.rank)
         shape = b.ints(-1, *[1] * (self.rank - 2))
         by_channel = [b("Reshape", a, shape) for a in affine]
         if self.norm.gamma:

@@ -114,11 +114,11 @@ class ConcatParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        return b.done(*self.spell(b, b.inputs))
+        return b.done(*self.to_onnx(b, b.inputs))
 
-    def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
+    def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the parts and the Concat on the named operands; the result's name."""
-        parts = [p.params.spell(b, [operands[i] for i in p.operands])[0] for p in self.parts]
+        parts = [p.params.to_onnx(b, [operands[i] for i in p.operands])[0] for p in self.parts]
         y = b("Concat", *parts, axis=self.axis)
         return [b("Reshape", y, b.ints(*self.target)) if self.target else y]
 

@@ -26,8 +26,8 @@ from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.filters import PLAIN, FilterLayout
-from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.post_ops import post_ops_of
 from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ops.window_space import grouped, over, sizes_of, sliding
 from tracea_graph.ops.windows import Window, windows_of
@@ -69,13 +69,13 @@ class ConvParams:
             raise ValueError("an epilogue starts from the full accumulator and has one result")
 
     @property
-    def extras(self) -> int:
+    def epilogue_inputs(self) -> int:
         """Epilogue operands beyond the accumulator."""
         return len(self.epilogue.operands) - 1 if self.epilogue else 0
 
     @property
     def operands(self) -> int:
-        return 1 + self.layout.operands + self.bias + self.extras
+        return 1 + self.layout.operands + self.bias + self.epilogue_inputs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,14 +90,14 @@ class ConvParams:
     @property
     def added(self) -> int | None:
         """The operand that is added to the sum before anything else, where the kernel does so."""
-        add = finish_of(self.epilogue).add if self.layout.writes_reordered else None
+        add = post_ops_of(self.epilogue).add if self.layout.writes_reordered else None
         return None if add is None else 2 + self.bias + add
 
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any]]:
-        """Operands by role: x, W, bias or None, extras."""
+        """Operands by role: x, W, bias or None, epilogue_inputs."""
         first = 2 + self.bias
-        extras = items[first : first + self.extras]
-        return items[0], items[1], items[2] if self.bias else None, extras
+        epilogue_inputs = items[first : first + self.epilogue_inputs]
+        return items[0], items[1], items[2] if self.bias else None, epilogue_inputs
 
     def stored(self, items: Sequence[Any]) -> Sequence[Any]:
         """The operands that hold W."""
@@ -113,11 +113,11 @@ class ConvParams:
         """NumPy, in the operands' precision; W in this op's layout."""
         if self.layout.rounds and self.added is not None:
             arrays = [round_bf16(a) if i == self.added else a for i, a in enumerate(arrays)]
-        x, _, bias, extras = self.split(arrays)
+        x, _, bias, epilogue_inputs = self.split(arrays)
         acc = self.layout.convolve(x, self.stored(arrays), self.shape, self._sums)
         if bias is not None:
             acc = acc + bias[: self.filters].reshape(-1, *(1,) * self.window.rank)
-        return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+        return self.epilogue.reference([acc, *epilogue_inputs]) if self.epilogue else [acc]
 
     def _sums(self, x: Floats, plain: Floats) -> Floats:
         inputs = np.split(x, self.groups, 1)
@@ -143,8 +143,8 @@ class ConvParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        x, _, bias, extras = self.split(b.inputs)
-        plain = self.layout.spell(b, self.stored(b.inputs), self.shape)
+        x, _, bias, epilogue_inputs = self.split(b.inputs)
+        plain = self.layout.to_onnx(b, self.stored(b.inputs), self.shape)
         if bias is not None and self.layout.biases(self.filters) != self.filters:
             bias = b.slice_last(bias, 0, self.filters, 0)
         acc = b(
@@ -152,7 +152,9 @@ class ConvParams:
             kernel_shape=self.window.kernel, strides=self.window.strides,
             dilations=self.window.dilations, pads=self.window.pads, group=self.groups,
         )  # fmt: skip
-        return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))
+        return b.done(
+            *(self.epilogue.to_onnx(b, (acc, *epilogue_inputs)) if self.epilogue else (acc,))
+        )
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """The window of a result, and what its epilogue reads there."""
@@ -173,13 +175,13 @@ class ConvParams:
         )  # fmt: skip
         made = grouped("o", extents[:2]) if several else along("o")
         read = grouped("c", (extents[0], extents[2])) if several else along("c")
-        x, weight, bias, extras = self.split(region.operands)
+        x, weight, bias, epilogue_inputs = self.split(region.operands)
         result = (along("n"), made, *map(along, places))
         reads = [
             access(graph, x, (along("n"), read, *seen)),
             access(graph, weight, (made, along("c"), *map(along, taps)), self.shape),
             *([access(graph, bias, (made,), (self.filters,))] if bias else []),
-            *(over(graph, v, result) for v in extras),
+            *(over(graph, v, result) for v in epilogue_inputs),
         ]
         writes = [access(graph, region.results[0], result)]
         points = (*(a.name for a in outer), "o", *places)

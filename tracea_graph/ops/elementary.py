@@ -19,7 +19,7 @@ Row = tuple[str, tuple[str | float, ...]]
 
 @dataclass(frozen=True)
 class Elementary:
-    """One elementwise operation: its types, NumPy meaning, ONNX spelling and cost.
+    """One elementwise operation: its types, NumPy meaning, ONNX form and cost.
 
     ``takes`` and ``gives`` name types: ``f`` a number, ``b`` a truth value; ``literals`` says how
     many of the last arguments must be literals.  ``onnx`` lists ``(op, inputs)`` rows; an input is
@@ -245,7 +245,7 @@ _LOGIC = {
 }  # fmt: skip
 
 ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
-"""Every step.  Adding one means a record here and its spelling in ``kernels/chain_source.py``."""
+"""Every step.  Adding one means a record here and its source in ``kernels/chain_source.py``."""
 
 OPERATORS: Mapping[str, str] = MappingProxyType(
     {e.operator: step for step, e in ELEMENTARY.items() if e.operator}

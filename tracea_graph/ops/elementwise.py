@@ -62,7 +62,7 @@ class ElementwiseParams:
     """Operands and results are the chain's; kinds describe the innermost two loops.
 
     ``maps`` say how each operand is seen (none: as it is stored); ``target`` reshapes the results,
-    as ONNX's Reshape spells it (empty: they keep the operands' common shape).
+    as ONNX's Reshape has it (empty: they keep the operands' common shape).
     """
 
     chain: Chain
@@ -71,7 +71,7 @@ class ElementwiseParams:
 
     def __post_init__(self) -> None:
         if not any(self.maps):
-            object.__setattr__(self, "maps", ())  # one spelling for equal ops
+            object.__setattr__(self, "maps", ())  # one form for equal ops
         elif len(self.maps) != self.operands:
             raise ValueError("an elementwise op has one map per operand")
 
@@ -138,12 +138,12 @@ class ElementwiseParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        return b.done(*self.spell(b, b.inputs))
+        return b.done(*self.to_onnx(b, b.inputs))
 
-    def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
+    def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write maps and chain as ONNX nodes on the named operands; the results' names."""
-        seen = [m.spell(b, v) for m, v in zip(self.views, operands, strict=True)]
-        results = self.chain.spell(b, seen)
+        seen = [m.to_onnx(b, v) for m, v in zip(self.views, operands, strict=True)]
+        results = self.chain.to_onnx(b, seen)
         return [b("Reshape", y, b.ints(*self.target)) for y in results] if self.target else results
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:

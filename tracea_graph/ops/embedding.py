@@ -74,7 +74,7 @@ class EmbeddingParams:
             total = b("Add", total, part)
         if self.norm is None:
             return b.done(total)
-        y = self.norm.spell(b, total, b.inputs[2 * self.tables :])
+        y = self.norm.to_onnx(b, total, b.inputs[2 * self.tables :])
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:

@@ -2,8 +2,8 @@
 
 A convolution is mathematics over filters ``[O, I, kernel…]``.  Its kernels may want those
 otherwise: several channels side by side, in another type, transformed.  A :class:`FilterLayout`
-says how, and spells the way back in ONNX, so that a convolution needs to know no layout but as an
-object.
+says how, and gives the inverse back in ONNX, so that a convolution needs to know no layout but as
+an object.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FilterLayout(ABC):
         return sums(round_bf16(x) if self.rounds else x, self.filters(stored, shape))
 
     @abstractmethod
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         """The name of ``[O, I, kernel…]`` in float32, in ONNX's operators."""
 
 
@@ -96,7 +96,7 @@ class PlainFilters(FilterLayout):
     def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
         return stored[0]
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         return stored[0]
 
 

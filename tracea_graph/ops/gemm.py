@@ -72,21 +72,21 @@ class GemmParams:
             raise ValueError("an epilogue before a norm has one result, in float32")
 
     @property
-    def extras(self) -> int:
+    def epilogue_inputs(self) -> int:
         """Epilogue operands beyond the accumulator."""
         return len(self.epilogue.operands) - 1 if self.epilogue else 0
 
     @property
     def operands(self) -> int:
         affine = self.norm.operands if self.norm else 0
-        return 1 + self.layout.operands + self.bias + self.extras + affine
+        return 1 + self.layout.operands + self.bias + self.epilogue_inputs + affine
 
     def split(
         self, items: Sequence[Any]
     ) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
-        """Operands by role: x, W, bias or None, extras, (gamma, beta)."""
+        """Operands by role: x, W, bias or None, epilogue_inputs, (gamma, beta)."""
         first = 2 + self.bias
-        last = first + self.extras
+        last = first + self.epilogue_inputs
         affine = items[last : last + (self.norm.operands if self.norm else 0)]
         return items[0], items[1], items[2] if self.bias else None, items[first:last], affine
 
@@ -108,13 +108,13 @@ class GemmParams:
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
-        x, _, bias, extras, affine = self.split(arrays)
+        x, _, bias, epilogue_inputs, affine = self.split(arrays)
         acc = self.layout.product(x, self.stored(arrays), self.k, self.n)
         if bias is not None:
             acc = acc + bias
         if self.parts:
             return list(np.split(acc, np.cumsum(self.parts)[:-1], axis=-1))
-        done = self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+        done = self.epilogue.reference([acc, *epilogue_inputs]) if self.epilogue else [acc]
         if self.norm is None:
             return done
         total = done[0]
@@ -146,19 +146,19 @@ class GemmParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        x, _, bias, extras, affine = self.split(b.inputs)
-        acc = self.layout.spell_product(b, x, self.stored(b.inputs), self.k, self.n)
+        x, _, bias, epilogue_inputs, affine = self.split(b.inputs)
+        acc = self.layout.product_to_onnx(b, x, self.stored(b.inputs), self.k, self.n)
         if bias is not None:
             acc = b("Add", acc, bias)
         if self.parts:
             ends = [sum(self.parts[: i + 1]) for i in range(len(self.parts))]
             pairs = zip(ends, self.parts, strict=True)
             return b.done(*(b.slice_last(acc, end - n, end) for end, n in pairs))
-        done = self.epilogue.spell(b, (acc, *extras)) if self.epilogue else [acc]
+        done = self.epilogue.to_onnx(b, (acc, *epilogue_inputs)) if self.epilogue else [acc]
         if self.norm is None:
             return b.done(*done)
         total = done[0]
-        y = self.norm.spell(b, total, affine)
+        y = self.norm.to_onnx(b, total, affine)
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
@@ -166,7 +166,7 @@ class GemmParams:
 
         The weight is described by its logical matrix, however it is stored.
         """
-        x, w, bias, extras, affine = self.split(region.operands)
+        x, w, bias, epilogue_inputs, affine = self.split(region.operands)
         shape = graph.spec(x).shape
         if not shape:
             return None
@@ -177,7 +177,9 @@ class GemmParams:
         weight = access(graph, w, dims[::-1] if nk else dims, view[::-1] if nk else view)
         sums, outs = (*rows, "n"), (*rows, column)
         reads = [aligned(graph, x, (*rows, "k")), weight]
-        reads += [aligned(graph, v, sums) for v in ((bias,) if bias else ()) + tuple(extras)]
+        reads += [
+            aligned(graph, v, sums) for v in ((bias,) if bias else ()) + tuple(epilogue_inputs)
+        ]
         reads += [aligned(graph, v, outs) for v in affine]
         writes = [aligned(graph, v, n) for v, n in zip(region.results, (outs, sums), strict=False)]
         work = (

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.sizes import resolve, spell_size
+from tracea_graph.ops.sizes import resolve, size_to_onnx
 from tracea_graph.ops.space_parts import aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -67,18 +67,18 @@ class GridParams:
         if opset < _SINCE:
             raise ValueError(f"numbers are counted since opset {_SINCE}")
         b = BodyBuilder(self.operands, opset)
-        sizes = [spell_size(b, s) for s in self.sizes]
+        sizes = [size_to_onnx(b, s) for s in self.sizes]
         total, rank = b.number(self.start), len(sizes)
         for axis, (size, step) in enumerate(zip(sizes, self.steps, strict=True)):
             if step:
-                count = b("Cast", self._spell_count(b, size), to=DType.F32.onnx)
+                count = b("Cast", self._count_to_onnx(b, size), to=DType.F32.onnx)
                 line = b("Reshape", count, b.ints(-1, *(1,) * (rank - axis - 1)))
                 total = b("Add", total, b("Mul", line, b.number(step)))
         shape = b("Concat", *sizes, axis=0)
         return b.done(b("Expand", total, shape))
 
     @staticmethod
-    def _spell_count(b: BodyBuilder, size: str) -> str:
+    def _count_to_onnx(b: BodyBuilder, size: str) -> str:
         zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
         return b("Range", zero, b("Reshape", size, b.ints()), one)
 

@@ -114,10 +114,10 @@ class IndexMap:
             array = _MOVES[move.op].numpy(array, move.ints)
         return array
 
-    def spell(self, b: BodyBuilder, value: str) -> str:
+    def to_onnx(self, b: BodyBuilder, value: str) -> str:
         """Write the moves as ONNX nodes; the name of the view."""
         for move in self.moves:
-            value = _MOVES[move.op].spell(b, value, move.ints)
+            value = _MOVES[move.op].to_onnx(b, value, move.ints)
         return value
 
 
@@ -168,11 +168,11 @@ def _unsqueeze(at: Layout, axes: Ints) -> Layout:
     return Layout(tuple(dims), tuple(strides), at.offset)
 
 
-def _spell_axes(op: str) -> Callable[[BodyBuilder, str, Ints], str]:
-    def spell(b: BodyBuilder, value: str, axes: Ints) -> str:
+def _axes_to_onnx(op: str) -> Callable[[BodyBuilder, str, Ints], str]:
+    def to_onnx(b: BodyBuilder, value: str, axes: Ints) -> str:
         return b(op, value, axes=axes) if b.opset < 13 else b(op, value, b.ints(*axes))
 
-    return spell
+    return to_onnx
 
 
 def _expand(at: Layout, target: Ints) -> Layout:
@@ -186,7 +186,7 @@ def _expand(at: Layout, target: Ints) -> Layout:
     return Layout(dims, strides, at.offset)
 
 
-def _spell_expand(b: BodyBuilder, value: str, target: Ints) -> str:
+def _expand_to_onnx(b: BodyBuilder, value: str, target: Ints) -> str:
     """Expand came with opset 8: before, only axes of one are expanded, which Tile repeats too."""
     return b("Expand" if b.opset >= 8 else "Tile", value, b.ints(*target))
 
@@ -256,7 +256,7 @@ def _numpy_slice(x: Array, ints: Ints) -> Array:
     return x[(slice(None),) * axis + (slice(first, None if last < 0 else last, step),)]
 
 
-def _spell_slice(b: BodyBuilder, value: str, ints: Ints) -> str:
+def _slice_to_onnx(b: BodyBuilder, value: str, ints: Ints) -> str:
     axis, start, end, step = ints
     if step == 1:
         return b.slice_last(value, start, end, axis)
@@ -274,7 +274,7 @@ def _select(at: Layout, ints: Ints) -> Layout:
     return Layout(tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), offset)
 
 
-def _spell_select(b: BodyBuilder, value: str, ints: Ints) -> str:
+def _select_to_onnx(b: BodyBuilder, value: str, ints: Ints) -> str:
     axis, index = ints
     return b("Gather", value, b("Constant", value=np.asarray(index, np.int64)), axis=axis)
 
@@ -363,21 +363,21 @@ class _Kind:
 
     layout: Callable[[Layout, Ints], Layout]
     numpy: Callable[[Array, Ints], Array]
-    spell: Callable[[BodyBuilder, str, Ints], str]
+    to_onnx: Callable[[BodyBuilder, str, Ints], str]
 
 
 _MOVES: Mapping[str, _Kind] = MappingProxyType(
     {
         "transpose": _Kind(_transpose, np.transpose, lambda b, v, p: b("Transpose", v, perm=p)),
         "reshape": _Kind(_reshape, _numpy_reshape, lambda b, v, t: b("Reshape", v, b.ints(*t))),
-        "slice": _Kind(_slice, _numpy_slice, _spell_slice),
-        "select": _Kind(_select, lambda x, i: np.take(x, i[1], i[0]), _spell_select),
-        "squeeze": _Kind(_squeeze, np.squeeze, _spell_axes("Squeeze")),
-        "unsqueeze": _Kind(_unsqueeze, np.expand_dims, _spell_axes("Unsqueeze")),
+        "slice": _Kind(_slice, _numpy_slice, _slice_to_onnx),
+        "select": _Kind(_select, lambda x, i: np.take(x, i[1], i[0]), _select_to_onnx),
+        "squeeze": _Kind(_squeeze, np.squeeze, _axes_to_onnx("Squeeze")),
+        "unsqueeze": _Kind(_unsqueeze, np.expand_dims, _axes_to_onnx("Unsqueeze")),
         "expand": _Kind(
             _expand,
             lambda x, t: np.broadcast_to(x, np.broadcast_shapes(x.shape, t)),
-            _spell_expand,
+            _expand_to_onnx,
         ),
     }
 )

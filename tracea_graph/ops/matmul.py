@@ -75,13 +75,13 @@ class MatMulParams:
         return self.a_perm, self.b_perm
 
     @property
-    def extras(self) -> int:
+    def epilogue_inputs(self) -> int:
         """Epilogue operands beyond the accumulator."""
         return len(self.epilogue.operands) - 1 if self.epilogue else 0
 
     @property
     def operands(self) -> int:
-        return 2 + self.extras
+        return 2 + self.epilogue_inputs
 
     def seen(self, which: int, shape: Shape) -> Shape:
         """The shape of a or b (0 or 1) as it is read.  Raises ValueError for uneven heads."""
@@ -118,9 +118,9 @@ class MatMulParams:
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision."""
-        a, b, *extras = arrays
+        a, b, *epilogue_inputs = arrays
         acc = self._matrices(0, a) @ self._matrices(1, b)
-        return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+        return self.epilogue.reference([acc, *epilogue_inputs]) if self.epilogue else [acc]
 
     def _matrices(self, which: int, x: Floats) -> Floats:
         perm, heads = self._perms[which], self.heads[which]
@@ -137,14 +137,16 @@ class MatMulParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        _, _, *extras = b.inputs
+        _, _, *epilogue_inputs = b.inputs
         seen = []
         for value, perm, heads in zip(b.inputs, self._perms, self.heads, strict=False):
             if heads:
                 value = b.split_last(value, len(perm) - 1, heads)
             seen.append(b("Transpose", value, perm=perm) if perm else value)
         acc = b("MatMul", *seen)
-        return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))
+        return b.done(
+            *(self.epilogue.to_onnx(b, (acc, *epilogue_inputs)) if self.epilogue else (acc,))
+        )
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Batches of rows of a times columns of b, both as they lie in memory."""

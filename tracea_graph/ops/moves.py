@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.sizes import resolve, spell_size
+from tracea_graph.ops.sizes import resolve, size_to_onnx
 from tracea_graph.ops.windows import slid
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
@@ -181,7 +181,7 @@ class MoveParams:
         taps, _, dilation, *_ = self.ints
         return [(dilation * t, dilation * (t + 1 - taps)) for t in range(taps)]
 
-    def _spell_frames(self, b: BodyBuilder) -> str:
+    def _frames_to_onnx(self, b: BodyBuilder) -> str:
         _, stride, _, before, after = self.ints
         none = (0,) * 3
         padded = b.pad(b.inputs[0], (before, *none), (after, *none))
@@ -191,7 +191,7 @@ class MoveParams:
             parts.append(b("Slice", padded, b.ints(first), ends, b.ints(0), b.ints(stride)))
         return b("Concat", *parts, axis=1)
 
-    def _spell_spread(self, b: BodyBuilder) -> str:
+    def _spread_to_onnx(self, b: BodyBuilder) -> str:
         x = b("Concat", *b.inputs, axis=1) if self.operands > 1 else b.inputs[0]
         if len(self.ints) == 2:
             return b("DepthToSpace", x, blocksize=self.ints[0])
@@ -212,26 +212,26 @@ class MoveParams:
             start, stop = self.ints
             return b.done(b.slice_last(x, start, stop, 1))
         if self.kind == "pad":
-            top, left, bottom, right = (spell_size(b, s) for s in self.sizes)
+            top, left, bottom, right = (size_to_onnx(b, s) for s in self.sizes)
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
         if self.kind == "first":
-            ends = spell_size(b, self.sizes[0])
+            ends = size_to_onnx(b, self.sizes[0])
             return b.done(b("Slice", x, b.ints(0), ends, b.ints(self.ints[0]), b.ints(1)))
         if self.kind in BORDERS:
             pads = b.ints(0, 0, *self.ints[:2], 0, 0, *self.ints[2:])
             return b.done(b("Pad", x, pads, mode=self.kind))
         if self.kind == "spread":
-            return b.done(self._spell_spread(b))
+            return b.done(self._spread_to_onnx(b))
         if self.kind == "frames":
-            return b.done(self._spell_frames(b))
+            return b.done(self._frames_to_onnx(b))
         if self.kind == "shuffle":
             groups, channels = self.ints
             order = np.arange(channels).reshape(groups, -1).T.ravel()
             return b.done(b("Gather", x, b.ints(*map(int, order)), axis=1))
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
-        return b.done(_spell_repeat(b, x, self.ints))
+        return b.done(_repeat_to_onnx(b, x, self.ints))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """None: it is opaque."""
@@ -255,7 +255,7 @@ def _agreed(sizes: Sequence[Extent]) -> Extent:
     return min(sizes, key=lambda s: (not isinstance(s, int), len(str(s)), str(s)))
 
 
-def _spell_repeat(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
+def _repeat_to_onnx(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
     """Resize asks for its scales as floats; before opset 11 it had another signature."""
     scales = b("Constant", value=np.asarray((1, 1, *factors), np.float32))
     if b.opset < 11:

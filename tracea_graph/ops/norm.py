@@ -59,7 +59,7 @@ class Norm:
             y = y * affine[0]
         return y + affine[-1] if self.beta else y
 
-    def spell(self, b: BodyBuilder, x: str, affine: Sequence[str], axis: int = -1) -> str:
+    def to_onnx(self, b: BodyBuilder, x: str, affine: Sequence[str], axis: int = -1) -> str:
         """Write the nodes; one LayerNormalization where the opset has it.
 
         ``axis`` may be another one where there is neither gamma nor beta.
@@ -122,8 +122,8 @@ class NormParams:
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         data, affine = b.inputs[: self.data_operands], b.inputs[self.data_operands :]
-        total = self.prologue.spell(b, data)[0] if self.prologue else data[0]
-        y = self.norm.spell(b, total, affine)
+        total = self.prologue.to_onnx(b, data)[0] if self.prologue else data[0]
+        y = self.norm.to_onnx(b, total, affine)
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:

@@ -59,19 +59,19 @@ class GateLayout(ABC):
         """``[directions, H]``."""
 
     @abstractmethod
-    def spell_matrix(
+    def matrix_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
         """The name of :meth:`matrix` in ONNX's operators."""
 
     @abstractmethod
-    def spell_bias(
+    def bias_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
         """The name of :meth:`bias`."""
 
     @abstractmethod
-    def spell_rest(self, b: BodyBuilder, stored: str, hidden: int) -> str:
+    def rest_to_onnx(self, b: BodyBuilder, stored: str, hidden: int) -> str:
         """The name of :meth:`rest`."""
 
 
@@ -90,17 +90,17 @@ class PlainGates(GateLayout):
     def rest(self, stored: Floats, hidden: int) -> Floats:
         return stored
 
-    def spell_matrix(
+    def matrix_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
         return stored
 
-    def spell_bias(
+    def bias_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
         return stored
 
-    def spell_rest(self, b: BodyBuilder, stored: str, hidden: int) -> str:
+    def rest_to_onnx(self, b: BodyBuilder, stored: str, hidden: int) -> str:
         return stored
 
 
@@ -240,8 +240,8 @@ class RecurrentParams:
         zeros = np.zeros((self.directions, rows), np.float32)
         late = b("Constant", value=zeros[:, : 2 * self.hidden] if self.late else zeros)
         if rest is not None:
-            late = b("Concat", late, self.layout.spell_rest(b, rest, self.hidden), axis=1)
-        ahead = self.layout.spell_bias(b, bias, self.directions, self.groups, self.hidden)
+            late = b("Concat", late, self.layout.rest_to_onnx(b, rest, self.hidden), axis=1)
+        ahead = self.layout.bias_to_onnx(b, bias, self.directions, self.groups, self.hidden)
         both = b("Concat", ahead, late, axis=1)
         direction = "bidirectional" if len(self.reverse) > 1 else "reverse"
         attributes: dict[str, Attr] = {
@@ -251,7 +251,7 @@ class RecurrentParams:
         if self.late:
             attributes["linear_before_reset"] = 1
         matrices = (
-            self.layout.spell_matrix(b, m, self.directions, self.groups, self.hidden)
+            self.layout.matrix_to_onnx(b, m, self.directions, self.groups, self.hidden)
             for m in (w, r)
         )
         operands = (x, *matrices, both)

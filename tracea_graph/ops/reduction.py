@@ -112,8 +112,8 @@ class ReduceParams:
 
     @property
     def operands(self) -> int:
-        extras = len(self.epilogue.operands) - 1 if self.epilogue else 0
-        return self.data_operands + extras
+        epilogue_inputs = len(self.epilogue.operands) - 1 if self.epilogue else 0
+        return self.data_operands + epilogue_inputs
 
     def full(self, shapes: Sequence[Shape | None]) -> Shape:
         """The shape that is reduced.  Raises ValueError if symbols leave it open."""
@@ -135,10 +135,10 @@ class ReduceParams:
         return (TensorSpec(DType.F32, self.reduced(self.full([s.shape for s in specs]))),)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        data, extras = arrays[: self.data_operands], arrays[self.data_operands :]
+        data, epilogue_inputs = arrays[: self.data_operands], arrays[self.data_operands :]
         x = self.prologue.reference(data)[0] if self.prologue else data[0]
         y = np.asarray(REDUCTIONS[self.kind][1](x, axis=self.axes, keepdims=self.keepdims))
-        return self.epilogue.reference([y, *extras]) if self.epilogue else [y]
+        return self.epilogue.reference([y, *epilogue_inputs]) if self.epilogue else [y]
 
     def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
         largest = max(map(prod, operands[: self.data_operands]))
@@ -147,10 +147,10 @@ class ReduceParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        data, extras = b.inputs[: self.data_operands], b.inputs[self.data_operands :]
-        x = self.prologue.spell(b, data)[0] if self.prologue else data[0]
+        data, epilogue_inputs = b.inputs[: self.data_operands], b.inputs[self.data_operands :]
+        x = self.prologue.to_onnx(b, data)[0] if self.prologue else data[0]
         y = b.reduce(REDUCTIONS[self.kind][0], x, self.axes, self.keepdims)
-        return b.done(self.epilogue.spell(b, [y, *extras])[0] if self.epilogue else y)
+        return b.done(self.epilogue.to_onnx(b, [y, *epilogue_inputs])[0] if self.epilogue else y)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Kept axes are parallel; the epilogue's operands lie over them."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["resolve", "spell_size", "substitute"]
+__all__ = ["resolve", "size_to_onnx", "substitute"]
 
 
 def substitute(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
@@ -30,14 +30,14 @@ def resolve(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
     return substitute(extent, dimension)
 
 
-def spell_size(b: BodyBuilder, extent: Extent) -> str:
+def size_to_onnx(b: BodyBuilder, extent: Extent) -> str:
     """Write the nodes that compute an extent; the name of a list of one int64."""
     if isinstance(extent, int):
         return b.ints(extent)
     if isinstance(extent, str):
         operand, axis = map(int, extent.split("."))
         return b("Gather", b("Shape", b.inputs[operand]), b.ints(axis), axis=0)
-    left, right = (spell_size(b, arg) for arg in extent.args)
+    left, right = (size_to_onnx(b, arg) for arg in extent.args)
     if extent.op in _OPS:
         return b(_OPS[extent.op], left, right)
     # the larger of two integers: half of their sum and distance

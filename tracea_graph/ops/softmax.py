@@ -56,7 +56,7 @@ class SoftmaxParams(AlongAxis):
     def body(self, opset: int) -> Body:
         """One operator, except over a middle axis before opset 13, which flattened the tensor."""
         b = BodyBuilder(self.operands, opset)
-        x = self.prologue.spell(b, b.inputs)[0] if self.prologue else b.inputs[0]
+        x = self.prologue.to_onnx(b, b.inputs)[0] if self.prologue else b.inputs[0]
         if opset >= 13 or self.axis == -1:
             return b.done(b("LogSoftmax" if self.log else "Softmax", x, axis=self.axis))
         d = b("Sub", x, b.reduce("ReduceMax", x, (self.axis,)))

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from tracea_graph.ir import Weight
-from tracea_graph.ops.body import spell
+from tracea_graph.ops.body import attribute_text
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["graph_key", "value_keys"]
@@ -25,7 +25,7 @@ def value_keys(graph: TileGraph) -> dict[str, str]:
     keys |= {name: _weight_key(weight) for name, weight in graph.weights.items()}
     seen: dict[str, int] = {}
     for region in graph.regions():
-        attrs = sorted((k, spell(v)) for k, v in region.node.attrs.items())
+        attrs = sorted((k, attribute_text(v)) for k, v in region.node.attrs.items())
         reads = [keys.get(v, "") for v in (*region.operands, *region.captures)]
         for i, value in enumerate(region.results):
             key = _hash(region.op, attrs, reads, i)

@@ -1,8 +1,8 @@
 """How the constant matrix of a product is stored: what a layout is, and the plain ones.
 
 A product is mathematics over a matrix ``[K, N]``.  Its kernels may want that otherwise: cut into
-strips, in another type, without its zeros.  A :class:`WeightLayout` says how, and spells the way
-back in ONNX, so that a product needs to know no layout but as an object.
+strips, in another type, without its zeros.  A :class:`WeightLayout` says how, and gives the
+inverse back in ONNX, so that a product needs to know no layout but as an object.
 """
 
 from __future__ import annotations
@@ -80,12 +80,14 @@ class WeightLayout(ABC):
         return made
 
     @abstractmethod
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         """The name of ``[K, N]`` in float32, in ONNX's operators."""
 
-    def spell_product(self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int) -> str:
+    def product_to_onnx(
+        self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int
+    ) -> str:
         """The name of the product in ONNX's operators."""
-        return b("MatMul", x, self.spell(b, stored, k, n))
+        return b("MatMul", x, self.to_onnx(b, stored, k, n))
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Plain(WeightLayout):
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         return stored[0].T if self.transposed else stored[0]
 
-    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         return b("Transpose", stored[0], perm=(1, 0)) if self.transposed else stored[0]
 
 

@@ -70,7 +70,7 @@ class OpBuilder:
         return call
 
     def either(self, *alternatives: Any) -> Either:
-        """Any of these spellings."""
+        """Any of these forms."""
         return Either(alternatives)
 
     def one_of(self, names: Iterable[str], *args: Any, label: str = "") -> Either:

@@ -1,7 +1,7 @@
 """The persistent cache: what was measured once on this machine is never measured again.
 
 One SQLite file, readable by its owner alone.  A key is a digest of everything a result depends
-on, spelled out in ``about``; an entry holds the schedules found and the measurements behind them.
+on, written out in ``about``; an entry holds the schedules found and the measurements behind them.
 Entries that are not final hold what an interrupted study had measured, so that the next run
 resumes it.
 """

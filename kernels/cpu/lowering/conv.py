@@ -29,9 +29,9 @@ from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import PLAIN
-from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.post_ops import post_ops_of
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 
@@ -61,15 +61,19 @@ def _blocked(
     scaled: Scaled | None,
 ) -> None:  # fmt: skip
     """Emit ``conv``, ``conv_first_layer`` or ``depthwise`` with its add, clamp and chain."""
-    x, w, bias, extras = p.split(operands)
-    finish = finish_of(p.epilogue)
+    x, w, bias, epilogue_inputs = p.split(operands)
+    post_ops = post_ops_of(p.epilogue)
     window = _two(p.window)
     source = v.shape(w)
     home = v.home(result)
     inner = home.in_blocks_of(BLOCK).view()  # as operands of a chain lie over it
     direct = [v.slot(spare).view for spare in operands[len(operands) - layout.spare :]]
-    views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
-    add, chain = _added(v, p, extras, finish.add, result), finish.chain
+    views = [
+        v.over(e, result, inner, lanes=True)
+        for i, e in enumerate(epilogue_inputs)
+        if i != post_ops.add
+    ]
+    add, chain = _added(v, p, epilogue_inputs, post_ops.add, result), post_ops.chain
     rounds = home.dtype is DType.BF16
     if chain and rounds:
         chain = replace(chain, stores=(home.dtype,))
@@ -81,7 +85,7 @@ def _blocked(
         block, each = _read(v, layout, scaled.source if scaled else x)
         op, read = "conv", block.view(stored_halo(p))
         if each:
-            filter_scales = v.slot(operands[2 + p.bias + p.extras]).view
+            filter_scales = v.slot(operands[2 + p.bias + p.epilogue_inputs]).view
             named |= {"image_scales": each.view, "filter_scales": filter_scales}
     if isinstance(layout, Depthwise):
         _, left, _, right = halo_of(window)
@@ -106,7 +110,8 @@ def _blocked(
     v.w.call(
         op, "bf16" if isinstance(layout, Stem) and rounds else layout.multiplies, **named,
         x=read, w=weight, bias=v.slot(bias).view if bias is not None else None, add=add,
-        inputs=views, y=home.whole, halo=home.halo, low=finish.low, high=finish.high, chain=chain,
+        inputs=views, y=home.whole, halo=home.halo, low=post_ops.low, high=post_ops.high,
+        chain=chain,
     )  # fmt: skip
     v.blocks[result] = home
 
@@ -125,15 +130,15 @@ def _read(v: Values, layout: Filters, value: int) -> tuple[Blocked, Slot | None]
 
 
 def _added(
-    v: Values, p: ConvParams, extras: Sequence[int], index: int | None, result: int
+    v: Values, p: ConvParams, epilogue_inputs: Sequence[int], index: int | None, result: int
 ) -> View | None:
     """What is added to the sum in registers."""
     if index is None:
         return None
     if p.layout.rounds:
-        block = v.block(extras[index]).block if by_twos(p) else BLOCK
-        return v.block_in_bf16(extras[index], block).view()
-    return v.over(extras[index], result, v.interior(result), lanes=True)
+        block = v.block(epilogue_inputs[index]).block if by_twos(p) else BLOCK
+        return v.block_in_bf16(epilogue_inputs[index], block).view()
+    return v.over(epilogue_inputs[index], result, v.interior(result), lanes=True)
 
 
 def _two(window: Window) -> Window:
@@ -152,7 +157,7 @@ def _two(window: Window) -> Window:
 
 def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
     """A convolution over one position is a product: ``[N, C] x [C, O]``."""
-    x, w, bias, extras = p.split(operands)
+    x, w, bias, epilogue_inputs = p.split(operands)
     rows = v.shape(result)[0]
 
     def flat(slot: Slot, columns: int, kind: str = FULL) -> View:
@@ -161,7 +166,7 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
 
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
     views = []
-    for extra, kind in zip(extras, kinds, strict=True):
+    for extra, kind in zip(epilogue_inputs, kinds, strict=True):
         batches = kind == ROW and len(v.shape(extra)) == len(v.shape(result))
         whole = batches and v.shape(extra)[0] != 1
         views.append(flat(v.slot(extra), p.filters, FULL if whole else kind))
@@ -175,10 +180,10 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
 
 def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
     """Any convolution, on plain values; rows of its chain are channels, columns the last axis."""
-    x, w, bias, extras = p.split(operands)
+    x, w, bias, epilogue_inputs = p.split(operands)
     y = v.out(result)
     views, kinds = [], [FULL]
-    for extra in extras:
+    for extra in epilogue_inputs:
         view, kind = _spread(v, extra, y)
         views.append(view)
         kinds.append(kind)

@@ -37,8 +37,10 @@ def lower_gemm(
     weight = View.dense(operands[1].buffer, p.layout.shape(p.k, p.n) or operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
-    _, _, _, extras, affine = p.split(operands)
-    views = [over_rows(slot, kind, rows, p.n) for slot, kind in zip(extras, kinds, strict=True)]
+    _, _, _, epilogue_inputs, affine = p.split(operands)
+    views = [
+        over_rows(slot, kind, rows, p.n) for slot, kind in zip(epilogue_inputs, kinds, strict=True)
+    ]
     total = sum_of(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]

@@ -19,11 +19,11 @@ __all__ = ["lower_matmul"]
 def lower_matmul(
     w: Writer, p: MatMulParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    a, b, *extras = operands
+    a, b, *epilogue_inputs = operands
     _, _, full = p.shapes([s.spec for s in operands])
     left = _seen(a, _as_read(p, 0, a), full[:-2], column=False)
     right = _seen(b, _as_read(p, 1, b), full[:-2], column=True)
-    views = [broadcast(slot, full) for slot in extras]
+    views = [broadcast(slot, full) for slot in epilogue_inputs]
     into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
     x, weight, *rest = flat

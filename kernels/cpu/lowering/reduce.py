@@ -40,7 +40,7 @@ def lower_reduce(
     w: Writer, p: ReduceParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     """The reduction, then its epilogue; of log(sum(exp)) the maximum first."""
-    data, extras = operands[: p.data_operands], operands[p.data_operands :]
+    data, epilogue_inputs = operands[: p.data_operands], operands[p.data_operands :]
     full = p.full([s.shape for s in operands])
     spec = TensorSpec(DType.F32, p.reduced(full))
     y = w.temp(spec) if p.epilogue else results[0]
@@ -57,7 +57,7 @@ def lower_reduce(
         _reduce_call(w, p, "sum", SHIFTED_EXP, (*data, kept), full, total)
         chain_call(w, LOG_OF_SUM, (total, most), (y,))
     if p.epilogue:
-        chain_call(w, p.epilogue, (y, *extras), results)
+        chain_call(w, p.epilogue, (y, *epilogue_inputs), results)
 
 
 def _reduce_call(

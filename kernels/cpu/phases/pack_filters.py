@@ -33,7 +33,7 @@ from tracea_graph.kernels.cpu.filters import (
     Winograd,
     transformable,
 )
-from tracea_graph.kernels.cpu.winograd import spell_transform
+from tracea_graph.kernels.cpu.winograd import transform_to_onnx
 from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import PLAIN, FilterLayout
@@ -60,7 +60,7 @@ class PackFilters:
         params = region.params
         if not isinstance(params, ConvParams) or params.layout != PLAIN:
             return
-        x, w, bias, extras = params.split(region.operands)
+        x, w, bias, epilogue_inputs = params.split(region.operands)
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
         if weight is None:
             return
@@ -77,7 +77,7 @@ class PackFilters:
             bias, weights[padded.name] = padded.name, padded
         made = making(graph, w) if kept else None
         packed = _packed(weight, layout, graph.opset, made)
-        operands = (x, packed.name, *([bias] if bias else []), *extras)
+        operands = (x, packed.name, *([bias] if bias else []), *epilogue_inputs)
         new = dataclasses.replace(region, params=params, operands=operands)
         weights[packed.name] = packed
         yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
@@ -153,7 +153,7 @@ def _packed(
     recipe: tuple[Node, ...] = ()
     if made is not None:
         b = BodyBuilder(1, opset)
-        body = b.done(layout.spell_packed(b, b.inputs[0], weight.shape))
+        body = b.done(layout.packed_to_onnx(b, b.inputs[0], weight.shape))
         recipe = (*made, *placed(body, [weight.name], name))
     return Weight(
         name, dtype, shape,
@@ -173,7 +173,7 @@ def transformed(weight: Weight, params: ConvParams, layout: Winograd, opset: int
 
     name = f"{weight.name.removesuffix(f'_{params.layout.name}')}_{layout.name}"
     b = BodyBuilder(1, opset)
-    body = b.done(spell_transform(b, b.inputs[0], layout.tile, *params.shape[:2]))
+    body = b.done(transform_to_onnx(b, b.inputs[0], layout.tile, *params.shape[:2]))
     recipe = placed(body, [weight.name], name)
     return Weight(name, DType.F32, layout.shape(params.shape), load, recipe)
 

@@ -150,10 +150,10 @@ inline bool open_canvas(const TensorView& box, const int64_t* halo, Canvas* out,
          steps_of(box, lanes, out->strides);
 }
 
-// ---- what follows the sum ----------------------------------------------------------------------
+// ---- post-ops ----------------------------------------------------------------------------------
 
-// y = chain(clamp(sum + add), extras...), on a canvas.
-struct Finish {
+// y = chain(clamp(sum + add), epilogue inputs...), on a canvas.
+struct PostOps {
   Canvas canvas;
   const TensorView *add, *extra;  // add may be null
   int64_t add_lanes, add_strides[4];
@@ -232,7 +232,7 @@ inline bool lies_by_twos(const TensorView& box, const Canvas& y) {
 
 // Fills `out` from the views; false if they do not fit each other, or the bias its blocks.  With
 // `by_twos` y and what is added may be broad.  `halo`: where the call's lies among its numbers.
-inline bool open_finish(Run& run, const Call& call, const TensorView* views, int32_t halo, Finish* out,
+inline bool open_post_ops(Run& run, const Call& call, const TensorView* views, int32_t halo, PostOps* out,
                         bool by_twos = false) {
   out->type = call.chain_type();
   out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
@@ -272,22 +272,22 @@ constexpr int64_t kChainTiles = 4;            // register tiles that a chain tak
 struct Layout {
   int32_t y_size, add_size;
 };
-inline Layout layout_of(const Finish& finish) {
+inline Layout layout_of(const PostOps& post_ops) {
   const auto size = [](bool half) { return static_cast<int32_t>(half ? 2 : 4); };
-  return {size(finish.canvas.half), size(finish.add_broad || finish.add_lanes != kLanes)};
+  return {size(post_ops.canvas.half), size(post_ops.add_broad || post_ops.add_lanes != kLanes)};
 }
 
 // How a tile's results and what is added to them lie; panels of broad ones are two, from an even one
 // on.
-inline void lay_finish(const Finish& finish, tracea_conv_tile& tile) {
-  const Layout layout = layout_of(finish);
+inline void lay_post_ops(const PostOps& post_ops, tracea_conv_tile& tile) {
+  const Layout layout = layout_of(post_ops);
   tile.y_size = layout.y_size, tile.add_size = layout.add_size;
-  tile.y_step = finish.canvas.lanes, tile.add_step = finish.add_lanes;
-  tile.y_panel = finish.canvas.broad ? kHalf : finish.canvas.strides[1];
-  tile.y_line = finish.canvas.strides[2];
-  if (!finish.add) return;
-  tile.add_panel = finish.add_broad ? kHalf : finish.add_strides[1];
-  tile.add_line = finish.add_strides[2];
+  tile.y_step = post_ops.canvas.lanes, tile.add_step = post_ops.add_lanes;
+  tile.y_panel = post_ops.canvas.broad ? kHalf : post_ops.canvas.strides[1];
+  tile.y_line = post_ops.canvas.strides[2];
+  if (!post_ops.add) return;
+  tile.add_panel = post_ops.add_broad ? kHalf : post_ops.add_strides[1];
+  tile.add_line = post_ops.add_strides[2];
 }
 
 // Results of so many rows of outputs in the place of their own that a chain rounds them from.

@@ -85,26 +85,26 @@ inline int64_t same_taps(const ConvJob& job, const tracea_conv_tile& tile, const
 // A run of tiles that are alike.  A chain follows few of them, while they are in L1.
 inline void conv_run(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
                      const ConvColumn& c, const ConvPlace& at) {
-  const Finish& finish = job.finish;
+  const PostOps& post_ops = job.post_ops;
   const bool below = job.across == 1;
   const int64_t rows = below ? tile.tiles * tile.lines : tile.lines;
   const int64_t width = below ? tile.pixels : tile.tiles * tile.pixels;
   tile.x = x + at.row * job.x_step_row + at.col * tile.x_step;
   tile.x_next = below ? tile.lines * job.x_step_row : tile.pixels * tile.x_step;
-  tile.y = finish.canvas.at(n, c.first, at.row, at.col);
-  tile.add = finish.add_at(n, c.first, at.row, at.col);
-  lay_finish(finish, tile);
+  tile.y = post_ops.canvas.at(n, c.first, at.row, at.col);
+  tile.add = post_ops.add_at(n, c.first, at.row, at.col);
+  lay_post_ops(post_ops, tile);
   alignas(64) float sums[kChainTiles * kTileFloats];
-  const bool apart = finish.apart();
+  const bool apart = post_ops.apart();
   if (apart) set_apart(tile, sums, rows, width);
-  const int64_t lanes = apart ? kLanes : finish.canvas.lanes;
+  const int64_t lanes = apart ? kLanes : post_ops.canvas.lanes;
   tile.y_next = below ? tile.lines * tile.y_line : tile.pixels * lanes;
-  tile.add_next = below ? tile.lines * tile.add_line : tile.pixels * finish.add_lanes;
+  tile.add_next = below ? tile.lines * tile.add_line : tile.pixels * post_ops.add_lanes;
   job.conv(&tile);
-  if (!finish.needed || tile.part & TRACEA_CONV_STOPS) return;
+  if (!post_ops.needed || tile.part & TRACEA_CONV_STOPS) return;
   for (int64_t b = 0; b < c.count; ++b)
     for (int64_t row = 0; row < rows; ++row)
-      finish.line(n, c.first + b, at.row + row, at.col, width,
+      post_ops.line(n, c.first + b, at.row + row, at.col, width,
                   apart ? sums + b * tile.y_panel + row * tile.y_line : nullptr);
 }
 
@@ -120,7 +120,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
   tile.nv = static_cast<int32_t>(c.count);
   tile.eight = job.eight && c.first + c.count == job.blocks;
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
-  tile.lo = job.finish.lo, tile.hi = job.finish.hi;
+  tile.lo = job.post_ops.lo, tile.hi = job.post_ops.hi;
   if (job.x_scales) tile.x_scale = job.x_scales + n, tile.w_scale = job.w_scales + c.first * kLanes;
   for (int64_t block = 0; block < blocks; block += job.part) {
     const int64_t count = min(job.part, blocks - block);
@@ -145,7 +145,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
       tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
       tile.lines = static_cast<int32_t>(min(job.lines, job.height - at.row));
       const ConvTaps on(job, tile, at.row, at.col);
-      const int64_t alike = at.alike(job, job.finish.chain ? min(end - t, kChainTiles) : end - t);
+      const int64_t alike = at.alike(job, job.post_ops.chain ? min(end - t, kChainTiles) : end - t);
       tile.tiles = same_taps(job, tile, at, on, alike);
       tile.rows = on.rows.end - on.rows.first, tile.cols = on.cols.end - on.cols.first;
       tile.w = w + on.rows.first * tile.w_row + on.cols.first * tile.depth * kLanes;
@@ -223,9 +223,9 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   ConvJob job = {};
   job.groups = call.ints[conv_call::kGroups];
   job.eight = job.groups == 1 && last_out <= kLanes / 2;
-  if (!open_finish(run, call, views, conv_call::kHalo, &job.finish, true))
+  if (!open_post_ops(run, call, views, conv_call::kHalo, &job.post_ops, true))
     return misfit(run, "conv");
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   job.images = y.box->dims[0], job.blocks = y.blocks;
   job.height = y.height, job.width = y.width;
   if (y.bare()) return true;
@@ -239,7 +239,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
       !dense_from(w, 0, rank) || (!w.is(job.blocks) && !each) || w.dims[4] != lanes ||
       w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
-      ((y.broad || job.finish.add_broad) && job.blocks / job.groups % 2) ||
+      ((y.broad || job.post_ops.add_broad) && job.blocks / job.groups % 2) ||
       (whole && (!w.is(job.blocks) || !scales_fit(views[4], views[5], *y.box, 1))) ||
       x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
@@ -269,16 +269,16 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const int64_t channels = (inputs - 1) * kLanes + last_in;
   if (!pairs && !each && job.blocks == 1 && job.groups == 1 &&
       narrow_pays(last_out, channels, inputs, rows * cols)) {
-    lay_finish(job.finish, tap);
+    lay_post_ops(job.post_ops, tap);
     tap.bias = job.bias;
-    NarrowJob few = {isa.conv_narrow, tap, &job.finish, &x, steps[0], job.x_step_row,
+    NarrowJob few = {isa.conv_narrow, tap, &job.post_ops, &x, steps[0], job.x_step_row,
                      0, 0};
     return run_narrow(run, few, last_out, job.images);
   }
   job.w_image = each ? job.blocks * tap.w_panel : 0;
-  if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {
+  if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.post_ops)) {
     job.width *= job.height, job.height = 1;
-    job.finish.canvas.width = job.width, job.finish.canvas.height = 1;
+    job.post_ops.canvas.width = job.width, job.post_ops.canvas.height = 1;
   }
   job.first = x.f32();
   leave_out(job, call, &job.first);

@@ -38,7 +38,7 @@ inline void first_layer_run(const FirstLayerJob& job, tracea_conv_tile& tile, in
 }
 
 inline void first_layer_row(const FirstLayerJob& job, int64_t n, int64_t block, int64_t row) {
-  const int64_t width = job.finish.canvas.width, size = job.x->dims[3];
+  const int64_t width = job.post_ops.canvas.width, size = job.x->dims[3];
   tracea_conv_tile tile = first_layer_tile(job, block);
   const Taps rows =
       inside(row * job.stride_h - job.top, job.kernel_h, job.dilation_h, job.x->dims[2]);
@@ -62,7 +62,7 @@ inline void first_layer_row(const FirstLayerJob& job, int64_t n, int64_t block, 
 // Whole lines from `first` on, two in a tile, one tile below the other; the first line left over.
 inline int64_t first_layer_pairs(const FirstLayerJob& job, int64_t n, int64_t block, int64_t first,
                           int64_t last) {
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   const int64_t* s = job.x->strides;
   tracea_conv_tile tile = first_layer_tile(job, block);
   tile.lines = 2, tile.tiles = (last - first) / 2;
@@ -73,12 +73,12 @@ inline int64_t first_layer_pairs(const FirstLayerJob& job, int64_t n, int64_t bl
   tile.x_line = job.stride_h * s[2], tile.x_next = 2 * tile.x_line;
   tile.w = job.tap.w + block * tile.w_panel;
   tile.y = y.row(n, block, first);
-  tile.add = job.finish.add_at(n, block, first, 0);
+  tile.add = job.post_ops.add_at(n, block, first, 0);
   tile.y_next = 2 * tile.y_line, tile.add_next = 2 * tile.add_line;
   job.conv(&tile);
   const int64_t end = first + 2 * tile.tiles;
   for (int64_t b = block; b < block + tile.nv; ++b)
-    for (int64_t row = first; row < end; ++row) job.finish.line(n, b, row, 0, y.width);
+    for (int64_t row = first; row < end; ++row) job.post_ops.line(n, b, row, 0, y.width);
   return end;
 }
 
@@ -86,7 +86,7 @@ inline void first_layer_task(void* usr, size_t index) {
   FirstLayerJob& job = *static_cast<FirstLayerJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
   const int64_t first = task % job.tasks_per_image * job.rows;
-  const int64_t last = min(job.finish.canvas.height, first + job.rows);
+  const int64_t last = min(job.post_ops.canvas.height, first + job.rows);
   if (job.split.conv && first_layer_split_task(job, n, first, last)) return;
   for (int64_t block = 0; block < job.blocks; block += job.nv) {
     int64_t row = job.pairs && last - first > 1 ? first_layer_pairs(job, n, block, first, last) : first;
@@ -96,7 +96,7 @@ inline void first_layer_task(void* usr, size_t index) {
 
 // The images within zeros, as far as windows reach; false where they are too large for `room`.
 inline bool first_layer_copy(FirstLayerJob& job, TensorView* copy, float* room) {
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   const TensorView& x = *job.x;
   const int64_t *dims = x.dims, *s = x.strides;
   const int64_t height = max(job.top + dims[2],
@@ -123,7 +123,7 @@ inline bool first_layer_copy(FirstLayerJob& job, TensorView* copy, float* room) 
 
 // Whether some window leaves the image.
 inline bool first_layer_leaves(const FirstLayerJob& job) {
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   return job.top || job.left ||
          reach(y.height, job.stride_h, job.kernel_h, job.dilation_h) > job.x->dims[2] ||
          reach(y.width, job.stride_w, job.kernel_w, job.dilation_w) > job.x->dims[3];
@@ -139,16 +139,16 @@ inline void lay_first_layer(FirstLayerJob& job, const TensorView& w) {
   tap.w = w.f32();
   tap.w_row = job.kernel_w * kLanes, tap.w_block = job.kernel_h * tap.w_row;
   tap.w_panel = x.dims[1] * tap.w_block;
-  lay_finish(job.finish, tap);
-  tap.lo = job.finish.lo, tap.hi = job.finish.hi;
+  lay_post_ops(job.post_ops, tap);
+  tap.lo = job.post_ops.lo, tap.hi = job.post_ops.hi;
 }
 
 inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &w = views[1];
   FirstLayerJob job = {};
-  if (!open_finish(run, call, views, conv_first_layer_call::kHalo, &job.finish))
+  if (!open_post_ops(run, call, views, conv_first_layer_call::kHalo, &job.post_ops))
     return misfit(run, "conv_first_layer");
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   job.blocks = y.box->dims[1];
   const int64_t images = y.box->dims[0];
   if (y.bare()) return true;
@@ -171,7 +171,7 @@ inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* v
   TensorView copy;
   const bool whole = !first_layer_leaves(job) || first_layer_copy(job, &copy, room);
   job.eight = job.conv == isa.conv && call.ints[conv_first_layer_call::kLastOut] <= kLanes / 2;
-  job.pairs = whole && y.width <= job.widest / 2 && !job.finish.apart();
+  job.pairs = whole && y.width <= job.widest / 2 && !job.post_ops.apart();
   lay_first_layer(job, w);
   Scratch filters(run), lines(run);
   if (call.opcode == kConvFirstLayerBf16 && first_layer_splits(job, isa) &&

@@ -11,7 +11,7 @@ constexpr int64_t kNarrowEnd = 8;           // the same, of summing one vector a
 struct NarrowJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;
-  const Finish* finish;
+  const PostOps* post_ops;
   const TensorView* x;
   int64_t x_image, x_step_row;
   int64_t rows, tasks;  // lines per task; tasks per image
@@ -32,24 +32,24 @@ inline void turn_filters(const float* from, float* to, int64_t steps, int64_t fi
 inline void narrow_task(void* usr, size_t index) {
   const NarrowJob& job = *static_cast<const NarrowJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks;
-  const Finish& finish = *job.finish;
-  const Canvas& y = finish.canvas;
+  const PostOps& post_ops = *job.post_ops;
+  const Canvas& y = post_ops.canvas;
   const int64_t begin = task % job.tasks * job.rows, end = min(y.height, begin + job.rows);
   tracea_conv_tile tile = job.tap;
   const float* x = job.x->f32() + n * job.x_image;
   for (int64_t row = begin; row < end; ++row) {
     tile.x = x + row * job.x_step_row;
     tile.y = y.row(n, 0, row);
-    tile.add = finish.add_at(n, 0, row, 0);
+    tile.add = post_ops.add_at(n, 0, row, 0);
     job.conv(&tile);
-    if (finish.needed) finish.line(n, 0, row, 0, y.width);
+    if (post_ops.needed) post_ops.line(n, 0, row, 0, y.width);
   }
 }
 
 // `tap` is laid out as for whole blocks; its filters are turned first.
 inline bool run_narrow(Run& run, NarrowJob& job, int64_t filters, int64_t images) {
   tracea_conv_tile& tap = job.tap;
-  const Canvas& y = job.finish->canvas;
+  const Canvas& y = job.post_ops->canvas;
   const int64_t steps = tap.blocks * tap.rows * tap.cols;
   Scratch scratch(run);
   char* memory = scratch.take(steps * filters * kLanes * static_cast<int64_t>(sizeof(float)));
@@ -58,7 +58,7 @@ inline bool run_narrow(Run& run, NarrowJob& job, int64_t filters, int64_t images
   turn_filters(tap.w, turned, steps, filters);
   tap.w = turned, tap.nv = static_cast<int32_t>(filters);
   tap.pixels = static_cast<int32_t>(y.width);
-  tap.lo = job.finish->lo, tap.hi = job.finish->hi;
+  tap.lo = job.post_ops->lo, tap.hi = job.post_ops->hi;
   job.rows = min(y.height, max(1, kNarrowTask / (y.width * steps * filters)));
   job.tasks = ceil_div(y.height, job.rows);
   return run.parallel(images * job.tasks, narrow_task, &job);

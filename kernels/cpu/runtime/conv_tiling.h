@@ -57,7 +57,7 @@ struct ConvJob {
   int64_t tap_group;                 // taps of a row that it takes together
   const float *x_scales, *w_scales;  // of integers; else null
   tracea_conv_tile tap;  // strides and counts every tile shares
-  Finish finish;
+  PostOps post_ops;
   const TensorView* x;
   const float* first;                // of x that a tap meets
   Axis down, along;                  // of x from there on
@@ -79,15 +79,15 @@ struct ConvJob {
 };
 
 // Whether lines of x, y and every operand follow each other without a gap.
-inline bool joins_lines(const TensorView& x, const Finish& finish) {
-  const Canvas& y = finish.canvas;
+inline bool joins_lines(const TensorView& x, const PostOps& post_ops) {
+  const Canvas& y = post_ops.canvas;
   const int64_t row = y.width * kLanes;
   const Halo& halo = y.halo;
   if (y.height == 1 || (halo.left | halo.right)) return false;
   bool ok = x.dims[3] == y.width && x.strides[2] == row && y.strides[2] == y.width * y.lanes &&
-            (!finish.add || finish.add_strides[2] == y.width * finish.add_lanes);
-  for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
-    const TensorView& box = finish.extra[i - 1];
+            (!post_ops.add || post_ops.add_strides[2] == y.width * post_ops.add_lanes);
+  for (int32_t i = 1; ok && post_ops.type && i < post_ops.type->operands; ++i) {
+    const TensorView& box = post_ops.extra[i - 1];
     ok = box.strides[2] == box.strides[3] * y.width;
   }
   return ok;
@@ -99,7 +99,7 @@ inline bool joins_lines(const TensorView& x, const Finish& finish) {
 inline bool brief(const ConvJob& job, const tracea_isa_table& isa) {
   const tracea_conv_tile& tap = job.tap;
   return tap.blocks * tap.rows * tap.cols * kLanes <= kBriefSum && !job.x_scales && !job.eight &&
-         !job.finish.chain && isa.conv_nv > 1 && job.pixels == isa.conv_pixels;
+         !job.post_ops.chain && isa.conv_nv > 1 && job.pixels == isa.conv_pixels;
 }
 
 // Whether every thread shall have lines of its own, which are then those it wrote in the call
@@ -130,7 +130,7 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   const tracea_conv_tile& tap = job.tap;
   const bool small = brief(job, isa);
   const int64_t widest = schedule.ow_tile ? min(schedule.ow_tile, job.pixels) : job.pixels / (small ? 2 : 1);
-  const bool twos = job.finish.canvas.broad || job.finish.add_broad;
+  const bool twos = job.post_ops.canvas.broad || job.post_ops.add_broad;
   const int64_t most_nv = twos ? min(isa.conv_nv, 2) : isa.conv_nv;
   const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
@@ -142,7 +142,7 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   const int64_t panel = tap.w_block * nv * 4, weights = job.blocks * tap.w_panel * 4;
   const int64_t part = schedule.ic_block ? min(schedule.ic_block, tap.blocks) : max(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
-  if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
+  if (job.post_ops.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
   if (job.x_scales) job.part = whole_blocks(tap.rows * tap.cols);
 
   const int64_t tiles = job.units * job.across;

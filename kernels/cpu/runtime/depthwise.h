@@ -13,7 +13,7 @@ constexpr int64_t kDepthwiseOutputs = 448;      // of lines that the kernel take
 struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
   tracea_depthwise_tile tap;
-  Finish finish;
+  PostOps post_ops;
   const TensorView* x;
   int64_t x_strides[4];
   const float *w, *bias;
@@ -27,25 +27,25 @@ struct DepthwiseJob {
 inline void depthwise_apart(const DepthwiseJob& job, tracea_depthwise_tile tile, int64_t n,
                             int64_t block, int64_t row) {
   alignas(64) float sums[kLinePiece * kLanes];
-  const int64_t width = job.finish.canvas.width, pieces = ceil_div(width, kLinePiece);
+  const int64_t width = job.post_ops.canvas.width, pieces = ceil_div(width, kLinePiece);
   const int64_t left = tile.left;
   tile.y = sums, tile.y_size = sizeof(float);
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t first = width * i / pieces, end = width * (i + 1) / pieces;
     tile.pixels = end - first, tile.y_line = tile.pixels * kLanes;
     tile.left = left - first * job.stride_w;
-    tile.add = job.finish.add_at(n, block, row, first);
+    tile.add = job.post_ops.add_at(n, block, row, first);
     job.depthwise(&tile);
     for (int64_t line = 0; line < tile.lines; ++line)
-      job.finish.line(n, block, row + line, first, tile.pixels, sums + line * tile.y_line);
+      job.post_ops.line(n, block, row + line, first, tile.pixels, sums + line * tile.y_line);
   }
 }
 
 inline void depthwise_task(void* usr, size_t index) {
   const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
   const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
-  const Canvas& y = job.finish.canvas;
-  const bool apart = job.finish.apart();
+  const Canvas& y = job.post_ops.canvas;
+  const bool apart = job.post_ops.apart();
   const int64_t most_lines = max(1, (apart ? kLinePiece : kDepthwiseOutputs) / y.width);
   alignas(64) float pairs[TRACEA_DEPTHWISE_PAIRS * kLanes];
   int32_t made = 0;
@@ -62,10 +62,10 @@ inline void depthwise_task(void* usr, size_t index) {
       continue;
     }
     tile.y = y.row(n, block, row);
-    tile.add = job.finish.add_at(n, block, row, 0);
+    tile.add = job.post_ops.add_at(n, block, row, 0);
     job.depthwise(&tile);
-    for (int64_t i = row; job.finish.needed && i < row + tile.lines; ++i)
-      job.finish.line(n, block, i, 0, y.width);
+    for (int64_t i = row; job.post_ops.needed && i < row + tile.lines; ++i)
+      job.post_ops.line(n, block, i, 0, y.width);
   }
 }
 
@@ -78,9 +78,9 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   const int64_t dilation_h = dilations[0], dilation_w = dilations[1];
   const int64_t left = sides[0], right = sides[1];
   DepthwiseJob job = {};
-  if (!open_finish(run, call, views, depthwise_call::kHalo, &job.finish))
+  if (!open_post_ops(run, call, views, depthwise_call::kHalo, &job.post_ops))
     return misfit(run, "depthwise");
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   const int64_t images = y.box->dims[0];
   const int64_t blocks = y.box->dims[1];
   if (y.bare()) return true;
@@ -103,14 +103,14 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   tap.x_row = dilation_h * steps[2], tap.x_col = dilation_w * lanes;
   tap.x_step = stride_w * lanes;
   tap.x_line = job.x_step_row, tap.y_line = y.strides[2];
-  if (job.finish.add) tap.add_line = job.finish.add_strides[2];
+  if (job.post_ops.add) tap.add_line = job.post_ops.add_strides[2];
   // Columns side by side, and a part of every window on the line.
   job.pairs = lanes != kLanes && call.ints[depthwise_call::kRoundedFilters] && dilation_w == 1 &&
               left < cols && x.dims[3] > 0 &&
               (y.width - 1) * stride_w - left < x.dims[3];
-  const Layout layout = layout_of(job.finish);
+  const Layout layout = layout_of(job.post_ops);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
-  tap.lo = job.finish.lo, tap.hi = job.finish.hi;
+  tap.lo = job.post_ops.lo, tap.hi = job.post_ops.hi;
   const int64_t line = y.width * rows * cols;
   job.pieces = LinePartition(run, images, blocks, y.height, y.width, kDepthwiseTask / line);
   const int64_t together = kDepthwiseUnits / (job.pieces.rows * line);

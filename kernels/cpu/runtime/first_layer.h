@@ -18,7 +18,7 @@ struct FirstLayerSplit {
 struct FirstLayerJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;
-  Finish finish;
+  PostOps post_ops;
   const TensorView* x;
   const float* bias;
   bool eight;  // the last block of outputs has 8 channels at most
@@ -42,15 +42,15 @@ inline void first_layer_tiles(const FirstLayerJob& job, tracea_conv_fn conv, tra
                        int64_t block, int64_t row, int64_t col, int64_t pixels, int64_t tiles) {
   tile.pixels = static_cast<int32_t>(pixels), tile.tiles = tiles, tile.lines = 1;
   tile.x_next = pixels * tile.x_step;
-  tile.y = job.finish.canvas.at(n, block, row, col);
-  tile.add = job.finish.add_at(n, block, row, col);
-  tile.y_next = pixels * job.finish.canvas.lanes, tile.add_next = pixels * job.finish.add_lanes;
+  tile.y = job.post_ops.canvas.at(n, block, row, col);
+  tile.add = job.post_ops.add_at(n, block, row, col);
+  tile.y_next = pixels * job.post_ops.canvas.lanes, tile.add_next = pixels * job.post_ops.add_lanes;
   alignas(64) float sums[kChainTiles * kTileFloats];
-  const bool apart = job.finish.apart();
+  const bool apart = job.post_ops.apart();
   if (apart) set_apart(tile, sums, 1, tiles * pixels), tile.y_next = pixels * kLanes;
   conv(&tile);
   for (int64_t b = 0; apart && b < tile.nv; ++b)
-    job.finish.line(n, block + b, row, col, tiles * pixels, sums + b * tile.y_panel);
+    job.post_ops.line(n, block + b, row, col, tiles * pixels, sums + b * tile.y_panel);
 }
 
 // A line of outputs [begin, end) in tiles of at most `widest`, whose widths differ by one at most;
@@ -62,7 +62,7 @@ inline void first_layer_across(const FirstLayerJob& job, int64_t widest, int64_t
   const int64_t narrow = (end - begin) / max(across, 1), wider = (end - begin) - narrow * across;
   for (int64_t i = 0, col = begin; i < across;) {
     const int64_t alike = (i < wider ? wider : across) - i, pixels = narrow + (i < wider);
-    const int64_t tiles = job.finish.apart() ? min(alike, kChainTiles) : alike;
+    const int64_t tiles = job.post_ops.apart() ? min(alike, kChainTiles) : alike;
     run(col, pixels, tiles);
     i += tiles, col += tiles * pixels;
   }
@@ -71,9 +71,9 @@ inline void first_layer_across(const FirstLayerJob& job, int64_t widest, int64_t
 // What comes after a line of sums, where tiles left it.
 inline void first_layer_finish(const FirstLayerJob& job, const tracea_conv_tile& tile, int64_t n, int64_t block,
                         int64_t row) {
-  if (job.finish.apart()) return;
+  if (job.post_ops.apart()) return;
   for (int64_t b = block; b < block + tile.nv; ++b)
-    job.finish.line(n, b, row, 0, job.finish.canvas.width);
+    job.post_ops.line(n, b, row, 0, job.post_ops.canvas.width);
 }
 
 }  // namespace tracea

@@ -21,7 +21,7 @@ inline bool first_layer_splits(const FirstLayerJob& job, const tracea_isa_table&
   const bool able = job.dilation_w == 1 && job.dilation_h <= kSplitStep &&
                     job.stride_w <= kSplitStep && job.stride_h <= kSplitStep &&
                     x.dims[1] <= TRACEA_STEM_CHANNELS && x.strides[3] <= kSplitApart;
-  return isa.pairs_pixels > isa.conv_pixels && able && job.finish.canvas.width > kLanes &&
+  return isa.pairs_pixels > isa.conv_pixels && able && job.post_ops.canvas.width > kLanes &&
          x.dims[1] * job.kernel_h * job.kernel_w >= kSplitTaps;
 }
 
@@ -46,7 +46,7 @@ inline bool split_filters(const FirstLayerJob& job, const TensorView& w, float* 
 // Sets up what tasks need; where a weight is not finite, nothing: float32 it is, then.
 inline bool open_split(Run& run, FirstLayerJob& job, const TensorView& w, Scratch& filters, Scratch& lines) {
   const tracea_isa_table& isa = *run.host.isa;
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   FirstLayerSplit& split = job.split;
   const int64_t channels = w.dims[1];
   split.split = isa.first_layer_split, split.end = isa.conv_bf16_end, split.widest = isa.pairs_pixels;
@@ -69,7 +69,7 @@ inline bool open_split(Run& run, FirstLayerJob& job, const TensorView& w, Scratc
 inline bool split_lines(const FirstLayerJob& job, int64_t n, int64_t first, int64_t last, float* to) {
   const TensorView& x = *job.x;
   const FirstLayerSplit& split = job.split;
-  const int64_t columns = reach(job.finish.canvas.width, job.stride_w, job.kernel_w, 1);
+  const int64_t columns = reach(job.post_ops.canvas.width, job.stride_w, job.kernel_w, 1);
   const int64_t until = min(columns, x.dims[3] + job.left);
   const int64_t height = reach(last - first, job.stride_h, job.kernel_h, job.dilation_h);
   bool finite = true;
@@ -106,7 +106,7 @@ inline bool first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first,
     tile.w = split.w + block * tile.w_panel;
     for (int64_t row = first; row < last; ++row) {
       const float* x = lines + (row - first) * job.stride_h * split.line;
-      first_layer_across(job, split.widest, 0, job.finish.canvas.width,
+      first_layer_across(job, split.widest, 0, job.post_ops.canvas.width,
                   [&](int64_t col, int64_t pixels, int64_t tiles) {
                     tile.x = x + col * tile.x_step;
                     first_layer_tiles(job, split.conv, tile, n, block, row, col, pixels, tiles);

@@ -19,7 +19,7 @@ struct WinogradJob {
   tracea_conv_fn conv;
   tracea_conv_end_fn end;             // null where kernels set nothing up
   int64_t conv_pixels, conv_nv;
-  Finish finish;
+  PostOps post_ops;
   const TensorView *x, *w;
   int64_t lanes, x_strides[4];        // of x and its transform
   const float *x_scales, *w_scales;   // of integers; else null
@@ -121,49 +121,49 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
 inline void winograd_pieces(const WinogradJob& job, tracea_winograd_out_tile tile, int64_t n,
                             int64_t block, int64_t row) {
   alignas(64) float sums[4][kLinePiece * kLanes];
-  const int64_t width = job.finish.canvas.width, most_tiles = kLinePiece / job.m;
+  const int64_t width = job.post_ops.canvas.width, most_tiles = kLinePiece / job.m;
   const float* v = tile.v;
   for (int64_t i = 0; i < job.across; i += most_tiles) {
     const int64_t first = i * job.m;
     tile.tiles = min(most_tiles, job.across - i);
     tile.cols = width - first;
     tile.v = v + i * kLanes;
-    tile.add = job.finish.add_at(n, block, row, first);
+    tile.add = job.post_ops.add_at(n, block, row, first);
     tile.y = sums[0], tile.y_row = kLinePiece * kLanes, tile.y_size = sizeof(float);
     job.out(&tile);
     for (int64_t line = 0; line < tile.rows; ++line)
-      job.finish.line(n, block, row + line, first, min(tile.cols, tile.tiles * job.m),
+      job.post_ops.line(n, block, row + line, first, min(tile.cols, tile.tiles * job.m),
                       sums[line]);
   }
 }
 
 inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64_t block) {
-  const Finish& finish = job.finish;
-  const Canvas& y = finish.canvas;
+  const PostOps& post_ops = job.post_ops;
+  const Canvas& y = post_ops.canvas;
   tracea_winograd_out_tile tile = {};
   tile.tiles = job.across;
   tile.m = static_cast<int32_t>(job.m);
   tile.cols = y.width;
   tile.plane = job.out_plane;
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
-  const Layout at_end = layout_of(finish);
-  tile.add_row = finish.add ? finish.add_strides[2] : 0;
+  const Layout at_end = layout_of(post_ops);
+  tile.add_row = post_ops.add ? post_ops.add_strides[2] : 0;
   tile.y_row = y.strides[2];
   tile.y_size = at_end.y_size, tile.add_size = at_end.add_size;
-  tile.lo = finish.lo, tile.hi = finish.hi;
+  tile.lo = post_ops.lo, tile.hi = post_ops.hi;
   for (int64_t r = 0; r < at.rows; ++r) {
     const int64_t row = (at.row + r) * job.m;
     tile.rows = min(job.m, y.height - row);
     tile.v = at.product + (block * at.tiles + r * job.across) * kLanes;
-    if (finish.apart()) {
+    if (post_ops.apart()) {
       winograd_pieces(job, tile, at.n, block, row);
       continue;
     }
-    tile.add = finish.add_at(at.n, block, row, 0);
+    tile.add = post_ops.add_at(at.n, block, row, 0);
     tile.y = y.row(at.n, block, row);
     job.out(&tile);
     for (int64_t line = row; line < row + tile.rows; ++line)
-      finish.line(at.n, block, line, 0, y.width);
+      post_ops.line(at.n, block, line, 0, y.width);
   }
 }
 
@@ -213,7 +213,7 @@ inline bool check_winograd(Signature& call) {
 
 inline bool winograd_shapes(Run& run, const Call& call, const TensorView* views, WinogradJob& job) {
   const TensorView &x = views[0], &w = views[1];
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   job.m = call.ints[winograd_call::kTile], job.side = job.m + 2, job.planes = job.side * job.side;
   job.last = call.ints[winograd_call::kLastIn];
   job.inputs = x.dims[1], job.outputs = y.box->dims[1];
@@ -240,9 +240,9 @@ inline int64_t even_bands(const Run& run, const WinogradJob& job, int64_t images
 
 inline bool run_winograd(Run& run, const Call& call, const TensorView* views) {
   WinogradJob job = {};
-  if (!open_finish(run, call, views, winograd_call::kHalo, &job.finish))
+  if (!open_post_ops(run, call, views, winograd_call::kHalo, &job.post_ops))
     return misfit(run, "winograd");
-  const Canvas& y = job.finish.canvas;
+  const Canvas& y = job.post_ops.canvas;
   if (y.bare()) return true;
   const bool whole = in_integers(call);
   job.lanes = lanes_of(call.views[1].type);
@@ -341,11 +341,11 @@ inline bool run_conv_dispatch(Run& run, const Call& call, const TensorView* view
   Call inner = without_direct(call);
   const int32_t before = call.view_count - inner.view_count;
   const TensorView& w = views[0];
-  Finish finish = {};
-  if (!open_finish(run, inner, views + before, winograd_call::kHalo, &finish))
+  PostOps post_ops = {};
+  if (!open_post_ops(run, inner, views + before, winograd_call::kHalo, &post_ops))
     return misfit(run, "conv_dispatch");
   const bool whole = in_integers(inner);
-  if (!direct_pays(finish.canvas, w.dims[1], w.dims[0], call.ints[winograd_call::kTile], whole))
+  if (!direct_pays(post_ops.canvas, w.dims[1], w.dims[0], call.ints[winograd_call::kTile], whole))
     return run_winograd(run, inner, views + before);
   int64_t ints[conv_call::kInts];
   for (int64_t& one : ints) one = 1;  // strides, dilations, groups, zeros around the image
@@ -358,7 +358,7 @@ inline bool run_conv_dispatch(Run& run, const Call& call, const TensorView* view
   inner.opcode = whole ? kConvInt16 : inner.opcode == kWinograd ? kConv : kConvBf16;
   inner.ints = ints, inner.int_count = conv_call::kInts;
   if (!whole) return run_conv(run, inner, boxes);
-  const Canvas& y = finish.canvas;
+  const Canvas& y = post_ops.canvas;
   if (!blocked(boxes[0]) || !dense_from(w, 0, 7) ||
       !boxes[0].is(y.box->dims[0], w.dims[1], y.height + 2, y.width + 2))
     return misfit(run, "conv_dispatch");

@@ -1,8 +1,8 @@
 """What the tuner measures: programs of one product or one convolution.
 
-Inputs are x, w, bias, extras, and y of the node before, which is not read; rows, or images, are
-the symbol ``m``.  What has to be in bf16 or integers is rounded first, as in the programs of
-models.
+Inputs are x, w, bias, epilogue_inputs, and y of the node before, which is not read; rows, or
+images, are the symbol ``m``.  What has to be in bf16 or integers is rounded first, as in the
+programs of models.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
         inputs.append(TensorSpec(DType.F32, (n,)))
     temps, calls = list[Temp](), list[Call]()
     scales = _round(problem, views, inputs, temps, calls)
-    extras, results = list[View](), list[View]()
+    epilogue_inputs, results = list[View](), list[View]()
     steps: Mapping[str, tuple[Extent, ...]] = {
         "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
     }  # fmt: skip
     kinds = problem.epilogue.operands[1:] if problem.epilogue else ()
     for kind, spec in zip(kinds, _extras(problem, "m"), strict=True):
-        extras.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
+        epilogue_inputs.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
         inputs.append(spec)
     outputs = list[TensorSpec]()
     for spec in _results(problem, "m"):
@@ -86,7 +86,7 @@ def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
     x, weight, bias, *_ = views
     calls.append(
         CALLS.make(
-            "gemm", problem.multiplies, x=x, w=weight, bias=bias, **scales, inputs=extras,
+            "gemm", problem.multiplies, x=x, w=weight, bias=bias, **scales, inputs=epilogue_inputs,
             y=results, layout=problem.layout, parts=len(problem.parts) or 1,
             chain=problem.epilogue, schedules=schedules,
         )
@@ -129,7 +129,7 @@ def _dense(index: int, dims: tuple[Extent, ...]) -> View:
 def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Program:
     """Operands lie as in the model, each in an input of its own."""
     inputs, temps, calls = list[TensorSpec](), list[Temp](), list[Call]()
-    boxes = [problem.x, problem.add, *problem.extras]
+    boxes = [problem.x, problem.add, *problem.epilogue_inputs]
     rounds = [box for box in boxes if box is not None and box.dtype == DType.BF16.name]
     last = len(rounds)  # the convolution's index
 
@@ -156,7 +156,7 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     if problem.bias:
         bias = _dense(len(inputs), (problem.y.dims[0] * problem.y.dims[3],))
         inputs.append(TensorSpec(DType.F32, bias.dims))
-    add, extras = operand(problem.add), [operand(box) for box in problem.extras]
+    add, epilogue_inputs = operand(problem.add), [operand(box) for box in problem.epilogue_inputs]
     y, output = problem.y, Buffer("output", 0)
     result = TensorSpec(DType.F32, ("m", y.span))
     if y.dtype == DType.BF16.name:  # nobody reads it: the result is not written
@@ -165,9 +165,9 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     inputs.append(result)
     calls.append(
         CALLS.make(
-            problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add, inputs=extras,
-            y=View(output, ("m", *y.dims), y.strides), **problem.attributes,
-            chain=problem.epilogue, schedules=schedules,
+            problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add,
+            inputs=epilogue_inputs, y=View(output, ("m", *y.dims), y.strides),
+            **problem.attributes, chain=problem.epilogue, schedules=schedules,
         )
     )  # fmt: skip
     return Program(tuple(inputs), (result,), {"m": (0, 0)}, tuple(temps), tuple(calls))

@@ -45,8 +45,8 @@ class Box:
 class ConvProblem:
     """One convolution up to its images, as its call has it (``kernels/cpu/README.md``).
 
-    ``weights`` are the dims of the stored filters; ``add`` is added to the sum, ``extras`` are the
-    chain's further operands.
+    ``weights`` are the dims of the stored filters; ``add`` is added to the sum,
+    ``epilogue_inputs`` are the chain's further operands.
     """
 
     op: str
@@ -58,7 +58,7 @@ class ConvProblem:
     bias: bool = True
     add: Box | None = None
     epilogue: Chain | None = None
-    extras: tuple[Box, ...] = ()
+    epilogue_inputs: tuple[Box, ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -167,7 +167,7 @@ class ConvProblem:
         return {
             "kernel": self.kernel,
             "attributes": {name: str(value) for name, value in self.attributes.items()},
-            "boxes": [*boxes, *([b.dims, b.strides, b.dtype] for b in self.extras)],
+            "boxes": [*boxes, *([b.dims, b.strides, b.dtype] for b in self.epilogue_inputs)],
             "weights": list(self.weights),
             "bias": self.bias,
             "epilogue": self.epilogue.text if self.epilogue else "",
@@ -185,17 +185,17 @@ class ConvProblem:
 
 def convolution_of(program: Program, call: Call) -> ConvProblem | None:
     """The convolution of a call; None where sizes are symbolic or filters are computed."""
-    x, weight, bias, add, *extras, y = (
+    x, weight, bias, add, *epilogue_inputs, y = (
         (view, _box(program, view) if view else None) for view in call.views
     )
     filters = weight[0]
     if filters is None or filters.buffer.kind != "input" or x[1] is None or y[1] is None:
         return None
-    if any(view is not None and box is None for view, box in (add, *extras)):
+    if any(view is not None and box is None for view, box in (add, *epilogue_inputs)):
         return None
     dims = tuple(d for d in filters.dims if isinstance(d, int))
-    boxes = tuple(box for _, box in extras if box is not None)
-    if len(dims) < len(filters.dims) or len(boxes) < len(extras):
+    boxes = tuple(box for _, box in epilogue_inputs if box is not None)
+    if len(dims) < len(filters.dims) or len(boxes) < len(epilogue_inputs):
         return None
     return ConvProblem(
         call.op, call.dtype, call.attributes, x[1], dims, y[1], bias[0] is not None, add[1],

@@ -194,7 +194,7 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
         and problem.x.dims[2] == width
         and problem.x.strides[2] == row
         and all(box.strides[2] == row for box in boxes)
-        and all(box.strides[2] == box.strides[3] * width for box in problem.extras)
+        and all(box.strides[2] == box.strides[3] * width for box in problem.epilogue_inputs)
     )
     return (1, height * width) if joined else (height, width)
 

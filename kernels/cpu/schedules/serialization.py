@@ -25,9 +25,15 @@ def problem_to_json(p: GemmProblem | ConvProblem) -> dict[str, Any]:
         held = {f.name: getattr(p, f.name) for f in fields(p)}
         del held["attributes"]
         boxes = {name: asdict(box) for name, box in held.items() if isinstance(box, Box)}
-        extras = [asdict(box) for box in p.extras]
+        epilogue_inputs = [asdict(box) for box in p.epilogue_inputs]
         numbers = {"ints": ints, "floats": [str(value) for value in floats]}  # JSON: no infinity
-        return {**held, **boxes, **numbers, "extras": extras, "epilogue": epilogue}
+        return {
+            **held,
+            **boxes,
+            **numbers,
+            "epilogue_inputs": epilogue_inputs,
+            "epilogue": epilogue,
+        }
     return {
         "k": p.k, "n": p.n, "layout": p.layout, "bias": p.bias, "parts": list(p.parts),
         "epilogue": epilogue,
@@ -56,7 +62,7 @@ def _convolution(data: Mapping[str, Any], chain: Chain | None) -> ConvProblem:
     return ConvProblem(
         op, multiplies, attributes,
         _box(data["x"]), tuple(map(int, data["weights"])), _box(data["y"]), bool(data["bias"]),
-        data["add"] and _box(data["add"]), chain, tuple(map(_box, data["extras"])),
+        data["add"] and _box(data["add"]), chain, tuple(map(_box, data["epilogue_inputs"])),
     )  # fmt: skip
 
 

@@ -49,10 +49,10 @@ def lower_conv(
 ) -> list[Value]:
     if p.window.rank > 2 or p.layout is not PLAIN:
         raise LackingError("GPU convolutions are over one or two axes")
-    x, weight, bias, extras = p.split(operands)
+    x, weight, bias, epilogue_inputs = p.split(operands)
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
     shape: Shape = spec.shape or ()
-    seen = [v.stretched(shape) for v in extras]
+    seen = [v.stretched(shape) for v in epilogue_inputs]
     full: Shape = (*shape[:2], 1, shape[2]) if len(shape) == 3 else shape
     x, weight = _plane(x), _plane(weight)
     seen = [_plane(v) for v in seen]
@@ -86,7 +86,7 @@ def _pixels(w: Writer, value: Value) -> Value | None:
 
 def _conv(
     w: Writer, p: ConvParams, x: Value, weight: Value, bias: Value | None, chain: Chain | None,
-    extras: Sequence[Value], y: Value,
+    epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
     """One launch, or one for each group where these are neither one nor all of one channel."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
@@ -97,28 +97,28 @@ def _conv(
     turned = weight.turned(order)
     if depthwise:
         turned = turned.moved(Move("select", (2, 0)))
-        _conv_call(w, "depthwise", p, x, turned, bias, chain, extras, y)
+        _conv_call(w, "depthwise", p, x, turned, bias, chain, epilogue_inputs, y)
         return
     for group in range(p.groups):
         first, last = group * each, group * filters
         own_bias = bias and bias.part(0, last, filters)
         _conv_call(
             w, "conv", p, x.part(1, first, each), turned.part(0, last, filters), own_bias, chain,
-            [v.part(3, last, filters) for v in extras], y.part(1, last, filters),
+            [v.part(3, last, filters) for v in epilogue_inputs], y.part(1, last, filters),
         )  # fmt: skip
 
 
 def _conv_call(
     w: Writer, op: str, p: ConvParams, x: Value, weight: Value, bias: Value | None,
-    chain: Chain | None, extras: Sequence[Value], y: Value,
+    chain: Chain | None, epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
     dtype, out = w.narrow, y.turned(LAST)
     if chain is not None:
-        made = w.typed(chain, [Value(out.view, DType.F32), *extras], [out])
+        made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
         op, dtype.short, x=x.turned(LAST).view, w=weight.view, bias=bias.view if bias else None,
-        inputs=[v.view for v in extras], y=[out.view], chain=chain, **_window(p.window),
+        inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **_window(p.window),
     )  # fmt: skip
     w.calls.append(cut(w, call) if op == "conv" else call)
 

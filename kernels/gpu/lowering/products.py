@@ -30,19 +30,20 @@ def product_type(w: Writer, dtype: DType) -> DType:
 
 def product_call(
     w: Writer, x: Value, weight: Value, layout: str, chain: Chain | None,
-    extras: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
+    epilogue_inputs: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
 ) -> None:  # fmt: skip
-    """A product of values in one type; extras and results have the product's shape."""
+    """A product of values in one type; epilogue_inputs and results have the product's shape."""
     dtype = w.narrow
     x, weight = w.typed_as(x, dtype), w.typed_as(weight, dtype)
     if chain is not None or any(v.dtype is not dtype for v in results):
         chain = chain or Chain(("full",), (), (0,))
-        made = w.typed(chain, [Value(results[0].view, DType.F32), *extras], results)
+        made = w.typed(chain, [Value(results[0].view, DType.F32), *epilogue_inputs], results)
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
         "gemm", dtype.short, x=x.view, w=weight.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None,
-        inputs=[v.view for v in extras], y=[v.view for v in results], layout=layout, chain=chain,
+        inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
+        chain=chain,
     )  # fmt: skip
     w.calls.append(cut(w, call))
 
@@ -52,7 +53,7 @@ def lower_gemm(
 ) -> list[Value]:
     if p.layout not in (KN, NK):
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
-    x, weight, bias, extras, affine = p.split(operands)
+    x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
     if p.norm and (parts := _split(w, p, x)) > 1:
@@ -65,7 +66,7 @@ def lower_gemm(
         made = [last or w.number(full)]
     else:
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
-    seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in extras]
+    seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
     layout = "kn" if p.layout == KN else "nk"
     product_call(
         w, matrix(w, x), weight, layout, p.epilogue, seen, [matrix(w, v) for v in made], bias
@@ -91,7 +92,7 @@ def _split(w: Writer, p: GemmParams, x: Value) -> int:
     rows = w.about(product(x.shape[:-1]))
     if rows is None or rows > _FEW_ROWS:
         return 1
-    taken = p.bias + p.extras
+    taken = p.bias + p.epilogue_inputs
     fits = (n for n in range(min(_MOST_PARTS, MAX_OPERANDS - taken), 1, -1) if not p.k % n)
     return next((n for n in fits if p.k // n >= _LEAST_DEPTH and p.k // n % ALIGNED == 0), 1)
 
@@ -101,7 +102,7 @@ def _in_parts(
 ) -> list[Value]:
     """Parts of the depth as a batch; the norm behind them adds them up, and the bias, and does
     what the epilogue says."""
-    x, weight, bias, extras, affine = p.split(operands)
+    x, weight, bias, epilogue_inputs, affine = p.split(operands)
     assert p.norm is not None
     full = (*x.shape[:-1], p.n)
     left, depth = matrix(w, x), p.k // parts
@@ -119,7 +120,7 @@ def _in_parts(
         Value(View(sums.view.buffer, (rows, p.n), (p.n, 1), product((rows, p.n, i))), DType.F32)
         for i in range(parts)
     ]
-    more = [v.stretched(full) for v in ((bias,) if bias else ()) + tuple(extras)]
+    more = [v.stretched(full) for v in ((bias,) if bias else ()) + tuple(epilogue_inputs)]
     data = [*each, *(w.flat(v, len(full) - 1, 1) for v in more)]
     y = targets[0] or w.number(full)
     total = (targets[1] or w.number(full)) if p.keep_sum else None
@@ -131,7 +132,7 @@ def _in_parts(
 def _added(p: GemmParams, parts: int) -> Chain:
     """The epilogue of a sum of so many parts, and of the bias."""
     first = parts + p.bias
-    count = first + p.extras
+    count = first + p.epilogue_inputs
     steps, last = list[Step](), 0
     for i in range(1, first):
         steps.append(Step("add", (last, i)))
@@ -157,7 +158,7 @@ def _added(p: GemmParams, parts: int) -> Chain:
 def lower_matmul(
     w: Writer, p: MatMulParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    a, b, *extras = operands
+    a, b, *epilogue_inputs = operands
     full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
     left, right = _as_read(w, p, 0, a), _as_read(w, p, 1, b)
     left = left.moved(Move("unsqueeze", (0,))) if len(left.shape) == 1 else left
@@ -170,7 +171,7 @@ def lower_matmul(
     outer = full[:-2]
     left = left.stretched((*outer, *left.shape[-2:]))
     right = right.stretched((*outer, *right.shape[-2:]))
-    seen = [v.stretched(full) for v in extras]
+    seen = [v.stretched(full) for v in epilogue_inputs]
     dtype = w.narrow
     left, right = w.typed_as(left, dtype), w.typed_as(right, dtype)
     values = _flat(left, right, [*seen, *made])

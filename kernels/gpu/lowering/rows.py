@@ -169,7 +169,7 @@ def _rows_call(
 def lower_reduce(
     w: Writer, p: ReduceParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    data, extras = operands[: p.data_operands], operands[p.data_operands :]
+    data, epilogue_inputs = operands[: p.data_operands], operands[p.data_operands :]
     full = p.full([v.shape for v in operands])
     gone = sorted(len(full) + a for a in p.axes)
     kept = tuple(d for a, d in enumerate(full) if a not in gone)
@@ -189,9 +189,9 @@ def lower_reduce(
     result = Value(View.dense(y.view.buffer, shape), y.dtype)
     if p.epilogue is None:
         return [result]
-    shape = _broadcast([result, *extras])
+    shape = _broadcast([result, *epilogue_inputs])
     made = targets[0] or w.temp(stored(w, DType.F32, operands), shape)
-    w.chain(p.epilogue, [v.stretched(shape) for v in (result, *extras)], [made])
+    w.chain(p.epilogue, [v.stretched(shape) for v in (result, *epilogue_inputs)], [made])
     return [made]
 
 

@@ -69,14 +69,14 @@ class LaneMap:
 
     def row(self, lane: str, element: int = 0) -> str:
         """The row as an expression in C over the lane's number."""
-        return _spelled(lane, [down for down, _ in self.lane], self.at(0, element)[0])
+        return _expression(lane, [down for down, _ in self.lane], self.at(0, element)[0])
 
     def col(self, lane: str, element: int = 0) -> str:
         """The column as an expression in C over the lane's number."""
-        return _spelled(lane, [right for _, right in self.lane], self.at(0, element)[1])
+        return _expression(lane, [right for _, right in self.lane], self.at(0, element)[1])
 
 
-def _spelled(lane: str, steps: list[int], offset: int) -> str:
+def _expression(lane: str, steps: list[int], offset: int) -> str:
     """A sum of runs of bits: bits whose steps double belong to one run."""
     terms, bit = list[str](), 0
     while bit < len(steps):

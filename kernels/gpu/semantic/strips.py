@@ -36,7 +36,7 @@ class Strip:
         four = col // 4
         return row * self.pitch + (four ^ (four >> 3 ^ row) & 1) * 4 + col % 4
 
-    def spell(self, row: str, col: str) -> str:
+    def expression(self, row: str, col: str) -> str:
         """That word as an expression in C."""
         four = f"(({col}) / 4)"
         turned = f"({four} ^ (({four} / 8 ^ ({row})) & 1))"

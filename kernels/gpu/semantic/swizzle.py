@@ -70,7 +70,7 @@ class Layout:
         key = row // self.rows_of_a_line % self.mode.ways
         return row * self.pitch + (column // RUN ^ key) * RUN + column % RUN
 
-    def spell(self, row: str, run: str) -> str:
+    def expression(self, row: str, run: str) -> str:
         """The offset of a run of 16 bytes as an expression in C over row and run."""
         if self.mode is SwizzleMode.NONE:
             return f"({row}) * {self.pitch} + ({run}) * {RUN}"

@@ -118,7 +118,7 @@ TURNED = [
 @pytest.mark.parametrize(("pitch", "mode"), TURNED, ids=lambda v: getattr(v, "name", v))
 def test_a_swizzle_moves_runs_within_their_row(pitch: int, mode: SwizzleMode) -> None:
     layout = Layout(pitch, mode)
-    text = layout.spell("row", "run")
+    text = layout.expression("row", "run")
     for row in range(32):
         places = [layout.offset(row, byte) for byte in range(pitch)]
         assert sorted(places) == list(range(row * pitch, (row + 1) * pitch))

@@ -95,7 +95,7 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
     ]  # fmt: skip
 
 
-def test_chains_beside_products_of_16_bits_are_rough() -> None:
+def test_chains_beside_products_of_16_bits_use_fast_math() -> None:
     def fast_math(case: Case) -> set[bool]:
         chains = [c.chain for c in program(case).calls if c.chain]
         return {chain.fast_math for chain in chains if "silu" in chain.text}

@@ -1,4 +1,4 @@
-"""Attention as exporters spell it: what is recognised, what is not and why."""
+"""Attention as exporters write it: what is recognised, what is not and why."""
 
 from __future__ import annotations
 

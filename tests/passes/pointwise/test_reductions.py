@@ -96,7 +96,7 @@ def test_integers_and_open_axes_stay() -> None:
     assert reasons(trace, "reduce") == {"the axes 'a' are not constant"}
 
 
-# ---- softmax spelled out -----------------------------------------------------------------
+# ---- decomposed softmax ------------------------------------------------------------------
 
 
 def spelled(net: Net, x: str, axis: int, log: bool, last: int | None = None) -> str:

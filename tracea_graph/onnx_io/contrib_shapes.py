@@ -19,11 +19,11 @@ from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute
 from tracea_graph.onnx_io.shape_rules import Rule, broadcast_of, product_of
 from tracea_graph.onnx_io.windows import WINDOWS
 
-__all__ = ["BEYOND", "Contributed"]
+__all__ = ["CONTRIB_SHAPES", "ContribShape"]
 
 
 @dataclass(frozen=True)
-class Contributed:
+class ContribShape:
     """The sizes of an operator's first result; ``like`` is the operand that has its type."""
 
     sizes: Rule
@@ -107,37 +107,37 @@ def _targets(name: str) -> Rule:
     return sizes
 
 
-_CONTRIBUTED: Mapping[str, Contributed] = MappingProxyType(
+_CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
     {
-        "Attention": Contributed(_attention),
-        "BiasAdd": Contributed(_same),
-        "BiasSoftmax": Contributed(_same),
-        "DynamicQuantizeMatMul": Contributed(_product),
-        "EmbedLayerNormalization": Contributed(_embedding, like=2),
-        "FusedConv": Contributed(WINDOWS["Conv"]),
-        "FusedGemm": Contributed(_product),
-        "FusedMatMul": Contributed(_product),
-        "GroupQueryAttention": Contributed(_grouped),
-        "MatMulIntegerToFloat": Contributed(_product, like=2),
-        "MatMulNBits": Contributed(_blocked_product),
-        "MultiHeadAttention": Contributed(_heads),
-        "QLinearAdd": Contributed(_quantised),
-        "QLinearLeakyRelu": Contributed(_same),
-        "QLinearMul": Contributed(_quantised),
-        "QLinearSigmoid": Contributed(_same),
+        "Attention": ContribShape(_attention),
+        "BiasAdd": ContribShape(_same),
+        "BiasSoftmax": ContribShape(_same),
+        "DynamicQuantizeMatMul": ContribShape(_product),
+        "EmbedLayerNormalization": ContribShape(_embedding, like=2),
+        "FusedConv": ContribShape(WINDOWS["Conv"]),
+        "FusedGemm": ContribShape(_product),
+        "FusedMatMul": ContribShape(_product),
+        "GroupQueryAttention": ContribShape(_grouped),
+        "MatMulIntegerToFloat": ContribShape(_product, like=2),
+        "MatMulNBits": ContribShape(_blocked_product),
+        "MultiHeadAttention": ContribShape(_heads),
+        "QLinearAdd": ContribShape(_quantised),
+        "QLinearLeakyRelu": ContribShape(_same),
+        "QLinearMul": ContribShape(_quantised),
+        "QLinearSigmoid": ContribShape(_same),
     }
 )
-_CLASSIC: Mapping[str, Contributed] = MappingProxyType(
+_CLASSIC: Mapping[str, ContribShape] = MappingProxyType(
     {
-        "Binarizer": Contributed(_same),
-        "Imputer": Contributed(_same),
-        "LinearRegressor": Contributed(_targets("targets")),
-        "Normalizer": Contributed(_scaled),
-        "Scaler": Contributed(_scaled),
-        "TreeEnsembleRegressor": Contributed(_targets("n_targets")),
+        "Binarizer": ContribShape(_same),
+        "Imputer": ContribShape(_same),
+        "LinearRegressor": ContribShape(_targets("targets")),
+        "Normalizer": ContribShape(_scaled),
+        "Scaler": ContribShape(_scaled),
+        "TreeEnsembleRegressor": ContribShape(_targets("n_targets")),
     }
 )
-BEYOND: Mapping[str, Mapping[str, Contributed]] = MappingProxyType(
+CONTRIB_SHAPES: Mapping[str, Mapping[str, ContribShape]] = MappingProxyType(
     {"com.microsoft": _CONTRIBUTED, "ai.onnx.ml": _CLASSIC}
 )
 """By domain and operator."""

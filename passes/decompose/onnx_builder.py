@@ -14,14 +14,14 @@ from tracea_graph.passes.regions import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["Script", "Unfit"]
+__all__ = ["OnnxBuilder", "Unfit"]
 
 
 class Unfit(Exception):
-    """Why an operator cannot be written out; empty where it need not be."""
+    """Why an operator cannot be decomposed; empty where it need not be."""
 
 
-class Script:
+class OnnxBuilder:
     """Writes nodes over values of a graph; the last one's result is the operator's."""
 
     def __init__(self, graph: TileGraph, region: Region) -> None:

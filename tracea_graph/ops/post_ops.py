@@ -1,4 +1,4 @@
-"""What follows the sum of a convolution, parted into what registers do and the rest."""
+"""Post-ops of a convolution: the part of its epilogue that is applied in registers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ops.chain import FULL, Chain, Step
 
-__all__ = ["Finish", "finish_of"]
+__all__ = ["PostOps", "post_ops_of"]
 
 
 @dataclass(frozen=True)
-class Finish:
-    """What follows the sum: ``add`` (an extra operand's number), a clamp, then a chain."""
+class PostOps:
+    """Applied to the sum in order: ``add`` (an epilogue input, by number), a clamp, a chain."""
 
     add: int | None
     low: float
@@ -20,21 +20,21 @@ class Finish:
     chain: Chain | None
 
 
-def finish_of(epilogue: Chain | None) -> Finish:
+def post_ops_of(epilogue: Chain | None) -> PostOps:
     """Take a full addend and a clamp off the front of a chain: registers do those.
 
     ``relu(acc + r)`` leaves no chain at all.
     """
     add, low, high = None, -math.inf, math.inf
     if epilogue is None:
-        return Finish(add, low, high, None)
+        return PostOps(add, low, high, None)
     chain = epilogue
     if (taken := _addend(chain)) is not None:
         add, chain = taken
     if chain.steps and (bounds := _clamp(chain)) is not None:
         low, high = bounds
         chain = _without_first(chain)
-    return Finish(add, low, high, None if _is_identity(chain) else chain)
+    return PostOps(add, low, high, None if _is_identity(chain) else chain)
 
 
 def _is_identity(chain: Chain) -> bool:
