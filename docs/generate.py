@@ -149,7 +149,7 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
         ("docs/architecture.md", "stages"): stage_picture,
         ("docs/architecture.md", "folders"): folder_table,
         ("docs/add-a-backend.md", "backend protocol"): backend_protocol,
-        ("kernels/cpu/README.md", "kernel calls"): calls_of_the_cpu,
+        ("kernels/cpu/CALLS.md", "kernel calls"): calls_of_the_cpu,
     }
 )
 """What makes a section, by its page and name."""

@@ -255,7 +255,7 @@ def test_scores_that_are_no_numbers_are_what_onnx_runtime_makes_of_them(
 ) -> None:
     """A query that is NaN, and a key that scores +inf or -inf, by the query: also under a guard.
 
-    Not in operators that add what masks a key, whose NaN shows then (see kernels/cpu/README.md).
+    Not in operators that add what masks a key, whose NaN shows then (see docs/verification.md).
     """
     net, path, limit = results[False]
     with Worker() as worker:

@@ -1,5 +1,5 @@
 """NaN, infinities and numbers that no integer holds, through the whole pipeline: casts, and where
-NaN goes among other numbers.  kernels/cpu/README.md says which answers differ from ONNX Runtime's.
+NaN goes among other numbers.  docs/verification.md says which answers differ from ONNX Runtime's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of kernel calls in ``kernels/cpu/README.md``, from their records."""
+"""The table of kernel calls in ``kernels/cpu/CALLS.md``, from their records."""
 
 from __future__ import annotations
 

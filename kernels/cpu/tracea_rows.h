@@ -126,7 +126,7 @@ typedef struct {
 //       place = seen - 1 + row * seen_step; not for keys nor for places below `everywhere`
 //   y = softmax(s with the mask) v
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
-// A boolean mask drops keys to `fill`.  Rows without a usable score (see kernels/cpu/README.md), by
+// A boolean mask drops keys to `fill`.  Rows without a usable score (see docs/verification.md), by
 // zero_rows: 0 softmax as it is, NaN where all scores are -inf; 1 zeros where the weights are NaN;
 // 2 zeros where every key is out of the window or has the lowest float or less added or in its
 // score's place; 3 zeros where of several keys none scores above the lowest float; 4 as 2, but only

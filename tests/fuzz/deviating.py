@@ -1,4 +1,4 @@
-"""The model with NaN where kernels/cpu/README.md says kernels have it and ONNX Runtime has not.
+"""The model with NaN where docs/verification.md says kernels have it and ONNX Runtime has not.
 
 MaxPool passes NaN over, GlobalMaxPool and ReduceMax do so or give it for any, ReduceMin gives it,
 and attention drops what a masked key scores where ONNX Runtime's operator adds to it.  A maximum

@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from steps import one_step, typed
 
-import tracea_graph.kernels.cpu
 from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.chain import ELEMENTARY, INTEGERS, Chain, Step
 
-README = Path(tracea_graph.kernels.cpu.__file__).with_name("README.md").read_text()
+TABLES = (Path(__file__).parents[2] / "docs" / "verification.md").read_text(encoding="utf-8")
 
 
 def stated(unit: str) -> dict[str, float]:
-    """The bounds of the README's table in that unit, by step."""
-    rows = README.split(f"| step | {unit} |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
+    """The bounds of the documentation's table in that unit, by step."""
+    rows = TABLES.split(f"| step | {unit} |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
     cells = [row.strip("| ").split(" | ") for row in rows]
     return {op: float(bound) for names, bound in cells for op in names.split(", ")}
 

@@ -1,5 +1,5 @@
 // Blocked values, [N, blocks, H, W, 16]: their checks, their halos, and what is done to the outputs
-// of a convolution once they are summed.  kernels/cpu/README.md has the conventions.
+// of a convolution once they are summed.  kernels/cpu/CALLS.md has the conventions.
 //
 // Pointers and strides of a value in bf16 count steps of 32 bits, as if it had half as many lanes.
 #pragma once

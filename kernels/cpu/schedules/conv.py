@@ -43,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """One convolution up to its images, as its call has it (``kernels/cpu/README.md``).
+    """One convolution up to its images, as its call has it (``kernels/cpu/CALLS.md``).
 
     ``weights`` are the dims of the stored filters; ``add`` is added to the sum,
     ``epilogue_inputs`` are the chain's further operands.
