@@ -26,7 +26,6 @@ else
 compiler := $(CXX)
 endif
 zig := $(if $(strip $(compiler)),,zig)
-comma := ,
 
 .PHONY: demo test test-slow test-gpu sanitize check golden docs clean
 .DELETE_ON_ERROR:
@@ -78,7 +77,8 @@ $(VENV)/demo.stamp: pyproject.toml | $(VENV)/pyvenv.cfg
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/pyvenv.cfg
 	@echo "installing tracea-graph and its development tools into $(VENV)"
-	@$(bin)/python -m pip install --quiet --disable-pip-version-check -e ".[dev$(if $(zig),$(comma)$(zig))]"
+	@$(bin)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(bin)/python -m pip install --quiet --disable-pip-version-check --group dev -e ".$(if $(zig),[$(zig)])"
 	@touch $@ $(VENV)/demo.stamp
 
 $(VENV)/pyvenv.cfg:

@@ -1,9 +1,10 @@
 """Write the generated sections of the documentation: ``python -m docs.generate``.
 
-A section stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.  The command-line
+A section stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``. The command-line
 reference comes from the option records and the parsers, the picture of the pipeline from
-``api.STAGES``, the table of kernel calls from their records, the folders from their docstrings.
-``tests/test_docs.py`` fails while a section differs from what this module makes of the code.
+``api.STAGES``, JSON Schemas from the records of documents, the table of kernel calls from their
+records, the folders from their docstrings. ``tests/test_docs.py`` fails while a section differs
+from what this module makes of the code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -22,9 +24,10 @@ from tracea_graph.cli.arguments import optimize_parser, tool_parser
 from tracea_graph.cli.parser import Parser
 from tracea_graph.kernels.cpu.call_table import call_table
 from tracea_graph.options import ALONE, OPTIONS
+from tracea_graph.schemas import DOCUMENTS, schema
 from tracea_graph.target import Backend
 
-__all__ = ["SECTIONS", "main", "updated"]
+__all__ = ["SECTIONS", "main", "schema_text", "updated"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -155,6 +158,11 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
 """What makes a section, by its page and name."""
 
 
+def schema_text(name: str) -> str:
+    """The file ``docs/schema/NAME.json``: a JSON Schema with sorted keys."""
+    return json.dumps(schema(name), indent=1, sort_keys=True) + "\n"
+
+
 def updated(page: str, name: str) -> str:
     """A page's text with one section as it should be.  Raises ValueError without its markers."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -173,6 +181,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if text != (ROOT / page).read_text(encoding="utf-8"):
             (ROOT / page).write_text(text, encoding="utf-8")
             print(f"{page}: {name}")
+    for name in DOCUMENTS:
+        path = ROOT / "docs" / "schema" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != schema_text(name):
+            path.write_text(schema_text(name), encoding="utf-8")
+            print(f"docs/schema/{path.name}")
     return 0
 
 

@@ -29,7 +29,7 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
-from tracea_graph.toolchain.artifact import Library
+from tracea_graph.toolchain.artifact import Library, Manifest
 from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
 from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
@@ -52,7 +52,7 @@ def manifest(
     *,
     quick: bool = False,
     tiles: Tiles = NO_TILES,
-) -> dict[str, Any]:
+) -> Manifest:
     """What decides the library's domain: sources, flags, types, levels and the tool's version."""
     units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles)
     ordered = sorted(types, key=lambda t: t.name)
@@ -67,7 +67,7 @@ def manifest(
     }
 
 
-def domain_of(manifest: dict[str, Any]) -> str:
+def domain_of(manifest: Manifest) -> str:
     """``tracea.`` and the first ten hex digits of the manifest's SHA-256."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     return f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"

@@ -26,7 +26,7 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
-from tracea_graph.toolchain.artifact import Library
+from tracea_graph.toolchain.artifact import Library, Manifest
 from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
 from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
@@ -104,7 +104,7 @@ def build_library(
     compiler = find_compiler(environment)
     sources = sources_of(kernels, chains, levels, dialect)
     least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else 0
-    facts = {
+    facts: Manifest = {
         "version": VERSION,
         "levels": list(levels),
         "driver": least,

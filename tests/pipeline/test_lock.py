@@ -130,11 +130,11 @@ def test_what_does_not_fit_is_refused(model: Path, locked: Path, tmp_path: Path)
         path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
         return path
 
-    assert "has lock format 99" in refusal(model, lock=spoilt(format=99))
-    assert "it lacks frozen" in refusal(model, lock=spoilt(frozen=None))
-    assert "is no plan lock" in refusal(model, lock=spoilt(machine={"gflops": 0.0}))
-    assert "is no plan lock" in refusal(model, lock=spoilt(settings={"sharpness": 1}))
-    assert "is no plan lock" in refusal(model, lock=spoilt(frozen=[3]))
+    assert "(schema version 99, this" in refusal(model, lock=spoilt(schema_version=99))
+    assert "missing required field `frozen`" in refusal(model, lock=spoilt(frozen=None))
+    assert "is malformed" in refusal(model, lock=spoilt(machine={"gflops": 0.0}))
+    assert "is malformed" in refusal(model, lock=spoilt(settings={"sharpness": 1}))
+    assert "is malformed" in refusal(model, lock=spoilt(frozen=[3]))
     (tmp_path / "text.json").write_text("not JSON")
     assert "is no plan lock" in refusal(model, lock=tmp_path / "text.json")
     groups = json.loads(locked.read_text())["groups"]

@@ -36,6 +36,7 @@ from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.reference import SPARE, Outputs, Reference, cut_of, reference
 from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
+from tracea_graph.documents import Figure
 from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Verification", "compare", "verify"]
@@ -54,10 +55,10 @@ class OutputError:
 
     output: str
     feed: str
-    max_abs: float
-    relative: float
-    cosine: float
-    floor: float
+    max_abs: Figure
+    relative: Figure
+    cosine: Figure
+    floor: Figure
     passed: bool
     note: str = ""
 

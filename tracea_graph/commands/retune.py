@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tracea_graph.check.reference import reference
 from tracea_graph.check.selection import Group, ModelWithLibrary, Selection, select_faster
 from tracea_graph.check.verify import compare
 from tracea_graph.commands.bench import subject
+from tracea_graph.documents import read_document
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import DataPool, Model, Written, load, write
 from tracea_graph.onnx_io.guards import is_guarded
@@ -28,7 +28,8 @@ from tracea_graph.scratch import Scratch
 from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions
-from tracea_graph.views.retune import Retuned, RetunedRow
+from tracea_graph.views import Report
+from tracea_graph.views.retuned import Retuned, RetunedRow
 
 __all__ = ["retune", "strip", "write_inlined"]
 
@@ -148,11 +149,20 @@ def _rewrite(path: Path, found: Retuned) -> None:
 
 def _report(stage: Stage, found: Retuned, data: Path | None) -> None:
     """The report beside the model, with what retuning found; a new one where there is none."""
-    record: dict[str, Any] = {"versions": dict(found.versions)}
-    if stage.paths.report.is_file():
-        record = json.loads(stage.paths.report.read_text(encoding="utf-8"))
-    record |= {"data": data and data.name, "retuned": found.to_dict()}
-    stage.report.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    report = _known(stage.paths.report) or Report(
+        found.model, found.model, "improved", "retuned", versions=found.versions
+    )
+    kept = replace(report, data=data.name if data else None, retuned=found)
+    stage.report.write_text(kept.to_json(), encoding="utf-8")
+
+
+def _known(path: Path) -> Report | None:
+    """A report as it was written; None if there is none of this version."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return read_document(Report, data, str(path), "")
+    except (OSError, ValueError, UsageError):
+        return None
 
 
 _OURS = "tracea."

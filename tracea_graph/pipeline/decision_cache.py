@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import version
+from tracea_graph.documents import plain_data
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.options import OPTIONS, Options
@@ -92,9 +93,10 @@ class DecisionCache:
         if self.path is None or not report.timings:
             return
         found = {
-            "made": time.time(), "gain": report.gain, "lock": lock.content, "library": library,
+            "made": time.time(), "gain": report.gain, "library": library,
+            "lock": plain_data(lock.content),
             "data": data and {"sha256": data.sha256, "places": dict(data.places)},
-            "weight_analysis": [dataclasses.asdict(row) for row in report.weight_analysis],
+            "weight_analysis": plain_data(report.weight_analysis),
         }  # fmt: skip
         with suppress(OSError):
             make_private(self.path.parent)

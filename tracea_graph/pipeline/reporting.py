@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -31,6 +31,7 @@ from tracea_graph.pipeline.output import Paths, Stage, write_text
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import host_fingerprint
+from tracea_graph.toolchain import Manifest
 from tracea_graph.ttg import TileGraph
 from tracea_graph.version import runtime_conflict, versions
 from tracea_graph.views import (
@@ -119,10 +120,9 @@ class Reporter:
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library, model)
         decisions = builder.decisions(evaluator.dropped if kept else frozenset())
-        groups = [asdict(row) for row in report.groups]
         lock = Lock.of(
-            self.model.graph, self.options, self.levels, decisions, groups, kept is not None,
-            bool(self.model.guarded),
+            self.model.graph, self.options, self.levels, decisions, report.groups,
+            kept is not None, bool(self.model.guarded),
         )  # fmt: skip
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())
@@ -187,7 +187,7 @@ class Reporter:
             seconds={**self.timer.seconds, **evaluator.builder.seconds},
             versions=versions(),
             machine=dict(_machine()),
-            manifest=dict(kept.built.manifest) if kept and kept.built else {},
+            manifest=kept.built.manifest if kept and kept.built else Manifest(),
         )
 
     def _faults(self, kept: BuiltModel | None) -> dict[str, str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracea_graph.documents import Figure, to_json
 from tracea_graph.views.text import plain, three_digits
 
 __all__ = ["BenchReport", "BenchRow", "error_text", "made_with", "render_bench"]
@@ -39,9 +38,9 @@ class BenchRow:
     median: float
     least: float
     ratio: float
-    low: float
-    high: float
-    error: float
+    low: Figure
+    high: Figure
+    error: Figure
     kernels: int = 0
     nodes: int = 0
 
@@ -63,13 +62,11 @@ class BenchReport:
     """Why sizes are not the usual ones."""
     softmax: Mapping[str, float] = field(default_factory=dict)
     """Numbers that softmax makes in one run, by binding."""
+    schema_version: Literal[1] = 1
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys; null for errors and bounds that are infinite."""
-        record = dataclasses.asdict(self)
-        for row in record["rows"]:
-            row |= {k: None for k in ("error", "high") if math.isinf(row[k])}
-        return json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        """The document ``docs/schema/bench.json``."""
+        return to_json(self)
 
 
 def render_bench(report: BenchReport) -> RenderableType:

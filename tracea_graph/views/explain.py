@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tracea_graph.documents import to_json
 from tracea_graph.views.report import RuleRow, unnamed
 from tracea_graph.views.text import cell, new_table, plain, render_rules, three_digits
 
@@ -51,14 +51,15 @@ class Explanation:
     regions: tuple[RegionExplanation, ...]
     rules: tuple[RuleRow, ...]
     note: str = ""
+    schema_version: Literal[1] = 1
 
     def about(self, node: str) -> tuple[RegionExplanation, ...]:
         """The regions that an original operator went into, or that write a value."""
         return tuple(s for s in self.regions if node in s.nodes or node in s.results)
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
-        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+        """The document ``docs/schema/explain.json``."""
+        return to_json(self).rstrip()
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,12 +10,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
-import numpy as np
 
+from tracea_graph.documents import Figure, to_json
 from tracea_graph.rewrite import Trace
+from tracea_graph.toolchain import Manifest
+from tracea_graph.views.retuned import Retuned
 
 __all__ = [
     "CompressionRow", "GroupRow", "Report", "RuleRow", "StorageRow", "TimingRow", "WeightRow",
@@ -190,8 +191,8 @@ class TimingRow:
     before_min_ms: float
     after_min_ms: float
     ratio: float
-    low: float
-    high: float
+    low: Figure
+    high: Figure
     pairs: int
 
 
@@ -204,7 +205,8 @@ class Report:
     ``inconclusive`` or ``skipped``.  ``holdout_error`` is the error of all compressed layers on
     holdout inputs, by the user's own metric where there is one.  ``tried`` are the timings
     of the rejected result where the original was kept; ``rejected`` the inputs the original itself
-    refuses, with its message; ``faults`` the tracebacks of rules that raised and were left out.
+    refuses, with its message; ``faults`` the tracebacks of rules that raised and were left out;
+    ``retuned`` the outcome of ``bench --retune``.  The document is ``docs/schema/report.json``.
     """
 
     input: str
@@ -219,8 +221,8 @@ class Report:
     nodes_after: int = 0
     status: str = "skipped"
     status_reason: str = ""
-    error: float | None = None
-    floor: float | None = None
+    error: Figure | None = None
+    floor: Figure | None = None
     backend: str = ""
     levels: tuple[str, ...] = ()
     groups: tuple[GroupRow, ...] = ()
@@ -239,7 +241,9 @@ class Report:
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=Manifest)
+    retuned: Retuned | None = None
+    schema_version: Literal[1] = 1
 
     @property
     def improved(self) -> bool:
@@ -263,7 +267,7 @@ class Report:
 
     def to_json(self) -> str:
         """Indented JSON with sorted keys; an unbounded figure becomes null."""
-        return json.dumps(_plain(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        return to_json(self)
 
     def _repr_html_(self) -> str:
         return _template().render(reports=(self,), page=False)
@@ -282,21 +286,6 @@ def gain_of(timings: Sequence[TimingRow]) -> str:
 def with_folder(path: str) -> str:
     """A path the dynamic loader takes as one; a bare name would be looked up in its own list."""
     return path if os.sep in path else f".{os.sep}{path}"
-
-
-def _plain(value: Any) -> Any:
-    """Only what JSON has: no records, infinities, NumPy numbers or paths."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
-    return value if isinstance(value, (int, str, bool, type(None))) else str(value)
 
 
 def report_page(*reports: Report) -> str:

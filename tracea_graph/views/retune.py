@@ -1,54 +1,16 @@
-"""The result of ``bench --retune``: which operator types stay kernels on this machine, and why."""
+"""How the result of ``bench --retune`` reads."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tracea_graph.views.retuned import Retuned
 from tracea_graph.views.text import cell, new_table, plain
 
-__all__ = ["Retuned", "RetunedRow", "render_retuned"]
-
-
-@dataclass(frozen=True)
-class RetunedRow:
-    """One operator type: how many nodes have it, whether they stay kernels, and why."""
-
-    type: str
-    nodes: int
-    kept: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class Retuned:
-    """``speedup`` is what stays against plain ONNX, by thread count and binding."""
-
-    model: str
-    rows: tuple[RetunedRow, ...]
-    speedup: Mapping[str, float]
-    versions: Mapping[str, str]
-    machine: Mapping[str, Any]
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        """The types whose nodes run on their bodies from now on."""
-        return tuple(row.type for row in self.rows if not row.kept)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
-        return json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n"
+__all__ = ["render_retuned"]
 
 
 def render_retuned(found: Retuned) -> RenderableType:

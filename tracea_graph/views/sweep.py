@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 
@@ -29,6 +30,7 @@ class SweepPoint:
     ms: float
     layers: int
     output: str
+    schema_version: Literal[1] = 1
 
     @property
     def speedup(self) -> float:

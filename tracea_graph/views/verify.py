@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.check.verify import Verification
+from tracea_graph.documents import to_json
 from tracea_graph.views.text import Column, FittedTable, cell, plain
 
 __all__ = ["Comparison", "comparison_json", "render_comparison"]
@@ -32,15 +32,12 @@ class Comparison:
     verification: Verification
     kernels: int
     nodes: int
+    schema_version: Literal[1] = 1
 
 
 def comparison_json(found: Comparison) -> str:
-    """Indented JSON with sorted keys; an infinite error is null."""
-    record = dataclasses.asdict(found)
-    for entry in record["verification"]["outputs"]:
-        for name in ("max_abs", "relative", "floor"):
-            entry[name] = entry[name] if entry[name] < float("inf") else None
-    return json.dumps(record, indent=1, sort_keys=True)
+    """The document ``docs/schema/verify.json``."""
+    return to_json(found).rstrip()
 
 
 def render_comparison(found: Comparison) -> RenderableType:

@@ -1,0 +1,98 @@
+"""JSON documents of this tool: typed records that carry the version of their schema.
+
+A document is a frozen dataclass with a field ``schema_version: Literal[N] = N``; N rises when a
+field is renamed, removed or changes its meaning.  ``docs/schema`` publishes their JSON Schemas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from tracea_graph.errors import UsageError
+
+__all__ = ["Figure", "plain_data", "read_document", "schema_of", "to_json"]
+
+T = TypeVar("T")
+_VERSION = "schema_version"
+
+_NULLABLE = "nullable"
+Figure = Annotated[float, msgspec.Meta(extra_json_schema={_NULLABLE: True})]
+"""A number that may be infinite or NaN, for which JSON has null."""
+
+
+def to_json(document: Any) -> str:
+    """Indented JSON with sorted keys; a figure that is infinite or NaN becomes null."""
+    return json.dumps(plain_data(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def plain_data(value: Any) -> Any:
+    """Only what JSON has: no records, infinities, NumPy numbers or paths."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain_data(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain_data(v) for v in value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    return value if isinstance(value, int | str | None) else str(value)
+
+
+def read_document(kind: type[T], data: Any, where: str, advice: str) -> T:
+    """A record from JSON data that ``where`` holds; keys it does not know are ignored.
+
+    Raises UsageError, which ends with ``advice``, for another version and for malformed data.
+    """
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} holds no JSON object; {advice}")
+    found, wanted = data.get(_VERSION), _version_of(kind)
+    if found != wanted:
+        raise UsageError(f"{where} {_other_version(found, wanted)}; {advice}")
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where} is malformed: {error}; {advice}") from error
+
+
+def schema_of(kind: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a document."""
+    schema = msgspec.json.schema(kind)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_plain_schema(schema)}
+
+
+def _plain_schema(part: Any) -> Any:
+    """Figures may be null, and descriptions are one line."""
+    if isinstance(part, list):
+        return [_plain_schema(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    found = {name: _plain_schema(one) for name, one in part.items() if name != _NULLABLE}
+    if part.get(_NULLABLE) is True:
+        found["type"] = ["number", "null"]
+    if isinstance(found.get("description"), str):
+        found["description"] = " ".join(found["description"].split())
+    return found
+
+
+def _version_of(kind: type) -> int:
+    return int(getattr(kind, _VERSION))  # a field's default is an attribute of its class
+
+
+def _other_version(found: object, wanted: int) -> str:
+    if found is None:
+        return f"has no {_VERSION}: an older version of this tool wrote it, or another program"
+    by = "an older" if isinstance(found, int) and found < wanted else "another"
+    return (
+        f"was written by {by} version of this tool (schema version {found}, this one reads "
+        f"{wanted})"
+    )

@@ -1,0 +1,43 @@
+"""The JSON Schemas that ``docs/schema`` publishes, one for each kind of document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.documents import schema_of
+from tracea_graph.pipeline.lock import LockContent
+from tracea_graph.toolchain import Manifest
+from tracea_graph.views import Report
+from tracea_graph.views.bench import BenchReport
+from tracea_graph.views.explain import Explanation
+from tracea_graph.views.retuned import Retuned
+from tracea_graph.views.sweep import SweepPoint
+from tracea_graph.views.verify import Comparison
+
+__all__ = ["DOCUMENTS", "schema"]
+
+DOCUMENTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "bench": BenchReport,
+        "explain": Explanation,
+        "lock": LockContent,
+        "manifest": Manifest,
+        "report": Report,
+        "retune": Retuned,
+        "sweep": SweepPoint,
+        "verify": Comparison,
+    }
+)
+"""The record of each document.
+
+``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
+a part of it; the others are ``--json`` of the command of that name, ``sweep`` a point of its list,
+and ``lock`` the file of ``--save-lock``.
+"""
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a document.  Raises KeyError for a name that :data:`DOCUMENTS` lacks."""
+    return schema_of(DOCUMENTS[name])

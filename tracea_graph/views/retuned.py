@@ -1,0 +1,43 @@
+"""The record of ``bench --retune``: which operator types stay kernels on this machine, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tracea_graph.documents import to_json
+
+__all__ = ["Retuned", "RetunedRow"]
+
+
+@dataclass(frozen=True)
+class RetunedRow:
+    """One operator type: how many nodes have it, whether they stay kernels, and why."""
+
+    type: str
+    nodes: int
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Retuned:
+    """``speedup`` is what stays against plain ONNX, by thread count and binding."""
+
+    model: str
+    rows: tuple[RetunedRow, ...]
+    speedup: Mapping[str, float]
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
+    schema_version: Literal[1] = 1
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The types whose nodes run on their bodies from now on."""
+        return tuple(row.type for row in self.rows if not row.kept)
+
+    def to_json(self) -> str:
+        """Indented JSON with sorted keys."""
+        return to_json(self)
