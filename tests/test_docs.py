@@ -123,6 +123,17 @@ def test_paths_and_modules_that_pages_name_exist(page: str) -> None:
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), word
 
 
+def test_terms_of_the_glossary_stand_where_it_says() -> None:
+    rows = re.findall(r"^\| [^|]+ \| (.+?) \|", PAGES["docs/glossary.md"], re.M)[2:]
+    assert len(rows) > 20
+    for where in rows:
+        assert re.fullmatch(r"(`\w+` in )?`[\w./]+`(, `[\w./]+`)?", where), where
+        if " in " in where:
+            name, path = re.findall(r"`([^`]+)`", where)
+            text = (ROOT / path).read_text(encoding="utf-8")
+            assert re.search(rf"^(class )?{name}\b", text, re.M), where
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
     assert len(README.split()) <= 900
