@@ -264,7 +264,7 @@ def rules() -> Iterator[tuple[str, str, str]]:
         for key, value in vars(importlib.import_module(name)).items():
             if isinstance(value, Rule):
                 yield name, key, value.name
-            elif isinstance(value, type) and hasattr(value, "propose") and key != "RulePass":
+            elif isinstance(value, type) and hasattr(value, "propose") and "Pass" not in key:
                 yield name, key, getattr(value, "name", "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph, Use
 
 __all__ = [
-    "is_shared", "making", "matrix_of", "needed_as_it_is", "own_matrix", "stored_matrix",
+    "gemm", "is_shared", "making", "matrix_of", "needed_as_it_is", "own_matrix", "stored_matrix",
     "stored_smaller", "whole_matrix",
 ]  # fmt: skip
 
@@ -22,6 +23,11 @@ _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
 _MAX_DEPTH = 16
 _SMALL = 1 << 16
 """Bytes below which a second copy is no matter."""
+
+
+def gemm(op: Any, x: Any, w: Any) -> Any:
+    """The pattern of a product by a stored matrix."""
+    return op.FusedGemm(x, w, ...)
 
 
 def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, Plain]:

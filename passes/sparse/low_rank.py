@@ -12,19 +12,21 @@ more than the second axis saves.  Source: Zhang et al. 2016, arXiv:1505.06798.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.windows import Window
+from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed, chosen_for
 from tracea_graph.passes.sparse.low_rank_exact import two_products
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
+from tracea_graph.ttg import Region
 
 __all__ = ["LowRankConv", "LowRankEmbedding", "LowRankGemm", "conv_of", "looked_up", "written_by"]
 
@@ -49,40 +51,52 @@ def looked_up(table: str) -> str:
     return f"{table} looked up"
 
 
+def _conv(op: Any, x: Any, w: Any) -> Any:
+    return op.FusedConv(x, w, ...)
+
+
+def _look_up(op: Any, table: Any, ids: Any) -> Any:
+    return op.Gather(table, ids)
+
+
 @dataclass(frozen=True)
-class LowRankGemm:
+class LowRankGemm(PatternPass):
     """A product whose matrix two factors were chosen for."""
 
     chosen: Mapping[str, Compressed]
     name: str = "low-rank-gemm"
+    patterns = (gemm,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = chosen_for(self.chosen, region, 2)
-        if found is None or region.rule == self.name:
-            return
-        shape = graph.spec(region.results[0]).shape
+    def rewrite(self, m: Match) -> Rewrite | str:
+        found = chosen_for(self.chosen, m.root, 2)
+        if found is None or m.root.rule == self.name:
+            return ""
+        shape = m.graph.spec(m.root.results[0]).shape
         if shape is None:
-            yield Miss(self.name, region.id, f"the rank of {region.results[0]!r} is not known")
-            return
+            return f"the rank of {m.root.results[0]!r} is not known"
         a, b = found.matrices
-        yield two_products(self.name, region, a, b, shape[:-1], found.error)
+        return two_products(self.name, m.root, a, b, shape[:-1], found.error)
 
 
 @dataclass(frozen=True)
-class LowRankConv:
+class LowRankConv(PatternPass):
     """A convolution in one group, its filters as they are stored before any transform."""
 
     chosen: Mapping[str, Compressed]
     name: str = "low-rank-conv"
+    patterns = (_conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        params = region.params
-        if not isinstance(params, ConvParams) or region.rule == self.name:
-            return
+    def check(self, m: Match) -> str | None:
+        params: ConvParams = m.root.params
+        other = m.root.rule == self.name or params.groups > 1 or params.window.rank > 2
+        return "" if other else None
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        region, params = m.root, m.root.params
         found = self.chosen.get(written_by(region)) if conv_of(region) else None
-        spec = graph.spec(region.results[0])
-        if found is None or spec.shape is None or params.groups > 1 or params.window.rank > 2:
-            return
+        spec = m.graph.spec(region.results[0])
+        if found is None or spec.shape is None:
+            return ""
         a, b = found.matrices
         rank = a.shape[1]
         middle = f"{region.results[0]}_rank{rank}"
@@ -99,23 +113,25 @@ class LowRankConv:
         )
         shape = (spec.shape[0], rank, *spec.shape[2:])
         specs, weights = {middle: TensorSpec(DType.F32, shape)}, {w.name: w for w in (own, other)}
-        yield Proposal(self.name, (region,), new, specs, weights, found.error)
+        return Rewrite(new, specs=specs, weights=weights, error=found.error)
 
 
 @dataclass(frozen=True)
-class LowRankEmbedding:
+class LowRankEmbedding(PatternPass):
     """A look-up in a table of the model, before it is joined with others."""
 
     chosen: Mapping[str, Compressed]
     name: str = "low-rank-embedding"
+    patterns = (_look_up,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        if region.op != "Gather" or region.fused or attribute(region, "axis", 0) != 0:
-            return
-        table, ids = region.operands
-        found, spec = self.chosen.get(looked_up(table)), graph.spec(region.results[0])
+    def check(self, m: Match) -> str | None:
+        return None if attribute(m.root, "axis", 0) == 0 else ""
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        region, table, ids = m.root, m.values["table"], m.values["ids"]
+        found, spec = self.chosen.get(looked_up(table)), m.graph.spec(region.results[0])
         if found is None or spec.shape is None:
-            return
+            return ""
         a, b = found.matrices
         rank, stem = a.shape[1], f"{table}_rank{a.shape[1]}"
         middle = f"{region.results[0]}_rank{rank}"
@@ -127,7 +143,7 @@ class LowRankEmbedding:
         )
         specs = {middle: TensorSpec(DType.F32, (*spec.shape[:-1], rank))}
         weights = {w.name: w for w in (own, other)}
-        yield Proposal(self.name, (region,), new, specs, weights, found.error, step=True)
+        return Rewrite(new, specs=specs, weights=weights, error=found.error, step=True)
 
 
 def _held(name: str, array: Array) -> Weight:

@@ -8,7 +8,6 @@ What follows the product follows the second one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +17,12 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import KN, aligned
-from tracea_graph.passes.matmul.constant_matrices import own_matrix, whole_matrix
+from tracea_graph.passes.matmul.constant_matrices import gemm, own_matrix, whole_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.ranks import EPSILON
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.rewrite import Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
+from tracea_graph.ttg import Region
 
 __all__ = ["LOW_RANK", "LOW_RANK_EXACT", "LowRankExact", "two_products"]
 
@@ -34,34 +33,34 @@ LOW_RANK = ("low-rank-gemm", "low-rank-conv", "low-rank-embedding")
 
 
 @dataclass(frozen=True)
-class LowRankExact:
+class LowRankExact(PatternPass):
     """A product by one constant of the model."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = LOW_RANK_EXACT
+    patterns = (gemm,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        params = region.params
-        if not isinstance(params, GemmParams) or params.parts:
-            return
-        if own_matrix(graph, region) is None:
-            return
-        if region.rule == self.name:
-            return
+    def check(self, m: Match) -> str | None:
+        other = m.root.params.parts or m.root.rule == self.name
+        return "" if other or own_matrix(m.graph, m.root) is None else None
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        graph, region, params = m.graph, m.root, m.root.params
         products = [n for n in region.nodes if n.op in ("MatMul", "Gemm")]
         source = graph.weight(products[0].inputs[1]) if len(products) == 1 else None
         shape = graph.spec(region.results[0]).shape
         if source is None or shape is None or source.dtype is not DType.F32:
-            return
+            return ""
         found = self.scan.ranks.factors(source)
         node = products[0]
         if found is None or float(node.attrs.get("alpha", 1.0)) != 1.0:  # type: ignore[arg-type]
-            return
+            return ""
         a, b = found
         if node.attrs.get("transB", 0):
             a, b = b.T, a.T
-        if (a.shape[0], b.shape[1]) == (params.k, params.n):
-            yield two_products(self.name, region, a, b, shape[:-1], EPSILON)
+        if (a.shape[0], b.shape[1]) != (params.k, params.n):
+            return ""
+        return two_products(self.name, region, a, b, shape[:-1], EPSILON)
 
 
 def two_products(
@@ -71,7 +70,7 @@ def two_products(
     b: npt.NDArray[Any],
     rows: tuple[Any, ...],
     error: float,
-) -> Proposal:
+) -> Rewrite:
     """Products by ``[K, R]`` and ``[R, N]`` in the place of one; what follows, follows the second.
 
     The rank is filled up with zeros to whole vectors.
@@ -92,4 +91,4 @@ def two_products(
         fused(rule, second, operands, region.results, [region]),
     )
     specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
-    return Proposal(rule, (region,), new, specs, weights, error=error)
+    return Rewrite(new, specs=specs, weights=weights, error=error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import (
+    Made,
     Match,
     Miss,
     OpBuilder,
@@ -15,6 +16,7 @@ from tracea_graph.rewrite.pattern import (
 from tracea_graph.rewrite.proposal import (
     Cost,
     Pass,
+    PatternPass,
     Phase,
     Price,
     Proposal,
@@ -26,11 +28,13 @@ from tracea_graph.rewrite.trace import Trace, TraceEntry
 
 __all__ = [
     "Cost",
+    "Made",
     "Match",
     "Memo",
     "Miss",
     "OpBuilder",
     "Pass",
+    "PatternPass",
     "Phase",
     "Price",
     "Proposal",

@@ -15,7 +15,7 @@ constants alone may.  Fused regions are operators of their own name: ``op.FusedG
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -26,7 +26,7 @@ from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Match", "Miss", "OpBuilder", "Rewrite", "Rule", "constant_number", "match", "matches",
+    "Made", "Match", "Miss", "OpBuilder", "Rewrite", "Rule", "constant_number", "match", "matches",
 ]  # fmt: skip
 
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min")
@@ -144,7 +144,12 @@ class Rewrite:
     old: tuple[Region, ...] = ()
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     weights: Mapping[str, Weight] = field(default_factory=dict)
+    error: float = 0.0
     step: bool = False
+
+
+Made = Region | Rewrite | Sequence[Rewrite] | str
+"""What a rule's ``rewrite`` returns: a region, a rewrite, alternatives, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ class Rule:
 
     name: str
     patterns: tuple[Callable[..., Any], ...]
-    rewrite: Callable[[Match], Region | Rewrite | str]
+    rewrite: Callable[[Match], Made]
     check: Callable[[Match], str | None] = lambda m: None
     keeps: bool = False
 

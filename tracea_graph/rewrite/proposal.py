@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.rewrite.pattern import Match, Miss, Rewrite, Rule, matches
+from tracea_graph.rewrite.pattern import Made, Match, Miss, Rewrite, Rule, matches
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Cost", "Pass", "Phase", "Preview", "Price", "Proposal", "RulePass", "SchedulerLimits"]
+__all__ = [
+    "Cost", "Pass", "PatternPass", "Phase", "Preview", "Price", "Proposal", "RulePass",
+    "SchedulerLimits",
+]  # fmt: skip
 
 Cost = Callable[[TileGraph, Region], float]
 """Predicted time of one region in µs."""
@@ -36,6 +40,11 @@ class Proposal:
     error: float = 0.0
     step: bool = False
     shared: tuple[Region, ...] = ()
+
+    @classmethod
+    def of(cls, rule: str, old: tuple[Region, ...], made: Rewrite) -> Proposal:
+        """A rule's rewrite of these regions."""
+        return cls(rule, old, made.new, made.specs, made.weights, error=made.error, step=made.step)
 
     @property
     def where(self) -> str:
@@ -67,30 +76,57 @@ class RulePass:
         return self.rule.name
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not region.results:
-            return
-        for pattern in self.rule.patterns:
-            reason = ""
-            for found in matches(pattern, graph, region, self.rule.keeps):
-                made = self._made(found)
-                if isinstance(made, Rewrite):
-                    old = made.old or found.covered if isinstance(found, Match) else made.old
-                    yield Proposal(
-                        self.name, old, made.new, made.specs, made.weights, step=made.step
-                    )
-                    return
-                reason = reason or made
-            if reason:
-                yield Miss(self.name, region.id, reason)
+        return _proposed(self.rule, graph, region)
 
-    def _made(self, found: Match | Miss) -> Rewrite | str:
-        """The rewrite, or why not; nothing where there is nothing to tell."""
-        if isinstance(found, Miss):
-            fits = found.match is None or self.rule.check(found.match) != ""
-            return found.reason if fits else ""
-        reason = self.rule.check(found)
-        made = self.rule.rewrite(found) if reason is None else reason
-        return Rewrite((made,)) if isinstance(made, Region) else made
+
+class PatternPass(ABC):
+    """A pattern rule with options, which are the fields of its class; see :class:`Rule`."""
+
+    name: str
+    patterns: ClassVar[tuple[Callable[..., Any], ...]]
+    keeps: ClassVar[bool] = False
+
+    def check(self, m: Match) -> str | None:
+        """Why the rule does not apply, or None; "" is a reason that nobody needs to know."""
+        return None
+
+    @abstractmethod
+    def rewrite(self, m: Match) -> Made:
+        """What takes the place of what matched."""
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        return _proposed(self, graph, region)
+
+
+def _proposed(
+    rule: Rule | PatternPass, graph: TileGraph, region: Region
+) -> Iterator[Proposal | Miss]:
+    if not region.results:
+        return
+    for pattern in rule.patterns:
+        reason = ""
+        for found in matches(pattern, graph, region, rule.keeps):
+            made = _made(rule, found)
+            if not isinstance(made, str):
+                covered = found.covered if isinstance(found, Match) else ()
+                for one in made:
+                    yield Proposal.of(rule.name, one.old or covered, one)
+                return
+            reason = reason or made
+        if reason:
+            yield Miss(rule.name, region.id, reason)
+
+
+def _made(rule: Rule | PatternPass, found: Match | Miss) -> Sequence[Rewrite] | str:
+    """The rewrites, or why there are none; nothing where there is nothing to tell."""
+    if isinstance(found, Miss):
+        fits = found.match is None or rule.check(found.match) != ""
+        return found.reason if fits else ""
+    reason = rule.check(found)
+    made = rule.rewrite(found) if reason is None else reason
+    if isinstance(made, Region):
+        return (Rewrite((made,)),)
+    return (made,) if isinstance(made, Rewrite) else made
 
 
 @dataclass(frozen=True, eq=False)

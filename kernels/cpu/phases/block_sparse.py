@@ -10,7 +10,7 @@ timing decides against the dense form.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,13 +26,13 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import BLOCKS, Floats
-from tracea_graph.passes.matmul.constant_matrices import matrix_of, own_matrix
+from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of, own_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.zeros import Places, active_places, zero_map
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["BlockSparseGemm", "PruneBlocks", "dense_matrix", "sources_of", "without_scatter"]
@@ -42,7 +42,7 @@ _MOST_STORED = 0.9
 
 
 @dataclass(frozen=True)
-class BlockSparseGemm:
+class BlockSparseGemm(PatternPass):
     """A product leaves out what is zero in its matrix; if ``twice`` also in one that others need
     as it is."""
 
@@ -50,56 +50,55 @@ class BlockSparseGemm:
     blocks: tuple[int, ...] = BLOCKS
     twice: bool = False
     name: str = "block-sparse-gemm"
+    patterns = (gemm,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
+        graph, region = m.graph, m.root
         weight = dense_matrix(graph, region, self.twice)
         if weight is None:
-            return
+            return ""
         matrix = partial(matrix_of, region.params, weight)
         zeros = self.scan.zeros.zeros(sources_of(graph, region), matrix)
         if not zeros.size:
-            return
+            return ""
         if reason := without_scatter(graph):
-            yield Miss(self.name, region.id, reason)
-            return
+            return reason
         maps = {block: active_places(zeros, block) for block in self.blocks}
         stored = {b: len(places) * b / zeros.size for b, places in maps.items()}
         if min(stored.values()) > _MOST_STORED:
-            reason = f"the zeros of {weight.name!r} do not fill runs of {PANEL} columns"
-            yield Miss(self.name, region.id, reason)
-            return
-        for block, places in maps.items():
-            if stored[block] <= _MOST_STORED:
-                yield _skipping(self.name, region, weight.name, matrix, block, places)
+            return f"the zeros of {weight.name!r} do not fill runs of {PANEL} columns"
+        return [
+            _skipping(self.name, region, weight.name, matrix, block, places)
+            for block, places in maps.items() if stored[block] <= _MOST_STORED
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class PruneBlocks:
+class PruneBlocks(PatternPass):
     """A product whose matrix was pruned stores the blocks that are left, if that is less."""
 
     chosen: Mapping[str, Compressed]
     blocks: tuple[int, ...] = BLOCKS
     name: str = "prune-blocks"
+    patterns = (gemm,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if (found := pruned_for(self.chosen, graph, region)) is None:
-            return
-        if reason := without_scatter(graph):
-            yield Miss(self.name, region.id, reason)
-            return
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
+        region = m.root
+        if (found := pruned_for(self.chosen, m.graph, region)) is None:
+            return ""
+        if reason := without_scatter(m.graph):
+            return reason
         (matrix,) = found.matrices
         zeros = zero_map(matrix)
         if zeros.mean() < 1 - _MOST_STORED:
-            reason = f"the zeros of {region.operands[1]!r} do not fill runs of {PANEL} columns"
-            yield Miss(self.name, region.id, reason)
-            return
+            return f"the zeros of {region.operands[1]!r} do not fill runs of {PANEL} columns"
+        maps = {block: active_places(zeros, block) for block in self.blocks}
         name = f"{region.operands[1]}_pruned"
-        for block in self.blocks:
-            places = active_places(zeros, block)
-            if len(places) * block <= _MOST_STORED * zeros.size:
-                yield _skipping(
-                    self.name, region, name, lambda: matrix, block, places, found.error
-                )
+        return [
+            _skipping(self.name, region, name, lambda: matrix, block, places, found.error)
+            for block, places in maps.items()
+            if len(places) * block <= _MOST_STORED * zeros.size
+        ]
 
 
 def _skipping(
@@ -110,7 +109,7 @@ def _skipping(
     block: int,
     places: Places,
     error: float = 0.0,
-) -> Proposal:
+) -> Rewrite:
     """The product over the blocks at ``places``; of a zero matrix one block stays."""
     if not len(places):
         places = np.zeros(1, np.int32)
@@ -123,7 +122,7 @@ def _skipping(
     operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
     new = fused(rule, params, operands, region.results, [region])
     weights = {w.name: w for w in (blocks, at)}
-    return Proposal(rule, (region,), (new,), weights=weights, error=error)
+    return Rewrite((new,), weights=weights, error=error)
 
 
 def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None:

@@ -10,10 +10,9 @@ at once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracea_graph.ir import Weight
 from tracea_graph.kernels.cpu.filters import (
     BLOCK,
     BLOCKED,
@@ -21,7 +20,7 @@ from tracea_graph.kernels.cpu.filters import (
     PAIRS,
     Depthwise,
 )
-from tracea_graph.kernels.cpu.phases.pack_filters import image_of, repacked, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import conv, image_of, repacked, ways
 from tracea_graph.kernels.cpu.phases.precision import (
     PRODUCT_ERROR,
     no_bf16,
@@ -31,58 +30,63 @@ from tracea_graph.kernels.cpu.phases.precision import (
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
+from tracea_graph.ttg import TileGraph
 
 __all__ = ["ConvBf16", "DepthwiseBf16"]
 
 
 @dataclass(frozen=True)
-class ConvBf16:
+class ConvBf16(PatternPass):
     """A convolution between blocked values reads them, and dense filters, in bf16; in ``broad``
     blocks what others write so."""
 
     broad: bool = False
     name: str = "conv-bf16"
+    patterns = (conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, ConvParams) or params.layout.rounds:
-            return
+    def check(self, m: Match) -> str | None:
+        layout = m.root.params.layout
+        dense = layout == BLOCKED
+        return None if not layout.rounds and (dense or isinstance(layout, Depthwise)) else ""
+
+    def rewrite(self, m: Match) -> Rewrite | Sequence[Rewrite] | str:
+        graph, region, params = m.graph, m.root, m.root.params
         if isinstance(params.layout, Depthwise):
             lower = dataclasses.replace(params.layout, in_bf16=True)
-            yield rounded_as_read(self.name, region, layout=lower)
-            return
-        if params.layout != BLOCKED:
-            return
-        weight = graph.weight(region.operands[1])
-        if why := _unfit(graph, params, weight):
-            yield Miss(self.name, region.id, why)
-        elif weight is not None:
-            broad = self.broad and _comes_broad(graph, region.operands[0], params)
-            for layout in ways(PAIRS, params, image_of(graph, region)):
-                layout = BROAD if layout == PAIRS and broad else layout
-                made = repacked(weight, params, layout)
-                yield stored_as(
-                    self.name, region, dataclasses.replace(params, layout=layout), made,
-                    PRODUCT_ERROR,
-                )  # fmt: skip
+            return rounded_as_read(self.name, region, layout=lower)
+        weight = graph.weight(m.values["w"])
+        if why := no_bf16(graph):
+            return why
+        if weight is None:
+            return "its filters are not constant"
+        if params.channels % BLOCK % 2:
+            return f"{params.channels} channels are no pairs"
+        made, broad = list[Rewrite](), self.broad and _comes_broad(graph, m.values["x"], params)
+        for layout in ways(PAIRS, params, image_of(graph, region)):
+            layout = BROAD if layout == PAIRS and broad else layout
+            lower = dataclasses.replace(params, layout=layout)
+            filters = repacked(weight, params, layout)
+            made.append(stored_as(self.name, region, lower, filters, PRODUCT_ERROR))
+        return made
 
 
 @dataclass(frozen=True)
-class DepthwiseBf16:
+class DepthwiseBf16(PatternPass):
     """A depthwise convolution that reads bf16 may round its filters as well."""
 
     name: str = "depthwise-bf16"
+    patterns = (conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, ConvParams) or not isinstance(params.layout, Depthwise):
-            return
-        if params.layout.in_bf16 and not params.layout.rounded:
-            # a quarter of its cycles at most: less than plans count
-            lower = dataclasses.replace(params.layout, rounded=True)
-            yield rounded_as_read(self.name, region, step=True, layout=lower)
+    def check(self, m: Match) -> str | None:
+        layout = m.root.params.layout
+        fits = isinstance(layout, Depthwise) and layout.in_bf16 and not layout.rounded
+        return None if fits else ""
+
+    def rewrite(self, m: Match) -> Rewrite:
+        # a quarter of its cycles at most: less than plans count
+        lower = dataclasses.replace(m.root.params.layout, rounded=True)
+        return rounded_as_read(self.name, m.root, step=True, layout=lower)
 
 
 def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
@@ -106,14 +110,3 @@ def _channels(graph: TileGraph, value: str) -> int:
     shape = graph.spec(value).shape or ()
     channels = shape[1] if len(shape) > 2 else 1
     return channels if isinstance(channels, int) else 1
-
-
-def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:
-    """Why a dense convolution stays in float32, or None."""
-    if why := no_bf16(graph):
-        return why
-    if weight is None:
-        return "its filters are not constant"
-    if params.channels % BLOCK % 2:
-        return f"{params.channels} channels are no pairs"
-    return None

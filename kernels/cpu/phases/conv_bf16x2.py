@@ -7,35 +7,31 @@ have no instruction of their own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, SPLIT
-from tracea_graph.kernels.cpu.phases.pack_filters import repacked
+from tracea_graph.kernels.cpu.phases.pack_filters import conv, repacked
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, stored_as
-from tracea_graph.ops.conv import ConvParams
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvBf16x2"]
 
 
 @dataclass(frozen=True)
-class ConvBf16x2:
+class ConvBf16x2(PatternPass):
     """A dense convolution between blocked values splits them, and its filters are stored so."""
 
     name: str = "conv-bf16x2"
+    patterns = (conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
-            return
-        weight = graph.weight(region.operands[1])
+    def check(self, m: Match) -> str | None:
+        return None if m.root.params.layout == BLOCKED else ""
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        weight, params = m.graph.weight(m.values["w"]), m.root.params
         if weight is None:
-            yield Miss(self.name, region.id, "its filters are not constant")
-        elif why := no_bf16(graph):
-            yield Miss(self.name, region.id, why)
-        else:
-            lower = dataclasses.replace(params, layout=SPLIT)
-            made = repacked(weight, params, SPLIT)
-            yield stored_as(self.name, region, lower, made, BF16X2_ERROR)
+            return "its filters are not constant"
+        if why := no_bf16(m.graph):
+            return why
+        lower = dataclasses.replace(params, layout=SPLIT)
+        return stored_as(self.name, m.root, lower, repacked(weight, params, SPLIT), BF16X2_ERROR)

@@ -7,16 +7,14 @@ transform it first, two results a side.  Others gain nothing by it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracea_graph.ir import Weight
 from tracea_graph.kernels.cpu.filters import BLOCKED, INT16, transformable
-from tracea_graph.kernels.cpu.phases.pack_filters import image_of, repacked, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import conv, image_of, repacked, ways
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, stored_as
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvInt16"]
 
@@ -25,34 +23,28 @@ _MOST_TAPS = 25
 
 
 @dataclass(frozen=True)
-class ConvInt16:
+class ConvInt16(PatternPass):
     """A dense convolution between blocked values reads them, and its filters, in integers;
     ``transformed``: only one that Winograd's transform can do."""
 
     transformed: bool = False
     name: str = "conv-int16"
+    patterns = (conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
-            return
-        if self.transformed and not transformable(params.window, params.groups):
-            return
-        weight = graph.weight(region.operands[1])
-        if why := _unfit(params, weight):
-            yield Miss(self.name, region.id, why)
-        elif weight is not None:
-            for layout in ways(INT16, params, image_of(graph, region)):
-                lower = dataclasses.replace(params, layout=layout)
-                made = repacked(weight, params, layout)
-                yield stored_as(self.name, region, lower, made, INT16_ERROR)
+    def check(self, m: Match) -> str | None:
+        params: ConvParams = m.root.params
+        direct = self.transformed and not transformable(params.window, params.groups)
+        return "" if params.layout != BLOCKED or direct else None
 
-
-def _unfit(params: ConvParams, weight: Weight | None) -> str | None:
-    """Why a dense convolution stays in float32, or None."""
-    if weight is None:
-        return "its filters are not constant"
-    taps = params.taps // (params.channels // params.groups)
-    if taps > _MOST_TAPS:
-        return f"sums of {taps} taps leave too little of 32 bits"
-    return None
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
+        weight, params, made = m.graph.weight(m.values["w"]), m.root.params, list[Rewrite]()
+        if weight is None:
+            return "its filters are not constant"
+        taps = params.taps // (params.channels // params.groups)
+        if taps > _MOST_TAPS:
+            return f"sums of {taps} taps leave too little of 32 bits"
+        for layout in ways(INT16, params, image_of(m.graph, m.root)):
+            lower = dataclasses.replace(params, layout=layout)
+            filters = repacked(weight, params, layout)
+            made.append(stored_as(self.name, m.root, lower, filters, INT16_ERROR))
+        return made

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, Either, Winograd
-from tracea_graph.kernels.cpu.phases.pack_filters import image_of, transformed, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import conv, image_of, transformed, ways
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.regions import fused
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvWinograd"]
 
@@ -18,7 +17,7 @@ _FEW = 4
 """Filters up to which summing over input channels takes less than the transform of the input."""
 
 
-class ConvWinograd:
+class ConvWinograd(PatternPass):
     """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
 
     The error of the first is below, of the second about ten times that of direct summation.  Where
@@ -28,14 +27,17 @@ class ConvWinograd:
     """
 
     name = "conv-winograd"
+    patterns = (conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, ConvParams) or params.layout != BLOCKED:
-            return
-        weight = graph.weight(region.operands[1])
-        if params.filters <= _FEW or weight is None:
-            return
+    def check(self, m: Match) -> str | None:
+        params: ConvParams = m.root.params
+        return None if params.layout == BLOCKED and params.filters > _FEW else ""
+
+    def rewrite(self, m: Match) -> Sequence[Rewrite]:
+        graph, region, params, made = m.graph, m.root, m.root.params, list[Rewrite]()
+        weight = graph.weight(m.values["w"])
+        if weight is None:
+            return ()
         for layout in ways(BLOCKED, params, image_of(graph, region)):
             whole = layout.transformed if isinstance(layout, Either) else layout
             if not isinstance(whole, Winograd):
@@ -46,4 +48,5 @@ class ConvWinograd:
             other = dataclasses.replace(params, layout=layout)
             new = fused(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
-            yield Proposal(self.name, (region,), (new,), weights=weights)
+            made.append(Rewrite((new,), weights=weights))
+        return made

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import gcd, lcm
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +41,10 @@ from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.filters import others_need
 from tracea_graph.passes.matmul.constant_matrices import making
-from tracea_graph.rewrite import Proposal
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PackFilters", "image_of", "repacked", "transformed", "ways"]
+__all__ = ["PackFilters", "conv", "image_of", "repacked", "transformed", "ways"]
 
 _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
@@ -51,28 +52,35 @@ _MOST_GROUPS = 4
 """Of groups taken together: so many times as many products take less than one by one."""
 
 
-class PackFilters:
+def conv(op: Any, x: Any, w: Any) -> Any:
+    """The pattern of a convolution."""
+    return op.FusedConv(x, w, ...)
+
+
+class PackFilters(PatternPass):
     """A convolution over one or two axes reads filters as its kernels like them best."""
 
     name = "pack-filters"
+    patterns = (conv,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        params = region.params
-        if not isinstance(params, ConvParams) or params.layout != PLAIN:
-            return
+    def check(self, m: Match) -> str | None:
+        return None if m.root.params.layout == PLAIN else ""
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        graph, region, params = m.graph, m.root, m.root.params
         x, w, bias, epilogue_inputs = params.split(region.operands)
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
         if weight is None:
-            return
+            return ""
         kept = others_need(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
         if not isinstance(layout, Blocked | Lanes):
-            return
+            return ""
         weights, count = dict[str, Weight](), layout.biases(params.filters)
         if bias and count != params.filters:
             if (stored := graph.weight(bias)) is None:
-                return
+                return ""
             padded = _padded_bias(stored, count)
             bias, weights[padded.name] = padded.name, padded
         made = making(graph, w) if kept else None
@@ -80,7 +88,7 @@ class PackFilters:
         operands = (x, packed.name, *([bias] if bias else []), *epilogue_inputs)
         new = dataclasses.replace(region, params=params, operands=operands)
         weights[packed.name] = packed
-        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
+        return Rewrite((new,), weights=weights, step=True)
 
 
 def _laid_out(

@@ -8,7 +8,8 @@ Its kernels read nothing else, so this is no choice.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -17,21 +18,26 @@ from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
 from tracea_graph.ops.weights import Floats
-from tracea_graph.rewrite import Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["PackGates"]
 
 
-class PackGates:
+def _cell(op: Any, x: Any) -> Any:
+    return op.FusedRecurrent(x, ...)
+
+
+class PackGates(PatternPass):
     """A cell's constant matrices and biases in panels."""
 
     name = "pack-gates"
+    patterns = (_cell,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        params = region.params
-        if not isinstance(params, RecurrentParams) or params.layout != PLAIN_GATES:
-            return
+    def check(self, m: Match) -> str | None:
+        return None if m.root.params.layout == PLAIN_GATES else ""
+
+    def rewrite(self, m: Match) -> Rewrite:
+        graph, region, params = m.graph, m.root, m.root.params
         x, *plain, rest, initial = params.split(region.operands)
         stored = [graph.weights[v] for v in (*plain, *([rest] if rest else []))]
         made = _packed(params, stored)
@@ -39,7 +45,7 @@ class PackGates:
         packed = dataclasses.replace(params, layout=GATE_PANELS)
         new = dataclasses.replace(region, params=packed, operands=operands)
         weights = {w.name: w for w in made}
-        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
+        return Rewrite((new,), weights=weights, step=True)
 
 
 def _packed(params: RecurrentParams, stored: list[Weight]) -> list[Weight]:

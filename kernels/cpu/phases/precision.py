@@ -48,8 +48,9 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.weights import BLOCKS, Floats, WeightLayout
+from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Miss, PatternPass, Proposal, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
@@ -115,45 +116,51 @@ Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]
 """A product over the weights of a name in lower precision, and those; or why it stays."""
 
 
+def _attention(op: Any, q: Any) -> Any:
+    return op.FusedAttention(q, ...)
+
+
 @dataclass(frozen=True)
-class AttentionBf16:
+class AttentionBf16(PatternPass):
     """Attention: over what products computed in bf16, else over float32 that the kernel rounds,
     where a cache of keys is read by few queries not even that."""
 
     name: str = "attention-bf16"
+    patterns = (_attention,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, AttentionParams) or params.in_bf16:
-            return
+    def check(self, m: Match) -> str | None:
+        params: AttentionParams = m.root.params
+        if params.in_bf16:
+            return ""
         sizes = (params.head, params.head_v, *params.offsets, *params.widths)
         if any(size % 2 for size in sizes) or "turned" in params.layouts:
-            yield Miss(self.name, region.id, "its columns do not lie in pairs")
-            return
-        _, queries = params.extents(0, graph.spec(region.operands[0]))
-        whole = _whole(graph, region)
+            return "its columns do not lie in pairs"
+        return None
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        _, queries = m.root.params.extents(0, m.spec("q"))
+        whole = _whole(m.graph, m.root)
         if whole and isinstance(queries, int) and queries <= FEW_QUERIES:
-            yield Miss(self.name, region.id, f"{queries} queries read its keys as they lie")
-            return
-        yield rounded_as_read(self.name, region, in_bf16=True, whole=whole)
+            return f"{queries} queries read its keys as they lie"
+        return rounded_as_read(self.name, m.root, in_bf16=True, whole=whole)
 
 
-def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Proposal:
+def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Rewrite:
     """The same operands, of which the kernel rounds more as it reads: ``changes`` says what."""
     lower = dataclasses.replace(region.params, **changes)
     new = fused(rule, lower, region.operands, region.results, [region])
-    return Proposal(rule, (region,), (new,), error=PRODUCT_ERROR, step=step)
+    return Rewrite((new,), error=PRODUCT_ERROR, step=step)
 
 
 def stored_as(
     rule: str, region: Region, lower: Any, made: Sequence[Weight], error: float
-) -> Proposal:
+) -> Rewrite:
     """The same region with ``lower`` for its parameters: the first weight made takes the place of
     its second operand, others come last."""
     weight, *more = (w.name for w in made)
     operands = (region.operands[0], weight, *region.operands[2:], *more)
     new = fused(rule, lower, operands, region.results, [region])
-    return Proposal(rule, (region,), (new,), weights={w.name: w for w in made}, error=error)
+    return Rewrite((new,), weights={w.name: w for w in made}, error=error)
 
 
 def _whole(graph: TileGraph, region: Region) -> bool:
@@ -205,22 +212,21 @@ class GemmBf16:
 
 
 @dataclass(frozen=True)
-class GemmInt16:
+class GemmInt16(PatternPass):
     """A product over packed float32 weights reads 16-bit integers instead."""
 
     name: str = "gemm-int16"
+    patterns = (gemm,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, GemmParams) or params.layout != PANELS:
-            return
-        panels = graph.weight(region.operands[1])
+    def check(self, m: Match) -> str | None:
+        return None if m.root.params.layout == PANELS else ""
+
+    def rewrite(self, m: Match) -> Rewrite | str:
+        panels, params = m.graph.weight(m.values["w"]), m.root.params
         if panels is None:
-            yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
-            return
+            return f"{m.values['w']!r} is not constant"
         lower = dataclasses.replace(params, layout=INT16)
-        made = _in_integers(panels, params.n)
-        yield stored_as(self.name, region, lower, made, INT16_ERROR)
+        return stored_as(self.name, m.root, lower, _in_integers(panels, params.n), INT16_ERROR)
 
 
 @dataclass(frozen=True)
@@ -259,7 +265,8 @@ def _lowered(
         if isinstance(found, str):
             yield Miss(rule, region.id, found)
             return
-        yield stored_as(rule, region, found[0], found[1:], error)
+        lowered = stored_as(rule, region, found[0], found[1:], error)
+        yield Proposal.of(rule, (region,), lowered)
     if not isinstance(params, RegionParams):
         return
     reads = Counter(v for step in params.steps for v in step.operands)
@@ -278,8 +285,8 @@ def _lowered(
         steps[i] = dataclasses.replace(step, params=found[0])
         operands[at], made[found[1].name] = found[1].name, found[1]
     if made:
-        lowered = dataclasses.replace(params, steps=tuple(steps))
-        new = fused(rule, lowered, operands, region.results, [region])
+        whole = dataclasses.replace(params, steps=tuple(steps))
+        new = fused(rule, whole, operands, region.results, [region])
         yield Proposal(rule, (region,), (new,), weights=made, error=error * len(made) ** 0.5)
 
 

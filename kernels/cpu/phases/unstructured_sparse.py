@@ -10,7 +10,7 @@ model chooses between this, blocks and the dense form; timing decides.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,11 +24,11 @@ from tracea_graph.kernels.cpu.phases.block_sparse import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import Floats
-from tracea_graph.passes.matmul.constant_matrices import matrix_of
+from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
+from tracea_graph.ttg import Region
 
 __all__ = ["FEW_ROWS", "UnstructuredSparseGemm"]
 
@@ -39,7 +39,7 @@ _MOST_STORED = 0.8
 
 
 @dataclass(frozen=True)
-class UnstructuredSparseGemm:
+class UnstructuredSparseGemm(PatternPass):
     """A product of at most four rows reads what is not zero in its matrix; if ``twice`` also of
     one that others need as it is."""
 
@@ -47,33 +47,32 @@ class UnstructuredSparseGemm:
     most_rows: int = FEW_ROWS
     twice: bool = False
     name: str = "unstructured-sparse-gemm"
+    patterns = (gemm,)
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+    def rewrite(self, m: Match) -> Rewrite | str:
+        graph, region = m.graph, m.root
         weight = dense_matrix(graph, region, self.twice)
         if weight is None:
-            return
+            return ""
         matrix = partial(matrix_of, region.params, weight)
         count = self.scan.zeros.stored(sources_of(graph, region), matrix)
         if not 0 < count <= _MOST_STORED * region.params.k * region.params.n:
-            return
+            return ""
         if reason := without_scatter(graph):
-            yield Miss(self.name, region.id, reason)
-            return
+            return reason
         shape = graph.spec(region.operands[0]).shape
         rows = product(shape[:-1]) if shape else None
         if not isinstance(rows, int) or rows > self.most_rows:
             said = f"{rows} rows" if isinstance(rows, int) else "any number of rows"
-            reason = (
+            return (
                 f"{region.operands[0]!r} has {said}: scattered zeros gain up to {self.most_rows}"
             )
-            yield Miss(self.name, region.id, reason)
-            return
-        yield _reading(self.name, region, weight.name, matrix, count)
+        return _reading(self.name, region, weight.name, matrix, count)
 
 
 def _reading(
     rule: str, region: Region, name: str, matrix: Callable[[], Floats], count: int
-) -> Proposal:
+) -> Rewrite:
     params: GemmParams = dataclasses.replace(region.params, layout=MASKED)
 
     def packed() -> tuple[Array, Array]:
@@ -84,4 +83,4 @@ def _reading(
     at = Weight(f"{name}_bits", DType.I32, words, lambda: packed()[1])
     operands = (region.operands[0], stored.name, *region.operands[2:], at.name)
     new = fused(rule, params, operands, region.results, [region])
-    return Proposal(rule, (region,), (new,), weights={w.name: w for w in (stored, at)})
+    return Rewrite((new,), weights={w.name: w for w in (stored, at)})
