@@ -138,7 +138,7 @@ def test_what_joins_a_convex_set_keeps_it_convex(seed: int) -> None:
         near = regions[i]
         if near.id in inside:
             continue
-        more = graph.joining(inside, near)
+        more = graph.convex_closure(inside, near)
         every = graph.convex((*inside.values(), near))
         assert more == [r for r in every if r.id not in inside]
         if len(inside) < 20:
