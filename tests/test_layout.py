@@ -16,7 +16,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from tracea_graph.rewrite import Rule
+from tracea_graph.rewrite import PatternPass, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -256,22 +256,27 @@ def kebab(name: str) -> str:
     return words.lower()
 
 
-def rules() -> Iterator[tuple[str, str, str]]:
-    """The module, the class or constant, and the name of every rule."""
+def rules() -> Iterator[tuple[str, str, str, bool]]:
+    """The module, the class or constant, and the name of every rule; whether it is a pattern."""
     for name in MODULES:
         if not re.match(r"tracea_graph\.(passes|kernels\.\w+\.phases)\b", name):
             continue
         for key, value in vars(importlib.import_module(name)).items():
             if isinstance(value, Rule):
-                yield name, key, value.name
+                yield name, key, value.name, True
             elif isinstance(value, type) and hasattr(value, "propose") and "Pass" not in key:
-                yield name, key, getattr(value, "name", "")
+                yield name, key, getattr(value, "name", ""), issubclass(value, PatternPass)
 
 
 def test_a_rule_is_named_as_its_class_or_constant_is() -> None:
     found = list(rules())
-    assert len({rule for _, _, rule in found}) > 100
+    assert len({rule for _, _, rule, _ in found}) > 100
     assert not [one for one in found if one[2] != kebab(one[1])]
+
+
+def test_most_rules_are_patterns() -> None:
+    patterns = {rule: pattern for _, _, rule, pattern in rules()}
+    assert 2 * sum(patterns.values()) > len(patterns)
 
 
 def test_every_listed_name_exists() -> None:
