@@ -226,4 +226,4 @@ def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
     told_of = Explanation("m.onnx", "", (story,), ())
     shown = Console(record=True, width=120, file=io.StringIO())
     shown.print(render_explanation(told_of))
-    assert "elementwise, movement: no gain is predicted for 'v'" in shown.export_text()
+    assert "elementwise-op, strided-copy: no gain is predicted for 'v'" in shown.export_text()

@@ -31,7 +31,7 @@ def test_zero_blocks() -> None:
     (row,) = storage_rows(planned, set())
     blocks = 48 * 20 // 4
     assert (row.technique, row.count, row.kept) == ("zero blocks, 16 × 16", 1, False)
-    assert (row.before, row.after) == (768 * 320 * 4, blocks * (16 * 16 * 4 + 4))
+    assert (row.dense, row.stored) == (768 * 320 * 4, blocks * (16 * 16 * 4 + 4))
     assert storage_rows(planned, planned.groups.keys())[0].kept
 
 
@@ -39,8 +39,8 @@ def test_exact_rank() -> None:
     w = (normal(512, 20) @ normal(20, 256, seed=2)).astype(np.float32)
     rows = storage_rows(assembly(w), set())
     assert {row.technique for row in rows} == {"exact rank"}
-    assert sum(row.before for row in rows) == 512 * 256 * 4
-    assert sum(row.after for row in rows) == (512 + 256) * 32 * 4
+    assert sum(row.dense for row in rows) == 512 * 256 * 4
+    assert sum(row.stored for row in rows) == (512 + 256) * 32 * 4
 
 
 def test_dense_weights_save_nothing() -> None:
@@ -50,8 +50,10 @@ def test_dense_weights_save_nothing() -> None:
 def test_the_report_shows_them() -> None:
     mask = block_mask((768, 320), 0.9, (16, 16), "bands")
     rows = storage_rows(assembly(normal(768, 320) * mask), set())
-    report = Report("m.onnx", "m.tracea.onnx", "kept original", "it was slower", savings=rows)
+    report = Report(
+        "m.onnx", "m.tracea.onnx", "kept original", "it was slower", compact_weights=rows
+    )
     page = io.StringIO()
     Console(width=160, file=page).print(render_report(report))
     text = page.getvalue()
-    assert "structure in weights" in text and "zero blocks, 16 × 16" in text and "no" in text
+    assert "compact weights" in text and "zero blocks, 16 × 16" in text and "no" in text
