@@ -22,10 +22,10 @@ from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.passes.convolution.shape_values import Sizes
+from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.layout.layout_ops import read_moves
-from tracea_graph.passes.layout.views import FREE, read_move
+from tracea_graph.passes.layout.layout_ops import read_layout_ops
+from tracea_graph.passes.layout.views import RESHAPES, read_view
 from tracea_graph.passes.pointwise.compose import Operation, read_operation
 from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
@@ -180,7 +180,7 @@ class _Membership:
         """Between two steps another shape is another view of what lies there; and parts of it."""
         graph = self.graph
         values = [v for v in region.results if v and (graph.is_output(v) or graph.uses(v))]
-        if region.op not in (*FREE, "Split") or not is_f32(graph, region.operands[0], *values):
+        if region.op not in (*RESHAPES, "Split") or not is_f32(graph, region.operands[0], *values):
             return None
         steps = []
         for value in values:
@@ -238,7 +238,7 @@ class _ConvMembership(_Membership):
     def steps_of(self, region: Region) -> Steps | None:
         if region.fused:
             return None if _is_conv_cluster(region) else super().steps_of(region)
-        moves = read_moves(self.graph, region)
+        moves = read_layout_ops(self.graph, region)
         return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
 
     def may_end(self, region: Region) -> bool:
@@ -280,17 +280,17 @@ class _FullMembership(_Membership):
         return bool(own) and self._prepares(reader)
 
     def steps_of(self, region: Region) -> Steps | None:
-        moves = None if region.fused else read_moves(self.graph, region)
+        moves = None if region.fused else read_layout_ops(self.graph, region)
         if moves is None:
             return super().steps_of(region) or self._prepared(region)
         return [(p, names, (v,)) for p, names, v in moves]
 
     def _of_any_type(self, region: Region) -> Steps | None:
         """Another shape of indices and masks."""
-        if region.fused or region.op not in FREE:
+        if region.fused or region.op not in RESHAPES:
             return None
         (value,), source = region.results, region.operands[0]
-        dtype, view = self.graph.spec(source).dtype, read_move(self.graph, region, value)
+        dtype, view = self.graph.spec(source).dtype, read_view(self.graph, region, value)
         if view is None or dtype not in _NUMBERS or self.graph.weight(source):
             return None
         chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
@@ -302,7 +302,7 @@ def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
     """The first positions of a table of numbers: as many as a value has along one of its axes."""
     if region.fused or region.op != "Slice" or len(region.operands) != 5:
         return None
-    x, source, sizes = region.operands[0], graph.producer(region.operands[0]), Sizes(graph)
+    x, source, sizes = region.operands[0], graph.producer(region.operands[0]), ShapeValues(graph)
     shape, dtype = graph.spec(x).shape, graph.spec(x).dtype
     table = graph.weight(x) is not None or (source and _first_positions(graph, source))
     numbers = [sizes.read(v) for v in region.operands[1:]]

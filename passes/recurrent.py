@@ -40,7 +40,7 @@ def _padded(region: Region) -> tuple[str, ...]:
     return (*region.operands, *[""] * (_PEEPHOLES + 1))
 
 
-def _lift(m: Match) -> Rewrite:
+def _convert(m: Match) -> Rewrite:
     """A cell with constant matrices and ONNX's default activations."""
     graph, region, operands = m.graph, m.root, _padded(m.root)
     kind = region.op.lower()
@@ -124,4 +124,4 @@ def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams
     return made
 
 
-RECURRENT = Rule("recurrent", (_cell,), _lift, _check)
+RECURRENT = Rule("recurrent", (_cell,), _convert, _check)

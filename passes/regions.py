@@ -14,11 +14,11 @@ __all__ = [
     "attribute",
     "collapses",
     "fused",
+    "gemm_producer",
     "int_constant",
     "is_f32",
     "only_read_by",
     "operand_producer",
-    "product_behind",
     "read_outside",
     "same_shape",
     "with_feeders",
@@ -91,7 +91,7 @@ def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
     return region if region is not None and region.op == op else None
 
 
-def product_behind(graph: TileGraph, value: str) -> Region | None:
+def gemm_producer(graph: TileGraph, value: str) -> Region | None:
     """The product whose first result ``value`` is, if it can still absorb what follows."""
     region = graph.producer(value)
     if region is None or region.op not in ("FusedGemm", "FusedMatMul"):

@@ -14,11 +14,21 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.passes.attention.consumers import Tail, behind_guard, product_with_values, tails
+from tracea_graph.passes.attention.consumers import (
+    AttentionOutput,
+    attention_outputs,
+    match_value_matmul,
+    skip_nan_guard,
+)
 from tracea_graph.passes.attention.masks import Masking, Masks
-from tracea_graph.passes.attention.matcher import Unfit, Walk, check_interior
-from tracea_graph.passes.attention.operands import Operand, as_it_is, heads_behind, matrices_behind
-from tracea_graph.passes.attention.scores import scores_behind
+from tracea_graph.passes.attention.matcher import Matcher, NoMatch, check_interior
+from tracea_graph.passes.attention.operands import (
+    Operand,
+    head_major_operand,
+    matrices_operand,
+    split_heads_operand,
+)
+from tracea_graph.passes.attention.scores import match_scores
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
@@ -42,55 +52,59 @@ class Attention:
             return
         try:
             yield self._build(graph, region)
-        except Unfit as why:
+        except NoMatch as why:
             yield Miss(self.name, region.id, str(why))
 
     def _build(self, graph: TileGraph, softmax: Region) -> Proposal:
         rank = graph.spec(softmax.operands[0]).rank
         if attribute(softmax, "axis", -1 if graph.opset >= 13 else 1) not in (-1, (rank or 0) - 1):
-            raise Unfit("the Softmax is not over the last axis")
+            raise NoMatch("the Softmax is not over the last axis")
         try:
-            return self._attention(Walk(graph, [softmax]), softmax, heads_behind)
-        except Unfit as why:
+            return self._attention(Matcher(graph, [softmax]), softmax, split_heads_operand)
+        except NoMatch as why:
             if rank != 3:
                 raise
             try:
-                return self._attention(Walk(graph, [softmax]), softmax, matrices_behind)
-            except Unfit:
+                return self._attention(Matcher(graph, [softmax]), softmax, matrices_operand)
+            except NoMatch:
                 raise why from None
 
-    def _attention(self, walk: Walk, softmax: Region, operand: Callable[..., Operand]) -> Proposal:
+    def _attention(
+        self, matcher: Matcher, softmax: Region, operand: Callable[..., Operand]
+    ) -> Proposal:
         """``operand`` says how q and k lie, and v then lies so too."""
-        graph, apart = walk.graph, operand is heads_behind
-        scores = scores_behind(walk, softmax.operands[0])
+        graph, apart = matcher.graph, operand is split_heads_operand
+        scores = match_scores(matcher, softmax.operands[0])
         q = operand(graph, scores.product.operands[0], keys=False)
         k = operand(graph, scores.product.operands[1], keys=True)
         scaled = f"{softmax.results[0]}_queries" if scores.factor else ""
         if scaled:
-            q = as_it_is(graph, scores.product.operands[0])
-        weights, guarded = behind_guard(walk, softmax.results[0])
-        v, result = product_with_values(walk, weights, apart)
+            q = head_major_operand(graph, scores.product.operands[0])
+        weights, guarded = skip_nan_guard(matcher, softmax.results[0])
+        v, result = match_value_matmul(matcher, weights, apart)
         masks = Masks(graph, (q.batch, q.heads, q.length, k.length), result)
         if scaled:
             masks.scale_by_head(q.value, scores.factor, scaled)
             q = replace(q, value=scaled)
         for term in reversed(scores.terms):
             if term.flat and apart:
-                raise Unfit(
+                raise NoMatch(
                     f"the mask {graph.spec(term.value)} lies over matrices, not over heads"
                 )
             masks.take(masks.over_heads(term) if term.flat else term)
         masking = masks.done()
-        scale = walk.scale * q.scale * k.scale
-        ends = tails(graph, result) if apart else [Tail("rows", result, ())]
+        scale = matcher.scale * q.scale * k.scale
+        ends = attention_outputs(graph, result) if apart else [AttentionOutput("rows", result, ())]
         for tail in ends:
             params = attention_params(
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
                 "guarded" if guarded else "none", (scaled,),
             )  # fmt: skip
             try:
-                return attention_proposal(self.name, walk, params, (q, k, v), masks, masking, tail)
-            except Unfit:
+                return attention_proposal(
+                    self.name, matcher, params, (q, k, v), masks, masking, tail
+                )
+            except NoMatch:
                 if tail is ends[-1]:
                     raise
         raise AssertionError("an attention has at least one end")
@@ -109,18 +123,18 @@ def attention_params(
     """Raises Unfit unless q, k and v provably belong together; those ``written`` are float32."""
     q, k, v = qkv
     if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
-        raise Unfit("q, k and v have different heads")
+        raise NoMatch("q, k and v have different heads")
     if k.heads * k.shared != q.heads and not k.heads == 1 == k.shared:
-        raise Unfit("q, k and v have different heads")
+        raise NoMatch("q, k and v have different heads")
     if not is_f32(graph, *(o.value for o in qkv if o.value not in written)):
-        raise Unfit("q, k and v are not float32")
+        raise NoMatch("q, k and v are not float32")
     agree = where_equal(k.length, v.length) and where_equal(k.batch, v.batch)
     if not agree or not where_equal(q.batch, k.batch):
-        raise Unfit("q, k and v do not provably agree in batch and keys")
+        raise NoMatch("q, k and v do not provably agree in batch and keys")
     if max(q.size, v.size) > _MAX_HEAD:
-        raise Unfit(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
+        raise NoMatch(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
     if masking.causal != "none" and graph.opset < _RANGE:
-        raise Unfit(f"its body compares positions with Range, which came with opset {_RANGE}")
+        raise NoMatch(f"its body compares positions with Range, which came with opset {_RANGE}")
     return AttentionParams(
         q.heads, q.size, v.size, scale, masking.kind,
         offsets=(q.offset, k.offset, v.offset), widths=(q.width, k.width, v.width),
@@ -133,22 +147,22 @@ def attention_params(
 
 def attention_proposal(
     rule: str,
-    walk: Walk,
+    matcher: Matcher,
     params: AttentionParams,
     qkv: tuple[Operand, Operand, Operand],
     masks: Masks,
     masking: Masking,
-    tail: Tail,
+    tail: AttentionOutput,
     others: tuple[str, ...] = (),
 ) -> Proposal:
-    """The region and what its mask needs.  Raises Unfit if somebody else needs a value inside.
+    """The region and what its mask needs.  Raises NoMatch if somebody else needs a value inside.
 
     ``others`` are results of the covered operators that new regions of ``masks`` write.
     """
-    graph = walk.graph
+    graph = matcher.graph
     external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))
     kept = {*external, *(v for r in (*masks.regions, *masks.shared) for v in r.reads)}
-    covered = with_feeders(graph, [*walk.covered, *tail.covered], tuple(kept))
+    covered = with_feeders(graph, [*matcher.covered, *tail.covered], tuple(kept))
     check_interior(graph, covered, (tail.result, *others))
     known = {v: masks.specs.get(v) or graph.spec(v) for v in external}
     specs = {**masks.specs, tail.result: params.infer([known[v] for v in external])[0]}

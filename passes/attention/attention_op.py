@@ -19,12 +19,12 @@ from math import inf, sqrt
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
-from tracea_graph.passes.attention.consumers import Tail, tails
+from tracea_graph.passes.attention.consumers import AttentionOutput, attention_outputs
 from tracea_graph.passes.attention.group_query import GROUP_QUERY, group_query
-from tracea_graph.passes.attention.kv_cache import cached, padded_keys, valid_keys
+from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand, valid_key_mask
 from tracea_graph.passes.attention.masks import Masks, Term
-from tracea_graph.passes.attention.matcher import Unfit, Walk, number
-from tracea_graph.passes.attention.operands import Operand, heads_behind, rows_of
+from tracea_graph.passes.attention.matcher import Matcher, NoMatch, number
+from tracea_graph.passes.attention.operands import Operand, rows_operand, split_heads_operand
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute
 from tracea_graph.rewrite import Miss, Proposal
@@ -62,58 +62,68 @@ class AttentionOp:
                 yield group_query(self.name, graph, region)
                 return
             yield (self._standard if region.op == "Attention" else self._multi_head)(graph, region)
-        except Unfit as why:
+        except NoMatch as why:
             yield Miss(self.name, region.id, str(why))
 
     def _standard(self, graph: TileGraph, node: Region) -> Proposal:
         inputs, results = _padded(node.operands, 7), _padded(node.results, 4)
         past, present, lengths = inputs[4:6], results[1:3], inputs[6]
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
-            raise Unfit("the scores themselves are read too")
+            raise NoMatch("the scores themselves are read too")
         flat = graph.spec(inputs[0]).rank == 3
         counts = [int(number(node, f"{x}_num_heads")) for x in ("q", "kv")]
         if flat and 0 in counts:
-            raise Unfit("the number of heads is not given")
+            raise NoMatch("the number of heads is not given")
         if any(past) and (lengths or not all(past)):
-            raise Unfit("of past keys, past values and numbers of keys only some go together")
+            raise NoMatch("of past keys, past values and numbers of keys only some go together")
         made = Masks(graph, (), node.results[0])
-        q = rows_of(graph, inputs[0], counts[0]) if flat else heads_behind(graph, inputs[0], False)
-        k, v = (cached(made, inputs[1 + i], counts[1], past[i], present[i]) for i in (0, 1))
+        q = (
+            rows_operand(graph, inputs[0], counts[0])
+            if flat
+            else split_heads_operand(graph, inputs[0], False)
+        )
+        k, v = (kv_operand(made, inputs[1 + i], counts[1], past[i], present[i]) for i in (0, 1))
         masks = dataclasses.replace(made, full=(q.batch, q.heads, q.length, k.length))
         causal = bool(attribute(node, "is_causal", 0))
         if lengths:
-            masks.take(Term(valid_keys(masks, lengths, inputs[0], inputs[1], causal), -inf))
+            masks.take(Term(valid_key_mask(masks, lengths, inputs[0], inputs[1], causal), -inf))
         elif causal:
             masks.order("bottom" if past[0] else "top")
         if inputs[3]:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
             masks.take(Term(inputs[3], -inf) if boolean else Term(inputs[3]))
-        ends = [Tail("rows", results[0], ())] if flat else tails(graph, results[0])
-        return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends, _zero_rows(graph.opset))
+        ends = (
+            [AttentionOutput("rows", results[0], ())]
+            if flat
+            else attention_outputs(graph, results[0])
+        )
+        return self._proposal(
+            Matcher(graph, [node]), (q, k, v), masks, ends, _zero_rows(graph.opset)
+        )
 
     def _multi_head(self, graph: TileGraph, node: Region) -> Proposal:
         inputs, results = _padded(node.operands, 10), _padded(node.results, 4)
         for name, value in zip(_MULTI_HEAD_INPUTS, inputs, strict=True):
             if value and name in _MULTI_HEAD_UNMODELLED:
-                raise Unfit(f"it has a {name}")
+                raise NoMatch(f"it has a {name}")
         if results[3]:
-            raise Unfit("the scores themselves are read too")
+            raise NoMatch("the scores themselves are read too")
         ranks = [graph.spec(v).rank for v in inputs[:3] if v]
         if ranks not in ([3, 3, 3], [3, 4, 4]):
-            raise Unfit("q, k and v are packed in one tensor")
+            raise NoMatch("q, k and v are packed in one tensor")
         heads, past = int(number(node, "num_heads")), inputs[6:8]
         if heads < 1:
-            raise Unfit("the number of heads is not given")
+            raise NoMatch("the number of heads is not given")
         if any(past) and (not all(past) or ranks[1] == 4):
-            raise Unfit("its past keys and values have no new ones")
+            raise NoMatch("its past keys and values have no new ones")
         made = Masks(graph, (), node.results[0])
-        q = rows_of(graph, inputs[0], heads)
-        k, v = (cached(made, inputs[1 + i], heads, past[i], results[1 + i]) for i in (0, 1))
+        q = rows_operand(graph, inputs[0], heads)
+        k, v = (kv_operand(made, inputs[1 + i], heads, past[i], results[1 + i]) for i in (0, 1))
         masks = dataclasses.replace(made, full=(q.batch, q.heads, q.length, k.length))
         ordered = bool(attribute(node, "unidirectional", 0))
         if ordered:
             if not past[0] and not where_equal(q.length, k.length):
-                raise Unfit("it keeps an order between sequences of different lengths")
+                raise NoMatch("it keeps an order between sequences of different lengths")
             masks.order("bottom", LOWEST)
         if inputs[4]:
             masks.take(
@@ -121,20 +131,20 @@ class AttentionOp:
             )
         if inputs[5]:
             masks.take(Term(inputs[5]))
-        ends = [Tail("rows", node.results[0], ())]
-        return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends)
+        ends = [AttentionOutput("rows", node.results[0], ())]
+        return self._proposal(Matcher(graph, [node]), (q, k, v), masks, ends)
 
     def _proposal(
         self,
-        walk: Walk,
+        matcher: Matcher,
         qkv: tuple[Operand, Operand, Operand],
         masks: Masks,
-        ends: list[Tail],
+        ends: list[AttentionOutput],
         zero_rows: str = "none",
     ) -> Proposal:
-        node = walk.covered[0]
+        node = matcher.covered[0]
         if any(o.scale != 1.0 for o in qkv[2:]):
-            raise Unfit("v is scaled")
+            raise NoMatch("v is scaled")
         q, *kv = qkv
         if q.heads % kv[0].heads == 0:  # the operator repeats heads itself
             kv = [dataclasses.replace(o, shared=q.heads // o.heads) for o in kv]
@@ -144,7 +154,7 @@ class AttentionOp:
         presents = tuple(v for v in node.results[1:3] if v)
         for tail in ends:
             params = attention_params(
-                walk.graph,
+                matcher.graph,
                 qkv,
                 masking,
                 tail.layout,
@@ -155,9 +165,9 @@ class AttentionOp:
             )
             try:
                 return attention_proposal(
-                    self.name, walk, params, qkv, masks, masking, tail, presents
+                    self.name, matcher, params, qkv, masks, masking, tail, presents
                 )
-            except Unfit:
+            except NoMatch:
                 if tail is ends[-1]:
                     raise
         raise AssertionError("an attention has at least one end")
@@ -175,10 +185,10 @@ def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> Term:
     These have ``LOWEST`` instead, and what is above it vanishes beside that.
     """
     if not ordered or lowered > LOWEST:
-        return Term(padded_keys(masks, mask, lowered))
+        return Term(key_padding_bias(masks, mask, lowered))
     if lowered != LOWEST:
-        raise Unfit("keys out of order outweigh its padding")
-    return Term(padded_keys(masks, mask, None), LOWEST)
+        raise NoMatch("keys out of order outweigh its padding")
+    return Term(key_padding_bias(masks, mask, None), LOWEST)
 
 
 def _padded(values: tuple[str, ...], count: int) -> tuple[str, ...]:

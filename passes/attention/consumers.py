@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracea_graph.ir import product
-from tracea_graph.passes.attention.matcher import Unfit, Walk, reader, readers
-from tracea_graph.passes.attention.operands import Operand, heads_behind, matrices_behind
+from tracea_graph.passes.attention.matcher import Matcher, NoMatch, reader, readers
+from tracea_graph.passes.attention.operands import Operand, matrices_operand, split_heads_operand
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.regions import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Tail", "behind_guard", "product_with_values", "tails"]
+__all__ = ["AttentionOutput", "attention_outputs", "match_value_matmul", "skip_nan_guard"]
 
 _SPLIT = (0, 2, 1, 3)
 
 
 @dataclass(frozen=True)
-class Tail:
+class AttentionOutput:
     """One end the attention may have: its layout, its result, and what it covers beyond."""
 
     layout: str
@@ -26,66 +26,66 @@ class Tail:
     covered: tuple[Region, ...]
 
 
-def behind_guard(walk: Walk, weights: str) -> tuple[str, bool]:
+def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
     """Pass ``Where(IsNaN(p), 0, p)``; True if there is one."""
-    graph = walk.graph
+    graph = matcher.graph
     test = next((r for r in readers(graph, weights) if r.op == "IsNaN"), None)
     if test is None:
         return weights, False
     guard = reader(graph, test.results[0], "Where")
     if guard is None or constant_number(graph, guard.operands[1]) != 0.0:
-        raise Unfit("a NaN test on the Softmax feeds something else than a zero")
+        raise NoMatch("a NaN test on the Softmax feeds something else than a zero")
     if guard.operands[2] != weights or len(readers(graph, weights)) != 2:
-        raise Unfit("a NaN test on the Softmax feeds something else than a zero")
-    walk.covered += [test, guard]
+        raise NoMatch("a NaN test on the Softmax feeds something else than a zero")
+    matcher.covered += [test, guard]
     return guard.results[0], True
 
 
-def product_with_values(walk: Walk, weights: str, apart: bool = True) -> tuple[Operand, str]:
+def match_value_matmul(matcher: Matcher, weights: str, apart: bool = True) -> tuple[Operand, str]:
     """The operand v and the result ``[…,S,D]`` of the only product that reads the weights.
 
     Unless heads are told ``apart``, both are matrices.
     """
-    graph = walk.graph
+    graph = matcher.graph
     if not apart:
         product = reader(graph, weights, "MatMul")
         if product is None or product.operands[0] != weights:
-            raise Unfit("the Softmax does not feed one product with v")
-        walk.covered.append(product)
-        return matrices_behind(graph, product.operands[1], keys=False), product.results[0]
+            raise NoMatch("the Softmax does not feed one product with v")
+        matcher.covered.append(product)
+        return matrices_operand(graph, product.operands[1], keys=False), product.results[0]
     again = reader(graph, weights, "Reshape")
-    if again is not None and _keeps_matrices(walk, again):
-        walk.covered.append(again)
+    if again is not None and _keeps_matrices(matcher, again):
+        matcher.covered.append(again)
         weights = again.results[0]
     product = reader(graph, weights, "MatMul")
     if product is None or product.operands[0] != weights:
-        raise Unfit("the Softmax does not feed one product with v")
-    walk.covered.append(product)
-    v = heads_behind(graph, product.operands[1], keys=False)
+        raise NoMatch("the Softmax does not feed one product with v")
+    matcher.covered.append(product)
+    v = split_heads_operand(graph, product.operands[1], keys=False)
     if v.scale != 1.0:
-        raise Unfit("v is scaled")
+        raise NoMatch("v is scaled")
     result = product.results[0]
     last = reader(graph, result, "Reshape")
-    if len(walk.shape(result)) == 3:
-        if last is None or not _keeps_matrices(walk, last):
-            raise Unfit("the heads are not told apart behind the product with v")
-        walk.covered.append(last)
+    if len(matcher.shape(result)) == 3:
+        if last is None or not _keeps_matrices(matcher, last):
+            raise NoMatch("the heads are not told apart behind the product with v")
+        matcher.covered.append(last)
         result = last.results[0]
     return v, result
 
 
-def _keeps_matrices(walk: Walk, region: Region) -> bool:
-    before, after = (walk.shape(v) for v in (region.operands[0], region.results[0]))
+def _keeps_matrices(matcher: Matcher, region: Region) -> bool:
+    before, after = (matcher.shape(v) for v in (region.operands[0], region.results[0]))
     return {len(before), len(after)} == {3, 4} and tail_agrees(before, after, 2)
 
 
-def tails(graph: TileGraph, result: str) -> list[Tail]:
+def attention_outputs(graph: TileGraph, result: str) -> list[AttentionOutput]:
     """Possible ends from the head-major ``result`` on, the farthest first."""
-    ends = [Tail("heads", result, ())]
+    ends = [AttentionOutput("heads", result, ())]
     turn = reader(graph, result, "Transpose")
     if turn is None or attribute(turn, "perm", ()) != _SPLIT:
         return ends
-    ends.insert(0, Tail("split", turn.results[0], (turn,)))
+    ends.insert(0, AttentionOutput("split", turn.results[0], (turn,)))
     last = reader(graph, turn.results[0], "Reshape")
     before = graph.spec(turn.results[0]).shape
     after = graph.spec(last.results[0]).shape if last else None
@@ -97,5 +97,5 @@ def tails(graph: TileGraph, result: str) -> list[Tail]:
         and isinstance(merged, int)
         and all(map(where_equal, before[:2], after[:2]))
     ):
-        ends.insert(0, Tail("rows", last.results[0], (turn, last)))
+        ends.insert(0, AttentionOutput("rows", last.results[0], (turn, last)))
     return ends

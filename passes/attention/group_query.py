@@ -13,7 +13,7 @@ Item b of a batch holds ``seqlens_k[b] + 1`` rows once its S new ones are there,
 The cache is as long as the past one, or ``total_sequence_length`` if that is more.  What it holds
 behind an item's last row nobody reads (ONNX Runtime writes zeros there, and so do we); outputs of
 a first prompt beyond an item's own length are anybody's numbers there, and plain causal attention
-here.  Places, positions and the rows of the tables are the same for all layers and computed once.
+here.  Positions and the rows of the tables are computed once for all layers.
 Source: ONNX Runtime's documentation of its contributed operators, and its CPU kernel's answers.
 """
 
@@ -28,9 +28,9 @@ from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.passes.attention.matcher import Unfit, number
-from tracea_graph.passes.attention.operands import columns_behind
-from tracea_graph.passes.attention.positions import Places
+from tracea_graph.passes.attention.matcher import NoMatch, number
+from tracea_graph.passes.attention.operands import columns_operand
+from tracea_graph.passes.attention.positions import Positions
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -64,11 +64,11 @@ class _Columns:
 
 
 def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
-    """Raises Unfit for what is not modelled, or not known."""
+    """Raises NoMatch for what is not modelled, or not known."""
     operands = (*node.operands, *[""] * (len(_INPUTS) - len(node.operands)))
     _check(graph, node, operands)
     batch, rows, size, qkv = _heads(graph, node, operands)
-    places = Places(graph, operands, batch, rows)
+    places = Positions(graph, operands, batch, rows)
     regions: list[Region] = []
     specs: dict[str, TensorSpec] = {}
 
@@ -114,35 +114,35 @@ def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
 
 
 def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
-    """Raises Unfit for operands and attributes that are not modelled."""
+    """Raises NoMatch for operands and attributes that are not modelled."""
     for name, value in zip(_INPUTS, operands, strict=True):
         if value and name in _UNMODELLED:
-            raise Unfit(f"it has a {name}")
+            raise NoMatch(f"it has a {name}")
     if len(node.results) > 3 and node.results[3]:
-        raise Unfit("the scores themselves are read too")
+        raise NoMatch("the scores themselves are read too")
     for name in _OFF:
         if attribute(node, name, 0) not in (0, -1):
-            raise Unfit(f"its {name} is {attribute(node, name, 0)}")
+            raise NoMatch(f"its {name} is {attribute(node, name, 0)}")
     for name in ("k_quant_type", "v_quant_type"):
         if attribute(node, name, b"NONE") not in (b"NONE", "NONE", b"", ""):
-            raise Unfit("its cache is quantised")
+            raise NoMatch("its cache is quantised")
     if not attribute(node, "causal", 1):
-        raise Unfit("its queries see later keys up to their item's length, which is data")
+        raise NoMatch("its queries see later keys up to their item's length, which is data")
     if bool(operands[1]) != bool(operands[2]) or bool(operands[3]) != bool(operands[4]):
-        raise Unfit("of keys and values only one is given")
+        raise NoMatch("of keys and values only one is given")
     if not all(operands[5:7]):
-        raise Unfit("the lengths of its items are not given")
+        raise NoMatch("the lengths of its items are not given")
     window = attribute(node, "local_window_size", -1)
     if not isinstance(window, int) or window == 0 or window < -1:
-        raise Unfit(f"its window of {window} keys is none")
+        raise NoMatch(f"its window of {window} keys is none")
     if window > 0 and operands[10]:
-        raise Unfit("it has a window beside a bias of scores")
+        raise NoMatch("it has a window beside a bias of scores")
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
-        raise Unfit("it rotates without tables")
+        raise NoMatch("it rotates without tables")
     if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
-        raise Unfit("its operands are not float32")
+        raise NoMatch("its operands are not float32")
     if graph.opset < _RANGE:
-        raise Unfit(f"its body compares positions with Range, which came with opset {_RANGE}")
+        raise NoMatch(f"its body compares positions with Range, which came with opset {_RANGE}")
 
 
 def _heads(
@@ -152,34 +152,34 @@ def _heads(
     heads, shared = (int(number(node, name)) for name in ("num_heads", "kv_num_heads"))
     shape = graph.spec(operands[0]).shape
     if heads < 1 or shared < 1 or heads % shared:
-        raise Unfit("its heads of keys do not serve its heads of queries")
+        raise NoMatch("its heads of keys do not serve its heads of queries")
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
-        raise Unfit("the number or size of heads is not known")
+        raise NoMatch("the number or size of heads is not known")
     packed = not operands[1]
     size, rest = divmod(shape[2], heads + 2 * shared if packed else heads)
     if rest or not 0 < size <= _MAX_HEAD:
-        raise Unfit(f"heads of {size} columns are wider than {_MAX_HEAD}, or not whole")
+        raise NoMatch(f"heads of {size} columns are wider than {_MAX_HEAD}, or not whole")
     counts, starts = (heads, shared, shared), (0, heads, heads + shared)
     found = []
     for value, count, start in zip(operands[:3], counts, starts, strict=True):
         own = graph.spec(value).shape if value else shape
         if own is None or len(own) != 3 or not all(map(where_equal, own[:2], shape[:2])):
-            raise Unfit("q, k and v do not provably agree in batch and sequence")
+            raise NoMatch("q, k and v do not provably agree in batch and sequence")
         if not packed and own[2] != count * size:
-            raise Unfit("q, k and v have different heads")
-        source, offset, width = columns_behind(graph, value or operands[0])
+            raise NoMatch("q, k and v have different heads")
+        source, offset, width = columns_operand(graph, value or operands[0])
         found.append(_Columns(source, count, offset + (start * size if packed else 0), width))
     for past in filter(None, operands[3:5]):
         held = graph.spec(past).shape
         if held is None or len(held) != 4 or held[1] != shared or held[3] != size:
-            raise Unfit("its cache is not one of its heads")
+            raise NoMatch("its cache is not one of its heads")
     return shape[0], shape[1], size, found
 
 
 def _columns_of(graph: TileGraph, table: str) -> int:
     shape = graph.spec(table).shape
     if shape is None or len(shape) != 2 or not isinstance(shape[1], int):
-        raise Unfit("the size of its tables is not known")
+        raise NoMatch("the size of its tables is not known")
     return shape[1]
 
 
@@ -187,7 +187,7 @@ def _rotated(
     part: _Columns, size: int, rotated: int, interleaved: bool, tables: tuple[str, str]
 ) -> ConcatParams:
     if rotated > size or (interleaved and rotated != size):
-        raise Unfit("it rotates only a part of interleaved columns")
+        raise NoMatch("it rotates only a part of interleaved columns")
     width = part.count * size
     cut = (Move("slice", (2, part.offset, part.offset + width, 1)),) if width != part.width else ()
     split = IndexMap((*cut, Move("reshape", (0, 0, part.count, size))))

@@ -10,33 +10,37 @@ from __future__ import annotations
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.passes.attention.masks import Masks
-from tracea_graph.passes.attention.matcher import Unfit
-from tracea_graph.passes.attention.operands import Operand, heads_behind, rows_of
+from tracea_graph.passes.attention.matcher import NoMatch
+from tracea_graph.passes.attention.operands import Operand, rows_operand, split_heads_operand
 from tracea_graph.passes.regions import is_f32
 from tracea_graph.ttg import Region
 
-__all__ = ["cached", "padded_keys", "valid_keys"]
+__all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]
 
 
-def cached(new: Masks, value: str, heads: int, past: str, present: str) -> Operand:
+def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> Operand:
     """k or v as the operator reads it; ``new`` takes what is written for that.
 
-    ``heads`` of a rank-3 value; ``past`` and ``present`` may be absent.  Raises Unfit.
+    ``heads`` of a rank-3 value; ``past`` and ``present`` may be absent.  Raises NoMatch.
     """
     shape = new.graph.spec(value).shape
     if shape is None or len(shape) not in (3, 4):
-        raise Unfit("an operand is not split into heads")
+        raise NoMatch("an operand is not split into heads")
     flat = len(shape) == 3
     if not past and not present:
-        return rows_of(new.graph, value, heads) if flat else heads_behind(new.graph, value, False)
+        return (
+            rows_operand(new.graph, value, heads)
+            if flat
+            else split_heads_operand(new.graph, value, False)
+        )
     if not is_f32(new.graph, value, *([past] if past else [])):
-        raise Unfit("q, k and v are not float32")
+        raise NoMatch("q, k and v are not float32")
     if not past:
         if flat:
             _heads_of(new, value, heads, present)
-            return rows_of(new.graph, value, heads)
+            return rows_operand(new.graph, value, heads)
         _write(new, "Identity", (value,), present, shape)
-        return heads_behind(new.graph, value, False)
+        return split_heads_operand(new.graph, value, False)
     apart = _heads_of(new, value, heads, f"{value}_heads") if flat else value
     return _joined(new, apart, past, present or f"{value}_joined")
 
@@ -45,7 +49,7 @@ def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
     """``[B,S,H·D]`` as ``[B,H,S,D]``."""
     batch, rows, width = new.graph.spec(value).shape or ()
     if not isinstance(width, int) or width % heads:
-        raise Unfit("heads are not split from a rank-3 tensor")
+        raise NoMatch("heads are not split from a rank-3 tensor")
     size = width // heads
     split = f"{result}_split"
     target = new.numbers(0, 0, heads, size)
@@ -58,10 +62,10 @@ def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
 def _joined(new: Masks, value: str, past: str, result: str) -> Operand:
     before, after = new.graph.spec(past).shape, new.spec(value).shape
     if before is None or after is None or len(before) != 4 or len(after) != 4:
-        raise Unfit("past keys and values are joined only to heads of rank 4")
+        raise NoMatch("past keys and values are joined only to heads of rank 4")
     heads, size = after[1], after[3]
     if not isinstance(heads, int) or not isinstance(size, int):
-        raise Unfit("the number or size of heads is not known")
+        raise NoMatch("the number or size of heads is not known")
     length = combine("add", before[2], after[2])
     _write(new, "Concat", (past, value), result, (after[0], heads, length, size), axis=2)
     return Operand(result, "heads", after[0], length, heads, size)
@@ -81,15 +85,15 @@ def _write(
 # ---- how many keys each item has ---------------------------------------------------------
 
 
-def valid_keys(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
+def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
     """A boolean mask of the first ``counts`` (int64 ``[B]``) keys of each item.
 
     ``causal``: query i of item b sees keys up to i + counts[b] − S.  Layers share it.  Raises
-    Unfit for counts that are not one for each item.
+    NoMatch for counts that are not one for each item.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full
     if spec.dtype is not DType.I64 or spec.shape != (batch,):
-        raise Unfit("the numbers of keys are not one for each item")
+        raise NoMatch("the numbers of keys are not one for each item")
     stem = f"{counts}.{rows}.{keys}"
 
     def write(
@@ -125,21 +129,21 @@ def valid_keys(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
 # ---- which keys are padding --------------------------------------------------------------
 
 
-def padded_keys(new: Masks, mask: str, number: float | None) -> str:
+def key_padding_bias(new: Masks, mask: str, number: float | None) -> str:
     """What a mask of keys, ``[B,T]`` or ``[B,S,T]``, adds to the scores.
 
     That is ``number`` where it is not above 0; without a number a boolean mask, true where it is
     above 0.  Layers share it.  Its sizes are those the operator takes, whatever their names.
-    Raises Unfit for another rank.
+    Raises NoMatch for another rank.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(mask), new.full
     if spec.rank not in (2, 3) or spec.dtype is None:
-        raise Unfit("its mask is not one number for each key")
+        raise NoMatch("its mask is not one number for each key")
     between = (rows,) if spec.rank == 3 else ()
     shape: tuple[Extent, ...] = (batch, *between, keys)
     for have, need in zip(spec.shape or (), shape, strict=True):
         if have != need and (have == 1 or (isinstance(have, int) and isinstance(need, int))):
-            raise Unfit("its mask is not one number for each key")
+            raise NoMatch("its mask is not one number for each key")
     stem = f"{mask}.{'kept' if number is None else format(number, 'g')}.{keys}"
 
     def write(role: str, op: str, *operands: str, dtype: DType = DType.F32, **attrs: Attr) -> str:

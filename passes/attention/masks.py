@@ -20,7 +20,7 @@ import numpy as np
 from tracea_graph.ir import DType, Expr, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.attention.intervals import interval
-from tracea_graph.passes.attention.matcher import Unfit, dims
+from tracea_graph.passes.attention.matcher import NoMatch, dims
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.affine import Band, conjunction, dropped_number, drops
 from tracea_graph.passes.regions import int_constant, operand_producer
@@ -88,10 +88,10 @@ class Masks:
     shared: list[Region] = field(default_factory=list)
 
     def take(self, term: Term) -> None:
-        """Raises Unfit for a boolean mask that puts NaN or +inf in the place of scores."""
+        """Raises NoMatch for a boolean mask that puts NaN or +inf in the place of scores."""
         if term.fill is not None:
             if isnan(term.fill) or term.fill == inf:
-                raise Unfit("a boolean mask puts no number in the place of scores")
+                raise NoMatch("a boolean mask puts no number in the place of scores")
             self.steps.append(self._drop(term.value, term.fill, True, term.inverted))
         elif term.factor != 1.0:
             operands = (_unexpanded(self.graph, term.value), self.constant(term.factor))
@@ -111,7 +111,7 @@ class Masks:
         spec = self.graph.spec(term.value)
         shape = spec.shape or ()
         if len(shape) != 3 or spec.dtype is None:
-            raise Unfit(f"the mask {spec} lies over no matrices")
+            raise NoMatch(f"the mask {spec} lies over no matrices")
         axes = () if self.graph.opset < 13 else (self.numbers(1),)
         attrs = {} if axes else {"axes": (1,)}
         name = f"{self.name}_over_heads{len(self.specs)}"
@@ -181,7 +181,7 @@ class Masks:
     # ---- all of them together ------------------------------------------------------------
 
     def done(self) -> Masking:
-        """Raises Unfit for masks that interfere or do not provably broadcast to the scores."""
+        """Raises NoMatch for masks that interfere or do not provably broadcast to the scores."""
         drops = [s for s in self.steps if isinstance(s, _Drop)]
         if len(drops) == len(self.steps) and _are_one(drops):
             orders = {d.causal for d in drops} - {"none"}
@@ -228,7 +228,7 @@ class Masks:
     def _choosing(self, drop: _Drop, sums: Sequence[str], causal: str) -> str:
         """All masks so far where a key is kept, one absorbing number where it is dropped."""
         if causal != "none" or drop.causal != "none" or not drop.fill <= ABSORBING:
-            raise Unfit("a mask takes the place of scores that another mask has changed")
+            raise NoMatch("a mask takes the place of scores that another mask has changed")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self._joined("Add", sums, DType.F32), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
@@ -240,9 +240,9 @@ class Masks:
         if drop.causal != "none":
             if drop.whole:
                 return drop.whole
-            raise Unfit("causality and another condition are masked as one beside a second mask")
+            raise NoMatch("causality and another condition are masked as one beside a second mask")
         if drop.selects and not drop.fill <= ABSORBING:
-            raise Unfit("a mask is added where another one takes the place of scores")
+            raise NoMatch("a mask is added where another one takes the place of scores")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
@@ -258,10 +258,10 @@ class Masks:
         """A value computed by one operator."""
         shapes = [self.spec(v).shape for v in operands]
         if any(s is None for s in shapes):
-            raise Unfit("the rank of a mask is not known")
+            raise NoMatch("the rank of a mask is not known")
         shape = broadcast([s for s in shapes if s is not None])
         if shape is None:
-            raise Unfit("the masks do not provably broadcast against each other")
+            raise NoMatch("the masks do not provably broadcast against each other")
         node = Node(op, operands, (name,))
         self.regions.append(Region(f"mask:{name}", op, operands, (name,), (node,)))
         self.specs[name] = TensorSpec(dtype, shape)
@@ -287,12 +287,12 @@ class Masks:
     def _check(self, value: str, dtype: DType) -> None:
         spec = self.spec(value)
         if spec.dtype is not dtype or spec.shape is None or len(spec.shape) > 4:
-            raise Unfit(f"the mask is {spec}")
+            raise NoMatch(f"the mask is {spec}")
         for have, need in zip(spec.shape[::-1], self.full[::-1], strict=False):
             if have != 1 and not where_equal(have, need) and not _is_cut(have, need):
-                raise Unfit(f"the mask {spec} does not provably broadcast to {dims(self.full)}")
+                raise NoMatch(f"the mask {spec} does not provably broadcast to {dims(self.full)}")
         if not spec.shape or (spec.shape[-1] == 1 and self.full[-1] != 1):
-            raise Unfit("the mask does not vary over the keys")
+            raise NoMatch("the mask does not vary over the keys")
 
 
 def _are_one(drops: Sequence[_Drop]) -> bool:

@@ -10,15 +10,24 @@ from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Unfit", "Walk", "check_interior", "dims", "number", "reader", "readers", "unscale"]
+__all__ = [
+    "Matcher",
+    "NoMatch",
+    "check_interior",
+    "dims",
+    "number",
+    "reader",
+    "readers",
+    "unscale",
+]
 
 
-class Unfit(Exception):
+class NoMatch(Exception):
     """The graph around a Softmax is no attention we model; the message says why."""
 
 
 @dataclass
-class Walk:
+class Matcher:
     """The regions an attention stands for, and the factor found on the scores."""
 
     graph: TileGraph
@@ -29,15 +38,15 @@ class Walk:
         """The ``op`` that writes ``value``, covered.  Raises Unfit with ``why``."""
         region = operand_producer(self.graph, value, op)
         if region is None:
-            raise Unfit(why)
+            raise NoMatch(why)
         self.covered.append(region)
         return region
 
     def shape(self, value: str) -> tuple[Extent, ...]:
-        """The extents of a value.  Raises Unfit if not even the rank is known."""
+        """The extents of a value.  Raises NoMatch if not even the rank is known."""
         shape = self.graph.spec(value).shape
         if shape is None:
-            raise Unfit(f"the rank of {value!r} is not known")
+            raise NoMatch(f"the rank of {value!r} is not known")
         return shape
 
 
@@ -69,16 +78,16 @@ def reader(graph: TileGraph, value: str, op: str) -> Region | None:
 
 
 def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequence[str]) -> None:
-    """Raise Unfit if anybody else needs a value inside; ``results`` are written again."""
+    """Raise NoMatch if anybody else needs a value inside; ``results`` are written again."""
     inside = {r.id for r in covered}
     for region in covered:
         for value in region.writes:
             if value in results:
                 continue
             if graph.is_output(value):
-                raise Unfit(f"the result {value!r} of {region.op} is a graph output")
+                raise NoMatch(f"the result {value!r} of {region.op} is a graph output")
             if any(u.region.id not in inside for u in graph.uses(value)):
-                raise Unfit(f"the result {value!r} of {region.op} has other readers")
+                raise NoMatch(f"the result {value!r} of {region.op} has other readers")
 
 
 def number(region: Region, name: str, default: float = 0.0) -> float:

@@ -16,12 +16,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
-from tracea_graph.passes.attention.matcher import Unfit, dims, number, unscale
+from tracea_graph.passes.attention.matcher import NoMatch, dims, number, unscale
 from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Operand", "as_it_is", "columns_behind", "heads_behind", "matrices_behind", "rows_of"]
+__all__ = [
+    "Operand",
+    "columns_operand",
+    "head_major_operand",
+    "matrices_operand",
+    "rows_operand",
+    "split_heads_operand",
+]
 
 _SPLIT = (0, 2, 1, 3)
 _SPLIT_KEYS = (0, 2, 3, 1)
@@ -50,10 +57,10 @@ class Operand:
     scale: float = 1.0
 
 
-def heads_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
+def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> Operand:
     """The operand behind the MatMul's ``[…,S,D]`` input; ``keys``: it is ``[…,D,T]``.
 
-    Raises Unfit if its heads cannot be told.
+    Raises NoMatch if its heads cannot be told.
     """
     value, scale = unscale(graph, value)
     turned = keys
@@ -68,39 +75,39 @@ def heads_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
         value, more = unscale(graph, value)
     operand = _split(graph, value, turned) or _selected(graph, value, turned)
     if operand is None:
-        operand = as_it_is(graph, value, turned)
+        operand = head_major_operand(graph, value, turned)
     return replace(operand, shared=shared, scale=operand.scale * scale * more)
 
 
-def matrices_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
+def matrices_operand(graph: TileGraph, value: str, keys: bool) -> Operand:
     """The matrices ``[N,S,D]`` of a MatMul's operand, each an item with one head; ``keys``: they
-    are ``[N,D,T]``.  Raises Unfit if keys do not lie by rows."""
+    are ``[N,D,T]``.  Raises NoMatch if keys do not lie by rows."""
     value, scale = unscale(graph, value)
     if keys:
         region = operand_producer(graph, value, "Transpose")
         if region is None or attribute(region, "perm", ()) != _SWAP_MATRICES:
-            raise Unfit("the keys of a matrix do not lie by rows")
+            raise NoMatch("the keys of a matrix do not lie by rows")
         value, more = unscale(graph, region.operands[0])
         scale *= more
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
-        raise Unfit(f"{value!r} is no batch of matrices of a known width")
+        raise NoMatch(f"{value!r} is no batch of matrices of a known width")
     width = shape[2]
     return Operand(value, "rows", shape[0], shape[1], 1, width, 0, width, scale=scale)
 
 
-def rows_of(graph: TileGraph, value: str, heads: int) -> Operand:
-    """A ``[B,S,H·D]`` value, or the columns of the tensor it was cut from.  Raises Unfit."""
+def rows_operand(graph: TileGraph, value: str, heads: int) -> Operand:
+    """A ``[B,S,H·D]`` value, or the columns of the tensor it was cut from.  Raises NoMatch."""
     value, scale = unscale(graph, value)
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or shape[2] % heads:
-        raise Unfit("heads are not split from a rank-3 tensor")
-    source, offset, width = columns_behind(graph, value)
+        raise NoMatch("heads are not split from a rank-3 tensor")
+    source, offset, width = columns_operand(graph, value)
     size = shape[2] // heads
     return Operand(source, "rows", shape[0], shape[1], heads, size, offset, width, scale=scale)
 
 
-def columns_behind(graph: TileGraph, value: str) -> tuple[str, int, int]:
+def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
     """The tensor whose columns a rank-3 value is, the first of them, and how many there are."""
     source, offset = _columns(graph, value)
     width = (graph.spec(source).shape or ("",))[-1]
@@ -108,7 +115,7 @@ def columns_behind(graph: TileGraph, value: str) -> tuple[str, int, int]:
         return source, offset, width
     own = (graph.spec(value).shape or ("",))[-1]
     if not isinstance(own, int):
-        raise Unfit("heads are not split from a rank-3 tensor")
+        raise NoMatch("heads are not split from a rank-3 tensor")
     return value, 0, own
 
 
@@ -126,13 +133,13 @@ def _split(graph: TileGraph, value: str, turned: bool) -> Operand | None:
         return None
     heads, size = shape[2:]
     if not isinstance(heads, int) or not isinstance(size, int):
-        raise Unfit("the number or size of heads is not known")
+        raise NoMatch("the number or size of heads is not known")
     reshape = operand_producer(graph, source, "Reshape")
     before = graph.spec(reshape.operands[0]).shape if reshape else None
     if reshape is not None and before is not None and len(before) == 3:
         if not tail_agrees(before[:2], shape[:2], 2) or before[2] != heads * size:
-            raise Unfit(f"the Reshape from {dims(before)} to {dims(shape)} is no head split")
-        rows = rows_of(graph, reshape.operands[0], heads)
+            raise NoMatch(f"the Reshape from {dims(before)} to {dims(shape)} is no head split")
+        rows = rows_operand(graph, reshape.operands[0], heads)
         return replace(rows, scale=rows.scale * scale)
     chosen = _choice(graph, source)
     stacked = operand_producer(graph, chosen[0], "Reshape") if chosen and chosen[1] == 2 else None
@@ -216,15 +223,15 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 # ---- heads -------------------------------------------------------------------------------
 
 
-def as_it_is(graph: TileGraph, value: str, turned: bool = False) -> Operand:
-    """``[B,H,S,D]``, or turned ``[B,H,D,T]``.  Raises Unfit for anything else."""
+def head_major_operand(graph: TileGraph, value: str, turned: bool = False) -> Operand:
+    """``[B,H,S,D]``, or turned ``[B,H,D,T]``.  Raises NoMatch for anything else."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
-        raise Unfit("an operand is not split into heads")
+        raise NoMatch("an operand is not split into heads")
     batch, heads, a, b = shape
     length, size = (b, a) if turned else (a, b)
     if not isinstance(heads, int) or not isinstance(size, int):
-        raise Unfit("the number or size of heads is not known")
+        raise NoMatch("the number or size of heads is not known")
     return Operand(value, "turned" if turned else "heads", batch, length, heads, size)
 
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
-from tracea_graph.passes.attention.matcher import Unfit
+from tracea_graph.passes.attention.matcher import NoMatch
 from tracea_graph.passes.extents import scalar_extent, where_equal
 from tracea_graph.passes.regions import int_constant
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Places"]
+__all__ = ["Positions"]
 
 
 @dataclass
-class Places:
+class Positions:
     """Of the ``batch`` items and ``rows`` new rows of a GroupQueryAttention with ``operands``.
 
     ``regions``, ``specs`` and ``weights`` are what it wrote; names say what of, so that layers
@@ -69,7 +69,7 @@ class Places:
         """
         shape = self.graph.spec(value).shape
         if shape is None or len(shape) != 4 or shape[1] not in (1, heads):
-            raise Unfit("its bias is not one of its heads")
+            raise NoMatch("its bias is not one of its heads")
         slots = self.slots()
         (room,) = self.specs[slots].shape or ("",)
         stem, row = slots.removeprefix(f"{self._stem}."), (self.batch, 1, self.rows, 1)
@@ -118,7 +118,7 @@ class Places:
             place = self._write("column", "Reshape", self.first(), *column, shape=(self.batch, 1))
             return self._write("ids", "Add", place, steps, shape=every)
         if self.graph.spec(given).shape != every or self.graph.spec(given).dtype is not DType.I64:
-            raise Unfit("its position ids are not one for each row")
+            raise NoMatch("its position ids are not one for each row")
         flat = self._write(
             f"all.{given}", "Reshape", given, self._number(-1), shape=(f"{given}.all",)
         )

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
 from tracea_graph.passes.attention.masks import Term
-from tracea_graph.passes.attention.matcher import Unfit, Walk, unscale
+from tracea_graph.passes.attention.matcher import Matcher, NoMatch, unscale
 from tracea_graph.passes.extents import tail_agrees
 from tracea_graph.passes.regions import is_f32, operand_producer
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Scores", "scores_behind"]
+__all__ = ["Scores", "match_scores"]
 
 _MAX_DEPTH = 12
 
@@ -28,12 +28,12 @@ class Scores:
     factor: str = ""
 
 
-def scores_behind(walk: Walk, value: str) -> Scores:
-    """Covers what lies between ``value`` and the product, collecting the scale in ``walk``.
+def match_scores(matcher: Matcher, value: str) -> Scores:
+    """Covers what lies between ``value`` and the product, collecting the scale in ``matcher``.
 
     Raises Unfit where another operator stands.
     """
-    graph, terms = walk.graph, list[Term]()
+    graph, terms = matcher.graph, list[Term]()
     while _distance(graph, value) is not None:
         region = graph.producer(value)
         assert region is not None
@@ -48,53 +48,57 @@ def scores_behind(walk: Walk, value: str) -> Scores:
             value, term = _choice(graph, region)
             terms.append(replace(term, flat=_over_matrices(graph, value, term.value)))
         elif region.op == "Reshape":
-            value = _before_reshape(walk, region)
+            value = _before_reshape(matcher, region)
         else:
-            return _scaled(walk, value, tuple(terms))
-        walk.covered.append(region)
-    raise Unfit("no product feeds the Softmax")
+            return _scaled(matcher, value, tuple(terms))
+        matcher.covered.append(region)
+    raise NoMatch("no product feeds the Softmax")
 
 
-def _scaled(walk: Walk, value: str, terms: tuple[Term, ...]) -> Scores:
+def _scaled(matcher: Matcher, value: str, terms: tuple[Term, ...]) -> Scores:
     """Scale, cap and scale again: cap · tanh(scale / cap · product)."""
-    value, walk.scale = _unscaled(walk, value)
-    region, softcap = walk.graph.producer(value), 0.0
+    value, matcher.scale = _unscaled(matcher, value)
+    region, softcap = matcher.graph.producer(value), 0.0
     if region is not None and region.op == "Tanh":
-        walk.covered.append(region)
-        softcap = walk.scale
-        value, inner = _unscaled(walk, region.operands[0])
-        walk.scale *= inner
-        region = walk.graph.producer(value)
+        matcher.covered.append(region)
+        softcap = matcher.scale
+        value, inner = _unscaled(matcher, region.operands[0])
+        matcher.scale *= inner
+        region = matcher.graph.producer(value)
         if not softcap > 0:
-            raise Unfit("the scores are capped by a number that is not positive")
+            raise NoMatch("the scores are capped by a number that is not positive")
     while region is not None and region.op == "Reshape":
-        value = _before_reshape(walk, region)
-        walk.covered.append(region)
-        value, more = _unscaled(walk, value)
+        value = _before_reshape(matcher, region)
+        matcher.covered.append(region)
+        value, more = _unscaled(matcher, value)
         if softcap and more != 1.0:
-            raise Unfit("the scores are scaled twice around their cap")
-        walk.scale *= more
-        region = walk.graph.producer(value)
+            raise NoMatch("the scores are scaled twice around their cap")
+        matcher.scale *= more
+        region = matcher.graph.producer(value)
     while region is not None and region.op == "Add" and not softcap:
-        value, added = _sides(walk.graph, region)
-        if _distance(walk.graph, value) is None:
+        value, added = _sides(matcher.graph, region)
+        if _distance(matcher.graph, value) is None:
             break
-        flat = _over_matrices(walk.graph, value, added)
-        terms = (*terms, Term(added, flat=flat, factor=walk.scale))
-        walk.covered.append(region)
-        value, more = _unscaled(walk, value)
-        walk.scale *= more
-        region = walk.graph.producer(value)
+        flat = _over_matrices(matcher.graph, value, added)
+        terms = (*terms, Term(added, flat=flat, factor=matcher.scale))
+        matcher.covered.append(region)
+        value, more = _unscaled(matcher, value)
+        matcher.scale *= more
+        region = matcher.graph.producer(value)
     factor = ""
-    if region is not None and not softcap and (sides := _by_head(walk.graph, region)) is not None:
-        walk.covered.append(region)
+    if (
+        region is not None
+        and not softcap
+        and (sides := _by_head(matcher.graph, region)) is not None
+    ):
+        matcher.covered.append(region)
         value, factor = sides
-        region = walk.graph.producer(value)
+        region = matcher.graph.producer(value)
     if region is None or region.op != "MatMul":
         masked = region is not None and region.op in ("Add", "Where")
-        raise Unfit("the scores are masked before they are scaled" if masked else
+        raise NoMatch("the scores are masked before they are scaled" if masked else
                     "no product feeds the Softmax")  # fmt: skip
-    walk.covered.append(region)
+    matcher.covered.append(region)
     return Scores(region, terms, softcap, factor)
 
 
@@ -109,14 +113,14 @@ def _by_head(graph: TileGraph, region: Region) -> tuple[str, str] | None:
     return None
 
 
-def _unscaled(walk: Walk, value: str) -> tuple[str, float]:
-    before, scale = unscale(walk.graph, value)
+def _unscaled(matcher: Matcher, value: str) -> tuple[str, float]:
+    before, scale = unscale(matcher.graph, value)
     while value != before:
-        region = walk.graph.producer(value)
+        region = matcher.graph.producer(value)
         assert region is not None
-        walk.covered.append(region)
+        matcher.covered.append(region)
         a, b = region.operands
-        value = a if constant_number(walk.graph, b) is not None else b
+        value = a if constant_number(matcher.graph, b) is not None else b
     return value, scale
 
 
@@ -151,17 +155,17 @@ def _choice(graph: TileGraph, region: Region) -> tuple[str, Term]:
     scores, fill = (b, a) if inverted else (a, b)
     number = constant_number(graph, fill)
     if number is None:
-        raise Unfit("a boolean mask puts no constant in the place of scores")
+        raise NoMatch("a boolean mask puts no constant in the place of scores")
     return scores, Term(condition, number, inverted)
 
 
-def _before_reshape(walk: Walk, region: Region) -> str:
+def _before_reshape(matcher: Matcher, region: Region) -> str:
     """Scores as ``[B,H,S,T]`` or as matrices ``[B·H,S,T]``."""
     source = region.operands[0]
-    before, after = walk.shape(source), walk.shape(region.results[0])
+    before, after = matcher.shape(source), matcher.shape(region.results[0])
     if {len(before), len(after)} <= {3, 4} and tail_agrees(before, after, 2):
         return source
-    raise Unfit("the scores are reshaped to something else than matrices")
+    raise NoMatch("the scores are reshaped to something else than matrices")
 
 
 def _over_matrices(graph: TileGraph, scores: str, mask: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
-from tracea_graph.passes.attention.matcher import Unfit
+from tracea_graph.passes.attention.matcher import NoMatch
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.regions import attribute, int_constant, read_outside, with_feeders
@@ -48,7 +48,7 @@ class UnflattenHeads:
             new = _Apart(graph, region.results[0], (apart[0], apart[1]), shared=frozenset(shared))
             try:
                 made = new.value(region.operands[0])
-            except Unfit as why:
+            except NoMatch as why:
                 yield Miss(self.name, region.id, str(why))
                 return
             if new.products and len(new.specs[made].shape or ()) == 4:
@@ -119,7 +119,7 @@ class _Apart:
     """Values that others need as they are: they are split, and stay."""
 
     def value(self, value: str, depth: int = 0) -> str:
-        """The value apart, or one that broadcasts to it.  Raises Unfit if it is neither."""
+        """The value apart, or one that broadcasts to it.  Raises NoMatch if it is neither."""
         if value not in self.made:
             self.made[value] = self._found(value, depth)
         return self.made[value]
@@ -127,12 +127,12 @@ class _Apart:
     def _found(self, value: str, depth: int) -> str:
         shape = self.graph.spec(value).shape
         if shape is None or len(shape) > 3:
-            raise Unfit(f"{value!r} is no batch of matrices")
+            raise NoMatch(f"{value!r} is no batch of matrices")
         if len(shape) < 3 or shape[0] == 1:
             self.kept.add(value)
             return value
         if not where_equal(shape[0], combine("mul", *self.lead)):
-            raise Unfit(f"{value!r} does not provably have {self.lead[1]} matrices of each item")
+            raise NoMatch(f"{value!r} does not provably have {self.lead[1]} matrices of each item")
         region = self.graph.producer(value)
         if region is not None and (source := self._source(region, shape)):
             self.kept.add(source)
@@ -175,7 +175,7 @@ class _Apart:
         self.products += model in ("product", "take")
         if model == "take":
             if len(lead) < 2:
-                raise Unfit(f"{region.operands[0]!r} is the same for all items")
+                raise NoMatch(f"{region.operands[0]!r} is the same for all items")
             operands[1] = self._repeated(operands[1], operands[0])
         shape = self.graph.spec(region.results[0]).shape or ()
         return self._node(region.op, operands, (*lead, *shape[1:]), region, attrs=attrs)

@@ -16,12 +16,12 @@ from tracea_graph.ir import Extent, Weight
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.convolution.conv import conv_behind
+from tracea_graph.passes.convolution.conv import conv_producer
 from tracea_graph.passes.convolution.filters import (
-    Affine,
-    after_filters,
-    before_filters,
-    others_need,
+    ChannelAffine,
+    fold_affine_after,
+    fold_affine_before,
+    must_stay_plain,
 )
 from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.regions import (
@@ -37,7 +37,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["BATCH_NORM", "ConvBatchNorm", "read_affine"]
 
 
-def read_affine(graph: TileGraph, region: Region) -> Affine | str:
+def read_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
     """What a BatchNormalization with fixed figures computes; or why it is something else."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
         return "its operands are not float32"
@@ -51,7 +51,7 @@ def read_affine(graph: TileGraph, region: Region) -> Affine | str:
         return "its mean or variance is read too"
     epsilon = float(str(attribute(region, "epsilon", 1e-5)))
     gamma, beta, mean, variance = figures
-    return Affine(gamma, beta, mean, variance, epsilon)
+    return ChannelAffine(gamma, beta, mean, variance, epsilon)
 
 
 class ConvBatchNorm:
@@ -61,7 +61,7 @@ class ConvBatchNorm:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op == "BatchNormalization":
-            conv = conv_behind(graph, region.operands[0])
+            conv = conv_producer(graph, region.operands[0])
             if conv is not None:
                 yield self._absorb(graph, conv, region, region.operands[0], after=True)
         elif isinstance(region.params, ConvParams):
@@ -87,9 +87,9 @@ class ConvBatchNorm:
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
             return Miss(self.name, last.id, "the bias is not constant")
-        if weight.recipe or others_need(graph, w):
+        if weight.recipe or must_stay_plain(graph, w):
             return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
-        make = after_filters if after else before_filters
+        make = fold_affine_after if after else fold_affine_before
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
         operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *epilogue_inputs)
         params = dataclasses.replace(params, bias=True)
@@ -102,7 +102,7 @@ def _norm(op: Any, x: Any) -> Any:
     return op.BatchNormalization(x, ...)
 
 
-def _lift(m: Match) -> Rewrite | str:
+def _convert(m: Match) -> Rewrite | str:
     """A batch normalisation no convolution took is a product and a sum per channel."""
     graph, region = m.graph, m.root
     affine, spec = read_affine(graph, region), m.spec("x")
@@ -124,7 +124,7 @@ def _lift(m: Match) -> Rewrite | str:
     return Rewrite((new,), covered, weights=weights, step=True)
 
 
-BATCH_NORM = Rule("batch-norm", (_norm,), _lift)
+BATCH_NORM = Rule("batch-norm", (_norm,), _convert)
 
 
 def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:

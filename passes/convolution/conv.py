@@ -14,7 +14,7 @@ from typing import Any
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.convolution.filters import others_need, taken
+from tracea_graph.passes.convolution.filters import must_stay_plain, select_taps
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
@@ -33,7 +33,7 @@ __all__ = [
     "CONV",
     "CONV_PAD",
     "ConvEpilogue",
-    "conv_behind",
+    "conv_producer",
 ]
 
 
@@ -41,7 +41,7 @@ def _conv(op: Any, x: Any) -> Any:
     return op.Conv(x, ...)
 
 
-def _lift(m: Match) -> Rewrite | str:
+def _convert(m: Match) -> Rewrite | str:
     """A convolution with constant filters."""
     graph, region = m.graph, m.root
     x, w, *rest = region.operands
@@ -64,8 +64,8 @@ def _lift(m: Match) -> Rewrite | str:
         return "the number of input channels is not known"
     weights: dict[str, Weight] = {}
     live, taps = live_taps(window, shape[2:])
-    if live != window and not others_need(graph, w):
-        window, weight = live, taken(weight, taps)
+    if live != window and not must_stay_plain(graph, w):
+        window, weight = live, select_taps(weight, taps)
         weights[weight.name] = weight
     params = ConvParams(channels, weight.shape[0], window, groups, bias=bool(bias))
     w = weight.name
@@ -74,7 +74,7 @@ def _lift(m: Match) -> Rewrite | str:
     return Rewrite((new,), weights=weights, step=True)
 
 
-def conv_behind(graph: TileGraph, value: str) -> Region | None:
+def conv_producer(graph: TileGraph, value: str) -> Region | None:
     return operand_producer(graph, value, "FusedConv")
 
 
@@ -124,7 +124,7 @@ def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
     return (*pads[2:rank], *pads[rank + 2 :])
 
 
-CONV = Rule("conv", (_conv,), _lift)
+CONV = Rule("conv", (_conv,), _convert)
 CONV_PAD = Rule("conv-pad", (_behind_pad,), _pad, _pad_check)
 
 
@@ -141,7 +141,7 @@ class ConvEpilogue:
         if bound_chain is None or len(region.results) != 1:
             return
         for value in dict.fromkeys(bound_chain[1]):
-            conv = conv_behind(graph, value)
+            conv = conv_producer(graph, value)
             if conv is None:
                 continue
             item = self._fuse(graph, region, bound_chain, value, conv)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.convolution.unfold_depth import Turned, turned_region
+from tracea_graph.passes.convolution.unfold_depth import DepthUnfolder, unfold_region
 from tracea_graph.passes.regions import read_outside
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -35,13 +35,13 @@ class Conv3dToConv2d:
         convolutions = [r for r in members if r.op == "Conv"]
         if not convolutions or convolutions[-1].id != region.id:
             return
-        turned = Turned(graph)
+        turned = DepthUnfolder(graph)
         inside = {v for r in members for v in r.writes}
         for value in dict.fromkeys(v for r in members for v in r.operands):
             if _is_volume(graph, value) and value not in inside:
                 turned.enter(value)
         for member in members:
-            new = turned_region(graph, member)
+            new = unfold_region(graph, member)
             assert new is not None
             turned.take(new)
         for value in (v for r in members for v in r.writes):
@@ -69,7 +69,7 @@ def _group(graph: TileGraph, first: Region) -> Sequence[Region]:
     waiting = [first]
     while waiting:
         region = waiting.pop()
-        if region.id in found or region.fused or turned_region(graph, region) is None:
+        if region.id in found or region.fused or unfold_region(graph, region) is None:
             continue
         found[region.id] = region
         for value in filter(lambda v: _is_volume(graph, v), region.reads):

@@ -11,27 +11,27 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.matmul.constant_matrices import is_shared, making
+from tracea_graph.passes.matmul.constant_matrices import is_shared, nodes_making
 from tracea_graph.ttg import TileGraph
 
 Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
-    "Affine",
-    "after_filters",
-    "before_filters",
-    "others_need",
-    "taken",
+    "ChannelAffine",
+    "fold_affine_after",
+    "fold_affine_before",
+    "must_stay_plain",
+    "select_taps",
 ]
 
 
-def others_need(graph: TileGraph, value: str) -> bool:
+def must_stay_plain(graph: TileGraph, value: str) -> bool:
     """True for filters that must stay as they are: others read them too and they are too large to
     be stored twice, or they are made from smaller constants."""
-    return bool(making(graph, value)) or is_shared(graph, value, ("Conv", "FusedConv"))
+    return bool(nodes_making(graph, value)) or is_shared(graph, value, ("Conv", "FusedConv"))
 
 
-def taken(weight: Weight, taps: Sequence[slice]) -> Weight:
+def select_taps(weight: Weight, taps: Sequence[slice]) -> Weight:
     """Some taps of each filter."""
     kernel = tuple(len(range(*t.indices(k))) for t, k in zip(taps, weight.shape[2:], strict=True))
     where = "_".join(f"{t.start}_{t.stop}" for t in taps)
@@ -45,7 +45,7 @@ def taken(weight: Weight, taps: Sequence[slice]) -> Weight:
 
 
 @dataclass(frozen=True)
-class Affine:
+class ChannelAffine:
     """``y = scale · x + shift`` per channel, as a batch normalisation is once its figures are
     fixed: ``scale = γ / √(var + ε)``, ``shift = β − mean · scale``, in fp64."""
 
@@ -79,8 +79,8 @@ class Affine:
         return scale, shift
 
 
-def after_filters(
-    params: ConvParams, weight: Weight, bias: Weight | None, affine: Affine, name: str
+def fold_affine_after(
+    params: ConvParams, weight: Weight, bias: Weight | None, affine: ChannelAffine, name: str
 ) -> tuple[Weight, Weight]:
     """Filters and bias of ``affine(conv(x))``."""
     shape = params.shape
@@ -100,8 +100,8 @@ def after_filters(
     )
 
 
-def before_filters(
-    params: ConvParams, weight: Weight, bias: Weight | None, affine: Affine, name: str
+def fold_affine_before(
+    params: ConvParams, weight: Weight, bias: Weight | None, affine: ChannelAffine, name: str
 ) -> tuple[Weight, Weight]:
     """Filters and bias of ``conv(affine(x))``, which is exact without padding only."""
     shape = params.shape

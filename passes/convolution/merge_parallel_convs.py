@@ -22,7 +22,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.batch_norm import read_affine
-from tracea_graph.passes.convolution.filters import Affine, others_need
+from tracea_graph.passes.convolution.filters import ChannelAffine, must_stay_plain
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -40,7 +40,7 @@ class _Branch:
     region: Region
     filters: Weight | None = None
     bias: Weight | None = None
-    affine: Affine | None = None
+    affine: ChannelAffine | None = None
 
 
 class MergeParallelConvs:
@@ -126,7 +126,7 @@ def _branch(graph: TileGraph, term: Region) -> _Branch | str:
     weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
     if term.params.epilogue is not None or weight is None or (bias and offsets is None):
         return "a branch is no longer linear, or its bias not constant"
-    if weight.recipe or others_need(graph, w):
+    if weight.recipe or must_stay_plain(graph, w):
         return f"{w!r} would have to be stored, which it is not now"
     return _Branch(term, weight, offsets)
 

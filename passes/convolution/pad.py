@@ -15,7 +15,7 @@ import numpy as np
 from tracea_graph.ir import Extent
 from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.sizes import substitute
-from tracea_graph.passes.convolution.shape_values import Sizes
+from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -46,7 +46,7 @@ def _pad(m: Match) -> Rewrite | str:
         return "the padding is not zero, or names its axes"
     if graph.spec(x).rank != 4 or not is_f32(graph, x):
         return "it is not over float32 images"
-    sizes = Sizes(graph)
+    sizes = ShapeValues(graph)
     found = sizes.read(pads)
     if found is None or found.shape != (8,):
         return "how much is padded is not known"

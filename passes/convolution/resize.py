@@ -9,7 +9,7 @@ import numpy as np
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
-from tracea_graph.passes.layout.layout_ops import read_moves
+from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -29,7 +29,7 @@ def _resize(m: Match) -> Rewrite | str:
     mode = attribute(m.root, "mode", "nearest")
     if mode not in ("linear", "bilinear", "nearest"):
         return ""
-    if mode == "nearest" and read_moves(m.graph, m.root) is not None:
+    if mode == "nearest" and read_layout_ops(m.graph, m.root) is not None:
         return ""
     found = _read(m.graph, m.root, str(mode))
     if isinstance(found, str):

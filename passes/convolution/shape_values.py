@@ -19,14 +19,14 @@ from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Sizes"]
+__all__ = ["ShapeValues"]
 
 Elements = npt.NDArray[np.object_]
 _DEEPEST, _LARGEST = 40, 64
 
 
 @dataclass
-class Sizes:
+class ShapeValues:
     """Reads values; ``dims`` says which dimension each symbol it made stands for."""
 
     graph: TileGraph

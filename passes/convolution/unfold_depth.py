@@ -16,7 +16,7 @@ from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.regions import attribute, fused, int_constant
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Turned", "turned_region"]
+__all__ = ["DepthUnfolder", "unfold_region"]
 
 _ALIKE = (*UNARY, "Clip", "BatchNormalization", "Identity")
 """Operators that do to images what they do to volumes."""
@@ -24,7 +24,7 @@ _JOINING = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 
 
 @dataclass
-class Turned:
+class DepthUnfolder:
     """Regions, and what is new, of operators turned one after another.
 
     A volume ``v [1, C, D, H, W]`` is the value ``v_images [D, C, H, W]``.
@@ -60,7 +60,7 @@ class Turned:
         self.weights[name] = Weight(name, DType.F32, tuple(shape), load)
         return name
 
-    def take(self, other: Turned) -> None:
+    def take(self, other: DepthUnfolder) -> None:
         self.regions += other.regions
         self.specs |= other.specs
         self.weights |= other.weights
@@ -82,7 +82,7 @@ class Turned:
         self.add("Reshape", (source, self.ints(*map(int, map(str, shape)))), value)
 
 
-def turned_region(graph: TileGraph, region: Region) -> Turned | None:
+def unfold_region(graph: TileGraph, region: Region) -> DepthUnfolder | None:
     """An operator over images; None if there is none."""
     turn = _TURNS.get(region.op)
     if turn is None or region.captures or len(region.writes) != 1 or not region.operands:
@@ -92,18 +92,18 @@ def turned_region(graph: TileGraph, region: Region) -> Turned | None:
         return None
     if any(graph.spec(v).dtype is not DType.F32 for v in (region.operands[0], *region.results)):
         return None
-    turned = Turned(graph)
+    turned = DepthUnfolder(graph)
     return turned if turn(turned, region) else None
 
 
-def _sizes(turned: Turned, value: str) -> tuple[int, ...]:
+def _sizes(turned: DepthUnfolder, value: str) -> tuple[int, ...]:
     return tuple(int(str(d)) for d in turned.graph.spec(value).shape or ())
 
 
 # ---- convolutions ------------------------------------------------------------------------
 
 
-def _conv(t: Turned, region: Region) -> bool:
+def _conv(t: DepthUnfolder, region: Region) -> bool:
     x, w, *rest = region.operands
     weight, spatial = t.graph.weight(w), _sizes(t, x)[2:]
     if weight is None or any(t.graph.weight(b) is None for b in rest if b):
@@ -160,7 +160,7 @@ _USUAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 """Attributes of transposed convolutions that are turned."""
 
 
-def _transposed(t: Turned, region: Region) -> bool:
+def _transposed(t: DepthUnfolder, region: Region) -> bool:
     """Windows that do not overlap in depth: images of each tap, side by side as channels."""
     x, w, *rest = region.operands
     weight = t.graph.weight(w)
@@ -200,7 +200,7 @@ def _transposed(t: Turned, region: Region) -> bool:
 # ---- pools -------------------------------------------------------------------------------
 
 
-def _max_pool(t: Turned, region: Region) -> bool:
+def _max_pool(t: DepthUnfolder, region: Region) -> bool:
     """Over images, then over those that a window meets in depth."""
     x, result = region.operands[0], region.results[0]
     kernel = attribute(region, "kernel_shape", ())
@@ -231,7 +231,7 @@ def _max_pool(t: Turned, region: Region) -> bool:
     return True
 
 
-def _mean(t: Turned, region: Region) -> bool:
+def _mean(t: DepthUnfolder, region: Region) -> bool:
     """Over every image, then over all of them."""
     if region.op == "ReduceMean":
         axes = attribute(region, "axes", None)
@@ -254,7 +254,7 @@ def _mean(t: Turned, region: Region) -> bool:
 # ---- by element --------------------------------------------------------------------------
 
 
-def _alike(t: Turned, region: Region) -> bool:
+def _alike(t: DepthUnfolder, region: Region) -> bool:
     x, *rest = region.operands
     if any(v and t.graph.weight(v) is None for v in rest):
         return False
@@ -263,7 +263,7 @@ def _alike(t: Turned, region: Region) -> bool:
     return True
 
 
-def _joined(t: Turned, region: Region) -> bool:
+def _joined(t: DepthUnfolder, region: Region) -> bool:
     """Operands are volumes, numbers, or numbers for each channel."""
     names = []
     for value in region.operands:
@@ -282,12 +282,12 @@ def _joined(t: Turned, region: Region) -> bool:
     return True
 
 
-def _by_channel(t: Turned, weight: Weight) -> str:
+def _by_channel(t: DepthUnfolder, weight: Weight) -> str:
     shape = (1, weight.count, 1, 1)
     return t.constant(f"{weight.name}_images", shape, lambda: weight.load().reshape(shape))
 
 
-def _concat(t: Turned, region: Region) -> bool:
+def _concat(t: DepthUnfolder, region: Region) -> bool:
     if int(str(attribute(region, "axis", 0))) % 5 != 1:
         return False
     if any(t.graph.weight(v) is not None for v in region.operands):
@@ -297,7 +297,7 @@ def _concat(t: Turned, region: Region) -> bool:
     return True
 
 
-_TURNS: Mapping[str, Callable[[Turned, Region], bool]] = MappingProxyType(
+_TURNS: Mapping[str, Callable[[DepthUnfolder, Region], bool]] = MappingProxyType(
     {
         "Conv": _conv, "ConvTranspose": _transposed, "MaxPool": _max_pool, "Concat": _concat,
         "GlobalAveragePool": _mean, "ReduceMean": _mean,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
-from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = ["attention", "multi_head"]
 
@@ -27,9 +27,9 @@ def multi_head(s: OnnxBuilder) -> OnnxBuilder:
     """The operator without its bias."""
     *qkv, bias = s.operands[:4]
     if not bias:
-        raise Unfit("")
+        raise CannotDecompose("")
     if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
-        raise Unfit("q, k and v are packed in one tensor")
+        raise CannotDecompose("q, k and v are packed in one tensor")
     inputs = (*_biased(s, qkv, bias), "", *s.region.operands[4:])
     return _multi_head(s, inputs, s.region.results, s.region.node.attrs)
 
@@ -38,20 +38,22 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
     """Its projections as products of their own."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):
-        raise Unfit("its cache is a buffer of its own length")
+        raise CannotDecompose("its cache is a buffer of its own length")
     if s.attribute("do_rotary", 0):
-        raise Unfit("it turns queries and keys")
+        raise CannotDecompose("it turns queries and keys")
     if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
-        raise Unfit("its mask is not one number for each key")  # MultiHeadAttention takes no other
+        raise CannotDecompose(
+            "its mask is not one number for each key"
+        )  # MultiHeadAttention takes no other
     shape, stored = s.image(x), s.graph.weight(weight)
     if len(shape) != 3 or stored is None or stored.dtype is not DType.F32:
-        raise Unfit("its weights are not float32 constants")
+        raise CannotDecompose("its weights are not float32 constants")
     depth, wide = stored.shape
     sizes = s.attribute("qkv_hidden_sizes", None) or (wide // 3,) * 3
     if sum(sizes) != wide or shape[-1] != depth:
-        raise Unfit("its weights are not as wide as q, k and v")
+        raise CannotDecompose("its weights are not as wide as q, k and v")
     if past and sizes[1] != sizes[2]:
-        raise Unfit("its cache is not one tensor of keys and values")
+        raise CannotDecompose("its cache is not one tensor of keys and values")
     moved, start = [], 0
     for size in sizes:
         part = s.columns(stored, start, start + size)
@@ -86,13 +88,13 @@ def _cache_apart(
     result, present = (*s.region.results, "")[:2]
     heads = int(s.attribute("num_heads", 0))
     if heads < 1 or width % heads:
-        raise Unfit("the number of heads does not divide q, k and v")
+        raise CannotDecompose("the number of heads does not divide q, k and v")
     pasts: tuple[str, ...] = ()
     length = rows
     if past:
         before = s.image(past)
         if len(before) != 5:
-            raise Unfit("its cache is not one tensor of keys and values")
+            raise CannotDecompose("its cache is not one tensor of keys and values")
         held = TensorSpec(DType.F32, before[1:])
         pasts = tuple(
             s("Gather", past, s.constant(i, np.int64), spec=held, axis=0) for i in (0, 1)
@@ -114,10 +116,10 @@ def _biased(s: OnnxBuilder, qkv: Sequence[str], bias: str) -> list[str]:
     """Queries, keys and values with their part of the bias added."""
     weight = s.graph.weight(bias)
     if weight is None or weight.dtype is not DType.F32:
-        raise Unfit("its bias is not a float32 constant")
+        raise CannotDecompose("its bias is not a float32 constant")
     sizes = [(s.spec(v).shape or ())[-1] for v in qkv]
     if not all(isinstance(n, int) for n in sizes) or sum(sizes) != weight.count:  # type: ignore[arg-type]
-        raise Unfit("its bias is not as wide as q, k and v")
+        raise CannotDecompose("its bias is not as wide as q, k and v")
     moved, start = [], 0
     for value, size in zip(qkv, sizes, strict=True):
         assert isinstance(size, int)

@@ -25,7 +25,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.decompose.contrib_attention import attention, multi_head
 from tracea_graph.passes.decompose.einsum import einsum
-from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.passes.decompose.pad import padded
 from tracea_graph.passes.decompose.patch_conv3d import stacked
@@ -49,7 +49,7 @@ class Decompose:
             return
         try:
             builder = decompose(OnnxBuilder(graph, region))
-        except Unfit as why:
+        except CannotDecompose as why:
             if str(why):
                 yield Miss(self.name, region.id, str(why))
             return
@@ -67,7 +67,7 @@ def _mean_variance(s: OnnxBuilder) -> OnnxBuilder:
     rank = len(s.image(x))
     axes = tuple(int(a) for a in s.attribute("axes", (0, 2, 3)))
     if not axes or any(not -rank <= a < rank for a in axes):
-        raise Unfit("its axes are not those of its input")
+        raise CannotDecompose("its axes are not those of its input")
     centred = s("Sub", x, s.reduce("ReduceMean", x, axes))
     variance = s.reduce("ReduceMean", s("Mul", centred, centred), axes)
     s("Div", centred, s("Add", s("Sqrt", variance), _TINY))
@@ -79,7 +79,7 @@ def _lp(s: OnnxBuilder) -> OnnxBuilder:
     x, p = s.operands[0], s.attribute("p", 2)
     rank, axis = len(s.image(x)), int(s.attribute("axis", -1))
     if p not in (1, 2) or not -rank <= axis < rank:
-        raise Unfit("it is neither the 1-norm nor the 2-norm of an axis")
+        raise CannotDecompose("it is neither the 1-norm nor the 2-norm of an axis")
     norm = s.reduce("ReduceL1" if p == 1 else "ReduceL2", x, (axis,))
     zero = s("Equal", norm, 0.0, spec=TensorSpec(DType.BOOL, s.spec(norm).shape))
     s("Div", x, s("Where", zero, 1.0, norm))
@@ -92,15 +92,15 @@ def _layer(s: OnnxBuilder) -> OnnxBuilder:
     shape = s.image(x)
     axis = int(s.attribute("axis", -1)) % max(len(shape), 1)
     if axis >= len(shape) - 1:
-        raise Unfit("")
+        raise CannotDecompose("")
     s.unread(1, 2)
     inner = shape[axis:]
     if not all(isinstance(d, int) and d > 0 for d in inner):
-        raise Unfit("the normalised extent is not known")
+        raise CannotDecompose("the normalised extent is not known")
     affine = [v for v in (gamma, beta) if v]
     s.image(*affine)
     if any(s.spec(v).shape != inner for v in affine):
-        raise Unfit("gamma or beta does not have the normalised shape")
+        raise CannotDecompose("gamma or beta does not have the normalised shape")
     count = math.prod(inner)
     lead = TensorSpec(DType.F32, (*(shape[:axis] or (1,)), count))
     flat = s("Reshape", x, s.constant([*([0] * axis or [1]), count], np.int64), spec=lead)
@@ -121,7 +121,7 @@ def _skip_norm(s: OnnxBuilder) -> OnnxBuilder:
     s.unread(1, 2)
     total = (*s.region.results, "", "", "")[3]
     if broadcast([shape, s.spec(skip).shape or ()]) != shape:
-        raise Unfit("skip is not broadcast to x")
+        raise CannotDecompose("skip is not broadcast to x")
     y = s("Add", x, skip, result="" if bias else total)
     y = s("Add", y, bias, result=total) if bias else y
     epsilon = float(s.attribute("epsilon", 1e-12))
@@ -176,12 +176,12 @@ def _dequantise(s: OnnxBuilder) -> OnnxBuilder:
     x, scale, zero = s.operands[:3]
     shape, weight = s.spec(x).shape, s.graph.weight(scale)
     if weight is None or weight.count == 1 or s.graph.weight(x) is not None:
-        raise Unfit("")
+        raise CannotDecompose("")
     if s.attribute("block_size", 0) or len(weight.shape) != 1 or weight.dtype is not DType.F32:
-        raise Unfit("its scale is not one float32 number per place of an axis")
+        raise CannotDecompose("its scale is not one float32 number per place of an axis")
     offsets = s.graph.weight(zero) if zero else None
     if shape is None or (zero and offsets is None):
-        raise Unfit("its rank or its zero point is not known")
+        raise CannotDecompose("its rank or its zero point is not known")
     axis = int(s.attribute("axis", 1)) % max(len(shape), 1)
     column = (weight.count, *[1] * (len(shape) - 1 - axis))
     y = s("Cast", x, spec=TensorSpec(DType.F32, shape), to=DType.F32.onnx)

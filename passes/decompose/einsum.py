@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = ["einsum"]
 
@@ -50,7 +50,7 @@ class _Sum:
             return value
         target = self.target(before, after)
         if target is None:
-            raise Unfit("the sizes of its axes are not known")
+            raise CannotDecompose("the sizes of its axes are not known")
         return self.builder("Reshape", value, self.builder.indices(*target), spec=self.spec(after))
 
     def target(self, before: Groups, after: Groups) -> list[int] | None:
@@ -80,7 +80,7 @@ def einsum(s: OnnxBuilder) -> OnnxBuilder:
     both = _Sum(s, _sizes(s, names, terms))
     if len(terms) == 1:
         if sorted(terms[0]) != sorted(result):
-            raise Unfit("it sums over an axis of one operand")
+            raise CannotDecompose("it sums over an axis of one operand")
         if both.turned(names[0], terms[0], result) == names[0]:
             s("Identity", names[0], spec=both.spec(result))
         return s
@@ -89,7 +89,7 @@ def einsum(s: OnnxBuilder) -> OnnxBuilder:
         pairs.reverse()
     (x, left), (w, right) = pairs
     if any(i not in result + right for i in left) or any(i not in result + left for i in right):
-        raise Unfit("it sums over an axis of one operand")
+        raise CannotDecompose("it sums over an axis of one operand")
     if not set(left) & set(right) - set(result):
         _outer(both, pairs, result)
     else:
@@ -104,9 +104,9 @@ def _read(s: OnnxBuilder) -> tuple[list[str], str]:
     before, arrow, result = equation.partition("->")
     terms = before.split(",")
     if "." in equation or len(terms) != len(s.region.operands) or len(terms) > 2:
-        raise Unfit("its equation has an ellipsis, or it has more than two operands")
+        raise CannotDecompose("its equation has an ellipsis, or it has more than two operands")
     if any(len(set(t)) < len(t) for t in (*terms, result)):
-        raise Unfit("it takes a diagonal")
+        raise CannotDecompose("it takes a diagonal")
     if not arrow:
         result = "".join(sorted(i for i in set(before) - {","} if before.count(i) == 1))
     return terms, result
@@ -118,10 +118,12 @@ def _sizes(s: OnnxBuilder, names: Sequence[str], terms: Sequence[str]) -> Mappin
     for name, labels in zip(names, terms, strict=True):
         shape = s.spec(name).shape or ()
         if len(shape) != len(labels):
-            raise Unfit("its equation does not fit its operands")
+            raise CannotDecompose("its equation does not fit its operands")
         for label, size in zip(labels, shape, strict=True):
             if sizes.setdefault(label, size) != size:
-                raise Unfit(f"its operands are not known to have one size of axis {label!r}")
+                raise CannotDecompose(
+                    f"its operands are not known to have one size of axis {label!r}"
+                )
     return sizes
 
 

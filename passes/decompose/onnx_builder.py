@@ -14,10 +14,10 @@ from tracea_graph.passes.regions import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["OnnxBuilder", "Unfit"]
+__all__ = ["CannotDecompose", "OnnxBuilder"]
 
 
-class Unfit(Exception):
+class CannotDecompose(Exception):
     """Why an operator cannot be decomposed; empty where it need not be."""
 
 
@@ -47,16 +47,16 @@ class OnnxBuilder:
     def image(self, *values: str) -> tuple[Any, ...]:
         """The shape of the first value; all must be float32 and have a known one."""
         if not is_f32(self.graph, *values):
-            raise Unfit("its operands are not float32")
+            raise CannotDecompose("its operands are not float32")
         if any(self.graph.spec(v).shape is None for v in values):
-            raise Unfit("the rank of an operand is not known")
+            raise CannotDecompose("the rank of an operand is not known")
         return self.graph.spec(values[0]).shape or ()
 
     def unread(self, *results: int) -> None:
         """Raise unless nobody reads these results."""
         for value in (v for i in results for v in self.region.results[i : i + 1] if v):
             if self.graph.uses(value) or self.graph.is_output(value):
-                raise Unfit(f"its result {value!r} is read too")
+                raise CannotDecompose(f"its result {value!r} is read too")
 
     # ---- writing -----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import TensorSpec
-from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = ["fused_conv", "fused_gemm", "fused_matmul"]
 
@@ -48,7 +48,7 @@ def fused_gemm(s: OnnxBuilder) -> OnnxBuilder:
 
 def fused_matmul(s: OnnxBuilder) -> OnnxBuilder:
     if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
-        raise Unfit("its batch axes are moved")
+        raise CannotDecompose("its batch axes are moved")
     sides = []
     for value, turn in zip(s.operands[:2], ("transA", "transB"), strict=True):
         shape = s.image(value)
@@ -67,7 +67,7 @@ def fused_matmul(s: OnnxBuilder) -> OnnxBuilder:
 def _result(s: OnnxBuilder) -> TensorSpec:
     spec = s.spec(s.region.results[0])
     if spec.shape is None:
-        raise Unfit("the rank of its result is not known")
+        raise CannotDecompose("the rank of its result is not known")
     return spec
 
 
@@ -82,7 +82,7 @@ def _activated(s: OnnxBuilder, y: str, parameters: Sequence[float]) -> OnnxBuild
         return s
     names = _PARAMETERS.get(op)
     if names is None or len(parameters) < len(names):
-        raise Unfit(f"its activation {op} is none of those known")
+        raise CannotDecompose(f"its activation {op} is none of those known")
     if op:
         settings: dict[str, Any] = dict(zip(names, parameters, strict=False))
         s(op, y, spec=spec, **settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
-from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 from tracea_graph.passes.extents import constant_ints, reshape_target
 from tracea_graph.rewrite import constant_number
 
@@ -31,13 +31,13 @@ def padded(s: OnnxBuilder) -> OnnxBuilder:
     places = [i for i, (before, after) in enumerate(amounts) if before or after]
     rank = len(shape)
     if not places or rank < 2 or (rank == 4 and places[0] >= 2):
-        raise Unfit("")
+        raise CannotDecompose("")
     first = min(places[0], rank - 2)
     if places[-1] > first + 1:
-        raise Unfit("more than two neighbouring axes are padded")
+        raise CannotDecompose("more than two neighbouring axes are padded")
     inner = shape[first + 2 :]
     if not all(isinstance(d, int) for d in inner):
-        raise Unfit("how long the padded rows are is not known")
+        raise CannotDecompose("how long the padded rows are is not known")
     width = math.prod(d for d in inner if isinstance(d, int))
     lead = product(shape[:first])
     image = (lead, 1, shape[first], combine("mul", shape[first + 1], width))
@@ -64,17 +64,17 @@ def _zeros(s: OnnxBuilder) -> tuple[Shape, list[tuple[int, int]]]:
     numbers = constant_ints(s.graph, pads) if s.graph.opset >= _OPSET and pads else None
     readers = (use.region.op for use in s.graph.uses(s.region.results[0]))
     if mode not in ("constant", b"constant") or spec.dtype is not DType.F32 or spec.shape is None:
-        raise Unfit("")
+        raise CannotDecompose("")
     if numbers is None or any(op in _TAKE_PADDING for op in readers):
-        raise Unfit("")
+        raise CannotDecompose("")
     if min(numbers, default=0) < 0:
-        raise Unfit("it cuts")
+        raise CannotDecompose("it cuts")
     if value and constant_number(s.graph, value) != 0.0:
-        raise Unfit("the padding is not zero")
+        raise CannotDecompose("the padding is not zero")
     rank = len(spec.shape)
     named = constant_ints(s.graph, axes) if axes else tuple(range(rank))
     if named is None:
-        raise Unfit("which axes are padded is not known")
+        raise CannotDecompose("which axes are padded is not known")
     pairs = zip(numbers[: len(named)], numbers[len(named) :], strict=True)
     found = dict(zip((a % rank for a in named), pairs, strict=True))
     return spec.shape, [found.get(i, (0, 0)) for i in range(rank)]
@@ -87,5 +87,5 @@ def _grown(size: Extent, pair: tuple[int, int]) -> Extent:
 def _reshaped(s: OnnxBuilder, x: str, before: Shape, after: Shape) -> str:
     target = reshape_target(before, after)
     if target is None or {0, -1} <= {*target}:  # what is copied may be 0: then nothing follows
-        raise Unfit("the sizes of its axes are not known")
+        raise CannotDecompose("the sizes of its axes are not known")
     return s("Reshape", x, s.indices(*target), spec=TensorSpec(DType.F32, tuple(after)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import read_window
-from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder, Unfit
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = ["stacked"]
 
@@ -22,16 +22,16 @@ def stacked(s: OnnxBuilder) -> OnnxBuilder:
     weight, shape = s.graph.weight(w), s.graph.spec(x).shape
     result = s.graph.spec(s.region.results[0]).shape
     if weight is None or any(v is None or len(v) != 5 for v in (shape, result, weight.shape)):
-        raise Unfit("")
+        raise CannotDecompose("")
     s.image(x, w, *filter(None, rest))
     batch, *known = shape or ()
     filters, _, step, *kernel = weight.shape
     if batch == 1 or s.attribute("group", 1) != 1 or not all(isinstance(d, int) for d in known):
-        raise Unfit("")
+        raise CannotDecompose("")
     channels, deep, rows, cols = (int(str(d)) for d in known)
     window = read_window(s.region, weight.shape[2:], shape[2:] if shape else ())
     if isinstance(window, str) or not _tiles(window, 0, deep) or not _tiles(window, 1, rows):
-        raise Unfit("")
+        raise CannotDecompose("")
     depth, across = deep // step, (result or ())[4]
     y = _seen(s, x, batch, channels, depth, step, rows * cols)
     if step > 1:

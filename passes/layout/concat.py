@@ -14,8 +14,14 @@ from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap
 from tracea_graph.passes.layout.fuse_views import CHEAP, obstacle
-from tracea_graph.passes.layout.views import FREE
-from tracea_graph.passes.pointwise.compose import Operation, fits, merge, read_operation, sliced
+from tracea_graph.passes.layout.views import RESHAPES
+from tracea_graph.passes.pointwise.compose import (
+    Operation,
+    fits,
+    fuse_producer,
+    read_operation,
+    slice_operation,
+)
 from tracea_graph.passes.regions import attribute, fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -121,7 +127,7 @@ class FuseIntoConcat:
         outer = Operation(piece.params, piece.names)
         if (reason := obstacle(graph, outer, value, inner, alone)) is not None:
             return reason
-        joined = merge(graph, outer, value, inner)
+        joined = fuse_producer(graph, outer, value, inner)
         if joined is None:
             return "a part would have too many operands"
         return _Piece(joined.params, joined.names)
@@ -134,7 +140,7 @@ class SinkConcat:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         outer = read_operation(graph, region, region.results[0]) if region.results else None
-        if outer is None or len(region.results) != 1 or region.op in FREE:
+        if outer is None or len(region.results) != 1 or region.op in RESHAPES:
             return
         if outer.params.target or outer.params.moves_only:
             return
@@ -184,11 +190,11 @@ class SinkConcat:
     ) -> _Piece | None:  # fmt: skip
         """The outer op over one stretch, the part's own op in the place of ``value``."""
         assert isinstance(piece.params, ElementwiseParams)
-        cut = sliced(graph, outer, axis, start, end)
+        cut = slice_operation(graph, outer, axis, start, end)
         if cut is None:
             return None
         whole = [IndexMap() if n == value else m
                  for n, m in zip(cut.names, cut.params.views, strict=True)]  # fmt: skip
         cut = Operation(replace(cut.params, maps=tuple(whole)), cut.names)
-        joined = merge(graph, cut, value, Operation(piece.params, piece.names))
+        joined = fuse_producer(graph, cut, value, Operation(piece.params, piece.names))
         return None if joined is None else _Piece(joined.params, joined.names)

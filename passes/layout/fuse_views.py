@@ -14,8 +14,8 @@ from dataclasses import replace
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.extents import reshape_target
-from tracea_graph.passes.layout.views import FREE
-from tracea_graph.passes.pointwise.compose import Operation, fits, merge, read_operation
+from tracea_graph.passes.layout.views import RESHAPES
+from tracea_graph.passes.pointwise.compose import Operation, fits, fuse_producer, read_operation
 from tracea_graph.passes.regions import attribute, fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -95,12 +95,12 @@ class FuseView:
                 yield Miss(self.name, region.id, _PRODUCT_READS_IT)
                 continue
             alone = len(first.results) == 1 and only_read_by(graph, value, region)
-            if region.op in FREE and (first.op in FREE or not alone):
+            if region.op in RESHAPES and (first.op in RESHAPES or not alone):
                 continue
             if (reason := obstacle(graph, outer, value, inner, alone)) is not None:
                 yield Miss(self.name, region.id, reason)
                 continue
-            joined = merge(graph, outer, value, inner)
+            joined = fuse_producer(graph, outer, value, inner)
             if joined is None:
                 yield Miss(self.name, region.id, "the chain would have too many operands")
                 continue
@@ -118,7 +118,7 @@ class FuseReshape:
     name = "fuse-reshape"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op not in FREE or region.fused or not region.operands:
+        if region.op not in RESHAPES or region.fused or not region.operands:
             return
         value = region.operands[0]
         first, shape = graph.producer(value), graph.spec(region.results[0]).shape
@@ -129,7 +129,9 @@ class FuseReshape:
         if isinstance(first.params, ConcatParams):
             params: ElementwiseParams | ConcatParams = first.params
             names: Sequence[str] = first.operands
-        elif first.op not in FREE and (inner := read_operation(graph, first, value)) is not None:
+        elif (
+            first.op not in RESHAPES and (inner := read_operation(graph, first, value)) is not None
+        ):
             params, names = inner.params, inner.names
         else:
             return
@@ -151,7 +153,7 @@ class StridedCopy:
     name = "strided-copy"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or region.op in FREE or len(region.results) != 1:
+        if region.fused or region.op in RESHAPES or len(region.results) != 1:
             return
         op = read_operation(graph, region, region.results[0])
         if op is None or not op.params.moves_only:

@@ -25,7 +25,7 @@ from tracea_graph.passes.layout.selection import (
     operand_axes,
     read_selection,
 )
-from tracea_graph.passes.layout.views import read_move
+from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -154,7 +154,7 @@ class _Site:
     def part(self) -> tuple[Region, ...] | None:
         """One result of a Split; who needs the others has them still."""
         chosen, graph = self.chosen, self.graph
-        view = read_move(graph, self.source, self.value) if self.source.op == "Split" else None
+        view = read_view(graph, self.source, self.value) if self.source.op == "Split" else None
         if view is None or graph.opset < 10:
             return None
         axis, start, end, _ = view.moves[0].ints

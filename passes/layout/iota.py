@@ -18,7 +18,7 @@ from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.sizes import substitute
-from tracea_graph.passes.convolution.shape_values import Sizes
+from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, fused, with_feeders
 from tracea_graph.rewrite import Miss, Proposal, constant_number
@@ -37,7 +37,7 @@ computed on the way to them, exactly up to the latter, whatever the order."""
 
 @dataclass(frozen=True)
 class _Grid:
-    """``start + Σ steps[a] · index[a]``; sizes over the symbols of :class:`Sizes`."""
+    """``start + Σ steps[a] · index[a]``; sizes over the symbols of :class:`ShapeValues`."""
 
     sizes: tuple[Extent, ...]
     start: float
@@ -58,10 +58,10 @@ class _Reader:
     """Reads values, and knows which dimensions the sizes of what it found stand for."""
 
     graph: TileGraph
-    lengths: Sizes = field(init=False)
+    lengths: ShapeValues = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lengths = Sizes(self.graph)
+        self.lengths = ShapeValues(self.graph)
 
     def read(self, value: str, depth: int = 0) -> _Grid | None:
         spec = self.graph.spec(value)

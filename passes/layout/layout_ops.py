@@ -11,19 +11,19 @@ from types import MappingProxyType
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.moves import MoveParams
-from tracea_graph.passes.layout.views import read_move
+from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Moves", "read_moves"]
+__all__ = ["LayoutOps", "read_layout_ops"]
 
-Moves = tuple[tuple[MoveParams, tuple[str, ...], str], ...]
+LayoutOps = tuple[tuple[MoveParams, tuple[str, ...], str], ...]
 """Steps, each with its operands and its result."""
 
 _TURNS = ((0, 2, 3, 1), (0, 3, 1, 2))
 
 
-def read_moves(graph: TileGraph, region: Region) -> Moves | None:
+def read_layout_ops(graph: TileGraph, region: Region) -> LayoutOps | None:
     """The moves a region of one operator makes of float32 values; None if it does more."""
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or not is_f32(graph, region.operands[0]):
@@ -37,7 +37,7 @@ def _channels(graph: TileGraph, value: str) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _read_concat(graph: TileGraph, region: Region) -> Moves | None:
+def _read_concat(graph: TileGraph, region: Region) -> LayoutOps | None:
     rank = graph.spec(region.results[0]).rank
     if rank is None or int(str(attribute(region, "axis", 1))) % rank != 1:
         return None
@@ -51,7 +51,7 @@ def _read_concat(graph: TileGraph, region: Region) -> Moves | None:
     return ((params, region.operands, region.results[0]),)
 
 
-def _read_view(graph: TileGraph, region: Region) -> Moves | None:
+def _read_view(graph: TileGraph, region: Region) -> LayoutOps | None:
     """What an index map says of every result: some of the channels, or the axes turned."""
     moves = []
     for value in filter(None, region.results):
@@ -63,7 +63,7 @@ def _read_view(graph: TileGraph, region: Region) -> Moves | None:
 
 
 def _of_view(graph: TileGraph, region: Region, value: str) -> MoveParams | None:
-    view, total = read_move(graph, region, value), _channels(graph, region.operands[0])
+    view, total = read_view(graph, region, value), _channels(graph, region.operands[0])
     if view is None or len(view.moves) != 1 or graph.weight(region.operands[0]) is not None:
         return None
     op, ints = view.moves[0].op, view.moves[0].ints
@@ -76,7 +76,7 @@ def _of_view(graph: TileGraph, region: Region, value: str) -> MoveParams | None:
     return MoveParams("channels", (start, stop)) if start < stop else None
 
 
-def _read_resize(graph: TileGraph, region: Region) -> Moves | None:
+def _read_resize(graph: TileGraph, region: Region) -> LayoutOps | None:
     """Nearest by whole factors: every way to round and place gives ``x[i // factor]``, but for
     those that would start elsewhere."""
     before, after = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
@@ -130,7 +130,7 @@ def _text(region: Region, name: str, default: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-_READERS: Mapping[str, Callable[[TileGraph, Region], Moves | None]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[TileGraph, Region], LayoutOps | None]] = MappingProxyType(
     {
         "Concat": _read_concat, "Split": _read_view, "Slice": _read_view,
         "Transpose": _read_view, "Resize": _read_resize, "Upsample": _read_resize,

@@ -19,11 +19,11 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "BY_ROW", "NORMS", "Places", "Selection", "operand_axes", "read_selection",
+    "BY_ROW", "NORMS", "OperandAxes", "Selection", "operand_axes", "read_selection",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
-Places = tuple[int | None, ...]
+OperandAxes = tuple[int | None, ...]
 """The axis each operand has in common with a result's; None where it has none."""
 
 
@@ -105,7 +105,7 @@ def _slice(graph: TileGraph, region: Region, x: Shape, y: Shape) -> tuple[Select
 # ---- operators that compute every place of an axis by itself ------------------------------
 
 
-def operand_axes(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def operand_axes(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     """Where an operator's operands have one axis of its result; None if it mixes its places."""
     reader = None if region.fused or region.captures else _READERS.get(region.op)
     if reader is None or len(region.writes) != 1 or not region.results[0]:
@@ -128,16 +128,16 @@ def _broadcast(shape: Shape, whole: Shape, axis: int) -> tuple[bool, int | None]
     return where_equal(shape[own], whole[axis]), own
 
 
-def _all(found: Sequence[tuple[bool, int | None]]) -> Places | None:
+def _all(found: Sequence[tuple[bool, int | None]]) -> OperandAxes | None:
     return tuple(place for _, place in found) if all(known for known, _ in found) else None
 
 
-def _by_element(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _by_element(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     whole = _shape(graph, region.results[0])
     return _all([_broadcast(_shape(graph, v), whole, axis) for v in region.operands])
 
 
-def _rows(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _rows(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     """Norms and softmaxes: what lies behind ``axis`` is one row; other operands are for all."""
     rank = len(_shape(graph, region.results[0]))
     old = "Softmax" in region.op and graph.opset < 13
@@ -148,7 +148,7 @@ def _rows(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return (axis, *(None for _ in region.operands[1:]))
 
 
-def _reduce(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _reduce(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     rank = len(_shape(graph, region.operands[0]))
     axes = constant_ints(region, graph, "axes", 1)
     if not axes:
@@ -159,7 +159,7 @@ def _reduce(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return None if own in gone else (own, *(None for _ in region.operands[1:]))
 
 
-def _matmul(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _matmul(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     """Rows of the left operand, or what both have before their matrices."""
     left, right = (_shape(graph, v) for v in region.operands)
     whole = _shape(graph, region.results[0])
@@ -171,7 +171,7 @@ def _matmul(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return _all(batches)
 
 
-def _gemm(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _gemm(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     if axis != 0:
         return None
     left = 1 if attribute(region, "transA", 0) else 0
@@ -180,13 +180,13 @@ def _gemm(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return _all([(True, left), (True, None), *added])
 
 
-def _transpose(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _transpose(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     perm = attribute(region, "perm", None)
     rank = len(_shape(graph, region.results[0]))
     return (perm[axis] if isinstance(perm, tuple) else rank - 1 - axis,)
 
 
-def _reshape(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _reshape(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     """An axis that neither joins others nor is parted."""
     before, after = (_shape(graph, v) for v in (region.operands[0], region.results[0]))
     if before[:axis] == after[:axis] and axis < len(before) and before[axis] == after[axis]:
@@ -196,13 +196,13 @@ def _reshape(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return None if own is None else (own, *(None for _ in region.operands[1:]))
 
 
-def _squeeze(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _squeeze(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     """Axes that are named: without names, one of which one place is left would go too."""
     named = constant_ints(region, graph, "axes", 1)
     return _reshape(graph, region, axis) if named else None
 
 
-def _other_axis(graph: TileGraph, region: Region, axis: int) -> Places | None:
+def _other_axis(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
     """Concat over another axis."""
     rank = len(_shape(graph, region.results[0]))
     same = int(str(attribute(region, "axis", 0))) % rank == axis
@@ -219,7 +219,7 @@ NORMS = frozenset(
 BY_ROW = BY_ELEMENT | NORMS | {"MatMul"}
 """Operators that compute rows of the last axis as they lie, however many."""
 
-_READERS: Mapping[str, Callable[[TileGraph, Region, int], Places | None]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[TileGraph, Region, int], OperandAxes | None]] = MappingProxyType(
     {
         **dict.fromkeys(BY_ELEMENT, _by_element),
         **dict.fromkeys(NORMS, _rows),

@@ -16,7 +16,7 @@ from tracea_graph.ir import Attr, Node, TensorSpec, Weight
 from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
 from tracea_graph.passes.layout.selection import Selection, operand_axes
-from tracea_graph.passes.layout.views import read_move
+from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -58,7 +58,7 @@ class SliceOfConcat:
 
 def _read_cut(graph: TileGraph, region: Region, value: str) -> Selection | None:
     """A stretch of one axis of known size; None for anything else."""
-    if region.op not in ("Split", "Slice") or (view := read_move(graph, region, value)) is None:
+    if region.op not in ("Split", "Slice") or (view := read_view(graph, region, value)) is None:
         return None
     axis, start, end, step = view.moves[0].ints
     size = (graph.spec(region.operands[0]).shape or ())[axis]

@@ -20,9 +20,9 @@ from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["FREE", "read_move", "through"]
+__all__ = ["RESHAPES", "read_view", "view_of_operand"]
 
-FREE = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
 """Operators that ONNX Runtime runs without touching an element."""
 
 _MOST_PLACES = 1 << 16
@@ -31,7 +31,7 @@ _MOST_PLACES = 1 << 16
 Shape = tuple[Extent, ...]
 
 
-def read_move(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
+def read_view(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
     """How ``value``, a result of an original operator, views that operator's first operand.
 
     None if the operator does not move data, or moves it as no constant map says.
@@ -202,7 +202,7 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
 # ---- maps through broadcasts -----------------------------------------------------------
 
 
-def through(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | None:
+def view_of_operand(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | None:
     """What a map of ``full`` does to an operand of shape ``own`` that broadcasts to it.
 
         x[S,D] + y[B,S,D], transposed   ->   x transposed as [1,S,D]

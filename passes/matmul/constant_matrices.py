@@ -15,8 +15,15 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph, Use
 
 __all__ = [
-    "gemm", "is_shared", "making", "matrix_of", "needed_as_it_is", "own_matrix", "stored_matrix",
-    "stored_smaller", "whole_matrix",
+    "gemm",
+    "is_shared",
+    "lazy_matrix",
+    "matrix_of",
+    "must_stay_plain",
+    "nodes_making",
+    "replaceable_matrix",
+    "smaller_source",
+    "stored_matrix",
 ]  # fmt: skip
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
@@ -36,19 +43,19 @@ def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, 
     return root, NK if turned ^ transposed else KN
 
 
-def needed_as_it_is(graph: TileGraph, root: str) -> bool:
+def must_stay_plain(graph: TileGraph, root: str) -> bool:
     """True if a matrix has other readers than products and is too large to be stored twice."""
     return graph.weights[root].nbytes > _SMALL and _needed_elsewhere(graph, root)
 
 
-def own_matrix(graph: TileGraph, region: Region, twice: bool = False) -> Weight | None:
+def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) -> Weight | None:
     """The stored matrix of a product, if another one may take its place; if ``twice`` also one
     that others need as it is, beside it."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
         return None
     weight = graph.weight(region.operands[1])
-    if weight is None or (not twice and needed_as_it_is(graph, weight.name)):
+    if weight is None or (not twice and must_stay_plain(graph, weight.name)):
         return None
     return weight
 
@@ -58,12 +65,12 @@ def matrix_of(params: GemmParams, weight: Weight) -> Floats:
     return params.layout.matrix([np.asarray(weight.array(), np.float32)], params.k, params.n)
 
 
-def whole_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
+def lazy_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
     """A matrix ``[K, N]`` in float32 that is made when it is asked for; nothing is kept."""
     return Weight(name, DType.F32, (k, n), lambda: np.ascontiguousarray(load(), np.float32))
 
 
-def stored_smaller(graph: TileGraph, value: str) -> str | None:
+def smaller_source(graph: TileGraph, value: str) -> str | None:
     """The smaller constant a matrix is made from, or None: packing it would grow the file."""
     weight, source = graph.weights[value], value
     while (region := graph.producer(source)) is not None and region.operands:
@@ -73,10 +80,10 @@ def stored_smaller(graph: TileGraph, value: str) -> str | None:
     return source if small else None
 
 
-def making(graph: TileGraph, value: str) -> tuple[Node, ...]:
+def nodes_making(graph: TileGraph, value: str) -> tuple[Node, ...]:
     """The nodes that make a constant from a smaller one; none if it may be stored."""
     nodes: list[Node] = []
-    if stored_smaller(graph, value) is not None:
+    if smaller_source(graph, value) is not None:
         while (region := graph.producer(value)) is not None and region.operands:
             nodes += region.nodes
             value = region.operands[0]

@@ -20,19 +20,19 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes.matmul.constant_matrices import (
-    needed_as_it_is,
+    lazy_matrix,
+    must_stay_plain,
+    smaller_source,
     stored_matrix,
-    stored_smaller,
-    whole_matrix,
 )
 from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.regions import (
     attribute,
     fused,
+    gemm_producer,
     is_f32,
     only_read_by,
     operand_producer,
-    product_behind,
 )
 from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -71,7 +71,7 @@ class Gemm:
         matrix, layout = stored_matrix(graph, region.operands[1], transposed)
         n, k = shape if transposed else shape[::-1]
         weights, flat = dict[str, Weight](), graph.spec(matrix).rank == 2
-        if self.plain or needed_as_it_is(graph, matrix):
+        if self.plain or must_stay_plain(graph, matrix):
             if not flat:
                 yield Miss(self.name, region.id, f"{matrix!r} is needed as it is, no matrix")
                 return
@@ -79,7 +79,7 @@ class Gemm:
             scaled = f"_{scale!r}" if scale != 1.0 else ""
             name = f"{matrix}{'_t' if layout == NK else ''}{scaled}_matrix"
             load = _scaled(graph.weights[region.operands[1]], transposed, scale)
-            weights[name] = whole_matrix(name, k, n, load)
+            weights[name] = lazy_matrix(name, k, n, load)
             matrix, layout, scale = name, KN, 1.0
         bias = _bias(graph, region, n) if scale == 1.0 else ""
         chain, epilogue_inputs = gemm_epilogue(graph, region, bias, scale)
@@ -95,7 +95,7 @@ class Gemm:
             return "the left operand's rank is not known to be at least 1"
         if 0 in shape:
             return "the constant matrix is empty"
-        if (source := stored_smaller(graph, region.operands[1])) is not None:
+        if (source := smaller_source(graph, region.operands[1])) is not None:
             return f"{source!r} holds the matrix in fewer bytes"
         return None
 
@@ -169,7 +169,7 @@ def gemm_epilogue(
 
 
 def _gemm_behind(graph: TileGraph, value: str) -> Region | None:
-    region = product_behind(graph, value)
+    region = gemm_producer(graph, value)
     return region if region is not None and region.op == "FusedGemm" else None
 
 

@@ -15,7 +15,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import MAX_PARTS, GemmParams
 from tracea_graph.ops.weights import ALIGNED
-from tracea_graph.passes.matmul.constant_matrices import matrix_of, own_matrix, whole_matrix
+from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused, operand_producer
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -48,7 +48,7 @@ class MergeQkv:
             return "the projections read different inputs"
         if any(g.params.epilogue or g.params.norm for g in parts):
             return "a projection has an epilogue"
-        if any(own_matrix(graph, g) is None for g in parts):
+        if any(replaceable_matrix(graph, g) is None for g in parts):
             return "the projections' matrices stay as they are"
         if any(g.params.n % ALIGNED for g in parts) or len({g.params.bias for g in parts}) > 1:
             return "the projections' columns do not come in whole vectors"
@@ -103,7 +103,7 @@ def _alone(graph: TileGraph, region: Region) -> bool:
     if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.parts:
         return False
     constant = all(graph.weight(v) is not None for v in region.operands[2:])
-    return constant and own_matrix(graph, region) is not None
+    return constant and replaceable_matrix(graph, region) is not None
 
 
 def _side_by_side(
@@ -116,7 +116,7 @@ def _side_by_side(
     def columns() -> Array:
         return np.concatenate([matrix_of(params, weight) for params, weight in stored], axis=1)
 
-    matrix = whole_matrix(f"{name}_matrix", k, total, columns)
+    matrix = lazy_matrix(f"{name}_matrix", k, total, columns)
     weights, operands = {matrix.name: matrix}, [parts[0].operands[0], matrix.name]
     biased = any(g.params.bias for g in parts)
     if biased:

@@ -15,10 +15,10 @@ from tracea_graph.ir import Extent, TensorSpec, product
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.passes.attention.matcher import Unfit
+from tracea_graph.passes.attention.matcher import NoMatch
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
-from tracea_graph.passes.layout.views import FREE
+from tracea_graph.passes.layout.views import RESHAPES
 from tracea_graph.passes.regions import read_outside, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -46,7 +46,7 @@ class UnflattenRows:
         new = _Apart(graph, apart[:-1], flat[0], region.results[0])
         try:
             new.value(region.operands[0])
-        except Unfit as why:
+        except NoMatch as why:
             yield Miss(self.name, region.id, str(why))
             return
         covered = with_feeders(graph, [*new.covered, region], tuple(new.kept))
@@ -88,7 +88,7 @@ class _Apart:
     made: dict[str, str] = field(default_factory=dict)
 
     def value(self, value: str, depth: int = 0) -> str:
-        """The value apart, or one that is the same for all rows.  Raises Unfit if it is
+        """The value apart, or one that is the same for all rows.  Raises NoMatch if it is
         neither."""
         if value not in self.made:
             self.made[value] = self._found(value, depth)
@@ -97,7 +97,7 @@ class _Apart:
     def _found(self, value: str, depth: int) -> str:
         shape, region = self.graph.spec(value).shape, self.graph.producer(value)
         if shape is None or len(shape) > 2:
-            raise Unfit(f"{value!r} is no matrix of the same rows")
+            raise NoMatch(f"{value!r} is no matrix of the same rows")
         if len(shape) < 2 or shape[0] == 1:
             self.kept.append(value)
             return value
@@ -106,9 +106,9 @@ class _Apart:
             return source
         by_rows = _by_rows(self.graph, region) if region else None
         if region is None or by_rows is None or depth > _MAX_DEPTH:
-            raise Unfit(f"{value!r} is not made row by row")
+            raise NoMatch(f"{value!r} is not made row by row")
         if not where_equal(shape[0], self.rows):
-            raise Unfit(f"{value!r} does not provably have the rows of {self.result!r}")
+            raise NoMatch(f"{value!r} does not provably have the rows of {self.result!r}")
         operands = tuple(
             self.value(v, depth + 1) if v and i in by_rows else v
             for i, v in enumerate(region.operands)
@@ -122,7 +122,7 @@ class _Apart:
 
     def _source(self, region: Region, shape: Shape) -> str:
         """What a Reshape flattened; else empty."""
-        if region.fused or region.op not in FREE:
+        if region.fused or region.op not in RESHAPES:
             return ""
         before = self.graph.spec(region.operands[0]).shape or ()
         fits = len(before) == len(self.lead) + 1 and before[-1] == shape[1]

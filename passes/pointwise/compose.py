@@ -1,4 +1,4 @@
-"""Putting elementwise ops together, whatever map one sees the other through."""
+"""Compose elementwise ops: a consumer with its producer, two siblings, a slice of one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.passes.layout.rearrange import read_rearrangement
-from tracea_graph.passes.layout.views import read_move, through
+from tracea_graph.passes.layout.views import read_view, view_of_operand
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Operation", "fits", "merge", "read_operation", "side_by_side", "sliced"]
+__all__ = [
+    "Operation",
+    "fits",
+    "fuse_producer",
+    "fuse_siblings",
+    "read_operation",
+    "slice_operation",
+]
 
 Shape = tuple[Extent, ...]
 
@@ -45,7 +52,7 @@ def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | 
         return Operation(ElementwiseParams(bound_chain[0]), bound_chain[1])
     if graph.spec(value).dtype is not DType.F32:
         return None
-    if (index_map := read_move(graph, region, value)) is not None:
+    if (index_map := read_view(graph, region, value)) is not None:
         return Operation(ElementwiseParams(IDENTITY, (index_map,)), region.operands[:1])
     if (found := read_rearrangement(graph, region)) is not None:
         index_map, target = found
@@ -99,7 +106,9 @@ class _Builder:
         return ElementwiseParams(chain, maps, target), tuple(n for n, _, _ in self.operands)
 
 
-def merge(graph: TileGraph, outer: Operation, value: str, inner: Operation) -> Operation | None:
+def fuse_producer(
+    graph: TileGraph, outer: Operation, value: str, inner: Operation
+) -> Operation | None:
     """``outer`` with operand ``value`` computed by ``inner`` as it goes.
 
     None if the result would have too many operands, or a map does not go through a broadcast.
@@ -120,7 +129,7 @@ def _merged(
     outer: ElementwiseParams, outer_reads: tuple[int, ...], value: int,
     inner: ElementwiseParams, inner_reads: tuple[int, ...], shapes: Sequence[Shape],
 ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:  # fmt: skip
-    """:func:`merge` of values by number, ``shapes`` being those that the inner op reads."""
+    """:func:`fuse_producer` of numbered values; ``shapes`` are of those the inner op reads."""
     builder = _Builder()
     around = inner.common([shapes[i] for i in inner_reads])
     values: list[str] = []
@@ -132,7 +141,7 @@ def _merged(
             seen = IndexMap((Move("reshape", inner.target),)).then(*seen.moves)
         below: list[str] = []
         for source, index_map, kind in _operands(inner, inner_reads):
-            rest = through(seen, index_map.shape(shapes[source]), around)
+            rest = view_of_operand(seen, index_map.shape(shapes[source]), around)
             if rest is None:
                 return None
             below.append(builder.operand(source, index_map.then(*rest.moves), kind))
@@ -141,7 +150,7 @@ def _merged(
     return builder.operation([values[r] for r in outer.chain.results], outer.target)
 
 
-def side_by_side(graph: TileGraph, first: Region, second: Region) -> Operation | None:
+def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation | None:
     """Both regions' results from one chain; the second may read the first's result.
 
     None if that would have too many operands.
@@ -167,14 +176,16 @@ def _operands(
     return zip(reads, params.views, params.chain.operand_types, strict=True)
 
 
-def sliced(graph: TileGraph, op: Operation, axis: int, start: int, end: int) -> Operation | None:
+def slice_operation(
+    graph: TileGraph, op: Operation, axis: int, start: int, end: int
+) -> Operation | None:
     """The op over a stretch of one axis of its common shape."""
     around = op.common(graph)
     cut = IndexMap((Move("slice", (axis, start, end, 1)),))
     maps: list[IndexMap] = []
     for name, index_map in zip(op.names, op.params.views, strict=True):
         own = index_map.shape(graph.spec(name).shape or ())
-        rest = through(cut, own, around) if own else IndexMap()
+        rest = view_of_operand(cut, own, around) if own else IndexMap()
         if rest is None:
             return None
         maps.append(index_map.then(*rest.moves))

@@ -16,7 +16,7 @@ from tracea_graph.ops.chain import MAX_RESULTS, Chain
 from tracea_graph.ops.matmul import MatMulParams, matrix_kind
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.regions import collapses, fused, only_read_by, product_behind, same_shape
+from tracea_graph.passes.regions import collapses, fused, gemm_producer, only_read_by, same_shape
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -33,7 +33,7 @@ class GemmEpilogue:
         if bound_chain is None or len(region.results) != 1:
             return
         for value in dict.fromkeys(bound_chain[1]):
-            product = product_behind(graph, value)
+            product = gemm_producer(graph, value)
             if product is None:
                 continue
             item = self._fuse(graph, region, bound_chain, value, product)

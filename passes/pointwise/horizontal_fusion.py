@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap
-from tracea_graph.passes.pointwise.compose import fits, side_by_side
+from tracea_graph.passes.pointwise.compose import fits, fuse_siblings
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -31,7 +31,7 @@ class HorizontalFusion:
             return
         for other in _neighbours(graph, region):
             pair = (region, other) if region.results[0] in other.operands else (other, region)
-            joined = side_by_side(graph, *pair)
+            joined = fuse_siblings(graph, *pair)
             if joined is None:
                 continue
             results = (*pair[0].results, *pair[1].results)

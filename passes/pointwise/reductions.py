@@ -98,7 +98,7 @@ def _normalised(op: Any, x: Any) -> Any:
     return op.one_of(("Softmax", "LogSoftmax"), x)
 
 
-def _lift_softmax(m: Match) -> Rewrite | str:
+def _convert_softmax(m: Match) -> Rewrite | str:
     value = m.values["x"]
     if (reason := _fits(m.graph, value)) is not None:
         return reason
@@ -175,7 +175,7 @@ def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
 REDUCE = Rule("reduce", (_reduced,), _reduce)
 ARG_REDUCE = Rule("arg-reduce", (_chosen,), _arg)
 TOP_K = Rule("top-k", (_largest,), _top_k)
-SOFTMAX = Rule("softmax", (_normalised,), _lift_softmax)
+SOFTMAX = Rule("softmax", (_normalised,), _convert_softmax)
 
 CONVERT_RULES = (REDUCE, ARG_REDUCE, TOP_K, SOFTMAX)
 """One operator each as a region of its own."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import Plain
-from tracea_graph.passes.matmul.constant_matrices import own_matrix
+from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PRUNED", "Compressed", "chosen_for", "pruned_for"]
@@ -38,7 +38,7 @@ def pruned_for(
 ) -> Compressed | None:
     """The matrix with zeros that was chosen for that of a product, if one was and may stand."""
     found = chosen_for(chosen, region, 1)
-    return found if found is None or own_matrix(graph, region) is not None else None
+    return found if found is None or replaceable_matrix(graph, region) is not None else None
 
 
 def chosen_for(chosen: Mapping[str, Compressed], region: Region, count: int) -> Compressed | None:

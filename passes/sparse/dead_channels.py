@@ -28,26 +28,32 @@ from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED
-from tracea_graph.passes.convolution.filters import others_need
-from tracea_graph.passes.matmul.constant_matrices import own_matrix
+from tracea_graph.passes.convolution.filters import must_stay_plain
+from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.pruned_weights import (
-    ins,
+    in_channels,
     is_depthwise,
-    narrowed,
-    narrowed_bias,
-    narrowed_row,
-    outs,
+    out_channels,
     plain_weights,
-    replaced,
+    pruned_bias,
+    pruned_row,
+    pruned_weight,
     shifted_bias,
     with_channels,
+    with_matrix,
 )
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["DEAD_CHANNELS", "DeadChannels", "channel_makers", "filled", "without_channels"]
+__all__ = [
+    "DEAD_CHANNELS",
+    "DeadChannels",
+    "channel_producers",
+    "remove_channels",
+    "whole_vectors",
+]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
@@ -75,14 +81,14 @@ class DeadChannels:
         constant, values = _constants(graph, makers, own)
         if isinstance(region.params, ConvParams) and region.params.window.padded:
             constant &= values == 0  # what is padded is 0, whatever the channel is
-        kept = filled(~(constant | unused))
+        kept = whole_vectors(~(constant | unused))
         if kept.all():
             reason = f"{makers[0].results[0]!r} has too few dead channels to store fewer of them"
             yield Miss(self.name, region.id, reason)
             return
         gone = ~kept & ~unused
         idle = np.where(gone, values, 0.0)
-        yield without_channels(self.name, graph, makers, region, kept, idle)
+        yield remove_channels(self.name, graph, makers, region, kept, idle)
 
     def _constant(self, graph: TileGraph, region: Region) -> Mask:
         """Channels of the result with no weight other than zero."""
@@ -100,7 +106,7 @@ class DeadChannels:
 
     def _lines(self, graph: TileGraph, region: Region, result: bool) -> Mask:
         params = region.params
-        count, node = (outs if result else ins)(params), _product(region)
+        count, node = (out_channels if result else in_channels)(params), _product(region)
         weight = graph.weight(node.inputs[1]) if node else None
         nothing = np.zeros(count, np.bool_)
         if node is None or weight is None:
@@ -114,7 +120,7 @@ class DeadChannels:
         return np.asarray(lines.reshape(count, -1).all(1))
 
 
-def without_channels(
+def remove_channels(
     rule: str,
     graph: TileGraph,
     makers: Sequence[Region],
@@ -142,8 +148,8 @@ def without_channels(
     _, wb, shift, *_ = last.params.split(last.operands)
     params, whole = last.params, graph.weights[wb]
     if matrix is not None:
-        params, whole = replaced(params, matrix)
-    other = narrowed(f"{x}_b", whole, params, b, kept, 1)
+        params, whole = with_matrix(params, matrix)
+    other = pruned_weight(f"{x}_b", whole, params, b, kept, 1)
     old = graph.weights[shift] if shift else None
     moved = shifted_bias(f"{x}_b_bias", whole, old, params, values)
     rest = last.operands[2 + last.params.bias :]
@@ -157,10 +163,10 @@ def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[
     params: Any = with_channels(region.params, "result", int(kept.sum()))
     _, matrix, bias, epilogue_inputs, *_ = region.params.split(region.operands)
     weights = graph.weights
-    own = [narrowed(f"{name}_a", weights[matrix], region.params, params, kept, 0)]
+    own = [pruned_weight(f"{name}_a", weights[matrix], region.params, params, kept, 0)]
     if bias:
-        own.append(narrowed_bias(f"{name}_a_bias", weights[bias], params, kept))
-    own += [narrowed_row(f"{name}_{i}", weights[v], kept) for i, v in enumerate(epilogue_inputs)]
+        own.append(pruned_bias(f"{name}_a_bias", weights[bias], params, kept))
+    own += [pruned_row(f"{name}_{i}", weights[v], kept) for i, v in enumerate(epilogue_inputs)]
     return params, own
 
 
@@ -170,7 +176,7 @@ def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
     return TensorSpec(DType.F32, (*spec.shape[:axis], n, *spec.shape[axis + 1 :]))
 
 
-def channel_makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
+def channel_producers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
     """What makes the channels a matrix product reads, if any of them could go."""
     if not isinstance(region.params, GemmParams):
         return ()
@@ -195,7 +201,7 @@ def _narrows(graph: TileGraph, region: Region) -> bool:
     params = region.params
     if isinstance(params, ConvParams):
         return params.groups == 1
-    return own_matrix(graph, region) is not None
+    return replaceable_matrix(graph, region) is not None
 
 
 def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:
@@ -217,7 +223,7 @@ def _replaceable(graph: TileGraph, region: Region) -> bool:
     weight = graph.weight(value)
     if weight is None or weight.recipe:
         return False
-    return not isinstance(region.params, ConvParams) or not others_need(graph, value)
+    return not isinstance(region.params, ConvParams) or not must_stay_plain(graph, value)
 
 
 def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
@@ -235,7 +241,7 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     return None
 
 
-def filled(alive: Mask) -> Mask:
+def whole_vectors(alive: Mask) -> Mask:
     """The channels alive, filled up with dead ones to whole vectors, one at least."""
     kept = alive.copy()
     missing = -int(alive.sum()) % ALIGNED if alive.any() else ALIGNED
@@ -260,7 +266,7 @@ def _constants(
 
 def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floats:
     """What each channel of a product is where its weights are zero, or give what is ``added``."""
-    params, count = region.params, outs(region.params)
+    params, count = region.params, out_channels(region.params)
     _, _, bias, epilogue_inputs, *_ = params.split(region.operands)
 
     def row(value: str) -> Floats:

@@ -28,7 +28,7 @@ from tracea_graph.passes.sparse.low_rank_exact import two_products
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region
 
-__all__ = ["LowRankConv", "LowRankEmbedding", "LowRankGemm", "conv_of", "looked_up", "written_by"]
+__all__ = ["LowRankConv", "LowRankEmbedding", "LowRankGemm", "conv_of", "conv_output", "table_key"]
 
 
 def conv_of(region: Region) -> Node | None:
@@ -36,7 +36,7 @@ def conv_of(region: Region) -> Node | None:
     return next((n for n in region.nodes if n.op == "Conv"), None)
 
 
-def written_by(region: Region) -> str:
+def conv_output(region: Region) -> str:
     """The value of the model that is a convolution's sum with its bias; a batch normalisation
     behind it is part of that."""
     node = conv_of(region)
@@ -46,7 +46,7 @@ def written_by(region: Region) -> str:
     return behind.outputs[0]
 
 
-def looked_up(table: str) -> str:
+def table_key(table: str) -> str:
     """What is chosen for the look-ups in a table is known by; its own name is for products."""
     return f"{table} looked up"
 
@@ -93,7 +93,7 @@ class LowRankConv(PatternPass):
 
     def rewrite(self, m: Match) -> Rewrite | str:
         region, params = m.root, m.root.params
-        found = self.chosen.get(written_by(region)) if conv_of(region) else None
+        found = self.chosen.get(conv_output(region)) if conv_of(region) else None
         spec = m.graph.spec(region.results[0])
         if found is None or spec.shape is None:
             return ""
@@ -129,7 +129,7 @@ class LowRankEmbedding(PatternPass):
 
     def rewrite(self, m: Match) -> Rewrite | str:
         region, table, ids = m.root, m.values["table"], m.values["ids"]
-        found, spec = self.chosen.get(looked_up(table)), m.graph.spec(region.results[0])
+        found, spec = self.chosen.get(table_key(table)), m.graph.spec(region.results[0])
         if found is None or spec.shape is None:
             return ""
         a, b = found.matrices

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import KN, aligned
-from tracea_graph.passes.matmul.constant_matrices import gemm, own_matrix, whole_matrix
+from tracea_graph.passes.matmul.constant_matrices import gemm, lazy_matrix, replaceable_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.ranks import EPSILON
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -42,7 +42,7 @@ class LowRankExact(PatternPass):
 
     def check(self, m: Match) -> str | None:
         other = m.root.params.parts or m.root.rule == self.name
-        return "" if other or own_matrix(m.graph, m.root) is None else None
+        return "" if other or replaceable_matrix(m.graph, m.root) is None else None
 
     def rewrite(self, m: Match) -> Rewrite | str:
         graph, region, params = m.graph, m.root, m.root.params
@@ -80,8 +80,8 @@ def two_products(
     fill = rank - a.shape[1]
     name_a, name_b = f"{middle}_a", f"{middle}_b"
     weights = {
-        name_a: whole_matrix(name_a, len(a), rank, lambda: np.pad(a, ((0, 0), (0, fill)))),
-        name_b: whole_matrix(name_b, rank, b.shape[1], lambda: np.pad(b, ((0, fill), (0, 0)))),
+        name_a: lazy_matrix(name_a, len(a), rank, lambda: np.pad(a, ((0, 0), (0, fill)))),
+        name_b: lazy_matrix(name_b, rank, b.shape[1], lambda: np.pad(b, ((0, fill), (0, 0)))),
     }
     first = GemmParams(len(a), rank)
     second: GemmParams = dataclasses.replace(region.params, k=rank, layout=KN)

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
-from tracea_graph.passes.sparse.dead_channels import channel_makers, filled, without_channels
+from tracea_graph.passes.sparse.dead_channels import (
+    channel_producers,
+    remove_channels,
+    whole_vectors,
+)
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -29,11 +33,9 @@ class PruneChannels:
         if (found := pruned_for(self.chosen, graph, region)) is None:
             return
         (matrix,) = found.matrices
-        kept = filled(np.any(matrix, axis=1))
-        makers = channel_makers(graph, region)
+        kept = whole_vectors(np.any(matrix, axis=1))
+        makers = channel_producers(graph, region)
         if kept.all() or not makers:
             return
         nothing = np.zeros(len(kept))
-        yield without_channels(
-            self.name, graph, makers, region, kept, nothing, matrix, found.error
-        )
+        yield remove_channels(self.name, graph, makers, region, kept, nothing, matrix, found.error)

@@ -15,24 +15,24 @@ import numpy.typing as npt
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.matmul.constant_matrices import own_matrix
+from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.pruned_weights import (
-    narrowed,
-    narrowed_bias,
-    replaced,
+    pruned_bias,
+    pruned_weight,
     with_channels,
+    with_matrix,
 )
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PruneHeads", "heads_behind"]
+__all__ = ["PruneHeads", "prunable_heads"]
 
 Mask = npt.NDArray[np.bool_]
 
 
-def heads_behind(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
+def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
     """The projection and the attention whose heads a product reads, if any of them could go."""
     attention = graph.producer(region.operands[0])
     if attention is None or not isinstance(attention.params, AttentionParams):
@@ -42,7 +42,7 @@ def heads_behind(graph: TileGraph, region: Region) -> tuple[Region, Region] | No
         return None
     merged = {*attention.operands[:3]}
     qkv = graph.producer(attention.operands[0]) if len(merged) == 1 else None
-    if qkv is None or own_matrix(graph, qkv) is None:
+    if qkv is None or replaceable_matrix(graph, qkv) is None:
         return None
     g: GemmParams = qkv.params
     alone = only_read_by(graph, attention.operands[0], attention)
@@ -67,7 +67,7 @@ class PruneHeads:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if (found := pruned_for(self.chosen, graph, region)) is None:
             return
-        if (behind := heads_behind(graph, region)) is None:
+        if (behind := prunable_heads(graph, region)) is None:
             return
         (matrix,) = found.matrices
         p: AttentionParams = behind[1].params
@@ -100,12 +100,12 @@ class PruneHeads:
         other: Any = with_channels(last.params, "operand", heads * p.head_v)
         weights, stem = graph.weights, f"{attention.results[0]}_heads{heads}"
         merged, read = f"{stem}_qkv", f"{stem}_alive"
-        own = [narrowed(f"{stem}_a", weights[qkv.operands[1]], qkv.params, first, columns, 0)]
+        own = [pruned_weight(f"{stem}_a", weights[qkv.operands[1]], qkv.params, first, columns, 0)]
         if first.bias:
-            own.append(narrowed_bias(f"{stem}_bias", weights[qkv.operands[2]], first, columns))
-        old, whole = replaced(last.params, found.matrices[0])
+            own.append(pruned_bias(f"{stem}_bias", weights[qkv.operands[2]], first, columns))
+        old, whole = with_matrix(last.params, found.matrices[0])
         rows = np.repeat(kept, p.head_v)
-        matrix = narrowed(f"{stem}_b", whole, old, other, rows, 1)
+        matrix = pruned_weight(f"{stem}_b", whole, old, other, rows, 1)
         new = (
             fused(self.name, first, (qkv.operands[0], *(w.name for w in own)), (merged,), [qkv]),
             fused(self.name, near, (merged,) * 3 + attention.operands[3:], (read,), [attention]),

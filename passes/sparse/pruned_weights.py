@@ -12,11 +12,20 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import KN
-from tracea_graph.passes.matmul.constant_matrices import matrix_of, whole_matrix
+from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of
 
 __all__ = [
-    "Products", "ins", "is_depthwise", "narrowed", "narrowed_bias", "narrowed_row", "outs",
-    "plain_weights", "replaced", "shifted_bias", "with_channels",
+    "Products",
+    "in_channels",
+    "is_depthwise",
+    "out_channels",
+    "plain_weights",
+    "pruned_bias",
+    "pruned_row",
+    "pruned_weight",
+    "shifted_bias",
+    "with_channels",
+    "with_matrix",
 ]  # fmt: skip
 
 Products = GemmParams | ConvParams
@@ -24,12 +33,12 @@ Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
 
 
-def outs(params: Products) -> int:
+def out_channels(params: Products) -> int:
     """Channels of the result."""
     return params.filters if isinstance(params, ConvParams) else params.n
 
 
-def ins(params: Products) -> int:
+def in_channels(params: Products) -> int:
     """Channels of the operand."""
     return params.channels if isinstance(params, ConvParams) else params.k
 
@@ -53,13 +62,13 @@ def is_depthwise(params: Any) -> bool:
     )
 
 
-def replaced(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]:
+def with_matrix(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]:
     """A product with another matrix ``[K, N]``."""
-    other = whole_matrix("replaced", params.k, params.n, lambda: matrix)
+    other = lazy_matrix("with_matrix", params.k, params.n, lambda: matrix)
     return dataclasses.replace(params, layout=KN), other
 
 
-def narrowed(
+def pruned_weight(
     name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
 ) -> Weight:
     """The matrix or filters with the kept channels of the result (axis 0) or operand (1)."""
@@ -68,16 +77,16 @@ def narrowed(
         return np.compress(kept, plain_weights(old, weight), axis)
 
     if not isinstance(new, ConvParams):
-        return whole_matrix(name, new.k, new.n, lambda: part().T)
+        return lazy_matrix(name, new.k, new.n, lambda: part().T)
     return Weight(name, DType.F32, new.shape, part)
 
 
-def narrowed_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
+def pruned_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
     """The kept numbers of a bias."""
-    return Weight(name, DType.F32, (outs(new),), lambda: weight.array().reshape(-1)[kept])
+    return Weight(name, DType.F32, (out_channels(new),), lambda: weight.array().reshape(-1)[kept])
 
 
-def narrowed_row(name: str, weight: Weight, kept: Mask) -> Weight:
+def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
     """The kept numbers of an operand with one per channel; one for all stays."""
     if weight.count == 1:
         return Weight(name, weight.dtype, weight.shape, weight.load)
@@ -90,7 +99,7 @@ def shifted_bias(
     name: str, weight: Weight, bias: Weight | None, params: Products, values: Floats
 ) -> Weight:
     """The bias with what the weights make of channels of constant ``values``."""
-    count = outs(params)
+    count = out_channels(params)
 
     def load() -> Array:
         start = np.zeros(count) if bias is None else bias.array().reshape(-1)

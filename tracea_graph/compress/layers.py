@@ -28,9 +28,9 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.dead_channels import channel_makers
-from tracea_graph.passes.sparse.low_rank import LowRankGemm, conv_of, looked_up, written_by
-from tracea_graph.passes.sparse.prune_heads import heads_behind
+from tracea_graph.passes.sparse.dead_channels import channel_producers
+from tracea_graph.passes.sparse.low_rank import LowRankGemm, conv_of, conv_output, table_key
+from tracea_graph.passes.sparse.prune_heads import prunable_heads
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Proposal
 from tracea_graph.rewrite.proposal import Preview
@@ -169,9 +169,9 @@ def _product(graph: TileGraph, name: str, regions: list[Region], cost: CostModel
 
 def _producers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
     """What makes the channels a product reads, if some of them could go, and how many together."""
-    if (behind := heads_behind(graph, region)) is not None:
+    if (behind := prunable_heads(graph, region)) is not None:
         return behind, behind[1].params.head_v
-    return channel_makers(graph, region), 1
+    return channel_producers(graph, region), 1
 
 
 def _matrix(params: GemmParams, weight: Weight) -> Floats:
@@ -216,7 +216,7 @@ def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | N
     shift = graph.weight(bias) if bias else None
     if bias and shift is None:
         return None
-    written, window = written_by(region), params.window
+    written, window = conv_output(region), params.window
     attrs = {
         "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads,
         "dilations": window.dilations,
@@ -250,7 +250,7 @@ def _look_up(graph: TileGraph, name: str, nodes: Sequence[Node], cost: CostModel
         for node in nodes
     )
     return Layer(
-        looked_up(name), _title(nodes[0]), k, n, lambda: np.asarray(weight.array(), np.float64),
+        table_key(name), _title(nodes[0]), k, n, lambda: np.asarray(weight.array(), np.float64),
         tuple(ObservedValue(p.result) for p in uses), True, uses, 0.0, last, (f"{name}_rank",),
     )  # fmt: skip
 

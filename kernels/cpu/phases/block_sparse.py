@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import BLOCKS, Floats
-from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of, own_matrix
+from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
@@ -129,7 +129,7 @@ def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None
     """The matrix of a product, while it holds the model's own numbers and may be another."""
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK) or not sources_of(graph, region):
         return None
-    return own_matrix(graph, region, twice)
+    return replaceable_matrix(graph, region, twice)
 
 
 def without_scatter(graph: TileGraph) -> str:

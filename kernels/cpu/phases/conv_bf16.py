@@ -20,12 +20,17 @@ from tracea_graph.kernels.cpu.filters import (
     PAIRS,
     Depthwise,
 )
-from tracea_graph.kernels.cpu.phases.pack_filters import conv, image_of, repacked, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import (
+    conv,
+    filter_layouts,
+    output_extents,
+    repack_filters,
+)
 from tracea_graph.kernels.cpu.phases.precision import (
     PRODUCT_ERROR,
     no_bf16,
     rounded_as_read,
-    stored_as,
+    with_lowered_weights,
 )
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.moves import MoveParams
@@ -63,11 +68,11 @@ class ConvBf16(PatternPass):
         if params.channels % BLOCK % 2:
             return f"{params.channels} channels are no pairs"
         made, broad = list[Rewrite](), self.broad and _comes_broad(graph, m.values["x"], params)
-        for layout in ways(PAIRS, params, image_of(graph, region)):
+        for layout in filter_layouts(PAIRS, params, output_extents(graph, region)):
             layout = BROAD if layout == PAIRS and broad else layout
             lower = dataclasses.replace(params, layout=layout)
-            filters = repacked(weight, params, layout)
-            made.append(stored_as(self.name, region, lower, filters, PRODUCT_ERROR))
+            filters = repack_filters(weight, params, layout)
+            made.append(with_lowered_weights(self.name, region, lower, filters, PRODUCT_ERROR))
         return made
 
 

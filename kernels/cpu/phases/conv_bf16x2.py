@@ -10,8 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, SPLIT
-from tracea_graph.kernels.cpu.phases.pack_filters import conv, repacked
-from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, stored_as
+from tracea_graph.kernels.cpu.phases.pack_filters import conv, repack_filters
+from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, with_lowered_weights
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvBf16x2"]
@@ -34,4 +34,6 @@ class ConvBf16x2(PatternPass):
         if why := no_bf16(m.graph):
             return why
         lower = dataclasses.replace(params, layout=SPLIT)
-        return stored_as(self.name, m.root, lower, repacked(weight, params, SPLIT), BF16X2_ERROR)
+        return with_lowered_weights(
+            self.name, m.root, lower, repack_filters(weight, params, SPLIT), BF16X2_ERROR
+        )

@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, INT16, transformable
-from tracea_graph.kernels.cpu.phases.pack_filters import conv, image_of, repacked, ways
-from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, stored_as
+from tracea_graph.kernels.cpu.phases.pack_filters import (
+    conv,
+    filter_layouts,
+    output_extents,
+    repack_filters,
+)
+from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, with_lowered_weights
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
@@ -43,8 +48,8 @@ class ConvInt16(PatternPass):
         taps = params.taps // (params.channels // params.groups)
         if taps > _MOST_TAPS:
             return f"sums of {taps} taps leave too little of 32 bits"
-        for layout in ways(INT16, params, image_of(m.graph, m.root)):
+        for layout in filter_layouts(INT16, params, output_extents(m.graph, m.root)):
             lower = dataclasses.replace(params, layout=layout)
-            filters = repacked(weight, params, layout)
-            made.append(stored_as(self.name, m.root, lower, filters, INT16_ERROR))
+            filters = repack_filters(weight, params, layout)
+            made.append(with_lowered_weights(self.name, m.root, lower, filters, INT16_ERROR))
         return made

@@ -6,7 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, Either, Winograd
-from tracea_graph.kernels.cpu.phases.pack_filters import conv, image_of, transformed, ways
+from tracea_graph.kernels.cpu.phases.pack_filters import (
+    conv,
+    filter_layouts,
+    output_extents,
+    winograd_filters,
+)
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
@@ -38,11 +43,11 @@ class ConvWinograd(PatternPass):
         weight = graph.weight(m.values["w"])
         if weight is None:
             return ()
-        for layout in ways(BLOCKED, params, image_of(graph, region)):
+        for layout in filter_layouts(BLOCKED, params, output_extents(graph, region)):
             whole = layout.transformed if isinstance(layout, Either) else layout
             if not isinstance(whole, Winograd):
                 continue
-            filters = transformed(weight, params, whole, graph.opset)
+            filters = winograd_filters(weight, params, whole, graph.opset)
             kept = region.operands[1:2] if layout.spare else ()
             operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
             other = dataclasses.replace(params, layout=layout)

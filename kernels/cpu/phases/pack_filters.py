@@ -39,12 +39,19 @@ from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.convolution.filters import others_need
-from tracea_graph.passes.matmul.constant_matrices import making
+from tracea_graph.passes.convolution.filters import must_stay_plain
+from tracea_graph.passes.matmul.constant_matrices import nodes_making
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PackFilters", "conv", "image_of", "repacked", "transformed", "ways"]
+__all__ = [
+    "PackFilters",
+    "conv",
+    "filter_layouts",
+    "output_extents",
+    "repack_filters",
+    "winograd_filters",
+]
 
 _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
@@ -72,7 +79,7 @@ class PackFilters(PatternPass):
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
         if weight is None:
             return ""
-        kept = others_need(graph, w)
+        kept = must_stay_plain(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
         if not isinstance(layout, Blocked | Lanes):
@@ -83,7 +90,7 @@ class PackFilters(PatternPass):
                 return ""
             padded = _padded_bias(stored, count)
             bias, weights[padded.name] = padded.name, padded
-        made = making(graph, w) if kept else None
+        made = nodes_making(graph, w) if kept else None
         packed = _packed(weight, layout, graph.opset, made)
         operands = (x, packed.name, *([bias] if bias else []), *epilogue_inputs)
         new = dataclasses.replace(region, params=params, operands=operands)
@@ -169,7 +176,7 @@ def _packed(
     )  # fmt: skip
 
 
-def transformed(weight: Weight, params: ConvParams, layout: Winograd, opset: int) -> Weight:
+def winograd_filters(weight: Weight, params: ConvParams, layout: Winograd, opset: int) -> Weight:
     """Blocked filters by Winograd's transform.
 
     They take 1.8 (``winograd2``) or four times the bytes, so the runtime is left to compute them.
@@ -186,11 +193,11 @@ def transformed(weight: Weight, params: ConvParams, layout: Winograd, opset: int
     return Weight(name, DType.F32, layout.shape(params.shape), load, recipe)
 
 
-def repacked(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight]:
+def repack_filters(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight]:
     """The same filters in another layout, each of its arrays; nothing is kept between calls."""
     if isinstance(layout, Either):
         parts = (layout.transformed, layout.direct)
-        return [made for part in parts for made in repacked(weight, params, part)]
+        return [made for part in parts for made in repack_filters(weight, params, part)]
 
     def load(part: int) -> Array:
         stored = np.asarray(weight.array(), np.float32)
@@ -203,7 +210,9 @@ def repacked(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight
     ]
 
 
-def ways(direct: Filters, params: ConvParams, spatial: Sequence[Extent]) -> Iterator[Filters]:
+def filter_layouts(
+    direct: Filters, params: ConvParams, spatial: Sequence[Extent]
+) -> Iterator[Filters]:
     """What filters may be kept in: ``direct``, or one of its transforms; with ``spatial`` results
     of any size either, of which the runtime takes what pays.
     """
@@ -215,7 +224,7 @@ def ways(direct: Filters, params: ConvParams, spatial: Sequence[Extent]) -> Iter
                 yield layout if known else Either(layout)
 
 
-def image_of(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
+def output_extents(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
     """The spatial extents of what a convolution makes; none if they are not known."""
     return (graph.spec(region.results[0]).shape or ())[2:]
 

@@ -20,7 +20,7 @@ from tracea_graph.kernels.cpu.panels import PANELS, pack_panels
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import Plain
-from tracea_graph.passes.matmul.constant_matrices import needed_as_it_is
+from tracea_graph.passes.matmul.constant_matrices import must_stay_plain
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -76,7 +76,7 @@ class PackMatrices:
             return None
         if weight is None:
             return f"{value!r} is not constant"
-        if not self.twice and needed_as_it_is(graph, value):
+        if not self.twice and must_stay_plain(graph, value):
             return f"others need {value!r} as it is"
         layout, k, n = params.layout, params.k, params.n
 

@@ -68,7 +68,7 @@ __all__ = [
     "GemmInt16",
     "no_bf16",
     "rounded_as_read",
-    "stored_as",
+    "with_lowered_weights",
 ]
 
 ROUNDING = 2.0**-8
@@ -152,7 +152,7 @@ def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: An
     return Rewrite((new,), error=PRODUCT_ERROR, step=step)
 
 
-def stored_as(
+def with_lowered_weights(
     rule: str, region: Region, lower: Any, made: Sequence[Weight], error: float
 ) -> Rewrite:
     """The same region with ``lower`` for its parameters: the first weight made takes the place of
@@ -226,7 +226,9 @@ class GemmInt16(PatternPass):
         if panels is None:
             return f"{m.values['w']!r} is not constant"
         lower = dataclasses.replace(params, layout=INT16)
-        return stored_as(self.name, m.root, lower, _in_integers(panels, params.n), INT16_ERROR)
+        return with_lowered_weights(
+            self.name, m.root, lower, _in_integers(panels, params.n), INT16_ERROR
+        )
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ def _lowered(
         if isinstance(found, str):
             yield Miss(rule, region.id, found)
             return
-        lowered = stored_as(rule, region, found[0], found[1:], error)
+        lowered = with_lowered_weights(rule, region, found[0], found[1:], error)
         yield Proposal.of(rule, (region,), lowered)
     if not isinstance(params, RegionParams):
         return

@@ -6,7 +6,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
 
 from tracea_graph.passes.decompose.decompose import Decompose
-from tracea_graph.passes.layout.views import FREE
+from tracea_graph.passes.layout.views import RESHAPES
 
 Sizes = tuple[int | str, ...]
 
@@ -36,7 +36,7 @@ def test_padding_is_part_of_a_program(sizes: Sizes, pads: tuple[int, ...]) -> No
     trace = optimized(graph)
     assert trace.applied()["decompose"] == 1, trace.misses()
     if width:
-        assert [op for op in ops(graph) if op not in FREE] == ["FusedRegion"], trace.misses()
+        assert [op for op in ops(graph) if op not in RESHAPES] == ["FusedRegion"], trace.misses()
     assert "Pad" not in ops(graph), trace.misses()
     fed = normal(*(s if isinstance(s, int) else 2 + i for i, s in enumerate(sizes)))
     assert_same(net, graph, {"x": fed}, 5e-6)
