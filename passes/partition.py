@@ -20,7 +20,7 @@ from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import where_equal
@@ -312,7 +312,7 @@ def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
     if (start, step) != (0, 1) or not isinstance(end, str) or dtype not in _NUMBERS:
         return None
     like, place = sizes.dims[end]
-    params = MoveParams("first", (int(str(axis)) % len(shape),), 2, (f"1.{place}",))
+    params = LayoutParams("first", (int(str(axis)) % len(shape),), 2, (f"1.{place}",))
     return ((params, (x, like), region.results),)
 
 

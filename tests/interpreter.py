@@ -32,10 +32,10 @@ from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
@@ -297,7 +297,7 @@ INDICES = {"i32": np.int32, "i64": np.int64}
 
 def gather_elements(call: Call, *, x: Array, index: Array, y: Array, index_type: str) -> None:
     assert index.dtype == INDICES[index_type]
-    (y[...],) = TakeParams(y.ndim).reference([x, index])
+    (y[...],) = GatherElementsParams(y.ndim).reference([x, index])
 
 
 def attention(

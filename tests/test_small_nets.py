@@ -124,7 +124,7 @@ def test_a_net_is_one_program(name: str, results: dict[str, tuple[Net, Path]]) -
     """But for the border of what comes in, which lies as the first convolution reads it."""
     graph = onnx.load(results[name][1]).graph
     names = [n.op_type.split("_")[0] for n in graph.node]
-    assert names == (["FusedMove", "FusedRegion"] if name == "style" else ["FusedRegion"])
+    assert names == (["FusedLayout", "FusedRegion"] if name == "style" else ["FusedRegion"])
 
 
 def test_what_would_be_reflected_must_be_there(results: dict[str, tuple[Net, Path]]) -> None:

@@ -23,7 +23,7 @@ from tracea_graph.passes.attention.consumers import (
 from tracea_graph.passes.attention.masks import Masking, Masks
 from tracea_graph.passes.attention.matcher import Matcher, NoMatch, check_interior
 from tracea_graph.passes.attention.operands import (
-    Operand,
+    AttentionOperand,
     head_major_operand,
     matrices_operand,
     split_heads_operand,
@@ -70,7 +70,7 @@ class Attention:
                 raise why from None
 
     def _attention(
-        self, matcher: Matcher, softmax: Region, operand: Callable[..., Operand]
+        self, matcher: Matcher, softmax: Region, operand: Callable[..., AttentionOperand]
     ) -> Proposal:
         """``operand`` says how q and k lie, and v then lies so too."""
         graph, apart = matcher.graph, operand is split_heads_operand
@@ -112,7 +112,7 @@ class Attention:
 
 def attention_params(
     graph: TileGraph,
-    qkv: tuple[Operand, Operand, Operand],
+    qkv: tuple[AttentionOperand, AttentionOperand, AttentionOperand],
     masking: Masking,
     result: str,
     scale: float,
@@ -149,7 +149,7 @@ def attention_proposal(
     rule: str,
     matcher: Matcher,
     params: AttentionParams,
-    qkv: tuple[Operand, Operand, Operand],
+    qkv: tuple[AttentionOperand, AttentionOperand, AttentionOperand],
     masks: Masks,
     masking: Masking,
     tail: AttentionOutput,

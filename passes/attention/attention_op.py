@@ -24,7 +24,11 @@ from tracea_graph.passes.attention.group_query import GROUP_QUERY, group_query
 from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand, valid_key_mask
 from tracea_graph.passes.attention.masks import Masks, Term
 from tracea_graph.passes.attention.matcher import Matcher, NoMatch, number
-from tracea_graph.passes.attention.operands import Operand, rows_operand, split_heads_operand
+from tracea_graph.passes.attention.operands import (
+    AttentionOperand,
+    rows_operand,
+    split_heads_operand,
+)
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute
 from tracea_graph.rewrite import Miss, Proposal
@@ -137,7 +141,7 @@ class AttentionOp:
     def _proposal(
         self,
         matcher: Matcher,
-        qkv: tuple[Operand, Operand, Operand],
+        qkv: tuple[AttentionOperand, AttentionOperand, AttentionOperand],
         masks: Masks,
         ends: list[AttentionOutput],
         zero_rows: str = "none",

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import product
 from tracea_graph.passes.attention.matcher import Matcher, NoMatch, reader, readers
-from tracea_graph.passes.attention.operands import Operand, matrices_operand, split_heads_operand
+from tracea_graph.passes.attention.operands import (
+    AttentionOperand,
+    matrices_operand,
+    split_heads_operand,
+)
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.regions import attribute
 from tracea_graph.rewrite import constant_number
@@ -41,7 +45,9 @@ def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
     return guard.results[0], True
 
 
-def match_value_matmul(matcher: Matcher, weights: str, apart: bool = True) -> tuple[Operand, str]:
+def match_value_matmul(
+    matcher: Matcher, weights: str, apart: bool = True
+) -> tuple[AttentionOperand, str]:
     """The operand v and the result ``[…,S,D]`` of the only product that reads the weights.
 
     Unless heads are told ``apart``, both are matrices.

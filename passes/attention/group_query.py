@@ -24,10 +24,10 @@ from math import sqrt
 
 from tracea_graph.ir import Extent, TensorSpec
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.passes.attention.matcher import NoMatch, number
 from tracea_graph.passes.attention.operands import columns_operand
 from tracea_graph.passes.attention.positions import Positions
@@ -90,7 +90,7 @@ def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
     cache = []
     results = (*node.results, "", "")
     for part, past, present, name in zip(qkv[1:], operands[3:5], results[1:], "kv", strict=False):
-        append = AppendParams(part.count, size, part.offset, part.width, past=bool(past))
+        append = KvCacheAppendParams(part.count, size, part.offset, part.width, past=bool(past))
         reads = (part.value, *([past] if past else []), places.first(), places.slots())
         cache.append(write(append, reads, present or f"{node.results[0]}_present_{name}"))
     q = qkv[0]

@@ -11,14 +11,18 @@ from __future__ import annotations
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.passes.attention.masks import Masks
 from tracea_graph.passes.attention.matcher import NoMatch
-from tracea_graph.passes.attention.operands import Operand, rows_operand, split_heads_operand
+from tracea_graph.passes.attention.operands import (
+    AttentionOperand,
+    rows_operand,
+    split_heads_operand,
+)
 from tracea_graph.passes.regions import is_f32
 from tracea_graph.ttg import Region
 
 __all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]
 
 
-def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> Operand:
+def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> AttentionOperand:
     """k or v as the operator reads it; ``new`` takes what is written for that.
 
     ``heads`` of a rank-3 value; ``past`` and ``present`` may be absent.  Raises NoMatch.
@@ -59,7 +63,7 @@ def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
     )
 
 
-def _joined(new: Masks, value: str, past: str, result: str) -> Operand:
+def _joined(new: Masks, value: str, past: str, result: str) -> AttentionOperand:
     before, after = new.graph.spec(past).shape, new.spec(value).shape
     if before is None or after is None or len(before) != 4 or len(after) != 4:
         raise NoMatch("past keys and values are joined only to heads of rank 4")
@@ -68,7 +72,7 @@ def _joined(new: Masks, value: str, past: str, result: str) -> Operand:
         raise NoMatch("the number or size of heads is not known")
     length = combine("add", before[2], after[2])
     _write(new, "Concat", (past, value), result, (after[0], heads, length, size), axis=2)
-    return Operand(result, "heads", after[0], length, heads, size)
+    return AttentionOperand(result, "heads", after[0], length, heads, size)
 
 
 def _write(

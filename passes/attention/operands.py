@@ -22,7 +22,7 @@ from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Operand",
+    "AttentionOperand",
     "columns_operand",
     "head_major_operand",
     "matrices_operand",
@@ -39,7 +39,7 @@ _THREE = {0: (2, 0, 3, 1, 4), 1: (0, 2, 3, 1, 4)}
 
 
 @dataclass(frozen=True)
-class Operand:
+class AttentionOperand:
     """One tensor attention reads: ``heads`` heads of ``size``, in a layout of the op.
 
     ``shared`` tells how many query heads each of them serves; ``scale`` what multiplies it.
@@ -57,7 +57,7 @@ class Operand:
     scale: float = 1.0
 
 
-def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> Operand:
+def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOperand:
     """The operand behind the MatMul's ``[…,S,D]`` input; ``keys``: it is ``[…,D,T]``.
 
     Raises NoMatch if its heads cannot be told.
@@ -79,7 +79,7 @@ def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> Operand:
     return replace(operand, shared=shared, scale=operand.scale * scale * more)
 
 
-def matrices_operand(graph: TileGraph, value: str, keys: bool) -> Operand:
+def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOperand:
     """The matrices ``[N,S,D]`` of a MatMul's operand, each an item with one head; ``keys``: they
     are ``[N,D,T]``.  Raises NoMatch if keys do not lie by rows."""
     value, scale = unscale(graph, value)
@@ -93,10 +93,10 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> Operand:
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
         raise NoMatch(f"{value!r} is no batch of matrices of a known width")
     width = shape[2]
-    return Operand(value, "rows", shape[0], shape[1], 1, width, 0, width, scale=scale)
+    return AttentionOperand(value, "rows", shape[0], shape[1], 1, width, 0, width, scale=scale)
 
 
-def rows_operand(graph: TileGraph, value: str, heads: int) -> Operand:
+def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
     """A ``[B,S,H·D]`` value, or the columns of the tensor it was cut from.  Raises NoMatch."""
     value, scale = unscale(graph, value)
     shape = graph.spec(value).shape
@@ -104,7 +104,9 @@ def rows_operand(graph: TileGraph, value: str, heads: int) -> Operand:
         raise NoMatch("heads are not split from a rank-3 tensor")
     source, offset, width = columns_operand(graph, value)
     size = shape[2] // heads
-    return Operand(source, "rows", shape[0], shape[1], heads, size, offset, width, scale=scale)
+    return AttentionOperand(
+        source, "rows", shape[0], shape[1], heads, size, offset, width, scale=scale
+    )
 
 
 def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
@@ -122,7 +124,7 @@ def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
 # ---- [B,S,H·D] and columns of it ---------------------------------------------------------
 
 
-def _split(graph: TileGraph, value: str, turned: bool) -> Operand | None:
+def _split(graph: TileGraph, value: str, turned: bool) -> AttentionOperand | None:
     """Heads moved in front of the sequence by a Transpose, from a Reshape or as they are."""
     region = operand_producer(graph, value, "Transpose")
     if region is None or attribute(region, "perm", ()) != (_SPLIT_KEYS if turned else _SPLIT):
@@ -146,7 +148,7 @@ def _split(graph: TileGraph, value: str, turned: bool) -> Operand | None:
     rows_there = _stacked(graph, stacked, chosen[2]) if chosen and stacked else None
     if rows_there is not None:
         return replace(rows_there, scale=scale)
-    return Operand(source, "split", shape[0], shape[1], heads, size, scale=scale)
+    return AttentionOperand(source, "split", shape[0], shape[1], heads, size, scale=scale)
 
 
 def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
@@ -172,7 +174,7 @@ def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
     return (source, start[0]) if axes in ((-1,), (rank - 1,)) else (value, 0)
 
 
-def _selected(graph: TileGraph, value: str, turned: bool) -> Operand | None:
+def _selected(graph: TileGraph, value: str, turned: bool) -> AttentionOperand | None:
     """One of three stacked in [B,S,3,H,D], chosen by Gather or by Split and Squeeze."""
     chosen = _choice(graph, value)
     turn = operand_producer(graph, chosen[0], "Transpose") if chosen and not turned else None
@@ -184,7 +186,7 @@ def _selected(graph: TileGraph, value: str, turned: bool) -> Operand | None:
     return _stacked(graph, reshape, chosen[2])
 
 
-def _stacked(graph: TileGraph, reshape: Region, index: int) -> Operand | None:
+def _stacked(graph: TileGraph, reshape: Region, index: int) -> AttentionOperand | None:
     """The columns of one of several stacked by a Reshape ``[B,S,n·H·D]`` -> ``[B,S,n,H,D]``."""
     before, stacked = (graph.spec(v).shape for v in (reshape.operands[0], reshape.results[0]))
     if before is None or stacked is None or len(before) != 3 or len(stacked) != 5:
@@ -197,7 +199,7 @@ def _stacked(graph: TileGraph, reshape: Region, index: int) -> Operand | None:
     if before[2] != width:
         return None
     offset = index * heads * size
-    return Operand(reshape.operands[0], "rows", *before[:2], heads, size, offset, width)
+    return AttentionOperand(reshape.operands[0], "rows", *before[:2], heads, size, offset, width)
 
 
 def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
@@ -223,7 +225,7 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 # ---- heads -------------------------------------------------------------------------------
 
 
-def head_major_operand(graph: TileGraph, value: str, turned: bool = False) -> Operand:
+def head_major_operand(graph: TileGraph, value: str, turned: bool = False) -> AttentionOperand:
     """``[B,H,S,D]``, or turned ``[B,H,D,T]``.  Raises NoMatch for anything else."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
@@ -232,7 +234,7 @@ def head_major_operand(graph: TileGraph, value: str, turned: bool = False) -> Op
     length, size = (b, a) if turned else (a, b)
     if not isinstance(heads, int) or not isinstance(size, int):
         raise NoMatch("the number or size of heads is not known")
-    return Operand(value, "turned" if turned else "heads", batch, length, heads, size)
+    return AttentionOperand(value, "turned" if turned else "heads", batch, length, heads, size)
 
 
 def _before_swap(graph: TileGraph, value: str) -> str | None:

@@ -45,7 +45,9 @@ class UnflattenHeads:
             return
         shared = set[str]()
         while True:
-            new = _Apart(graph, region.results[0], (apart[0], apart[1]), shared=frozenset(shared))
+            new = _UnflattenedHeads(
+                graph, region.results[0], (apart[0], apart[1]), shared=frozenset(shared)
+            )
             try:
                 made = new.value(region.operands[0])
             except NoMatch as why:
@@ -65,7 +67,7 @@ class UnflattenHeads:
             return
 
     def _proposal(
-        self, region: Region, new: _Apart, made: str, covered: Sequence[Region]
+        self, region: Region, new: _UnflattenedHeads, made: str, covered: Sequence[Region]
     ) -> Proposal:
         *rest, last = new.nodes
         result = region.results[0]
@@ -102,7 +104,7 @@ def _model(graph: TileGraph, region: Region) -> str | None:
 
 
 @dataclass
-class _Apart:
+class _UnflattenedHeads:
     """Values ``[B·H,…]`` as ``[B,H,…]``, and the nodes that make them, named by ``stem``."""
 
     graph: TileGraph

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.passes.regions import (
     attribute,
     fused,
@@ -57,7 +57,7 @@ def _shuffle(m: Match) -> Rewrite:
     before, parts = m.spec("x").shape or (), m.graph.spec(turn.operands[0]).shape or ()
     groups, channels = parts[1], before[1]
     assert isinstance(groups, int) and isinstance(channels, int)
-    params = MoveParams("shuffle", (groups, channels))
+    params = LayoutParams("shuffle", (groups, channels))
     covered = with_feeders(m.graph, (split, turn, m.root), (value,))
     new = fused("channel-shuffle", params, (value,), m.root.results, covered)
     return Rewrite((new,), tuple(covered), step=True)
@@ -111,11 +111,11 @@ class DeinterleaveChannels:
         whole = f"{piles}.shuffled"
         channels = before[1]
         assert isinstance(channels, int)
-        params = MoveParams("shuffle", (each, channels))
+        params = LayoutParams("shuffle", (each, channels))
         new = [fused(self.name, params, (value,), (whole,), covered)]
         for reader, at in zip(readers, chosen, strict=True):
             assert at is not None
-            part = MoveParams("channels", (at * each, (at + 1) * each))
+            part = LayoutParams("channels", (at * each, (at + 1) * each))
             new.append(fused(self.name, part, (whole,), reader.results, (reader,)))
         specs = {whole: TensorSpec(DType.F32, tuple(before))}
         return Proposal(self.name, tuple(covered), tuple(new), specs, step=True)

@@ -1,6 +1,7 @@
 """Nets over volumes (videos, scans) as nets over images: depth becomes the first axis.
 
-Conv(x [1,C,D,H,W], W [O,C,kd,kh,kw])  ->  FusedMove(frames, x' [D,C,H,W]); Conv(W' [O,kd·C,kh,kw])
+Conv(x [1,C,D,H,W], W [O,C,kd,kh,kw])
+    ->  FusedLayout(frames, x' [D,C,H,W]); Conv(W' [O,kd·C,kh,kw])
 MaxPool, ConvTranspose, Concat, GlobalAveragePool, elementwise  ->  the same over images
 
 A whole group of such operators is turned at once: transposes stand where it begins and ends only.

@@ -25,7 +25,7 @@ from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import read_window
@@ -161,7 +161,7 @@ class ConvTranspose:
             )[0]
             steps.append(fused(self.name, total, reads, (part,), []))
         parts = tuple(f"{result}_phase{i}" for i in range(plan.count))
-        spread = MoveParams("spread", plan.strides, plan.count)
+        spread = LayoutParams("spread", plan.strides, plan.count)
         steps.append(fused(self.name, spread, parts, (result,), []))
         weights = {packed.name: packed}
         return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)
@@ -185,7 +185,7 @@ class ConvTranspose:
             steps.append(fused(self.name, params, (x, packed.name, *bias), (part,), [region]))
             parts.append(part)
         if plan.count > 1:
-            spread = MoveParams("spread", plan.strides, len(parts))
+            spread = LayoutParams("spread", plan.strides, len(parts))
             steps.append(fused(self.name, spread, tuple(parts), (result,), []))
         specs.pop(result, None)
         return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)

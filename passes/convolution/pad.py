@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -64,7 +64,7 @@ def _pad(m: Match) -> Rewrite | str:
         return f"{values.index(value)}.{axis}"
 
     named = tuple(substitute(amounts[i], number) for i in (2, 3, 6, 7))
-    return _step(graph, region, MoveParams("pad", (), len(values), named), values)
+    return _step(graph, region, LayoutParams("pad", (), len(values), named), values)
 
 
 def _border(
@@ -73,10 +73,12 @@ def _border(
     numbers = tuple(int(a) for a in amounts if isinstance(a, (int, np.integer)))
     if len(numbers) < len(amounts) or min(numbers) < 0:
         return "how much is padded is computed, or below zero"
-    return _step(graph, region, MoveParams(mode, numbers), region.operands[:1])
+    return _step(graph, region, LayoutParams(mode, numbers), region.operands[:1])
 
 
-def _step(graph: TileGraph, region: Region, params: MoveParams, values: Sequence[str]) -> Rewrite:
+def _step(
+    graph: TileGraph, region: Region, params: LayoutParams, values: Sequence[str]
+) -> Rewrite:
     spec = params.infer([graph.spec(v) for v in values])[0]
     known = graph.spec(region.results[0])
     specs = {} if known.shape and isinstance(known.shape[1], int) else {region.results[0]: spec}

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.elementary import UNARY
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.regions import attribute, fused, int_constant
@@ -118,7 +118,7 @@ def _conv(t: DepthUnfolder, region: Region) -> bool:
     source = t.images(x)
     if deep.kernel != (1,) or deep.strides != (1,) or deep.padded:
         ints = (*deep.kernel, *deep.strides, *deep.dilations, *deep.pads)
-        move = MoveParams("frames", ints)
+        move = LayoutParams("frames", ints)
         count, wide, *space = move.infer([t.specs[source]])[0].shape or ()
         framed = t.value(f"{region.results[0]}_frames", (count, wide, *space))
         t.regions.append(fused("conv3d-to-conv2d", move, (source,), (framed,), [region]))

@@ -1,6 +1,6 @@
 """Elements picked along the last axis, as relative positions pick scores.
 
-GatherElements(x, i, axis=-1)                   -> FusedTake(x, i)
+GatherElements(x, i, axis=-1)                   -> FusedGatherElements(x, i)
 GatherElements(x, Expand(i, …), axis=-1)        -> the same: what repeats is read where it lies
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, with_feeders
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
@@ -37,7 +37,10 @@ def _take_check(m: Match) -> str | None:
 def _take(m: Match) -> Rewrite | str:
     """GatherElements along the last axis, by what was repeated to its shape where it can be."""
     graph, region, (x, index) = m.graph, m.root, m.root.operands
-    params, wanted = TakeParams(m.spec("x").rank or 0), graph.spec(region.results[0]).shape
+    params, wanted = (
+        GatherElementsParams(m.spec("x").rank or 0),
+        graph.spec(region.results[0]).shape,
+    )
     repeat, reason = operand_producer(graph, index, "Expand"), ""
     for value in (*([repeat.operands[0]] if repeat else []), index):
         try:

@@ -21,7 +21,7 @@ import numpy as np
 from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.passes.extents import reshape_target, where_equal
 from tracea_graph.passes.layout.selection import (
-    Selection,
+    AxisSelection,
     operand_axes,
     read_selection,
 )
@@ -47,7 +47,7 @@ class HoistSlice:
         if found is None or source is None:
             return
         readers = {u.region.id: u.region for u in graph.uses(value)}.values()
-        site = _Site(graph, found[0], value, source, tuple(readers))
+        site = _Hoist(graph, found[0], value, source, tuple(readers))
         reason = site.obstacle()
         if reason is None:
             site.name_result()
@@ -65,14 +65,14 @@ class HoistSlice:
 
 
 @dataclass
-class _Site:
+class _Hoist:
     """An operator and what selects from its result, written anew the other way round.
 
     ``result`` is what takes their place.
     """
 
     graph: TileGraph
-    chosen: Selection
+    chosen: AxisSelection
     value: str
     source: Region
     readers: tuple[Region, ...]
@@ -182,7 +182,7 @@ class _Site:
 
     # ---- what is selected --------------------------------------------------------------
 
-    def selected(self, value: str, chosen: Selection) -> str:
+    def selected(self, value: str, chosen: AxisSelection) -> str:
         """Some places of an operand: selected already, of a constant, or selected now."""
         for use in self.graph.uses(value):
             if use.operand or use.region.op != chosen.op or use.region in self.readers:
@@ -199,7 +199,7 @@ class _Site:
         self.specs[name] = chosen.spec(self.graph.spec(value))
         return name
 
-    def _where(self, chosen: Selection) -> tuple[str, ...]:
+    def _where(self, chosen: AxisSelection) -> tuple[str, ...]:
         if chosen.op == "Gather":
             return (self.ints(chosen.ints),)
         start, end = chosen.ints
@@ -257,7 +257,7 @@ def _flat_product(graph: TileGraph, outer: Region) -> _FlatProduct | None:
     return _FlatProduct(flat.operands[0], width, after, flat, product) if whole and same else None
 
 
-def _part(weight: Weight, name: str, chosen: Selection) -> Weight:
+def _part(weight: Weight, name: str, chosen: AxisSelection) -> Weight:
     """Some places of a constant."""
     load = weight.load
 

@@ -1,6 +1,6 @@
 """Numbers that count along axes, as nets write cells' centres and positions.
 
-Cast(Range(0, Gather(Shape(x), 2), 1)) + 0.5                    -> FusedGrid(x)
+Cast(Range(0, Gather(Shape(x), 2), 1)) + 0.5                    -> FusedIota(x)
 Expand(Reshape(…, [-1, 1]), Concat(Shape(…), Shape(…)))         -> the same, over two axes
 ConstantOfShape(arithmetic over Shape(x))                       -> the same, with steps of 0
 """
@@ -15,8 +15,8 @@ import numpy as np
 
 from tracea_graph.ir import DType, Extent
 from tracea_graph.ops.elementwise import MAX_RANK
-from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import resolve_target
+from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import tuple_axes, where_equal
@@ -36,14 +36,14 @@ computed on the way to them, exactly up to the latter, whatever the order."""
 
 
 @dataclass(frozen=True)
-class _Grid:
+class _Affine:
     """``start + Σ steps[a] · index[a]``; sizes over the symbols of :class:`ShapeValues`."""
 
     sizes: tuple[Extent, ...]
     start: float
     steps: tuple[float, ...]
 
-    def scaled(self, factor: float) -> _Grid:
+    def scaled(self, factor: float) -> _Affine:
         steps = tuple(s * factor for s in self.steps)
         return replace(self, start=self.start * factor, steps=steps)
 
@@ -54,7 +54,7 @@ class _Grid:
 
 
 @dataclass
-class _Reader:
+class _IotaReader:
     """Reads values, and knows which dimensions the sizes of what it found stand for."""
 
     graph: TileGraph
@@ -63,23 +63,23 @@ class _Reader:
     def __post_init__(self) -> None:
         self.lengths = ShapeValues(self.graph)
 
-    def read(self, value: str, depth: int = 0) -> _Grid | None:
+    def read(self, value: str, depth: int = 0) -> _Affine | None:
         spec = self.graph.spec(value)
         if spec.dtype not in _NUMBERS or spec.rank is None or depth > _DEEPEST:
             return None
         if (number := constant_number(self.graph, value)) is not None:
-            return _Grid((1,) * spec.rank, float(number), (0.0,) * spec.rank)
+            return _Affine((1,) * spec.rank, float(number), (0.0,) * spec.rank)
         region = self.graph.producer(value)
         if region is None:
             return None
-        if isinstance(region.params, GridParams):
+        if isinstance(region.params, IotaParams):
             return self._again(region)
         reader = None if region.fused else _READERS.get(region.op)
         found = reader(self, region, depth + 1) if reader else None
         parts = _PARTS if spec.dtype is DType.F32 else 1  # what integers cut off is no grid
         return found if found is not None and found.multiples(parts) else None
 
-    def _again(self, region: Region) -> _Grid:
+    def _again(self, region: Region) -> _Affine:
         """What was found before."""
 
         def name(symbol: str) -> str:
@@ -88,8 +88,8 @@ class _Reader:
             self.lengths.dims[f"{value}.{axis}"] = (value, int(axis))
             return f"{value}.{axis}"
 
-        p: GridParams = region.params
-        return _Grid(tuple(substitute(s, name) for s in p.sizes), p.start, p.steps)
+        p: IotaParams = region.params
+        return _Affine(tuple(substitute(s, name) for s in p.sizes), p.start, p.steps)
 
     def sizes(self, value: str) -> tuple[Extent, ...] | None:
         """What a few integers hold; the sizes of other grids are what these were made of."""
@@ -104,12 +104,12 @@ class _Reader:
         return symbol if grid is None else grid.sizes[axis]
 
 
-def _range(r: _Reader, region: Region, _: int) -> _Grid | None:
+def _range(r: _IotaReader, region: Region, _: int) -> _Affine | None:
     start, step = (constant_number(r.graph, region.operands[i]) for i in (0, 2))
     count = r.sizes(region.operands[1])
     if start != 0 or step != 1 or count is None or not _counts(count[0]):
         return None
-    return _Grid(count, 0.0, (1.0,))
+    return _Affine(count, 0.0, (1.0,))
 
 
 def _counts(extent: Extent) -> bool:
@@ -119,19 +119,19 @@ def _counts(extent: Extent) -> bool:
     return isinstance(extent, str) or (extent.op != "sub" and all(map(_counts, extent.args)))
 
 
-def _fill(r: _Reader, region: Region, _: int) -> _Grid | None:
+def _fill(r: _IotaReader, region: Region, _: int) -> _Affine | None:
     held, sizes = attribute(region, "value", None), r.sizes(region.operands[0])
     if sizes is None:
         return None
     number = 0.0 if held is None else float(np.asarray(held).reshape(()))
-    return _Grid(sizes, number, (0.0,) * len(sizes))
+    return _Affine(sizes, number, (0.0,) * len(sizes))
 
 
-def _cast(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _cast(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     return r.read(region.operands[0], depth)
 
 
-def _arithmetic(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _arithmetic(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     """With a number: a sum, a difference, a product."""
     a, b = (r.read(v, depth) for v in region.operands)
     if a is None or b is None:
@@ -148,7 +148,7 @@ def _arithmetic(r: _Reader, region: Region, depth: int) -> _Grid | None:
     return replace(b, start=b.start + a.start)
 
 
-def _expand(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _expand(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     grid, target = r.read(region.operands[0], depth), r.sizes(region.operands[1])
     if grid is None or target is None or len(target) < len(grid.sizes):
         return None
@@ -160,10 +160,10 @@ def _expand(r: _Reader, region: Region, depth: int) -> _Grid | None:
                 return None
             sizes[axis] = size
         steps.append(0.0 if size == 1 else step)
-    return _Grid(tuple(sizes), grid.start, tuple(steps))
+    return _Affine(tuple(sizes), grid.start, tuple(steps))
 
 
-def _reshape(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _reshape(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     """Axes of one that come and go."""
     grid, target = r.read(region.operands[0], depth), r.sizes(region.operands[1])
     if grid is None or target is None or attribute(region, "allowzero", 0):
@@ -178,7 +178,7 @@ def _reshape(r: _Reader, region: Region, depth: int) -> _Grid | None:
     return _with_ones(grid, wanted)
 
 
-def _unsqueeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _unsqueeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     grid, after = r.read(region.operands[0], depth), r.graph.spec(region.results[0]).rank
     axes = tuple_axes(r.graph, region.results[0])
     if grid is None or axes is None or after is None:
@@ -188,7 +188,7 @@ def _unsqueeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
     return _with_ones(grid, [1 if i in ones else next(sizes) for i in range(after)])
 
 
-def _squeeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _squeeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     grid, axes = r.read(region.operands[0], depth), tuple_axes(r.graph, region.results[0])
     if grid is None or axes is None:
         return None
@@ -198,7 +198,7 @@ def _squeeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
     return _with_ones(grid, [s for a, s in enumerate(grid.sizes) if a not in gone])
 
 
-def _with_ones(grid: _Grid, sizes: Sequence[Extent]) -> _Grid | None:
+def _with_ones(grid: _Affine, sizes: Sequence[Extent]) -> _Affine | None:
     """The same numbers with axes of one elsewhere; one number is so in any shape."""
     if not any(grid.steps):
         return replace(grid, sizes=tuple(sizes), steps=(0.0,) * len(sizes))
@@ -212,7 +212,7 @@ def _with_ones(grid: _Grid, sizes: Sequence[Extent]) -> _Grid | None:
     )
 
 
-def _transpose(r: _Reader, region: Region, depth: int) -> _Grid | None:
+def _transpose(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     grid, perm = r.read(region.operands[0], depth), attribute(region, "perm", None)
     if grid is None:
         return None
@@ -222,7 +222,7 @@ def _transpose(r: _Reader, region: Region, depth: int) -> _Grid | None:
     return replace(grid, sizes=sizes, steps=steps)
 
 
-_READERS: Mapping[str, Callable[[_Reader, Region, int], _Grid | None]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[_IotaReader, Region, int], _Affine | None]] = MappingProxyType(
     {
         "Range": _range,
         "ConstantOfShape": _fill,
@@ -249,7 +249,7 @@ class Iota:
         if region.fused or region.op not in _READERS or graph.opset < _SINCE:
             return
         value = region.results[0]
-        spec, reader = graph.spec(value), _Reader(graph)
+        spec, reader = graph.spec(value), _IotaReader(graph)
         if spec.dtype is not DType.F32 or not spec.rank or spec.rank > MAX_RANK:
             return
         grid = reader.read(value)
@@ -264,7 +264,7 @@ class Iota:
             return f"{values.index(read)}.{axis}"
 
         sizes = tuple(substitute(s, number) for s in grid.sizes)
-        params = GridParams(len(values), sizes, grid.start, grid.steps)
+        params = IotaParams(len(values), sizes, grid.start, grid.steps)
         known = params.infer([graph.spec(v) for v in values])[0].shape or ()
         if len(known) != spec.rank or not all(map(where_equal, known, spec.shape or ())):
             yield Miss(self.name, region.id, f"the shape of {value!r} is not proven")

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["LayoutOps", "read_layout_ops"]
 
-LayoutOps = tuple[tuple[MoveParams, tuple[str, ...], str], ...]
+LayoutOps = tuple[tuple[LayoutParams, tuple[str, ...], str], ...]
 """Steps, each with its operands and its result."""
 
 _TURNS = ((0, 2, 3, 1), (0, 3, 1, 2))
@@ -41,7 +41,7 @@ def _read_concat(graph: TileGraph, region: Region) -> LayoutOps | None:
     rank = graph.spec(region.results[0]).rank
     if rank is None or int(str(attribute(region, "axis", 1))) % rank != 1:
         return None
-    params = MoveParams("concat", (1,), len(region.operands))
+    params = LayoutParams("concat", (1,), len(region.operands))
     if any(_channels(graph, v) is None or graph.weight(v) for v in region.operands):
         return None
     try:
@@ -62,18 +62,18 @@ def _read_view(graph: TileGraph, region: Region) -> LayoutOps | None:
     return tuple(moves)
 
 
-def _of_view(graph: TileGraph, region: Region, value: str) -> MoveParams | None:
+def _of_view(graph: TileGraph, region: Region, value: str) -> LayoutParams | None:
     view, total = read_view(graph, region, value), _channels(graph, region.operands[0])
     if view is None or len(view.moves) != 1 or graph.weight(region.operands[0]) is not None:
         return None
     op, ints = view.moves[0].op, view.moves[0].ints
     if op == "transpose":
-        return MoveParams("transpose", ints) if ints in _TURNS else None
+        return LayoutParams("transpose", ints) if ints in _TURNS else None
     axis, start, stop, step = ints
     if axis != 1 or step != 1 or total is None:
         return None
     start, stop, _ = slice(start, stop).indices(total)
-    return MoveParams("channels", (start, stop)) if start < stop else None
+    return LayoutParams("channels", (start, stop)) if start < stop else None
 
 
 def _read_resize(graph: TileGraph, region: Region) -> LayoutOps | None:
@@ -92,7 +92,7 @@ def _read_resize(graph: TileGraph, region: Region) -> LayoutOps | None:
     factors = _factors(graph, region, before, after, old)
     if factors is None:
         return None
-    params = MoveParams("repeat", factors)
+    params = LayoutParams("repeat", factors)
     return ((params, region.operands[:1], region.results[0]),)
 
 

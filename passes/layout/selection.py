@@ -1,6 +1,6 @@
 """Selections of a few places of an axis, and the operators that work on every place by itself.
 
-Gather(x, i, axis), Slice(x, start, end, axis)   -> a Selection of x
+Gather(x, i, axis), Slice(x, start, end, axis)   -> a AxisSelection of x
 MatMul(x, w) over an axis of x's rows            -> x has it too, w has not
 """
 
@@ -19,7 +19,12 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "BY_ROW", "NORMS", "OperandAxes", "Selection", "operand_axes", "read_selection",
+    "BY_ROW",
+    "NORMS",
+    "AxisSelection",
+    "OperandAxes",
+    "operand_axes",
+    "read_selection",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
@@ -28,7 +33,7 @@ OperandAxes = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
-class Selection:
+class AxisSelection:
     """``count`` places of an axis that stays: of Gather its indices, of Slice start and end."""
 
     op: str
@@ -42,9 +47,9 @@ class Selection:
         numbers = "_".join("end" if i >= HUGE else str(i).replace("-", "m") for i in self.ints)
         return f"{self.op.lower()}{self.axis}_{numbers}"
 
-    def moved(self, axis: int) -> Selection:
+    def moved(self, axis: int) -> AxisSelection:
         """The same places of another axis."""
-        return Selection(self.op, axis, self.ints, self.count)
+        return AxisSelection(self.op, axis, self.ints, self.count)
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
         """What is left of a value of known rank."""
@@ -53,7 +58,7 @@ class Selection:
         return TensorSpec(spec.dtype, tuple(shape))
 
 
-def read_selection(graph: TileGraph, region: Region) -> tuple[Selection, bool] | None:
+def read_selection(graph: TileGraph, region: Region) -> tuple[AxisSelection, bool] | None:
     """What a Gather or Slice of constant places selects, and whether the axis stays.
 
     None for anything else, and where what is selected is most of what there is.
@@ -75,16 +80,20 @@ _FEW = 8
 """Twice the most places selected of an axis whose size is not known."""
 
 
-def _gather(graph: TileGraph, region: Region, x: Shape, y: Shape) -> tuple[Selection, bool] | None:
+def _gather(
+    graph: TileGraph, region: Region, x: Shape, y: Shape
+) -> tuple[AxisSelection, bool] | None:
     weight = graph.weight(region.operands[1])
     if weight is None or len(weight.shape) > 1 or not 0 < weight.count <= _FEW:
         return None
     axis = int(str(attribute(region, "axis", 0))) % len(x)
     places = tuple(int(i) for i in weight.array().reshape(-1))
-    return Selection("Gather", axis, places, len(places)), bool(weight.shape)
+    return AxisSelection("Gather", axis, places, len(places)), bool(weight.shape)
 
 
-def _slice(graph: TileGraph, region: Region, x: Shape, y: Shape) -> tuple[Selection, bool] | None:
+def _slice(
+    graph: TileGraph, region: Region, x: Shape, y: Shape
+) -> tuple[AxisSelection, bool] | None:
     parts = [
         constant_ints(region, graph, name, i + 1)
         for i, name in enumerate(("starts", "ends", "axes", "steps"))
@@ -99,7 +108,7 @@ def _slice(graph: TileGraph, region: Region, x: Shape, y: Shape) -> tuple[Select
     if not isinstance(count, int) or count < 1:
         return None
     start, end = (max(-HUGE, min(HUGE, i)) for i in (starts[0], ends[0]))
-    return Selection("Slice", axis, (start, end), count), True
+    return AxisSelection("Slice", axis, (start, end), count), True
 
 
 # ---- operators that compute every place of an axis by itself ------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tracea_graph.ir import Attr, Node, TensorSpec, Weight
 from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
-from tracea_graph.passes.layout.selection import Selection, operand_axes
+from tracea_graph.passes.layout.selection import AxisSelection, operand_axes
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
@@ -37,7 +37,7 @@ class SliceOfConcat:
         known = [cut for cut in cuts if cut is not None]
         if not known or len(known) < len(cuts):
             return
-        site = _Site(graph)
+        site = _Slices(graph)
         names = [
             site.part(region.operands[0], region, cut, result)
             for cut, result in zip(known, region.writes, strict=True)
@@ -56,7 +56,7 @@ class SliceOfConcat:
         yield Proposal(self.name, old, new, site.specs, site.weights, step=True)
 
 
-def _read_cut(graph: TileGraph, region: Region, value: str) -> Selection | None:
+def _read_cut(graph: TileGraph, region: Region, value: str) -> AxisSelection | None:
     """A stretch of one axis of known size; None for anything else."""
     if region.op not in ("Split", "Slice") or (view := read_view(graph, region, value)) is None:
         return None
@@ -65,11 +65,11 @@ def _read_cut(graph: TileGraph, region: Region, value: str) -> Selection | None:
     if len(view.moves) > 1 or step != 1 or not isinstance(size, int):
         return None
     start, end, _ = slice(start, end).indices(size)
-    return Selection("Slice", axis, (start, end), end - start) if start < end else None
+    return AxisSelection("Slice", axis, (start, end), end - start) if start < end else None
 
 
 @dataclass
-class _Site:
+class _Slices:
     """Parts of values, written anew where what made the whole also makes the part."""
 
     graph: TileGraph
@@ -78,7 +78,7 @@ class _Site:
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
 
-    def part(self, value: str, reader: Region, cut: Selection, name: str) -> str | None:
+    def part(self, value: str, reader: Region, cut: AxisSelection, name: str) -> str | None:
         """The value that is this part, ``name`` if it is new; None if no seams are there."""
         if name in self.specs:
             return name
@@ -110,7 +110,7 @@ class _Site:
         rank = self.graph.spec(concat.results[0]).rank or 1
         return int(str(attribute(concat, "axis", 0))) % rank
 
-    def _joined(self, concat: Region, cut: Selection, name: str) -> str | None:
+    def _joined(self, concat: Region, cut: AxisSelection, name: str) -> str | None:
         """The operands of a concatenation between two of its seams."""
         (start, end), place, found = cut.ints, 0, 0
         inside: list[str] = []

@@ -43,7 +43,7 @@ class UnflattenRows:
         last = graph.producer(region.operands[0])
         if flat[1] != apart[-1] or last is None or _by_rows(graph, last) is None:
             return
-        new = _Apart(graph, apart[:-1], flat[0], region.results[0])
+        new = _UnflattenedRows(graph, apart[:-1], flat[0], region.results[0])
         try:
             new.value(region.operands[0])
         except NoMatch as why:
@@ -74,7 +74,7 @@ def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
 
 
 @dataclass
-class _Apart:
+class _UnflattenedRows:
     """Values ``[B·S,N]`` as ``[B,S,N]``, and the regions that make them, ``result`` last."""
 
     graph: TileGraph

@@ -18,11 +18,17 @@ from tracea_graph.ir import Weight
 from tracea_graph.ops.weights import ALIGNED, aligned
 
 __all__ = [
-    "LEAST_ZEROS", "Mask", "Places", "ZeroScan", "active_places", "sampled_zeros", "zero_map",
+    "LEAST_ZEROS",
+    "BlockIndices",
+    "Mask",
+    "ZeroScan",
+    "active_places",
+    "sampled_zeros",
+    "zero_map",
 ]  # fmt: skip
 
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int32]
+BlockIndices = npt.NDArray[np.int32]
 _SAMPLE = 2048
 """Numbers looked at before a matrix counts as dense."""
 LEAST_ZEROS = 0.1
@@ -49,7 +55,7 @@ def zero_map(matrix: npt.NDArray[Any]) -> Mask:
     return ~some.T
 
 
-def active_places(zeros: Mask, block: int) -> Places:
+def active_places(zeros: Mask, block: int) -> BlockIndices:
     """The places of blocks of ``block`` steps of k that are not all zero: by columns, then by k.
 
     This is the L1 map of the matrix's tile grid; the rows of its L2 table follow from the place.

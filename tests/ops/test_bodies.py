@@ -37,7 +37,6 @@ from tracea_graph.kernels.cpu.panels import (
     unpack_panels,
 )
 from tracea_graph.ops import OPS, OpParams
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
@@ -45,16 +44,17 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ops.weights import BLOCKS, KN, NK
 
@@ -290,18 +290,18 @@ CASES = {
     "embedding, int32 ids": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, dtype=np.int32))),
     "embedding, ids from the end": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, low=-9))),
     "embedding, one id": Case(EmbeddingParams(1), ((9, 20), ids(1))),
-    "take": Case(TakeParams(4), ((2, 3, 5, 9), ids(1, 1, 5, 6, low=-9))),
+    "take": Case(GatherElementsParams(4), ((2, 3, 5, 9), ids(1, 1, 5, 6, low=-9))),
     "take, int32 indices for each item": Case(
-        TakeParams(3), ((2, 5, 9), ids(2, 1, 6, dtype=np.int32))
+        GatherElementsParams(3), ((2, 5, 9), ids(2, 1, 6, dtype=np.int32))
     ),
-    "take from a line": Case(TakeParams(1), ((9,), ids(4))),
-    "centres of cells": Case(GridParams(1, ("0.2", "0.3"), 0.5, (0.0, 1.0)), ((1, 3, 4, 5),)),
+    "take from a line": Case(GatherElementsParams(1), ((9,), ids(4))),
+    "centres of cells": Case(IotaParams(1, ("0.2", "0.3"), 0.5, (0.0, 1.0)), ((1, 3, 4, 5),)),
     "a grid over sizes of two, of integers too": Case(
-        GridParams(2, ("1.0", 3, Expr("mul", ("0.0", "0.1"))), -1.5, (2.0, -8.0, 0.25)),
+        IotaParams(2, ("1.0", 3, Expr("mul", ("0.0", "0.1"))), -1.5, (2.0, -8.0, 0.25)),
         ((2, 3), ids(4)),
     ),
-    "one number": Case(GridParams(1, ("0.0",), 7.0, (0.0,)), ((6,),)),
-    "a grid without numbers": Case(GridParams(1, ("0.0", 2), 1.0, (1.0, 1.0)), ((0, 3),)),
+    "one number": Case(IotaParams(1, ("0.0",), 7.0, (0.0,)), ((6,),)),
+    "a grid without numbers": Case(IotaParams(1, ("0.0", 2), 1.0, (1.0, 1.0)), ((0, 3),)),
     "embedding sum, norm": Case(
         EmbeddingParams(3, LAYER),
         ((9, 20), ids(2, 5), (9, 20), ids(1, 5), (9, 20), ids(2, 1), (20,), (20,)),
@@ -420,13 +420,15 @@ CASES = {
         for name, window in (("", 0), (", window", 3))
     },
     "append": Case(
-        AppendParams(2, 3, 5, 13), ((2, 3, 13), (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool))
+        KvCacheAppendParams(2, 3, 5, 13),
+        ((2, 3, 13), (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool)),
     ),
     "append to nothing": Case(
-        AppendParams(2, 3, 0, 6, past=False), ((2, 3, 6), np.array([0, 0]), np.zeros(3, bool))
+        KvCacheAppendParams(2, 3, 0, 6, past=False),
+        ((2, 3, 6), np.array([0, 0]), np.zeros(3, bool)),
     ),
     "append, cache as long as its past": Case(
-        AppendParams(2, 3, 0, 6),
+        KvCacheAppendParams(2, 3, 0, 6),
         ((2, 1, 6), (2, 2, 6, 3), np.array([5, 0], np.int64), np.zeros(6, bool)),
     ),
     "lstm": Case(
@@ -584,9 +586,9 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, PANELS, parts=(0, 4)), "1 column or more"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
-        (lambda: TakeParams(0), "no axis"),
-        (lambda: GridParams(0, (3,), 0.0, (1.0,)), "no grid"),
-        (lambda: GridParams(1, ("0.0", 3), 0.0, (1.0,)), "no grid"),
+        (lambda: GatherElementsParams(0), "no axis"),
+        (lambda: IotaParams(0, (3,), 0.0, (1.0,)), "no grid"),
+        (lambda: IotaParams(1, ("0.0", 3), 0.0, (1.0,)), "no grid"),
         (lambda: MatMulParams((0, 2)), "no permutation"),
         (lambda: MatMulParams(heads=(0, 2)), "must be moved"),
         (lambda: MatMulParams(epilogue=Chain(("row",), (), (0,))), "full accumulator"),
@@ -610,8 +612,8 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "order 'left'"),
         (lambda: replace(PLACES, mask="add"), "given places has no mask"),
         (lambda: replace(PLACES, everywhere=1), "given places has no mask"),
-        (lambda: AppendParams(2, 3, 8, 13), "no 2 heads of 3 in 13 columns"),
-        (lambda: AppendParams(0, 3, 0, 13), "no 0 heads of 3"),
+        (lambda: KvCacheAppendParams(2, 3, 8, 13), "no 2 heads of 3 in 13 columns"),
+        (lambda: KvCacheAppendParams(0, 3, 0, 13), "no 0 heads of 3"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
         (lambda: AttentionParams(2, 3, 4, 1.0, layouts=("turned",) * 4), "between layouts"),
     ],

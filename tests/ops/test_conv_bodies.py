@@ -29,7 +29,7 @@ from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.int16 import LIMIT, run_of
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.windows import Window
 
@@ -177,7 +177,7 @@ def test_sizes_of_pools_behind_pools_stay_short(size: int) -> None:
 @pytest.mark.parametrize("opset", [13, 17])
 def test_as_many_positions_as_another_value_has(opset: int) -> None:
     """Of whole numbers: a table of places, up to the length of a sequence."""
-    params = MoveParams("first", (1,), 2, ("1.1",))
+    params = LayoutParams("first", (1,), 2, ("1.1",))
     table, like = np.arange(24, dtype=np.int64).reshape(2, 12), np.zeros((3, 7), np.int64)
     (found,) = run_body(params.body(opset), [table, like], opset)
     assert np.array_equal(found, params.reference([table, like])[0])

@@ -18,18 +18,18 @@ from onnx.reference import ReferenceEvaluator
 
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.kernels.cpu.panels import PANELS
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.spaces import space_of
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand
 
@@ -181,11 +181,12 @@ CASES = (
     Case("FusedAttention", ((2, 3, 12), (2, 2, 5, 3), (2, 2, 5, 4), np.array([1, 2])), tight=False,
          params=AttentionParams(4, 3, 4, 0.5, kv_heads=2, causal="placed", widths=(12, 0, 0),
                                 layouts=("rows", "heads", "heads", "rows"))),
-    Case("FusedAppend", ((2, 3, 13), (2, 2, 6, 3), np.array([5, 2]), np.zeros(9)), tight=False,
-         params=AppendParams(2, 3, 5, 13)),
-    Case("FusedTake", ((2, 3, 5), np.array([[[1, 0, 4, 4], [2, 2, 3, 0], [0, 1, 2, 3]]])),
-         tight=False, params=TakeParams(3)),
-    Case("FusedGrid", ((2, 3),), params=GridParams(1, ("0.1", 4), 0.5, (1.0, 2.0))),
+    Case("FusedKvCacheAppend", ((2, 3, 13), (2, 2, 6, 3), np.array([5, 2]), np.zeros(9)),
+         tight=False, params=KvCacheAppendParams(2, 3, 5, 13)),
+    Case("FusedGatherElements",
+         ((2, 3, 5), np.array([[[1, 0, 4, 4], [2, 2, 3, 0], [0, 1, 2, 3]]])),
+         tight=False, params=GatherElementsParams(3)),
+    Case("FusedIota", ((2, 3),), params=IotaParams(1, ("0.1", 4), 0.5, (1.0, 2.0))),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
     Case("FusedEmbedding", ((5, 4), IDS, (4,), (4,)), tight=False, params=EmbeddingParams(

@@ -11,8 +11,8 @@ from runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops import OPS, OpParams
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["cache_cases"]
@@ -49,7 +49,7 @@ def feed(shape: Shape, places: Sequence[int], seed: int, sizes: dict[str, int]) 
 def appended(
     name: str, places: Sequence[int], rows: int, held: int | None, room: int, error: str = ""
 ) -> Case:
-    params = AppendParams(2, 24, 5, 60, past=held is not None)
+    params = KvCacheAppendParams(2, 24, 5, 60, past=held is not None)
     past: list[Shape] = [] if held is None else [("b", 2, "t", 24)]
     shapes = [("b", "s", 60), *past, ("b",), ("p",)]
     sizes = {"b": len(places), "s": rows, "t": held or 0, "p": room}

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["REDUCED_CHAINS", "reduction_cases"]
@@ -138,7 +138,9 @@ def take(
     name += f"{'' if wide else '_narrow'}{'_outside' if bad else ''}"
     if bad:
         return Case(name, program, (x, index), error=f"outside the {elements} elements")
-    return Case(name, program, (x, index), tuple(TakeParams(len(shape)).reference([x, index])))
+    return Case(
+        name, program, (x, index), tuple(GatherElementsParams(len(shape)).reference([x, index]))
+    )
 
 
 def grid(*dims: int, start: float, steps: Sequence[float], order: Sequence[int] = ()) -> Case:

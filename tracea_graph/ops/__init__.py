@@ -6,7 +6,6 @@ ONNX body.
 
 from __future__ import annotations
 
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -14,10 +13,12 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
@@ -25,7 +26,6 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["OPS", "OpParams"]
@@ -34,7 +34,7 @@ OpParams = (
     GemmParams
     | MatMulParams
     | AttentionParams
-    | AppendParams
+    | KvCacheAppendParams
     | NormParams
     | ElementwiseParams
     | ConcatParams
@@ -44,12 +44,12 @@ OpParams = (
     | ArgParams
     | TopKParams
     | SoftmaxParams
-    | TakeParams
-    | GridParams
+    | GatherElementsParams
+    | IotaParams
     | RecurrentParams
     | ConvParams
     | PoolParams
-    | MoveParams
+    | LayoutParams
     | ResizeParams
     | RegionParams
 )
@@ -58,7 +58,7 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedGemm", GemmParams),
     ("FusedMatMul", MatMulParams),
     ("FusedAttention", AttentionParams),
-    ("FusedAppend", AppendParams),
+    ("FusedKvCacheAppend", KvCacheAppendParams),
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedConcat", ConcatParams),
@@ -68,12 +68,12 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedArg", ArgParams),
     ("FusedTopK", TopKParams),
     ("FusedSoftmax", SoftmaxParams),
-    ("FusedTake", TakeParams),
-    ("FusedGrid", GridParams),
+    ("FusedGatherElements", GatherElementsParams),
+    ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),
     ("FusedPool", PoolParams),
-    ("FusedMove", MoveParams),
+    ("FusedLayout", LayoutParams),
     ("FusedResize", ResizeParams),
     ("FusedRegion", RegionParams),
 )

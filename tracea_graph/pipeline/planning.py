@@ -19,7 +19,7 @@ from tracea_graph.onnx_io.guards import CONDITION, reference_of
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.options import Options
@@ -52,7 +52,7 @@ NO_EXCLUSIONS: Exclusions = MappingProxyType({})
 
 _WORTH_US = 1.0
 """A lone region of these ops that promises less is not worth a kernel of its own."""
-_DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, MoveParams, RegionParams)
+_DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, LayoutParams, RegionParams)
 
 
 @dataclass(frozen=True)

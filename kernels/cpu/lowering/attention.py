@@ -8,8 +8,8 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.lowering.gemm import rounded
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, matrix
 from tracea_graph.kernels.program import Buffer, View
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 
 __all__ = ["lower_append", "lower_attention"]
 
@@ -45,7 +45,7 @@ def lower_attention(
 
 
 def lower_append(
-    w: Writer, p: AppendParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: Writer, p: KvCacheAppendParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     new, *past, places, _ = operands
     rows = p.extents(new.spec)[1]

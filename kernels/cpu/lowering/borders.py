@@ -12,7 +12,7 @@ from dataclasses import replace
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.windows import plus
 
 __all__ = ["lower_border"]
@@ -21,7 +21,7 @@ _ROWS, _COLUMNS = 2, 3
 """Axes, whether a value lies in blocks or plain."""
 
 
-def lower_border(v: Values, p: MoveParams, source: int, result: int) -> None:
+def lower_border(v: Values, p: LayoutParams, source: int, result: int) -> None:
     """Write the border of ``result`` around ``source``."""
     top, left, bottom, right = p.ints
     if result in v.layout.around:

@@ -12,8 +12,8 @@ from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import IndexMap, Layout
+from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.sizes import resolve
 
 __all__ = [
@@ -55,7 +55,7 @@ def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Seque
     _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
 
 
-def lower_grid(w: Writer, p: GridParams, shapes: Sequence[Shape], result: Slot) -> None:
+def lower_grid(w: Writer, p: IotaParams, shapes: Sequence[Shape], result: Slot) -> None:
     """``shapes`` are those of the operands, of which nothing else is read."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
     w.call("iota", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)

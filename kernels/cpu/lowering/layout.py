@@ -17,7 +17,7 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionStep
 from tracea_graph.ops.resize import ResizeParams
@@ -132,7 +132,7 @@ class Layout:
         elif isinstance(params, ElementwiseParams):
             if self._blocked_chain(step, value, read):
                 self.blocked.add(value)
-        elif isinstance(params, MoveParams):
+        elif isinstance(params, LayoutParams):
             if params.kind == "transpose" and params.ints == CHANNELS_FIRST:
                 self.turned.add(value)
             self._place_move(params, step.operands, value)
@@ -170,7 +170,7 @@ class Layout:
         repeats = all(d in (1, full) for d, full in zip(shape, wide, strict=False))
         return "full" if len(shape) == len(wide) == 4 and shape[1] == wide[1] and repeats else ""
 
-    def _place_move(self, params: MoveParams, operands: Sequence[int], value: int) -> None:
+    def _place_move(self, params: LayoutParams, operands: Sequence[int], value: int) -> None:
         """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""
         shape = self.specs[value].shape or ()
         kind, inside = params.kind, operands[0] in self.blocked
@@ -236,7 +236,7 @@ class Layout:
             apart = value in self.blocked and all(
                 self.alone(v) and self.halo(v) == _NONE for v in (source, value)
             )
-            if apart and isinstance(step.params, MoveParams) and step.params.kind in BORDERS:
+            if apart and isinstance(step.params, LayoutParams) and step.params.kind in BORDERS:
                 top, left, bottom, right = step.params.ints
                 self.halos[source] = (top, left, bottom, right)
                 self.around[value] = source

@@ -30,7 +30,6 @@ from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -38,10 +37,12 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
@@ -49,7 +50,6 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ttg import Region, TileGraph
 
@@ -62,7 +62,7 @@ _BROADCASTING = (
     ReduceParams,
     ArgParams,
     SoftmaxParams,
-    TakeParams,
+    GatherElementsParams,
 )
 _SLIDING = (ConvParams, PoolParams)
 """Ops whose results have sizes of their own, with operands that share them."""
@@ -160,7 +160,7 @@ def _lower_region(
 
 def _lower_alone(
     w: Writer,
-    p: ConvParams | PoolParams | MoveParams | ResizeParams | ConcatParams | GridParams,
+    p: ConvParams | PoolParams | LayoutParams | ResizeParams | ConcatParams | IotaParams,
     operands: Sequence[Slot],
     results: Sequence[Slot],
 ) -> None:
@@ -177,19 +177,19 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ElementwiseParams: lower_elementwise,
         ConcatParams: _lower_alone,
         AttentionParams: lower_attention,
-        AppendParams: lower_append,
+        KvCacheAppendParams: lower_append,
         EmbeddingParams: lower_embedding,
         ConvParams: _lower_alone,
         PoolParams: _lower_alone,
-        MoveParams: _lower_alone,
+        LayoutParams: _lower_alone,
         ResizeParams: _lower_alone,
-        GridParams: _lower_alone,
+        IotaParams: _lower_alone,
         ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
         ArgParams: lower_arg,
         TopKParams: lower_top_k,
         SoftmaxParams: lower_softmax,
-        TakeParams: lower_take,
+        GatherElementsParams: lower_take,
         RecurrentParams: lower_recurrent,
         RegionParams: _lower_region,
     }

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, Layout
 from tracea_graph.kernels.cpu.lowering.values import Deal, Values, copy
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.sizes import resolve
 
@@ -28,7 +28,7 @@ def inlaid(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozens
     ``reads`` says how often steps read a value."""
     value, spread, found = p.inputs, set[int](), set[int]()
     for step in p.steps:
-        kind = step.params.kind if isinstance(step.params, MoveParams) else ""
+        kind = step.params.kind if isinstance(step.params, LayoutParams) else ""
         if kind == "spread" and reads[value] == 1:
             spread.add(value)
         if kind == "pad" and step.operands[0] in spread:
@@ -37,7 +37,7 @@ def inlaid(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozens
     return frozenset(found & layout.blocked - set(p.results))
 
 
-def lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None:
+def lower_move(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
     if p.kind == "transpose":
         _transpose(v, p.ints, operands[0], result)
     elif p.kind == "repeat":
@@ -117,7 +117,7 @@ def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
 
 def _spread(v: Values, sides: Sequence[int], operands: Sequence[int], result: int) -> None:
     if result in v.inlaid:
-        v.spread[result] = MoveParams("spread", tuple(sides), len(operands)), tuple(operands)
+        v.spread[result] = LayoutParams("spread", tuple(sides), len(operands)), tuple(operands)
         return
     blocked = result in v.layout.blocked
     home = v.home(result) if blocked else None
@@ -176,7 +176,7 @@ def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -
     return View(slot.buffer, dims, strides, _times(strides[1], first))
 
 
-def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None:
+def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
     """What is inside, and zeros on all sides."""
     top, left, bottom, right = (resolve(s, [v.shape(i) for i in operands]) for s in p.sizes)
     source, blocked = operands[0], result in v.layout.blocked

@@ -23,8 +23,8 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
-from tracea_graph.ops.grid import GridParams
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
@@ -37,7 +37,7 @@ Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
 
 
 def alone(
-    params: ConvParams | PoolParams | MoveParams | ResizeParams | ConcatParams | GridParams,
+    params: ConvParams | PoolParams | LayoutParams | ResizeParams | ConcatParams | IotaParams,
 ) -> RegionParams:
     """A region of one step."""
     count = params.operands
@@ -92,9 +92,9 @@ def _lower_step(
         lower_norm_in_blocks(v, params, step.operands, value)
     elif isinstance(params, ConcatParams):
         _lower_concat(v, params, step.operands, value)
-    elif isinstance(params, GridParams):
+    elif isinstance(params, IotaParams):
         lower_grid(v.w, params, [v.shape(i) for i in step.operands], v.out(value))
-    elif isinstance(params, MoveParams):
+    elif isinstance(params, LayoutParams):
         lower_move(v, params, step.operands, value)
     else:
         made = [v.out(value + i) for i in range(step.results)]

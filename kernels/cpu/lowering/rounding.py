@@ -19,8 +19,8 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
-from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -102,7 +102,7 @@ def _held(step: RegionStep, value: int, layout: Layout) -> _Carried | None:
     if isinstance(params, PoolParams):
         largest = params.kind == "max" and params.window is not None
         return _Carried(sources, True) if largest else None
-    if not isinstance(params, MoveParams):
+    if not isinstance(params, LayoutParams):
         return None
     if params.kind == "concat":
         whole = not any(layout.channels(v) % BLOCK for v in sources[:-1])
@@ -174,10 +174,10 @@ def _broad(
 def _read(step: RegionStep) -> tuple[int, ...]:
     """The operands of which more than the size is asked for."""
     params = step.params
-    if isinstance(params, GridParams):
+    if isinstance(params, IotaParams):
         return ()
     sizes = isinstance(params, ResizeParams) or (
-        isinstance(params, MoveParams) and params.kind == "pad"
+        isinstance(params, LayoutParams) and params.kind == "pad"
     )
     return step.operands[:1] if sizes else step.operands
 

@@ -16,8 +16,8 @@ from tracea_graph.kernels.cpu.lowering.writer import (
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
 __all__ = ["lower_embedding", "lower_norm", "lower_take", "norm_call", "stored", "sum_of"]
@@ -85,7 +85,7 @@ def lower_embedding(
 
 
 def lower_take(
-    w: Writer, p: TakeParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: Writer, p: GatherElementsParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     x, places = operands
     kind = places.spec.dtype or DType.I64

@@ -28,7 +28,7 @@ from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
 __all__ = ["Deal", "Shifted", "Values", "copy", "four"]
@@ -81,7 +81,7 @@ class Values:
     shifted: dict[int, Shifted] = field(default_factory=dict)
     inlaid: frozenset[int] = frozenset()
     reads: Mapping[int, int] = field(default_factory=dict)
-    spread: dict[int, tuple[MoveParams, tuple[int, ...]]] = field(default_factory=dict)
+    spread: dict[int, tuple[LayoutParams, tuple[int, ...]]] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
         return self.specs[value].shape or ()

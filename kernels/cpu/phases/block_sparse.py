@@ -31,7 +31,7 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.passes.sparse.zeros import Places, active_places, zero_map
+from tracea_graph.passes.sparse.zeros import BlockIndices, active_places, zero_map
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
@@ -107,7 +107,7 @@ def _skipping(
     name: str,
     matrix: Callable[[], Floats],
     block: int,
-    places: Places,
+    places: BlockIndices,
     error: float = 0.0,
 ) -> Rewrite:
     """The product over the blocks at ``places``; of a zero matrix one block stays."""

@@ -33,7 +33,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
     with_lowered_weights,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import TileGraph
@@ -104,7 +104,7 @@ def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
     if isinstance(params, ConvParams):
         return params.layout in (BLOCKED, PAIRS, BROAD) and params.groups == 1
     pooled = isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
-    moved = isinstance(params, MoveParams) or region.op in ("Concat", "Split")
+    moved = isinstance(params, LayoutParams) or region.op in ("Concat", "Split")
     parts = region.operands if region.op == "Concat" else (value,)
     whole = all(_channels(graph, part) % (2 * BLOCK) == 0 for part in parts)
     return (pooled or moved) and whole and _comes_broad(graph, region.operands[0], reader)

@@ -43,16 +43,16 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["MOST_GUARDED", "calls_of", "lower", "lower_guard"]
@@ -165,11 +165,11 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         AttentionParams: lower_attention,
         ElementwiseParams: lower_elementwise,
         ConcatParams: lower_concat,
-        MoveParams: lower_move,
-        GridParams: lower_grid,
+        LayoutParams: lower_move,
+        IotaParams: lower_grid,
         NormParams: lower_norm,
         EmbeddingParams: lower_embedding,
-        TakeParams: lower_take,
+        GatherElementsParams: lower_take,
         ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
         ReduceParams: lower_reduce,

@@ -11,9 +11,9 @@ from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.sizes import resolve
 
 __all__ = ["Targets", "lower_concat", "lower_elementwise", "lower_grid", "lower_move", "room"]
@@ -103,13 +103,13 @@ def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Value], whole: V
 
 
 def lower_grid(
-    w: Writer, p: GridParams, operands: Sequence[Value], targets: Targets
+    w: Writer, p: IotaParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     raise LackingError("there is no GPU kernel that counts along axes")
 
 
 def lower_move(
-    w: Writer, p: MoveParams, operands: Sequence[Value], targets: Targets
+    w: Writer, p: LayoutParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x, shapes = operands[0], [v.shape for v in operands]
     if p.kind == "transpose":

@@ -14,11 +14,11 @@ from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.index_map import Move
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.reduction import FOLDS, LOG_OF_SUM, SHIFTED_EXP, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.take import TakeParams
 
 __all__ = [
     "lower_arg", "lower_channel_norm", "lower_embedding", "lower_norm", "lower_reduce",
@@ -109,7 +109,7 @@ def _same(tables: Sequence[Value]) -> DType:
 
 
 def lower_take(
-    w: Writer, p: TakeParams, operands: Sequence[Value], targets: Targets
+    w: Writer, p: GatherElementsParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x, ids = operands
     if p.rank > _MOST_AXES or ids.dtype not in (DType.I32, DType.I64) or x.dtype not in FLOATS:

@@ -22,7 +22,6 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops import OPS, OpParams
-from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
@@ -30,16 +29,17 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.ttg import Region, TileGraph
@@ -287,12 +287,12 @@ CASES = {
         (X, ("s", 12)),
     ),
     "a grid over sizes of two": Case(
-        GridParams(2, ("1.0", Expr("mul", ("0.1", 2))), 0.5, (1.0, -2.0)),
+        IotaParams(2, ("1.0", Expr("mul", ("0.1", 2))), 0.5, (1.0, -2.0)),
         ((*BS, 3), ("t",)),
         (F32, I64),
     ),
-    "take": Case(TakeParams(4), (("b", 3, "s", 9), (1, 1, "s", "t")), (F32, I64)),
-    "take, int32, of each row": Case(TakeParams(3), ((*BS, 9), (*BS, "t")), (F32, I32)),
+    "take": Case(GatherElementsParams(4), (("b", 3, "s", 9), (1, 1, "s", "t")), (F32, I64)),
+    "take, int32, of each row": Case(GatherElementsParams(3), ((*BS, 9), (*BS, "t")), (F32, I32)),
     "embedding": Case(EmbeddingParams(1), ((9, 20), BS), IDS),
     "embedding, int32": Case(EmbeddingParams(1), ((9, 20), BS), (F32, I32)),
     "embedding sum": Case(
@@ -394,13 +394,13 @@ CASES |= {
 }  # fmt: skip
 CASES |= {
     "append": Case(
-        AppendParams(2, 3, 5, 13),
+        KvCacheAppendParams(2, 3, 5, 13),
         ((*BS, 13), ("b", 2, "t", 3), ("b",), (ROOM,)),
         (F32, F32, DType.I64, BOOL),
         "t",
     ),
     "append to nothing": Case(
-        AppendParams(2, 3, 0, 6, past=False),
+        KvCacheAppendParams(2, 3, 0, 6, past=False),
         ((*BS, 6), ("b",), (ROOM,)),
         (F32, DType.I64, BOOL),
         "t",

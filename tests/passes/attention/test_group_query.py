@@ -193,7 +193,7 @@ def test_a_decoder_computes_places_once_and_is_one_program(
     assert trace.applied()["attention-op"] == 2, trace.misses()
     assert sum(r.op == "FusedRegion" for r in graph.regions()) == 1
     words = {type(s.params).__name__ for s in only(graph, "FusedRegion").params.steps}
-    assert {"AttentionParams", "AppendParams", "ConcatParams", "GemmParams"} <= words
+    assert {"AttentionParams", "KvCacheAppendParams", "ConcatParams", "GemmParams"} <= words
     assert ops(graph).count("Range") == 1 and ops(graph).count("ConstantOfShape") == 1
     given: dict[str, Any] = {"attention_mask": np.ones((batch, held + rows), np.int64)}
     if held and batch > 1:

@@ -98,7 +98,7 @@ def test_disentangled_attention_is_one_program(kept: int) -> None:
     optimized(graph)
     program = only(graph, "FusedRegion")
     words = [type(s.params).__name__ for s in program.params.steps]
-    assert words.count("AttentionParams") == 1 and words.count("TakeParams") == 2
+    assert words.count("AttentionParams") == 1 and words.count("GatherElementsParams") == 2
     assert not {"GatherElements", "Tile", "Expand", "Softmax", "MatMul"} & set(ops(graph))
     assert_same(net, graph, feeds(kept=kept), 3e-5)
 
@@ -147,7 +147,7 @@ def test_elements_are_taken_by_repeated_indices_in_place() -> None:
     schedule_only(graph, RulePass(GATHER_ELEMENTS))
     given = {"x": normal(2, H, 5, 2 * SPAN), "ids": np.arange(35).reshape(1, 5, 7) % 12}
     assert_same(net, graph, given)
-    assert len([op for op in ops(graph) if op == "FusedTake"]) == 1
+    assert len([op for op in ops(graph) if op == "FusedGatherElements"]) == 1
 
 
 def test_other_picks_stay() -> None:

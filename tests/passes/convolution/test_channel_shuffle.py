@@ -22,7 +22,7 @@ def test_three_operators_are_one_move(groups: int, flat: bool) -> None:
     net = Net()
     graph = net.graph(shuffled(net, net.input("x", *X.shape), groups, flat))
     optimized(graph)
-    assert only(graph, "FusedMove").params.ints == (groups, 24)
+    assert only(graph, "FusedLayout").params.ints == (groups, 24)
     assert_same(net, graph, {"x": X})
 
 
@@ -46,7 +46,7 @@ def test_what_others_read_stays() -> None:
     turned = net("Transpose", split, perm=[0, 2, 1, 3, 4])
     graph = net.graph(net("Reshape", turned, net.ints(*X.shape)), turned)
     trace = optimized(graph)
-    assert "FusedMove" not in ops(graph)
+    assert "FusedLayout" not in ops(graph)
     assert any("is a graph output" in reason for reason in reasons(trace, "channel-shuffle"))
 
 
@@ -56,7 +56,7 @@ def test_another_shape_is_no_shuffle() -> None:
     turned = net("Transpose", split, perm=[0, 2, 1, 3, 4])
     graph = net.graph(net("Reshape", turned, net.ints(2, 12, 10, 6)))
     trace = optimized(graph)
-    assert "FusedMove" not in ops(graph)
+    assert "FusedLayout" not in ops(graph)
     assert any("shape of 'x'" in reason for reason in reasons(trace, "channel-shuffle"))
 
 

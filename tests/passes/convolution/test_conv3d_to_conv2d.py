@@ -48,12 +48,12 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_depth_is_the_first_axis(name: str) -> None:
     found = turned(lambda net, x: convolve(net, x, 4, 6, 3, 3, 3, **CONVOLUTIONS[name]))
-    assert "Conv" in found and (("FusedMove" in found) == (name != "wider than the volume"))
+    assert "Conv" in found and (("FusedLayout" in found) == (name != "wider than the volume"))
 
 
 def test_without_taps_in_depth_nothing_is_moved() -> None:
     found = turned(lambda net, x: convolve(net, x, 4, 3, 1, 3, 3, group=2))
-    assert found.count("Conv") == 1 and "FusedMove" not in found
+    assert found.count("Conv") == 1 and "FusedLayout" not in found
 
 
 def test_groups_with_taps_in_depth_stay() -> None:
@@ -144,5 +144,5 @@ def test_a_net_is_one_program() -> None:
     graph = net.graph(net("Add", y, z))
     optimized(graph)
     assert ops(graph).count("FusedRegion") == 1
-    assert ops(graph).count("FusedMove") <= 1 and not {"Conv", "FusedConv"} & {*ops(graph)}
+    assert ops(graph).count("FusedLayout") <= 1 and not {"Conv", "FusedConv"} & {*ops(graph)}
     assert_same(net, graph, {"x": normal(1, 16, 5, 8, 7)})

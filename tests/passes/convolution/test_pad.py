@@ -38,8 +38,8 @@ def test_padding_to_another_size_and_cutting_to_it(other: tuple[int, int]) -> No
     graph = net.graph(padded(net, x, like))
     schedule_only(graph, RulePass(pad.PAD))
     graph.prune()
-    assert ops(graph) == ["FusedMove"]
-    assert only(graph, "FusedMove").operands == ("x", "like")
+    assert ops(graph) == ["FusedLayout"]
+    assert only(graph, "FusedLayout").operands == ("x", "like")
     feeds = {"x": normal(2, 3, 8, 6), "like": normal(2, 5, *other)}
     assert_same(net, graph, feeds)
 
@@ -49,7 +49,7 @@ def test_constant_padding() -> None:
     x = net.input("x", "n", 3, "h", "w")
     graph = net.graph(net("Pad", x, net.ints(0, 0, 1, -2, 0, 0, 3, 0)))
     schedule_only(graph, RulePass(pad.PAD))
-    assert only(graph, "FusedMove").params.sizes == (1, -2, 3, 0)
+    assert only(graph, "FusedLayout").params.sizes == (1, -2, 3, 0)
     assert_same(net, graph, {"x": normal(2, 3, 8, 6)})
 
 
@@ -59,7 +59,7 @@ def test_padding_with_what_is_inside(mode: str) -> None:
     x = net.input("x", "n", 3, "h", "w")
     graph = net.graph(net("Pad", x, net.ints(0, 0, 1, 4, 0, 0, 3, 0), mode=mode))
     schedule_only(graph, RulePass(pad.PAD))
-    move = only(graph, "FusedMove").params
+    move = only(graph, "FusedLayout").params
     assert (move.kind, move.ints) == (mode, (1, 4, 3, 0))
     assert_same(net, graph, {"x": normal(2, 3, 8, 6)})
 

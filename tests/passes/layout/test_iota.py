@@ -10,7 +10,7 @@ from graphs import Net, assert_same, loaded, normal, only, ops, optimized, sched
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.iota import IotaParams
 from tracea_graph.passes.layout.iota import Iota
 
 FEEDS = {"x": normal(2, 3, 5, 7)}
@@ -48,7 +48,7 @@ def lifted(net: Net, *values: str) -> list[Any]:
     schedule_only(graph, Iota())
     graph.prune()
     assert_same(net, graph, FEEDS)
-    assert set(ops(graph)) == {"FusedGrid"}, ops(graph)
+    assert set(ops(graph)) == {"FusedIota"}, ops(graph)
     return [graph.producer(v).params for v in values]
 
 
@@ -57,7 +57,7 @@ def lifted(net: Net, *values: str) -> list[Any]:
 def test_centres_of_cells(floats: bool, opset: int) -> None:
     net, x = new(opset)
     y = net("Add", net("Mul", net("Add", counted(net, x, 2, floats), 0.5), 8.0), -4.0)
-    assert lifted(net, y) == [GridParams(1, ("0.2",), 0.0, (8.0,))]
+    assert lifted(net, y) == [IotaParams(1, ("0.2",), 0.0, (8.0,))]
 
 
 def test_grids_of_rows_and_columns() -> None:
@@ -65,8 +65,8 @@ def test_grids_of_rows_and_columns() -> None:
     half = [net("Add", counted(net, x, axis), 0.5) for axis in (2, 3)]
     down, across = meshed(net, *half)
     assert lifted(net, down, across) == [
-        GridParams(1, ("0.2", "0.3"), 0.5, (1.0, 0.0)),
-        GridParams(1, ("0.2", "0.3"), 0.5, (0.0, 1.0)),
+        IotaParams(1, ("0.2", "0.3"), 0.5, (1.0, 0.0)),
+        IotaParams(1, ("0.2", "0.3"), 0.5, (0.0, 1.0)),
     ]
 
 
@@ -79,7 +79,7 @@ def test_one_number_as_often_as_there_are_cells() -> None:
     assert (params.start, params.steps) == (16.0, (0.0, 0.0))
     net, x = new()
     z = net("Expand", 3.0, net("Shape", x))
-    assert lifted(net, z) == [GridParams(1, ("0.0", 3, "0.2", "0.3"), 3.0, (0.0,) * 4)]
+    assert lifted(net, z) == [IotaParams(1, ("0.0", 3, "0.2", "0.3"), 3.0, (0.0,) * 4)]
 
 
 def test_one_number_is_the_same_in_any_shape() -> None:
@@ -93,7 +93,7 @@ def test_axes_of_one_come_and_go() -> None:
     net, x = new()
     y = net("Unsqueeze", counted(net, x, 3), net.ints(0, 2))
     y = net("Transpose", net("Sub", 1.0, net("Squeeze", y, net.ints(2))), perm=[1, 0])
-    assert lifted(net, y) == [GridParams(1, ("0.3", 1), 1.0, (-1.0, 0.0))]
+    assert lifted(net, y) == [IotaParams(1, ("0.3", 1), 1.0, (-1.0, 0.0))]
 
 
 def test_sizes_of_integers_and_of_several_values() -> None:
@@ -103,7 +103,7 @@ def test_sizes_of_integers_and_of_several_values() -> None:
     graph = loaded(net, meshed(net, rows, columns)[0])
     schedule_only(graph, Iota())
     graph.prune()
-    assert ops(graph) == ["FusedGrid"] and set(only(graph, "FusedGrid").operands) == {"ids", "x"}
+    assert ops(graph) == ["FusedIota"] and set(only(graph, "FusedIota").operands) == {"ids", "x"}
     assert_same(net, graph, {"ids": np.ones((2, 6), np.int64), "x": normal(5, 4)})
 
 
@@ -137,7 +137,7 @@ def test_what_is_not_exact_or_not_linear_stays(write: Any) -> None:
     value = write(net, x)
     graph = loaded(net, value)
     schedule_only(graph, Iota())
-    assert graph.producer(value).op != "FusedGrid"
+    assert graph.producer(value).op != "FusedIota"
     assert_same(net, graph, FEEDS)
 
 
@@ -145,7 +145,7 @@ def test_constants_and_older_operators_stay() -> None:
     net = Net(9)
     graph = loaded(net, net("ConstantOfShape", net("Shape", net.input("x", "n"))))
     schedule_only(graph, Iota())
-    assert "FusedGrid" not in ops(graph)
+    assert "FusedIota" not in ops(graph)
     net = Net()
     graph = loaded(net, net("ConstantOfShape", net.ints(2, 3)))
     schedule_only(graph, Iota())

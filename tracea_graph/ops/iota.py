@@ -1,4 +1,4 @@
-"""``FusedGrid``: numbers that count along axes, as many as sizes of other values tell.
+"""``FusedIota``: numbers that count along axes, as many as sizes of other values tell.
 
     y[i, j, …] = start + steps[0] · i + steps[1] · j + …
 
@@ -24,7 +24,7 @@ from tracea_graph.ops.space_parts import aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 
-__all__ = ["GridParams"]
+__all__ = ["IotaParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _SINCE = 11
@@ -32,7 +32,7 @@ _SINCE = 11
 
 
 @dataclass(frozen=True)
-class GridParams:
+class IotaParams:
     """Operands give their sizes only; ``sizes`` of the float32 result are in terms of these
     (:mod:`tracea_graph.ops.sizes`), not below zero.  One step per axis."""
 

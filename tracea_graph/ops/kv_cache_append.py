@@ -1,4 +1,4 @@
-"""``FusedAppend``: new keys or values behind those of a cache, for each item where it says.
+"""``FusedKvCacheAppend``: new keys or values behind those of a cache, for each item where it says.
 
     y[b,h,t] = past[b,h,t]              t < place[b]
              = new[b,h,t − place[b]]    place[b] ≤ t < place[b] + S
@@ -26,13 +26,13 @@ from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import Dim, along, whole
 
-__all__ = ["AppendParams"]
+__all__ = ["KvCacheAppendParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class AppendParams:
+class KvCacheAppendParams:
     """Operands: new, past ``[B,H,T,D]`` if there is one, places (int64 ``[B]``), slots ``[P]``.
 
     ``new`` is ``[B,S,W]``: its ``heads`` heads of ``size`` columns begin at column ``offset`` of

@@ -34,7 +34,7 @@ from tracea_graph.ops.windows import slid
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
 
-__all__ = ["BORDERS", "MoveParams"]
+__all__ = ["BORDERS", "LayoutParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 BORDERS = ("reflect", "edge")
@@ -46,7 +46,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class MoveParams:
+class LayoutParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
     spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right;
     frames taps, stride, dilation, zeros before, behind; first (axis,).

@@ -1,4 +1,4 @@
-"""``FusedTake``: elements picked along the last axis, by indices that may be the same elsewhere.
+"""``FusedGatherElements``: GatherElements along the last axis; indices may be broadcast.
 
     y[…, j] = x[…, i[…, j]]
 
@@ -25,7 +25,7 @@ from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import along, whole
 
-__all__ = ["TakeParams"]
+__all__ = ["GatherElementsParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -34,7 +34,7 @@ _TAKEN = 16.0
 
 
 @dataclass(frozen=True)
-class TakeParams:
+class GatherElementsParams:
     """Operands: x ``[…, P]``, indices (int32 or int64) ``[…, T]`` of the same ``rank``, each of
     whose leading dimensions is x's or 1.  An index in ``[−P, 0)`` counts from the end.  The body
     takes what ONNX Runtime takes.
