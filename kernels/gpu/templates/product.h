@@ -171,7 +171,7 @@ ${gathered()}
 ${epilogue()}
   // Sums turn from fragments into runs in shared memory, 16 rows of a warp at a time.
   float* const strip = (float*)ring + warp * ${strip.words};
-  auto place = [](i32 row, i32 col) { return ${strip.spell("row", "col")}; };
+  auto place = [](i32 row, i32 col) { return ${strip.expression("row", "col")}; };
   UNROLL
   for (i32 i = 0; i < ${wm // 16}; i++) {
     UNROLL
