@@ -40,6 +40,12 @@ def counted(net: Net) -> tuple[str, ...]:
     return (net("Tanh", net("Add", "a", net("Unsqueeze", numbers, net.ints(1)))),)
 
 
+def one_after_the_other(net: Net) -> tuple[str, ...]:
+    """What is computed of the one is freed before what is computed of the other is allocated."""
+    largest = net("Hardmax", net("Tanh", "a"))
+    return (net("Hardmax", net("Tanh", net("Add", "b", net("ReduceMax", largest)))),)
+
+
 MODELS: dict[str, Make] = {
     "sum": lambda net: (net("Add", "a", "b"),),
     "chain": lambda net: (net("Tanh", net("Mul", net("Exp", "a"), net("Exp", "b"))),),
@@ -58,6 +64,7 @@ MODELS: dict[str, Make] = {
     "apart": lambda net: (net("Tanh", "a"), net("Exp", "b")),
     "every with every": every_with_every,
     "counted": counted,
+    "one after the other": one_after_the_other,
 }  # fmt: skip
 
 

@@ -103,7 +103,6 @@ ORT_SLOT(414, GetTensorElementTypeAndShapeDataReference, S, const OrtValue*, int
          const int64_t** dims, size_t* rank)  // no allocation; in tables of version 30 and later
 ORT_SLOT(61, GetDimensionsCount, S, const OrtTensorTypeAndShapeInfo*, size_t*)
 ORT_SLOT(62, GetDimensions, S, const OrtTensorTypeAndShapeInfo*, int64_t*, size_t)
-ORT_SLOT(63, GetSymbolicDimensions, S, const OrtTensorTypeAndShapeInfo*, const char**, size_t)
 ORT_SLOT(57, CreateTensorTypeAndShapeInfo, S, OrtTensorTypeAndShapeInfo**)
 ORT_SLOT(58, SetTensorElementType, S, OrtTensorTypeAndShapeInfo*, int)
 ORT_SLOT(59, SetDimensions, S, OrtTensorTypeAndShapeInfo*, const int64_t*, size_t)

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper, parser
 __all__ = ["deviating"]
 
 Words = Callable[[onnx.NodeProto, str], list[onnx.NodeProto]]
-_LEAST, _MOST = 9, 3
+_LEAST, _MOST = 9, 5
 """The first opset with IsNaN and Where, and what is drawn for older ones is the same there; how
 many operators with several ways are looked at."""
 _LOWEST = -3.4028234663852886e38

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count
 
 from onnx import GraphProto, ModelProto, NodeProto, StringStringEntryProto, helper
@@ -44,6 +44,8 @@ def build_shell(
     proto.ir_version = max(source.ir_version, MINIMUM_IR)
     _keep_inputs(graph, model)
     _keep_live(graph, nodes)
+    ours = (node for node in nodes if domain and node.domain == domain)
+    _unname(graph, {v for node in ours for v in node.outputs})
     if domain and not any(i.domain == domain for i in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid(domain, 1))
     for function in functions:
@@ -140,6 +142,19 @@ def _keep_live(graph: GraphProto, nodes: Iterable[Node]) -> None:
     notes = [n for n in graph.quantization_annotation if n.tensor_name in alive]
     graph.ClearField("quantization_annotation")
     graph.quantization_annotation.extend(notes)
+
+
+def _unname(graph: GraphProto, values: Set[str]) -> None:
+    """Drop the symbols of dimensions from what is said of these values.
+
+    ONNX Runtime reuses a freed buffer for a value whose dimensions have the same names, but takes
+    inputs of different sizes under one name.  Its own operators' values have names either way.
+    """
+    for info in graph.value_info:
+        if info.name in values and info.type.HasField("tensor_type"):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.HasField("dim_param"):
+                    dim.ClearField("dim_param")
 
 
 def _spoken_of(graph: GraphProto) -> set[str]:

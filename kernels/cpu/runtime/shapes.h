@@ -1,8 +1,8 @@
 // Shape inference: a program's output shapes from what is known of its inputs' shapes.
 //
-// A symbol's name is copied only from the input dimension that binds it.  Every other unknown
-// dimension gets a name of its own: sharing one would claim an equality, and an unnamed one makes
-// the runtime take -1 for a size.
+// Every unknown dimension gets a name of its own.  An input's name is not copied: ONNX Runtime takes
+// dimensions of one name for equal and reuses buffers by it, but accepts inputs that are fed different
+// sizes under one name.  An unnamed dimension would make it take -1 for a size.
 #pragma once
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
@@ -16,7 +16,6 @@ constexpr size_t kNameBytes = 96;
 struct Known {
   bool number[kMaxSymbols];
   int64_t value[kMaxSymbols];
-  char name[kMaxSymbols][kNameBytes];  // empty when unknown or too long
 };
 
 class Inference {
@@ -63,19 +62,14 @@ class Inference {
     OrtTensorTypeAndShapeInfo* info = nullptr;  // borrowed
     size_t rank = 0;
     int64_t dims[kMaxRank];
-    const char* names[kMaxRank];
     if (!good(ort::ShapeInferContext_GetInputTypeShape(
             api_, context_, static_cast<size_t>(where.input), &info)) ||
         !info || !good(ort::GetDimensionsCount(api_, info, &rank)) ||
         rank != static_cast<size_t>(program_.inputs[where.input].rank) ||
-        !good(ort::GetDimensions(api_, info, static_cast<int64_t*>(dims), rank)) ||
-        !good(ort::GetSymbolicDimensions(api_, info, static_cast<const char**>(names), rank)))
+        !good(ort::GetDimensions(api_, info, static_cast<int64_t*>(dims), rank)))
       return;
     known_.value[symbol] = dims[where.axis];
     known_.number[symbol] = dims[where.axis] >= 0;
-    const char* name = names[where.axis];
-    if (!known_.number[symbol] && name && strlen(name) < kNameBytes)
-      strcpy(known_.name[symbol], name);
   }
 
   // A dimension: its number, or -1 with a name.
@@ -84,8 +78,6 @@ class Inference {
     name[0] = 0;
     if (!unknown(expr, known_.number) && evaluate(expr, known_.value, &value) && value >= 0)
       return value;
-    if (expr.form == Expr::kIsSymbol && known_.name[expr.value][0])
-      return strcpy(name, known_.name[expr.value]), -1;
     static uint64_t counter = 0;
     const uint64_t serial = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
     snprintf(name, kNameBytes, "%s.%llu", domain_, static_cast<unsigned long long>(serial));

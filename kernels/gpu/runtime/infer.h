@@ -1,8 +1,8 @@
 // Shape inference: shapes of a program's outputs from what is known of its inputs'.
 //
-// A symbol's name is copied only from the input dimension that binds it.  Every other unknown
-// dimension gets a name of its own: sharing one would claim an equality, and an unnamed one makes
-// the runtime take -1 for a size.
+// Every unknown dimension gets a name of its own.  An input's name is not copied: ONNX Runtime takes
+// dimensions of one name for equal and reuses buffers by it, but accepts inputs that are fed different
+// sizes under one name.  An unnamed dimension would make it take -1 for a size.
 #pragma once
 #include "runtime/ort_abi.h"
 #include "runtime/plan.h"
@@ -56,27 +56,21 @@ class Inference {
     OrtTensorTypeAndShapeInfo* info = nullptr;  // borrowed
     size_t rank = 0;
     int64_t dims[kMaxRank];
-    const char* names[kMaxRank];
     values_[symbol] = kNoValue;
     if (!good(ort::ShapeInferContext_GetInputTypeShape(
             api_, context_, static_cast<size_t>(where.input), &info)) ||
         !info || !good(ort::GetDimensionsCount(api_, info, &rank)) ||
         rank != static_cast<size_t>(program_.tensors[where.input].rank) ||
-        !good(ort::GetDimensions(api_, info, static_cast<int64_t*>(dims), rank)) ||
-        !good(ort::GetSymbolicDimensions(api_, info, static_cast<const char**>(names), rank)))
+        !good(ort::GetDimensions(api_, info, static_cast<int64_t*>(dims), rank)))
       return;
-    const char* name = names[where.axis];
     if (dims[where.axis] == 1 && (program_.tensors[where.input].loose >> where.axis & 1)) return;
     if (dims[where.axis] >= 0) values_[symbol] = dims[where.axis];
-    else if (name && strlen(name) < kNameBytes) strcpy(names_[symbol], name);
   }
 
   // A dimension: its number, or -1 with a name.
   int64_t dimension(int32_t index, char* name) {
     name[0] = 0;
-    const Size& size = program_.sizes[index];
     if (sizes_[index] >= 0) return sizes_[index];
-    if (size.op == kSymbol && names_[size.a][0]) return strcpy(name, names_[size.a]), -1;
     static uint64_t counter = 0;
     const uint64_t serial = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
     snprintf(name, kNameBytes, "%s.%llu", tracea_gpu_table.domain,
@@ -110,7 +104,6 @@ class Inference {
   int64_t count_ = 0;
   Program program_ = {};
   int64_t values_[kMaxSymbols] = {};
-  char names_[kMaxSymbols][kNameBytes] = {};
 };
 
 }  // namespace tracea
