@@ -23,6 +23,7 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, tool_parser
 from tracea_graph.cli.parser import Parser
 from tracea_graph.kernels.cpu.call_table import call_table
+from tracea_graph.kernels.gpu.calls import CALLS as GPU_CALLS
 from tracea_graph.options import ALONE, OPTIONS
 from tracea_graph.schemas import DOCUMENTS, schema
 from tracea_graph.target import Backend
@@ -140,11 +141,6 @@ def backend_protocol() -> str:
     return "\n".join([*lines, ""])
 
 
-def calls_of_the_cpu() -> str:
-    """The table of the CPU backend's kernel calls."""
-    return call_table()
-
-
 SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
     {
         ("docs/cli.md", "tracea-optimize"): option_tables,
@@ -152,7 +148,8 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
         ("docs/architecture.md", "stages"): stage_picture,
         ("docs/architecture.md", "folders"): folder_table,
         ("docs/add-a-backend.md", "backend protocol"): backend_protocol,
-        ("kernels/cpu/CALLS.md", "kernel calls"): calls_of_the_cpu,
+        ("kernels/cpu/CALLS.md", "kernel calls"): call_table,
+        ("kernels/gpu/CALLS.md", "kernel calls"): lambda: call_table(GPU_CALLS),
     }
 )
 """What makes a section, by its page and name."""
