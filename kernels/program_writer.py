@@ -14,7 +14,7 @@ from itertools import pairwise
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.program import Buffer, Call, Program, Temp, View
 from tracea_graph.ops.chain import COL, FULL, Chain
-from tracea_graph.ops.index_map import IndexMap, Layout, Move, dense_strides, factors
+from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides, factors
 
 __all__ = ["IDENTITY", "LackingError", "ProgramWriter", "Shape", "Value"]
 
@@ -43,7 +43,7 @@ class Value:
 
     def through(self, moves: IndexMap) -> Value:
         """The value through a map.  Raises ValueError where no strides say it."""
-        at = moves.layout(Layout(self.view.dims, self.view.strides, self.view.offset))
+        at = moves.layout(StridedLayout(self.view.dims, self.view.strides, self.view.offset))
         return replace(self, view=View(self.view.buffer, at.dims, at.strides, at.offset))
 
     def turned(self, order: Sequence[int]) -> Value:

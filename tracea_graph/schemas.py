@@ -14,7 +14,7 @@ from tracea_graph.views.bench import BenchReport
 from tracea_graph.views.explain import Explanation
 from tracea_graph.views.retuned import Retuned
 from tracea_graph.views.sweep import SweepPoint
-from tracea_graph.views.verify import Comparison
+from tracea_graph.views.verify import VerifyReport
 
 __all__ = ["DOCUMENTS", "schema"]
 
@@ -27,7 +27,7 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
         "report": Report,
         "retune": Retuned,
         "sweep": SweepPoint,
-        "verify": Comparison,
+        "verify": VerifyReport,
     }
 )
 """The record of each document.

@@ -12,18 +12,18 @@ from types import MappingProxyType
 
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.kernels.cpu.levels import levels_of
-from tracea_graph.policy import Architecture
+from tracea_graph.policy import Processor
 
 __all__ = ["ARCHITECTURES", "architecture_of"]
 
 
 def _cpu(
     name: str, near: int, far: int, flops: int, lanes: int, tile: tuple[int, int], rows: int
-) -> Architecture:
+) -> Processor:
     """``tile``: rows and columns of the register tile; ``rows``: of a task on large problems."""
     registers = 16 if lanes == 8 else 32
     m, n = tile
-    return Architecture(
+    return Processor(
         name, "cpu", near << 10, far << 10, flops, lanes, registers,
         {
             "square": ({"tile_m": m, "tile_n": n, "tile_k": 256, "rows": rows},
@@ -42,13 +42,13 @@ _ALL = (
     _cpu("sapphire-rapids", 48, 2048, 64, 16, (8, 48), 192),
     _cpu("apple-m", 128, 4096, 32, 4, (8, 12), 128),
 )
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})
+ARCHITECTURES: Mapping[str, Processor] = MappingProxyType({a.name: a for a in _ALL})
 """By name."""
 
 _KB = 1 << 10
 
 
-def architecture_of(cpu: CpuProfile) -> Architecture | None:
+def architecture_of(cpu: CpuProfile) -> Processor | None:
     """The family a processor belongs to, told by maker, vectors and caches; None if unknown."""
     model, levels = cpu.model.lower(), levels_of(cpu)
     wide = "avx512" in levels

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tracea_graph.policy import Architecture
+from tracea_graph.policy import Processor
 
 __all__ = ["HEROES"]
 
 
-def _gpu(name: str, shared: int, l2: int, flops: int, *square: tuple[int, ...]) -> Architecture:
+def _gpu(name: str, shared: int, l2: int, flops: int, *square: tuple[int, ...]) -> Processor:
     """``square``: tile_m, tile_n, tile_k, stages, warps."""
     axes = ("tile_m", "tile_n", "tile_k", "stages", "warps")
     flat = (16, 128, 64, 3 if shared > 128 else 2, 4)
-    return Architecture(
+    return Processor(
         name, "cuda", shared << 10, l2 << 20, flops, 32, 65536,
         {
             "square": tuple(dict(zip(axes, one, strict=True)) for one in square),
@@ -34,5 +34,5 @@ _ALL = (
     _gpu("sm_90", 227, 50, 256, (128, 256, 64, 4, 8), (128, 128, 64, 4, 4)),
     _gpu("sm_100", 227, 126, 256, (128, 256, 64, 4, 8), (256, 128, 64, 3, 8)),
 )
-HEROES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})
+HEROES: Mapping[str, Processor] = MappingProxyType({a.name: a for a in _ALL})
 """By the architecture's name."""

@@ -12,7 +12,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.weights import KN, NK, Floats, Plain
 from tracea_graph.passes.regions import attribute
-from tracea_graph.ttg import Region, TileGraph, Use
+from tracea_graph.ttg import Region, TileGraph, ValueUse
 
 __all__ = [
     "gemm",
@@ -111,14 +111,14 @@ def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
     """True if anything but products reads the matrix, directly or transposed."""
     if graph.is_output(root):
         return True
-    uses = list[Use]()
+    uses = list[ValueUse]()
     for use in graph.uses(root):
         turned = use.region.op == "Transpose"
         uses += graph.uses(use.region.results[0]) if turned else [use]
     return any(not _multiplies(use) or _is_constant(graph, use.region) for use in uses)
 
 
-def _multiplies(use: Use) -> bool:
+def _multiplies(use: ValueUse) -> bool:
     """True if a region reads an operand as the matrix of products only."""
     params = use.region.params
     if not isinstance(params, RegionParams):

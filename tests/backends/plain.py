@@ -34,7 +34,7 @@ from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import IndexMap, Layout, Move
+from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.softmax import SoftmaxParams
@@ -120,7 +120,7 @@ def _over(view: View, kind: str, full: Shape) -> View:
 
 
 def _seen(view: View, moves: IndexMap) -> View:
-    at = moves.layout(Layout(view.dims, view.strides, view.offset))
+    at = moves.layout(StridedLayout(view.dims, view.strides, view.offset))
     return View(view.buffer, at.dims, at.strides, at.offset)
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tracea_graph.ir import Node
-from tracea_graph.onnx_io.functions import Function, to_proto
+from tracea_graph.onnx_io.functions import LocalFunction, to_proto
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 17])
@@ -16,7 +16,7 @@ def test_integers_before_opset_9_are_cast_from_doubles(opset: int) -> None:
     sizes = np.array([0, -1, 1 << 40])
     made = numpy_helper.from_array(sizes)
     imported = [helper.make_node("Constant", [], ["s"], value=made)]
-    body = Function("F", ("x",), ("s",), (Node("Constant", (), ("s",), {}, source=0),))
+    body = LocalFunction("F", ("x",), ("s",), (Node("Constant", (), ("s",), {}, source=0),))
     found = to_proto(body, "d", [helper.make_opsetid("", opset)], imported)
     assert [n.op_type for n in found.node] == ["Constant", "Cast"][: 1 + (opset < 9)]
     value = numpy_helper.to_array(found.node[0].attribute[0].t)

@@ -31,7 +31,7 @@ from tests.onnx_io.samples import (
 )  # fmt: skip
 from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.ir import Blob, DType, Node, Weight
-from tracea_graph.onnx_io import Function, external, load, write, writer
+from tracea_graph.onnx_io import LocalFunction, external, load, write, writer
 from tracea_graph.onnx_io.nodes import to_proto
 from tracea_graph.onnx_io.tensors import constant
 
@@ -158,7 +158,7 @@ def test_functions_and_metadata(tmp_path: Path) -> None:
     loaded = read(mlp(), tmp_path)
     k = np.arange(32, dtype=np.float32).reshape(8, 4)
     weights = {"k": constant("k", k)}
-    body = Function(
+    body = LocalFunction(
         "Fused_ab", ("a", "b"), ("c",),
         (Node("MatMul", ("a", "b"), ("m",)), Node("Relu", ("m",), ("c",))),
     )  # fmt: skip

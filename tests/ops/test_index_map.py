@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import Extent, evaluate
 from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ops.index_map import HUGE, IndexMap, Layout, Move
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout
 
 Shape = tuple[Extent, ...]
 
@@ -23,7 +23,7 @@ def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
     return IndexMap(tuple(Move(*m) for m in moves))
 
 
-def strided(array: np.ndarray, layout: Layout, symbols: dict[str, int]) -> np.ndarray:
+def strided(array: np.ndarray, layout: StridedLayout, symbols: dict[str, int]) -> np.ndarray:
     """The view a layout describes; every element it may touch lies inside the array."""
     dims = [evaluate(d, symbols) for d in layout.dims]
     strides = [evaluate(s, symbols) for s in layout.strides]
@@ -80,8 +80,12 @@ def test_strides_say_what_numpy_does(name: str, s: int, b: int) -> None:
     symbols = {"b": b, "s": s}
     x = numbered([evaluate(d, symbols) for d in shape])
     want = index_map.reference(x)
-    np.testing.assert_array_equal(strided(x, index_map.layout(Layout.dense(shape)), symbols), want)
-    np.testing.assert_array_equal(strided(x, index_map.layout(Layout.dense(x.shape)), {}), want)
+    np.testing.assert_array_equal(
+        strided(x, index_map.layout(StridedLayout.dense(shape)), symbols), want
+    )
+    np.testing.assert_array_equal(
+        strided(x, index_map.layout(StridedLayout.dense(x.shape)), {}), want
+    )
     assert index_map.shape(x.shape) == want.shape
 
 
@@ -99,7 +103,7 @@ def test_the_body_says_what_numpy_does(name: str, s: int, opset: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_an_empty_axis_stays_inside(name: str) -> None:
     index_map, shape = CASES[name]
-    layout = index_map.layout(Layout.dense(shape))
+    layout = index_map.layout(StridedLayout.dense(shape))
     dims = [evaluate(d, {"b": 2, "s": 0}) for d in layout.dims]
     assert 0 in dims and min(dims) == 0
 
@@ -133,7 +137,7 @@ def _split(dim: int) -> tuple[int, ...]:
 def test_any_moves_in_any_order(case: tuple[IndexMap, tuple[int, ...]]) -> None:
     index_map, shape = case
     x = numbered(shape)
-    got = strided(x, index_map.layout(Layout.dense(shape)), {})
+    got = strided(x, index_map.layout(StridedLayout.dense(shape)), {})
     np.testing.assert_array_equal(got, index_map.reference(x))
 
 
@@ -152,7 +156,7 @@ def test_any_moves_in_any_order(case: tuple[IndexMap, tuple[int, ...]]) -> None:
 )
 def test_what_no_strides_say_is_refused(index_map: IndexMap, shape: Shape, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        index_map.layout(Layout.dense(shape))
+        index_map.layout(StridedLayout.dense(shape))
 
 
 def test_an_unknown_move_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
-from tracea_graph.ttg import Region, TileGraph, Use
+from tracea_graph.ttg import Region, TileGraph, ValueUse
 from tracea_graph.ttg.topology import Topology
 
 SPEC = TensorSpec(DType.F32, ("n", 4))
@@ -48,8 +48,8 @@ def test_it_answers_who_writes_and_who_reads() -> None:
     graph = tiny()
     add, relu, mul = graph.regions()
     assert graph.producer("h") is add and graph.producer("x") is graph.producer("w") is None
-    assert graph.uses("h") == (Use(relu, 0), Use(mul, 0), Use(mul, 1))
-    assert graph.only_use("x") == Use(add, 0) and graph.only_use("h") is None
+    assert graph.uses("h") == (ValueUse(relu, 0), ValueUse(mul, 0), ValueUse(mul, 1))
+    assert graph.only_use("x") == ValueUse(add, 0) and graph.only_use("h") is None
     assert graph.is_output("y") and not graph.is_output("h")
     assert graph.region(mul.id) is mul and graph.region("nobody") is None
 
@@ -100,7 +100,7 @@ def test_captures_are_reads_and_absent_operands_are_not() -> None:
     node = Node("If", ("c", ""), ("y",), captures=("x",))
     graph = TileGraph.of_nodes([node], ["c", "x"], ["y"], {}, {})
     assert graph.regions()[0].reads == ("c", "x")
-    assert graph.uses("x") == (Use(graph.regions()[0], -1),)
+    assert graph.uses("x") == (ValueUse(graph.regions()[0], -1),)
 
 
 def test_domains_are_part_of_the_name() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule
 from tracea_graph.ops.chain import Chain
-from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning import (
     Case,
     Problem,
@@ -94,7 +94,7 @@ class Sums:
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
         return Width(int(data["most"]), int(data["width"]))
 
-    def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
         return SearchSpace().axis("width", (4, 1, 2, 8, 16))
 
     def schedule(self, case: Case, config: Config) -> Schedule:

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.text import Column, FittedTable
-from tracea_graph.views.verify import Comparison, render_comparison
+from tracea_graph.views.verify import VerifyReport, render_comparison
 
 
 def lines(shown: RenderableType, width: int) -> list[str]:
@@ -48,7 +48,7 @@ def test_a_comparison_fits_a_terminal() -> None:
         )
         for i in range(2)
     )
-    found = Comparison("a.onnx", "b.onnx", "", Verification("passed", "ok", outputs), 0, 3)
+    found = VerifyReport("a.onnx", "b.onnx", "", Verification("passed", "ok", outputs), 0, 3)
     narrow, wide = lines(render_comparison(found), 80), lines(render_comparison(found), 200)
     assert max(map(len, narrow)) <= 80 and any("last_hidden_state_1" in line for line in narrow)
     assert "cosine" in wide[1] and "cosine" not in narrow[1] and "verdict" in narrow[1]

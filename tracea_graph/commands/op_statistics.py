@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.onnx_io.inlining import Call, caller_of
+from tracea_graph.onnx_io.inlining import CustomOpNode, caller_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.space import number
 
@@ -72,7 +72,9 @@ class OpStatistics:
     ``graph`` has the bodies of ``calls`` inlined; ``sizes`` binds its symbols.
     """
 
-    def __init__(self, graph: TileGraph, calls: Sequence[Call], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, graph: TileGraph, calls: Sequence[CustomOpNode], sizes: Mapping[str, int]
+    ) -> None:
         self.graph, self.sizes = graph, sizes
         self.calls = {call.name: call for call in calls}
         self._constant = self._constants()

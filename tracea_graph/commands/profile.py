@@ -21,7 +21,7 @@ from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Diagnostics
 from tracea_graph.kernels.program import CallWork
 from tracea_graph.onnx_io.guards import BRANCHES
-from tracea_graph.onnx_io.inlining import Call, calls_of
+from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
@@ -207,7 +207,12 @@ Traced = Mapping[str, tuple[CallTime, ...]]
 
 
 def time_calls(
-    one: Subject, calls: Sequence[Call], backend: Backend, feed: Feed, threads: int, runs: int
+    one: Subject,
+    calls: Sequence[CustomOpNode],
+    backend: Backend,
+    feed: Feed,
+    threads: int,
+    runs: int,
 ) -> Traced:
     """Median times of every kernel call of a backend's model, in a process of its own; none of a
     backend without diagnostics."""
@@ -222,7 +227,9 @@ def time_calls(
         return read_trace(trace, calls, told, skip=2 * _WARMUP) if trace.is_file() else {}
 
 
-def read_trace(trace: Path, calls: Sequence[Call], told: Diagnostics, skip: int = 0) -> Traced:
+def read_trace(
+    trace: Path, calls: Sequence[CustomOpNode], told: Diagnostics, skip: int = 0
+) -> Traced:
     """What a trace says about these nodes of a backend, their first ``skip`` runs left out.
 
     Raises UsageError for a node whose plan another version of this tool wrote.

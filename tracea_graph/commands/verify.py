@@ -15,7 +15,7 @@ from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import gather_inputs
-from tracea_graph.views.verify import Comparison
+from tracea_graph.views.verify import VerifyReport
 
 __all__ = ["verify_models"]
 
@@ -26,7 +26,7 @@ def verify_models(
     options: Options,
     library: Path | None = None,
     tolerances: Mapping[str, float] | None = None,
-) -> Comparison:
+) -> VerifyReport:
     """Run both on the same inputs and compare every output.
 
     ``library`` is that of ``candidate`` (:func:`~tracea_graph.onnx_io.library_of`); ``tolerances``
@@ -61,6 +61,6 @@ def verify_models(
         threads=threads,
     )
     calls, nodes = len(calls_of(other)), len(nodes_of(other.skeleton))
-    return Comparison(
+    return VerifyReport(
         str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes
     )

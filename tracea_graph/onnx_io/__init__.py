@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.onnx_io.external import DataFile, DataPool
-from tracea_graph.onnx_io.functions import Function
+from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.original import (
     BACKEND_KEY,
@@ -18,6 +18,6 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "BACKEND_KEY", "DataFile", "DataPool", "Function", "Model", "Written", "backend_of",
+    "BACKEND_KEY", "DataFile", "DataPool", "LocalFunction", "Model", "Written", "backend_of",
     "files_of", "is_result", "library_of", "load", "node_count", "write", "write_original",
 ]  # fmt: skip

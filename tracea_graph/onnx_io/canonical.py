@@ -18,7 +18,7 @@ from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
-from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
+from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.scatters import drop_whole_scatters
 from tracea_graph.onnx_io.sizes import root_sizes, settle_reshapes, share_sizes
 from tracea_graph.onnx_io.tensors import constant, literal
@@ -103,7 +103,7 @@ def take_branches(editor: GraphEditor) -> int:
     return taken
 
 
-def _handed_on(call: Call, editor: GraphEditor) -> str:
+def _handed_on(call: EditorNode, editor: GraphEditor) -> str:
     """The outer value that the branch which is taken gives as it is; empty if there is none."""
     flag = editor.facts.numbers(call.proto.input[0])
     if flag is None or len(flag) != 1 or len(call.proto.output) != 1:
@@ -124,7 +124,7 @@ def _renamable(value: str, editor: GraphEditor, captured: set[str]) -> bool:
     return bool(writers) and not random and value not in captured and value not in editor.kept
 
 
-def _literal(call: Call) -> Array | None:
+def _literal(call: EditorNode) -> Array | None:
     """What a ``Constant`` node holds; None for strings and sparse tensors, which stay nodes."""
     for attr in call.proto.attribute:
         value = helper.get_attribute_value(attr)
@@ -137,22 +137,22 @@ def _literal(call: Call) -> Array | None:
     return None
 
 
-def _is_identity(call: Call, editor: GraphEditor) -> bool:
+def _is_identity(call: EditorNode, editor: GraphEditor) -> bool:
     test = IDENTITIES.get(call.op)
     if test is None or not call.proto.input or not call.proto.input[0]:
         return False
     return test(call, editor)
 
 
-def _always(call: Call, editor: GraphEditor) -> bool:
+def _always(call: EditorNode, editor: GraphEditor) -> bool:
     return True
 
 
-def _single(call: Call, editor: GraphEditor) -> bool:
+def _single(call: EditorNode, editor: GraphEditor) -> bool:
     return len(call.proto.input) == 1
 
 
-def _inactive_dropout(call: Call, editor: GraphEditor) -> bool:
+def _inactive_dropout(call: EditorNode, editor: GraphEditor) -> bool:
     masks = [t for t in call.handle.outputs[1:] if t.name]
     if any(t.outputs or t.name in editor.kept for t in masks):
         return False
@@ -160,17 +160,17 @@ def _inactive_dropout(call: Call, editor: GraphEditor) -> bool:
     return not training or editor.facts.numbers(training) == [0]
 
 
-def _same_type(call: Call, editor: GraphEditor) -> bool:
+def _same_type(call: EditorNode, editor: GraphEditor) -> bool:
     dtype = editor.facts.dtype(call.proto.input[0])
     return dtype is not None and dtype.onnx == attribute(call.proto, "to", 0)
 
 
-def _same_shape(call: Call, editor: GraphEditor) -> bool:
+def _same_shape(call: EditorNode, editor: GraphEditor) -> bool:
     before = editor.facts.shape(call.proto.input[0])
     return before is not None and before == editor.facts.shape(call.proto.output[0])
 
 
-def _same_order(call: Call, editor: GraphEditor) -> bool:
+def _same_order(call: EditorNode, editor: GraphEditor) -> bool:
     shape = editor.facts.shape(call.proto.input[0])
     if shape is None:
         return False
@@ -178,13 +178,13 @@ def _same_order(call: Call, editor: GraphEditor) -> bool:
     return list(attribute(call.proto, "perm", axes[::-1])) == axes
 
 
-def _whole_slice(call: Call, editor: GraphEditor) -> bool:
+def _whole_slice(call: EditorNode, editor: GraphEditor) -> bool:
     parts = slice_parameters(call.proto, editor.facts)
     forward = parts is not None and all(step == 1 for *_, step in parts)
     return forward and _same_shape(call, editor)
 
 
-def _no_padding(call: Call, editor: GraphEditor) -> bool:
+def _no_padding(call: EditorNode, editor: GraphEditor) -> bool:
     inputs = call.proto.input
     pads = attribute(call.proto, "pads") or (
         editor.facts.numbers(inputs[1]) if inputs[1:] else None
@@ -192,7 +192,7 @@ def _no_padding(call: Call, editor: GraphEditor) -> bool:
     return pads is not None and not any(pads) and _same_shape(call, editor)
 
 
-IDENTITIES: Mapping[str, Callable[[Call, GraphEditor], bool]] = MappingProxyType(
+IDENTITIES: Mapping[str, Callable[[EditorNode, GraphEditor], bool]] = MappingProxyType(
     {
         "Identity": _always,
         "Dropout": _inactive_dropout,

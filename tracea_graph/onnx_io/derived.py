@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.onnx_io.facts import attribute
-from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
+from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.tensors import literal, numpy_dtype
 
 __all__ = ["derive_weights"]
@@ -47,7 +47,7 @@ def derive_weights(editor: GraphEditor) -> None:
             editor.weights[weight.name] = weight
 
 
-def _derived(call: Call, editor: GraphEditor, readers: Counter[str]) -> Weight | None:
+def _derived(call: EditorNode, editor: GraphEditor, readers: Counter[str]) -> Weight | None:
     inputs, outputs = call.proto.input, call.proto.output
     spec = editor.facts.specs.get(outputs[0]) if outputs else None
     if spec is None or spec.dtype not in NUMERIC or not _static(spec):
@@ -77,7 +77,7 @@ def _derived(call: Call, editor: GraphEditor, readers: Counter[str]) -> Weight |
     return None
 
 
-def _slices(call: Call, editor: GraphEditor, rank: int) -> tuple[slice, ...]:
+def _slices(call: EditorNode, editor: GraphEditor, rank: int) -> tuple[slice, ...]:
     """What a Slice with constant bounds takes, for NumPy."""
     names = ("starts", "ends", "axes", "steps")
     given = {n: attribute(call.proto, n) for n in names}
@@ -93,7 +93,7 @@ def _slices(call: Call, editor: GraphEditor, rank: int) -> tuple[slice, ...]:
     return tuple(parts)
 
 
-def _filled(call: Call, dtype: DType, shape: tuple[int, ...]) -> Weight | None:
+def _filled(call: EditorNode, dtype: DType, shape: tuple[int, ...]) -> Weight | None:
     name, fill = call.proto.output[0], attribute(call.proto, "value")
     element = np.zeros(1, np.float32) if fill is None else literal(fill, name)
     if element.size != 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
+from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.nodes import has_subgraph
 
 __all__ = ["share_duplicates"]
@@ -24,7 +24,7 @@ Gather reads, and gathers column by column else."""
 
 def share_duplicates(editor: GraphEditor) -> int:
     """Operators computed before are read from where they were computed first."""
-    first: dict[Hashable, Call] = {}
+    first: dict[Hashable, EditorNode] = {}
     fixed = editor.captured() | editor.kept
     shared = 0
     for call in editor.calls():
@@ -37,7 +37,7 @@ def share_duplicates(editor: GraphEditor) -> int:
     return shared
 
 
-def _content(call: Call, editor: GraphEditor) -> Hashable | None:
+def _content(call: EditorNode, editor: GraphEditor) -> Hashable | None:
     """What the node computes; None if it may differ from run to run, or is not ONNX's own."""
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or has_subgraph(proto):

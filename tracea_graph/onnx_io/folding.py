@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
 from tracea_graph.ir import RANDOM_OPS, DType, TensorSpec, Weight
-from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
+from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.runtime import plain_session
 from tracea_graph.onnx_io.tensors import constant, numpy_dtype
@@ -66,8 +66,8 @@ def fold_constants(editor: GraphEditor) -> int:
     return folded
 
 
-def _candidates(editor: GraphEditor) -> list[Call]:
-    found: list[Call] = []
+def _candidates(editor: GraphEditor) -> list[EditorNode]:
+    found: list[EditorNode] = []
     constant_values: set[str] = set()
     for call in editor.calls():
         outputs = [v for v in call.proto.output if v]
@@ -82,7 +82,7 @@ def _candidates(editor: GraphEditor) -> list[Call]:
     return found
 
 
-def _computable(call: Call, editor: GraphEditor, constants: set[str]) -> bool:
+def _computable(call: EditorNode, editor: GraphEditor, constants: set[str]) -> bool:
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or proto.op_type in NEVER or has_subgraph(proto):
         return False
@@ -103,7 +103,7 @@ def _fits(spec: TensorSpec | None) -> bool:
     return count * max(spec.dtype.size, 1) <= LIMIT
 
 
-def _groups(candidates: Sequence[Call]) -> list[list[Call]]:
+def _groups(candidates: Sequence[EditorNode]) -> list[list[EditorNode]]:
     """Candidates connected by values they pass to each other."""
     graph = nx.Graph()
     writer = {v: c.index for c in candidates for v in c.proto.output if v}
@@ -111,13 +111,13 @@ def _groups(candidates: Sequence[Call]) -> list[list[Call]]:
         graph.add_node(call.index)
         graph.add_edges_from((call.index, writer[v]) for v in call.proto.input if v in writer)
     group = {i: n for n, part in enumerate(nx.connected_components(graph)) for i in part}
-    groups: dict[int, list[Call]] = {}
+    groups: dict[int, list[EditorNode]] = {}
     for call in candidates:
         groups.setdefault(group[call.index], []).append(call)
     return list(groups.values())
 
 
-def _frontier(group: Sequence[Call], editor: GraphEditor) -> list[str]:
+def _frontier(group: Sequence[EditorNode], editor: GraphEditor) -> list[str]:
     """Values of a group that somebody outside it reads."""
     inside = {call.index for call in group}
     return [
@@ -128,7 +128,7 @@ def _frontier(group: Sequence[Call], editor: GraphEditor) -> list[str]:
     ]
 
 
-def _cost(group: Sequence[Call], editor: GraphEditor) -> float:
+def _cost(group: Sequence[EditorNode], editor: GraphEditor) -> float:
     """Bytes by which the file grows."""
     inside = {call.index for call in group}
     grown = 0.0
@@ -147,7 +147,9 @@ def _bytes(spec: TensorSpec) -> float:
     return float(count * spec.dtype.size)
 
 
-def _evaluate(group: Sequence[Call], wanted: Sequence[str], editor: GraphEditor) -> Arrays | None:
+def _evaluate(
+    group: Sequence[EditorNode], wanted: Sequence[str], editor: GraphEditor
+) -> Arrays | None:
     """The wanted values, or None if ONNX Runtime cannot compute them."""
     found: Arrays = {}
     for call in group:

@@ -11,7 +11,7 @@ from onnx import FunctionProto, NodeProto, OperatorSetIdProto, TensorProto, help
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io import nodes as node_io
 
-__all__ = ["Function", "to_proto"]
+__all__ = ["LocalFunction", "to_proto"]
 
 _ANY_CONSTANT = 9
 """The opset from which Constant may be of any type; before, it is of floating point."""
@@ -19,7 +19,7 @@ _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
-class Function:
+class LocalFunction:
     """The body of one operator type of the library's domain.
 
     ``attributes`` are names a caller passes; the body need not use them.
@@ -33,7 +33,7 @@ class Function:
 
 
 def to_proto(
-    function: Function,
+    function: LocalFunction,
     domain: str,
     imports: Iterable[OperatorSetIdProto],
     imported: Sequence[NodeProto],

@@ -23,12 +23,12 @@ from tracea_graph.onnx_io.input_symbols import Held, bind_symbols
 from tracea_graph.onnx_io.shapes import infer
 from tracea_graph.onnx_io.tensors import constant
 
-__all__ = ["Call", "GraphEditor"]
+__all__ = ["EditorNode", "GraphEditor"]
 
 
 @dataclass(frozen=True)
-class Call:
-    """One node with its current wiring."""
+class EditorNode:
+    """One node with its current inputs and outputs."""
 
     index: int
     proto: NodeProto
@@ -75,10 +75,10 @@ class GraphEditor:
         self.tensors: dict[str, gs.Variable] = self.graph.tensors()
         self.facts = Facts()
         self._gone: set[int] = set()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, EditorNode] = {}
         """By node, as of when its wiring was looked at last."""
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[EditorNode]:
         """Every node, producers first."""
         for handle in self.graph.nodes:
             index = int(handle.name)
@@ -87,7 +87,7 @@ class GraphEditor:
                     self._calls[index] = self._call(index, handle)
                 yield self._calls[index]
 
-    def _call(self, index: int, handle: gs.Node) -> Call:
+    def _call(self, index: int, handle: gs.Node) -> EditorNode:
         """A node as it is wired now: the imported one, or a copy if that differs."""
         source = self.skeleton.graph.node[index]
         inputs = [t.name for t in handle.inputs][: len(source.input)]
@@ -97,7 +97,7 @@ class GraphEditor:
             proto.CopyFrom(source)
             proto.input[:], proto.output[:] = inputs, outputs
             source = proto
-        return Call(index, source, self.captures[index], handle)
+        return EditorNode(index, source, self.captures[index], handle)
 
     def _rewired(self, handle: gs.Node) -> None:
         self._calls.pop(int(handle.name), None)
@@ -124,18 +124,18 @@ class GraphEditor:
             self.known,
         )
 
-    def bypass(self, call: Call, value: str) -> None:
+    def bypass(self, call: EditorNode, value: str) -> None:
         """Let every reader of the node's first output read ``value`` instead; drop the node."""
         self._redirect(call.handle.outputs[0], self.tensors[value])
         self.remove(call)
 
-    def share(self, call: Call, earlier: Call) -> None:
+    def share(self, call: EditorNode, earlier: EditorNode) -> None:
         """Let every reader of the node's outputs read those of an equal node; drop the node."""
         for old, new in zip(call.handle.outputs, earlier.handle.outputs, strict=True):
             self._redirect(old, new)
         self.remove(call)
 
-    def hand_over(self, call: Call, value: str) -> None:
+    def hand_over(self, call: EditorNode, value: str) -> None:
         """Let the producer of ``value`` write the node's first output instead; drop the node."""
         new, old = call.handle.outputs[0], self.tensors[value]
         producer = old.inputs[0]
@@ -145,17 +145,17 @@ class GraphEditor:
         self._rewired(producer)
         self._redirect(old, new)
 
-    def readers(self, call: Call) -> list[Call]:
+    def readers(self, call: EditorNode) -> list[EditorNode]:
         """The nodes that read the node's first output."""
         found = {int(r.name): r for r in call.handle.outputs[0].outputs}
         return [self._calls.get(i) or self._call(i, handle) for i, handle in found.items()]
 
-    def read(self, call: Call, operand: int, value: str) -> None:
+    def read(self, call: EditorNode, operand: int, value: str) -> None:
         """Let an operand of a node be another value."""
         call.handle.inputs[operand] = self.tensors[value]
         self._rewired(call.handle)
 
-    def feed(self, call: Call, operand: int, numbers: Sequence[int]) -> None:
+    def feed(self, call: EditorNode, operand: int, numbers: Sequence[int]) -> None:
         """Let an operand of a node be an int64 vector, a new weight."""
         name = "sizes_" + "_".join(map(str, numbers)).replace("-", "m")
         while name in self.tensors and not self._holds(name, numbers):
@@ -177,7 +177,7 @@ class GraphEditor:
                     reader.inputs[i] = new
             self._rewired(reader)
 
-    def remove(self, call: Call) -> None:
+    def remove(self, call: EditorNode) -> None:
         """Take a node out."""
         call.handle.inputs.clear()
         call.handle.outputs.clear()

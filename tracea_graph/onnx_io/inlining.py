@@ -17,7 +17,7 @@ from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.wire import Span, Spans
 
-__all__ = ["Call", "caller_of", "calls_of", "inline_bodies"]
+__all__ = ["CustomOpNode", "caller_of", "calls_of", "inline_bodies"]
 
 _DOMAINS = "tracea."
 _SEPARATOR = "//"
@@ -26,7 +26,7 @@ Bodies = Mapping[tuple[str, str], FunctionProto]
 
 
 @dataclass(frozen=True)
-class Call:
+class CustomOpNode:
     """One custom-op node of a result: ``name`` is its own, or its first output's.
 
     ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
@@ -42,7 +42,7 @@ class Call:
     plan: tuple[int, ...] = ()
 
 
-def calls_of(model: Model) -> tuple[Call, ...]:
+def calls_of(model: Model) -> tuple[CustomOpNode, ...]:
     """The custom-op nodes of a model loaded without inlining, in its order."""
     nodes = (n for n in nodes_of(model.skeleton) if n.domain.startswith(_DOMAINS))
     return tuple(_call(node) for node in nodes)
@@ -78,10 +78,10 @@ def inline_bodies(skeleton: ModelProto, spans: Spans, kept: Container[str] = ())
     spans.constants = constants
 
 
-def _call(node: NodeProto) -> Call:
+def _call(node: NodeProto) -> CustomOpNode:
     said = {p.key: p.value for p in node.metadata_props}
     originals = tuple(said.get("tracea.nodes", "").split("\n")) if said else ()
-    return Call(
+    return CustomOpNode(
         _name(node), node.op_type, tuple(node.input), tuple(node.output),
         tuple(filter(None, originals)), said.get("tracea.rule", ""),
         tuple(attribute(node, "plan", ())),

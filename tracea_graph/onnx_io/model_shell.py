@@ -12,7 +12,7 @@ from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import functions as function_io
 from tracea_graph.onnx_io import guards
 from tracea_graph.onnx_io import nodes as node_io
-from tracea_graph.onnx_io.functions import Function
+from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.order import topological
 
@@ -25,7 +25,7 @@ MINIMUM_IR = 8
 def build_shell(
     model: Model,
     nodes: Sequence[Node],
-    functions: Sequence[Function],
+    functions: Sequence[LocalFunction],
     domain: str,
     metadata: Mapping[str, str],
     node_metadata: Mapping[str, Mapping[str, str]],

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tracea_graph.onnx_io.facts import INTEGERS, Shape, attribute, elements
-from tracea_graph.onnx_io.graph_editor import Call, GraphEditor
+from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["root_sizes", "settle_reshapes", "share_sizes"]
@@ -69,7 +69,7 @@ def settle_reshapes(editor: GraphEditor) -> int:
     return settled
 
 
-def _axes_read(call: Call, rank: int, editor: GraphEditor) -> list[int]:
+def _axes_read(call: EditorNode, rank: int, editor: GraphEditor) -> list[int]:
     """The axes whose sizes are read of a Shape, counted from the front; none if not all known."""
     start, end = attribute(call.proto, "start", 0), attribute(call.proto, "end", rank)
     if start or end != rank:
@@ -96,7 +96,7 @@ def _has(axes: Sequence[int], shape: Shape, root: Shape | None) -> bool:
     return all(root[a] is not None and root[a] == shape[a] for a in axes)
 
 
-def _content(call: Call, editor: GraphEditor) -> Hashable | None:
+def _content(call: EditorNode, editor: GraphEditor) -> Hashable | None:
     if len(call.proto.output) != 1:
         return None
     name = call.proto.output[0]
@@ -108,7 +108,7 @@ def _content(call: Call, editor: GraphEditor) -> Hashable | None:
     return editor.facts.dtype(name), value.shape, tuple(value.flat)
 
 
-def _settled(call: Call, editor: GraphEditor) -> list[int] | None:
+def _settled(call: EditorNode, editor: GraphEditor) -> list[int] | None:
     data = editor.facts.shape(call.proto.input[0])
     target = editor.facts.value(call.proto.input[1])
     if data is None or target is None or attribute(call.proto, "allowzero", 0):

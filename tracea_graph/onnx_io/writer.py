@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import external, guards, model_shell, tensors
-from tracea_graph.onnx_io.functions import Function
+from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import LARGE, tag
 
@@ -52,7 +52,7 @@ def write(
     weights: Mapping[str, Weight],
     out: Path,
     *,
-    functions: Sequence[Function] = (),
+    functions: Sequence[LocalFunction] = (),
     guard: Sequence[Node] = (),
     domain: str = "",
     metadata: Mapping[str, str] = {},

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.index_map import IndexMap, Layout, Move, resolve_target
+from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, resolve_target
 from tracea_graph.ops.mapped_space import Index, mapped_space
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape
@@ -145,7 +145,7 @@ class ConcatParams:
 
 def seen_layouts(
     params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
-) -> Iterator[tuple[int, Layout]]:
+) -> Iterator[tuple[int, StridedLayout]]:
     """Every way an operand is read: its number, and the view of it."""
     if isinstance(params, ElementwiseParams):
         for i, (index_map, spec) in enumerate(zip(params.views, specs, strict=True)):

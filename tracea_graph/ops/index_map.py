@@ -21,7 +21,15 @@ import numpy.typing as npt
 from tracea_graph.ir import Expr, Extent, combine, product
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["HUGE", "IndexMap", "Layout", "Move", "dense_strides", "factors", "resolve_target"]
+__all__ = [
+    "HUGE",
+    "IndexMap",
+    "Move",
+    "StridedLayout",
+    "dense_strides",
+    "factors",
+    "resolve_target",
+]
 
 HUGE = 2**31 - 1
 """Beyond every index: a slice that ends here ends with its axis."""
@@ -35,7 +43,7 @@ Factors = tuple[int, Counter[Extent]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class StridedLayout:
     """How a view lies in its buffer; strides and offset count elements."""
 
     dims: Shape
@@ -43,7 +51,7 @@ class Layout:
     offset: Extent = 0
 
     @classmethod
-    def dense(cls, shape: Shape) -> Layout:
+    def dense(cls, shape: Shape) -> StridedLayout:
         return cls(tuple(shape), dense_strides(shape))
 
 
@@ -95,7 +103,7 @@ class IndexMap:
             done.append(move)
         return IndexMap(tuple(done))
 
-    def layout(self, start: Layout) -> Layout:
+    def layout(self, start: StridedLayout) -> StridedLayout:
         """Where the view lies.  Raises ValueError if no strides say it."""
         for move in self.moves:
             start = _MOVES[move.op].layout(start, move.ints)
@@ -105,7 +113,7 @@ class IndexMap:
         """The view's dimensions.  Raises ValueError as :meth:`layout` does."""
         return _view(self.moves, tuple(shape)).dims if self.moves else tuple(shape)
 
-    def view(self, shape: Shape) -> Layout:
+    def view(self, shape: Shape) -> StridedLayout:
         """Where the view of a dense tensor lies.  Raises ValueError as :meth:`layout` does."""
         return _view(self.moves, tuple(shape))
 
@@ -122,8 +130,8 @@ class IndexMap:
 
 
 @lru_cache(_MANY)
-def _view(moves: tuple[Move, ...], shape: Shape) -> Layout:
-    return IndexMap(moves).layout(Layout.dense(shape))
+def _view(moves: tuple[Move, ...], shape: Shape) -> StridedLayout:
+    return IndexMap(moves).layout(StridedLayout.dense(shape))
 
 
 def dense_strides(shape: Sequence[Extent]) -> Shape:
@@ -147,25 +155,29 @@ def _strides(shape: Shape) -> Shape:
 Ints = tuple[int, ...]
 
 
-def _transpose(at: Layout, perm: Ints) -> Layout:
+def _transpose(at: StridedLayout, perm: Ints) -> StridedLayout:
     if sorted(perm) != list(range(len(at.dims))):
         raise ValueError(f"{perm} does not permute {len(at.dims)} axes")
-    return Layout(tuple(at.dims[i] for i in perm), tuple(at.strides[i] for i in perm), at.offset)
+    return StridedLayout(
+        tuple(at.dims[i] for i in perm), tuple(at.strides[i] for i in perm), at.offset
+    )
 
 
-def _squeeze(at: Layout, axes: Ints) -> Layout:
+def _squeeze(at: StridedLayout, axes: Ints) -> StridedLayout:
     if any(at.dims[i] != 1 for i in axes):
         raise ValueError("a squeezed axis is not one")
     kept = [i for i in range(len(at.dims)) if i not in axes]
-    return Layout(tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), at.offset)
+    return StridedLayout(
+        tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), at.offset
+    )
 
 
-def _unsqueeze(at: Layout, axes: Ints) -> Layout:
+def _unsqueeze(at: StridedLayout, axes: Ints) -> StridedLayout:
     dims, strides = list(at.dims), list(at.strides)
     for axis in sorted(axes):
         dims.insert(axis, 1)
         strides.insert(axis, 0)
-    return Layout(tuple(dims), tuple(strides), at.offset)
+    return StridedLayout(tuple(dims), tuple(strides), at.offset)
 
 
 def _axes_to_onnx(op: str) -> Callable[[BodyBuilder, str, Ints], str]:
@@ -175,7 +187,7 @@ def _axes_to_onnx(op: str) -> Callable[[BodyBuilder, str, Ints], str]:
     return to_onnx
 
 
-def _expand(at: Layout, target: Ints) -> Layout:
+def _expand(at: StridedLayout, target: Ints) -> StridedLayout:
     if len(target) != len(at.dims):
         raise ValueError("an expanded view keeps its rank")
     repeated = [t != 1 and d == 1 for t, d in zip(target, at.dims, strict=True)]
@@ -183,7 +195,7 @@ def _expand(at: Layout, target: Ints) -> Layout:
         raise ValueError("an expanded axis is not one")
     dims = tuple(t if r else d for t, d, r in zip(target, at.dims, repeated, strict=True))
     strides = tuple(0 if r else s for s, r in zip(at.strides, repeated, strict=True))
-    return Layout(dims, strides, at.offset)
+    return StridedLayout(dims, strides, at.offset)
 
 
 def _expand_to_onnx(b: BodyBuilder, value: str, target: Ints) -> str:
@@ -194,7 +206,7 @@ def _expand_to_onnx(b: BodyBuilder, value: str, target: Ints) -> str:
 # ---- slices ----------------------------------------------------------------------------
 
 
-def _slice(at: Layout, ints: Ints) -> Layout:
+def _slice(at: StridedLayout, ints: Ints) -> StridedLayout:
     axis, start, end, step = ints
     dim, stride = at.dims[axis], at.strides[axis]
     first, last = _ends(dim, start, end, step)
@@ -203,7 +215,7 @@ def _slice(at: Layout, ints: Ints) -> Layout:
     offset = _plus(at.offset, combine("mul", stride, first) if first != 0 else 0)
     dims, strides = list(at.dims), list(at.strides)
     dims[axis], strides[axis] = count, combine("mul", stride, step)
-    return Layout(tuple(dims), tuple(strides), offset)
+    return StridedLayout(tuple(dims), tuple(strides), offset)
 
 
 def _ends(dim: Extent, start: int, end: int, step: int) -> tuple[Extent, Extent]:
@@ -263,7 +275,7 @@ def _slice_to_onnx(b: BodyBuilder, value: str, ints: Ints) -> str:
     return b("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
-def _select(at: Layout, ints: Ints) -> Layout:
+def _select(at: StridedLayout, ints: Ints) -> StridedLayout:
     axis, index = ints
     dim = at.dims[axis]
     place: Extent = combine("add", dim, index) if index < 0 else index
@@ -271,7 +283,9 @@ def _select(at: Layout, ints: Ints) -> Layout:
         raise ValueError("the index is outside its axis")
     offset = _plus(at.offset, combine("mul", at.strides[axis], place))
     kept = [i for i in range(len(at.dims)) if i != axis]
-    return Layout(tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), offset)
+    return StridedLayout(
+        tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), offset
+    )
 
 
 def _select_to_onnx(b: BodyBuilder, value: str, ints: Ints) -> str:
@@ -318,7 +332,7 @@ def _quotient(a: Factors, b: Factors) -> Extent:
     return combine("mul", product(rest), a[0] // b[0])
 
 
-def _reshape(at: Layout, target: Ints) -> Layout:
+def _reshape(at: StridedLayout, target: Ints) -> StridedLayout:
     """Axes split and merge where the elements of each group lie at one stride."""
     dims = resolve_target(at.dims, target)
     strides: list[Extent] = [0] * len(dims)
@@ -341,14 +355,14 @@ def _reshape(at: Layout, target: Ints) -> Layout:
             step = combine("mul", step, dims[j])
     if old or new:
         raise ValueError("a Reshape changes the number of elements")
-    return Layout(dims, tuple(strides), at.offset)
+    return StridedLayout(dims, tuple(strides), at.offset)
 
 
 def _divides(p: Factors, q: Factors) -> bool:
     return p[0] > 0 and q[0] % p[0] == 0 and p[1] <= q[1]
 
 
-def _follows(at: Layout, i: int, j: int) -> bool:
+def _follows(at: StridedLayout, i: int, j: int) -> bool:
     """True if one step of axis i is a walk through all of axis j."""
     return factors([at.strides[i]]) == factors([at.dims[j], at.strides[j]])
 
@@ -361,7 +375,7 @@ def _numpy_reshape(x: Array, target: Ints) -> Array:
 class _Kind:
     """What one kind of move means: on a layout, on an array, in ONNX."""
 
-    layout: Callable[[Layout, Ints], Layout]
+    layout: Callable[[StridedLayout, Ints], StridedLayout]
     numpy: Callable[[Array, Ints], Array]
     to_onnx: Callable[[BodyBuilder, str, Ints], str]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracea_graph.ir import Extent, TensorSpec, combine
-from tracea_graph.ops.index_map import IndexMap, Layout, Move
+from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout
 from tracea_graph.ops.space_parts import (
     Shape,
     access,
@@ -123,7 +123,7 @@ def _before(move: Move, shape: Shape, at: Sequence[Index]) -> list[Index]:
             left.insert(axis, Index())
         return left
     axis = ints[0]
-    ones = Layout(tuple(shape), tuple(int(i == axis) for i in range(len(shape))))
+    ones = StridedLayout(tuple(shape), tuple(int(i == axis) for i in range(len(shape))))
     first = IndexMap((move,)).layout(ones).offset
     if move.op == "select":
         left.insert(axis, Index((), first))

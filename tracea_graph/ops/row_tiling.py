@@ -12,8 +12,8 @@ from tracea_graph.ops.region import RegionParams, RowTile
 from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.ops.weights import NK
 from tracea_graph.ttg import (
+    ExecutionPlan,
     MemoryLevel,
-    Plan,
     Region,
     RowReuse,
     RowTiling,
@@ -46,7 +46,7 @@ def row_reuse(step: Region) -> RowReuse | None:
 
 def plan_subgraph(
     subgraph: Subgraph, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]
-) -> Plan:
+) -> ExecutionPlan:
     """Plan row tiles, memory levels and scratch memory for the steps of a program."""
     return make_plan(subgraph, sizes, levels, row_reuse)
 
@@ -56,12 +56,12 @@ def plan_subgraph_by_size(
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
     cache_fractions: Iterable[float],
-) -> Iterator[Plan]:
+) -> Iterator[ExecutionPlan]:
     """Yield :func:`plan_subgraph` for each cache fraction."""
     return make_plans(subgraph, sizes, levels, row_reuse, cache_fractions)
 
 
-def row_tiles_of(subgraph: Subgraph, plan: Plan) -> tuple[RowTile, ...]:
+def row_tiles_of(subgraph: Subgraph, plan: ExecutionPlan) -> tuple[RowTile, ...]:
     """The row tiles of a plan, as a program stores them."""
     place = {step.id: i for i, step in enumerate(subgraph.steps)}
     return tuple(

@@ -10,7 +10,7 @@ from typing import Any
 from tracea_graph.errors import GraphError, RuleErrorContext
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.program import Call, OpType, Program
-from tracea_graph.onnx_io import Function
+from tracea_graph.onnx_io import LocalFunction
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
@@ -128,10 +128,10 @@ class Assembly:
         placed = [replace(i, program=p) for i, p in zip(self.placed, programs, strict=True)]
         return replace(self, placed=placed)
 
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[LocalFunction]:
         """One body per type."""
         bodies = {item.type: item.body for item in self.placed}
-        return [Function(t, b.inputs, b.outputs, b.nodes) for t, b in sorted(bodies.items())]
+        return [LocalFunction(t, b.inputs, b.outputs, b.nodes) for t, b in sorted(bodies.items())]
 
     def nodes(self, domain: str) -> list[Node]:
         """The result's nodes in order; original ones as they were."""

@@ -14,7 +14,7 @@ from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
 from tracea_graph.garbage import no_collection
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
-from tracea_graph.onnx_io import Function, Model, load
+from tracea_graph.onnx_io import LocalFunction, Model, load
 from tracea_graph.onnx_io.guards import CONDITION, reference_of
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -339,11 +339,11 @@ class Guard:
         return OpType(f"Guard_{key}", dtypes, (DType.BOOL,))
 
     @property
-    def function(self) -> Function:
+    def function(self) -> LocalFunction:
         """Its body says "no", whatever is fed: then the original's nodes run."""
         inputs = tuple(f"x{i}" for i in range(2 * len(self.names)))
         no = Node("Constant", (), ("y",), {"value": np.array([False])})
-        return Function(self.type.name, inputs, ("y",), (no,))
+        return LocalFunction(self.type.name, inputs, ("y",), (no,))
 
     def node(self, domain: str) -> Node:
         inputs = (*self.names, *map(reference_of, self.names))

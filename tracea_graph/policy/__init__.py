@@ -7,18 +7,28 @@ from tracea_graph.policy.decision_cost import decision_cost
 from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.space import Config, SearchSpace
 from tracea_graph.policy.topology import (
-    Architecture,
     BlockSparse,
     Dense,
     LowRank,
     OperatorTopology,
+    Processor,
     TopologyDecision,
     Windowed,
 )
 from tracea_graph.policy.topology import decide as decide_topology
 
 __all__ = [
-    "Architecture", "BlockSparse", "Config", "CostModel", "Dense", "LowRank",
-    "Machine", "OperatorTopology", "SearchSpace", "TopologyDecision", "Windowed",
-    "decide_topology", "decision_cost",
+    "BlockSparse",
+    "Config",
+    "CostModel",
+    "Dense",
+    "LowRank",
+    "Machine",
+    "OperatorTopology",
+    "Processor",
+    "SearchSpace",
+    "TopologyDecision",
+    "Windowed",
+    "decide_topology",
+    "decision_cost",
 ]  # fmt: skip

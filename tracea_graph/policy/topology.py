@@ -17,8 +17,15 @@ from tracea_graph.errors import UsageError
 from tracea_graph.policy.space import Config, SearchSpace
 
 __all__ = [
-    "Architecture", "BlockSparse", "Dense", "LowRank", "OperatorTopology", "TopologyDecision",
-    "Windowed", "decide", "modelled_us",
+    "BlockSparse",
+    "Dense",
+    "LowRank",
+    "OperatorTopology",
+    "Processor",
+    "TopologyDecision",
+    "Windowed",
+    "decide",
+    "modelled_us",
 ]  # fmt: skip
 
 _STREAM_ROWS = 4
@@ -29,7 +36,7 @@ _BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
 
 @dataclass(frozen=True)
-class Architecture:
+class Processor:
     """One family of processors.
 
     ``near`` are bytes a tile's operands may take (L1 of a core, shared memory of a block),
@@ -131,7 +138,7 @@ class TopologyDecision:
 
 
 def decide(
-    topology: OperatorTopology, on: Architecture, dtype: str = "f32", limit: int = 16
+    topology: OperatorTopology, on: Processor, dtype: str = "f32", limit: int = 16
 ) -> TopologyDecision:
     """The policy's choice for one operator on one family of processors.
 
@@ -177,7 +184,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
     return "grid", f"{t.m}x{t.n} results, all of them computed"
 
 
-def _order(t: OperatorTopology, tiling: str, on: Architecture, size: int) -> tuple[str, str]:
+def _order(t: OperatorTopology, tiling: str, on: Processor, size: int) -> tuple[str, str]:
     right, left = t.k * t.n * size, t.m * t.k * size
     if tiling in ("stream", "band"):
         return "row-major", "neighbours in a row share what they read"
@@ -188,7 +195,7 @@ def _order(t: OperatorTopology, tiling: str, on: Architecture, size: int) -> tup
     return "z-order", "neither operand fits the second level: squares of tiles share both"
 
 
-def _variant(t: OperatorTopology, tiling: str, on: Architecture, dtype: str) -> tuple[str, str]:
+def _variant(t: OperatorTopology, tiling: str, on: Processor, dtype: str) -> tuple[str, str]:
     words = {
         "two-products": "low_rank_gemm",
         "map": "block_sparse_gemm",
@@ -200,7 +207,7 @@ def _variant(t: OperatorTopology, tiling: str, on: Architecture, dtype: str) -> 
     return name, f"{words[tiling]} in {dtype}: the kernel for a {tiling}"
 
 
-def _space(t: OperatorTopology, tiling: str, on: Architecture, size: int) -> SearchSpace:
+def _space(t: OperatorTopology, tiling: str, on: Processor, size: int) -> SearchSpace:
     hero = "flat" if t.m <= 16 else "square"
     space = SearchSpace()
     if on.device == "cpu":
@@ -218,9 +225,7 @@ def _space(t: OperatorTopology, tiling: str, on: Architecture, size: int) -> Sea
     return space
 
 
-def _cpu_space(
-    space: SearchSpace, t: OperatorTopology, on: Architecture, size: int
-) -> SearchSpace:
+def _cpu_space(space: SearchSpace, t: OperatorTopology, on: Processor, size: int) -> SearchSpace:
     lanes, registers = on.lanes, on.registers
     return (
         space.tile_m([1, 2, 4, 6, 8, 12, 14])
@@ -240,9 +245,7 @@ def _cpu_space(
     )
 
 
-def _gpu_space(
-    space: SearchSpace, t: OperatorTopology, on: Architecture, size: int
-) -> SearchSpace:
+def _gpu_space(space: SearchSpace, t: OperatorTopology, on: Processor, size: int) -> SearchSpace:
     return (
         space.tile_m([16, 32, 64, 128, 256])
         .tile_n([32, 64, 128, 256])
@@ -278,7 +281,7 @@ _LATENCY = 4.0
 
 
 def modelled_us(
-    topology: OperatorTopology, on: Architecture, dtype: str = "f32"
+    topology: OperatorTopology, on: Processor, dtype: str = "f32"
 ) -> Callable[[Config], float]:
     """Predicted µs of a configuration on one core or SM, to rank by.
 
@@ -297,7 +300,7 @@ def modelled_us(
     return time
 
 
-def _fill(config: Config, on: Architecture) -> float:
+def _fill(config: Config, on: Processor) -> float:
     """Share of the multiply-adds a tile keeps busy."""
     if on.device == "cpu":
         vectors = config["tile_m"] * config["tile_n"] / on.lanes

@@ -44,7 +44,7 @@ class Var:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallPattern:
     """An operator with leading operands; further constant operands are allowed, and behind a
     last ``...`` any others."""
 
@@ -54,47 +54,60 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Either:
+class EitherPattern:
     """The first alternative that matches."""
 
     alternatives: tuple[Any, ...]
 
 
 class OpBuilder:
-    """``op.Name(args, label=…)`` builds a :class:`Call`; lower-case names are normal forms."""
+    """``op.Name(args, label=…)`` builds a :class:`CallPattern`; lower case: normal forms."""
 
-    def __getattr__(self, name: str) -> Callable[..., Call]:
-        def call(*args: Any, label: str = "") -> Call:
-            return Call(name, args, label)
+    def __getattr__(self, name: str) -> Callable[..., CallPattern]:
+        def call(*args: Any, label: str = "") -> CallPattern:
+            return CallPattern(name, args, label)
 
         return call
 
-    def either(self, *alternatives: Any) -> Either:
+    def either(self, *alternatives: Any) -> EitherPattern:
         """Any of these forms."""
-        return Either(alternatives)
+        return EitherPattern(alternatives)
 
-    def one_of(self, names: Iterable[str], *args: Any, label: str = "") -> Either:
+    def one_of(self, names: Iterable[str], *args: Any, label: str = "") -> EitherPattern:
         """The same operands of any of these operators."""
-        return Either(tuple(Call(name, args, label) for name in names))
+        return EitherPattern(tuple(CallPattern(name, args, label) for name in names))
 
-    def scaled(self, x: Any, factor: float) -> Either:
+    def scaled(self, x: Any, factor: float) -> EitherPattern:
         """``x * factor`` or ``x / (1 / factor)``."""
-        return Either((Call("Mul", (x, factor)), Call("Div", (x, 1 / factor))))
-
-    def square(self, x: Any, label: str = "") -> Either:
-        """``x * x`` or ``Pow(x, 2)``."""
-        return Either((Call("Mul", (x, x), label), Call("Pow", (x, 2.0), label)))
-
-    def rsqrt(self, x: Any) -> Either:
-        """``1 / Sqrt(x)``, ``Reciprocal(Sqrt(x))`` or ``Pow(x, -0.5)``."""
-        root = Call("Sqrt", (x,))
-        return Either(
-            (Call("Reciprocal", (root,)), Call("Div", (1.0, root)), Call("Pow", (x, -0.5)))
+        return EitherPattern(
+            (CallPattern("Mul", (x, factor)), CallPattern("Div", (x, 1 / factor)))
         )
 
-    def over_sqrt(self, a: Any, v: Any) -> Either:
+    def square(self, x: Any, label: str = "") -> EitherPattern:
+        """``x * x`` or ``Pow(x, 2)``."""
+        return EitherPattern(
+            (CallPattern("Mul", (x, x), label), CallPattern("Pow", (x, 2.0), label))
+        )
+
+    def rsqrt(self, x: Any) -> EitherPattern:
+        """``1 / Sqrt(x)``, ``Reciprocal(Sqrt(x))`` or ``Pow(x, -0.5)``."""
+        root = CallPattern("Sqrt", (x,))
+        return EitherPattern(
+            (
+                CallPattern("Reciprocal", (root,)),
+                CallPattern("Div", (1.0, root)),
+                CallPattern("Pow", (x, -0.5)),
+            )
+        )
+
+    def over_sqrt(self, a: Any, v: Any) -> EitherPattern:
         """``a / Sqrt(v)`` or ``a * rsqrt(v)``."""
-        return Either((Call("Div", (a, Call("Sqrt", (v,)))), Call("Mul", (a, self.rsqrt(v)))))
+        return EitherPattern(
+            (
+                CallPattern("Div", (a, CallPattern("Sqrt", (v,)))),
+                CallPattern("Mul", (a, self.rsqrt(v))),
+            )
+        )
 
 
 @dataclass
@@ -215,7 +228,7 @@ def _tree(pattern: Callable[..., Any]) -> tuple[Any, frozenset[str]]:
 
 def _ops_at_root(tree: Any) -> frozenset[str]:
     """Operators the last one of a pattern can be."""
-    if isinstance(tree, Either):
+    if isinstance(tree, EitherPattern):
         return frozenset[str]().union(*map(_ops_at_root, tree.alternatives))
     return frozenset((tree.op,))
 
@@ -240,7 +253,7 @@ def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
             yield found.with_value(tree.name, value)
         elif bound == value:
             yield found
-    elif isinstance(tree, Either):
+    elif isinstance(tree, EitherPattern):
         for alternative in tree.alternatives:
             yield from _match(alternative, value, found)
     elif isinstance(tree, float):
@@ -254,14 +267,14 @@ def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
 
 def _at_root(tree: Any, root: Region, found: Match) -> Iterator[Match]:
     """Whichever of its results anybody reads."""
-    if isinstance(tree, Either):
+    if isinstance(tree, EitherPattern):
         for alternative in tree.alternatives:
             yield from _at_root(alternative, root, found)
     else:
         yield from _match_call(tree, root, found)
 
 
-def _match_call(tree: Call, region: Region | None, found: Match) -> Iterator[Match]:
+def _match_call(tree: CallPattern, region: Region | None, found: Match) -> Iterator[Match]:
     anything = tree.args[-1:] == (...,)
     args = tree.args[:-1] if anything else tree.args
     if region is None or region.op != tree.op or len(region.operands) < len(args):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
-from tracea_graph.ttg.graph import Region, TileGraph, Use, Viewer
+from tracea_graph.ttg.graph import Region, TileGraph, ValueUse, Viewer
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.partition import PartitionRules, partition_from
-from tracea_graph.ttg.plan import Link, Plan, make_plan, make_plans
+from tracea_graph.ttg.plan import ExecutionPlan, Link, make_plan, make_plans
 from tracea_graph.ttg.row_tiling import (
     CACHE_FRACTIONS,
     RowReuse,
@@ -30,11 +30,11 @@ __all__ = [
     "BoundModel",
     "Dim",
     "EdgeKind",
+    "ExecutionPlan",
     "IterationSpace",
     "Link",
     "MemoryLevel",
     "PartitionRules",
-    "Plan",
     "Region",
     "RegionModel",
     "Reuse",
@@ -48,7 +48,7 @@ __all__ = [
     "TileMetadata",
     "TileSet",
     "Tiling",
-    "Use",
+    "ValueUse",
     "Viewer",
     "Work",
     "along",

@@ -19,13 +19,13 @@ from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
 from tracea_graph.ttg.export import to_dot, to_json, to_networkx
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.ttg.region import Region, Use, region_of
+from tracea_graph.ttg.region import Region, ValueUse, region_of
 from tracea_graph.ttg.states import History, States
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.topology import Rank, Topology
 from tracea_graph.ttg.traffic import Staging
 
-__all__ = ["Region", "TileGraph", "Use", "Viewer"]
+__all__ = ["Region", "TileGraph", "ValueUse", "Viewer"]
 
 UNKNOWN = TensorSpec(None, None)
 NO_BINDINGS: Mapping[str, int] = MappingProxyType({})
@@ -144,12 +144,12 @@ class TileGraph:
         self._states.ask(value)
         return self._writers.get(value)
 
-    def uses(self, value: str) -> tuple[Use, ...]:
+    def uses(self, value: str) -> tuple[ValueUse, ...]:
         """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
         self._states.ask(value)
         return tuple(self._uses(value))
 
-    def _uses(self, value: str) -> Iterator[Use]:
+    def _uses(self, value: str) -> Iterator[ValueUse]:
         edges = self._nx._succ.get(self._origin(value), _NO_EDGES)
         for keyed in edges.values():
             for (name, _), edge in keyed.items():
@@ -193,7 +193,7 @@ class TileGraph:
     def is_output(self, value: str) -> bool:
         return value in self._sinks
 
-    def only_use(self, value: str) -> Use | None:
+    def only_use(self, value: str) -> ValueUse | None:
         """The single use of a value that is no graph output, or None."""
         uses = self.uses(value)
         return uses[0] if len(uses) == 1 and not self.is_output(value) else None
@@ -335,11 +335,11 @@ class TileGraph:
         for _, region in ranked:
             for operand, value in enumerate(region.operands):
                 if value:
-                    self._link(value, region.id, operand, Use(region, operand))
+                    self._link(value, region.id, operand, ValueUse(region, operand))
             for value in region.captures:
-                self._link(value, region.id, -1, Use(region, -1))
+                self._link(value, region.id, -1, ValueUse(region, -1))
 
-    def _link(self, value: str, reader: str, operand: int, use: Use | None) -> None:
+    def _link(self, value: str, reader: str, operand: int, use: ValueUse | None) -> None:
         """An edge from what gives a value; a constant gives what nothing else does."""
         origin = self._origin(value)
         if origin not in self._nx:
@@ -529,7 +529,7 @@ class Viewer(Protocol):
         ...
 
 
-_Link = tuple[str, str, int, Use | None]
+_Link = tuple[str, str, int, ValueUse | None]
 """An edge: value, reader, operand, and the use it is."""
 
 _NO_EDGES: Mapping[str, Mapping[tuple[str, int], Mapping[str, Any]]] = {}

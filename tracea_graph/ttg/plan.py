@@ -33,7 +33,7 @@ from tracea_graph.ttg.row_tiling import (
 from tracea_graph.ttg.space import number
 from tracea_graph.ttg.traffic import MemoryLevel, level_of
 
-__all__ = ["OUTSIDE", "Link", "Plan", "any_rows", "make_plan", "make_plans"]
+__all__ = ["OUTSIDE", "ExecutionPlan", "Link", "any_rows", "make_plan", "make_plans"]
 
 OUTSIDE = "DRAM"
 """Where a value lies that no level keeps."""
@@ -54,7 +54,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExecutionPlan:
     """Regions in order, row tilings, the memory level of every value passed on, the arena."""
 
     order: tuple[str, ...]
@@ -96,7 +96,7 @@ def any_rows(region: Region) -> RowReuse:
 def make_plan(
     graph: TileGraph, bindings: Mapping[str, int], levels: Levels,
     row_reuse: RowReuseOf = any_rows, cache_fraction: float = CACHE_FRACTIONS[0],
-) -> Plan:  # fmt: skip
+) -> ExecutionPlan:  # fmt: skip
     """Turns, levels and memory of a graph under symbol values.
 
     ``row_reuse`` says how kernels pass over their rows; a row tile takes ``cache_fraction`` of the
@@ -109,13 +109,13 @@ def make_plan(
 def make_plans(
     graph: TileGraph, bindings: Mapping[str, int], levels: Levels, row_reuse: RowReuseOf,
     cache_fractions: Iterable[float],
-) -> Iterator[Plan]:  # fmt: skip
+) -> Iterator[ExecutionPlan]:  # fmt: skip
     """Yield :func:`make_plan` for each cache fraction; the graph is analysed once."""
     bindings = {**graph.bindings, **bindings}
     near = levels[-2] if len(levels) > 1 else levels[0]
     order = tuple(region.id for region in graph.regions())
     for found in row_tilings_by_size(graph, bindings, near, row_reuse, cache_fractions):
-        yield Plan(
+        yield ExecutionPlan(
             order, tuple(found), tuple(_connect(graph, bindings, levels, near, found)),
             _memory(graph, order, found, bindings),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracea_graph.ir import Node
 
-__all__ = ["Region", "Use", "region_of"]
+__all__ = ["Region", "ValueUse", "region_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Use:
+class ValueUse:
     """One operand that reads a value; ``operand`` is −1 for a subgraph's capture."""
 
     region: Region

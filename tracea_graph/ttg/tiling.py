@@ -31,13 +31,13 @@ from tracea_graph.ttg.tiles import (
     expand,
 )  # fmt: skip
 
-__all__ = ["Need", "Tiling", "tile_regions"]
+__all__ = ["TileDependence", "Tiling", "tile_regions"]
 
 Records = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Need:
+class TileDependence:
     """Which of a producer's tiles each tile of a consumer waits for: ``rectangles`` of its grid,
     dtype ``DEPENDENCE``; producer and consumer are places among the regions."""
 
@@ -54,7 +54,7 @@ class Tiling:
 
     regions: tuple[str, ...]
     sets: tuple[TileSet, ...]
-    needs: tuple[Need, ...]
+    needs: tuple[TileDependence, ...]
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -141,8 +141,8 @@ class Tiling:
                 yield from (int(n) for n in numbers.ravel() if self.table["role"][n] != Role.SKIP)
 
     @cached_property
-    def _by_consumer(self) -> dict[int, list[tuple[Need, Records]]]:
-        found: dict[int, list[tuple[Need, Records]]] = {}
+    def _by_consumer(self) -> dict[int, list[tuple[TileDependence, Records]]]:
+        found: dict[int, list[tuple[TileDependence, Records]]] = {}
         for need in self.needs:
             rows = need.rectangles[np.argsort(need.rectangles["tile"], kind="stable")]
             found.setdefault(need.consumer, []).append((need, rows))
@@ -202,7 +202,7 @@ def tile_regions(
                 producer = place[source.id]
                 rows = _needed(sets[producer], sets[consumer], value)
                 kind = dependence_kind(rows, sets[producer])
-                needs.append(Need(value, producer, consumer, kind, rows))
+                needs.append(TileDependence(value, producer, consumer, kind, rows))
     return Tiling(tuple(r.id for r in members), tuple(sets), tuple(needs))
 
 

@@ -108,7 +108,7 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
+class TileTraffic:
     """All tiles of a staging at one level."""
 
     tiles: TileSet
@@ -163,7 +163,7 @@ class Staging:
         self.bindings, self.tiles, self.order = dict(bindings), dict(tiles), order
         self._bound = [m.bind(bindings) for m in models]
         self._inner, self._kept = _inner_values(self.models), frozenset(kept)
-        self._walks: dict[str, Walk] = {}
+        self._walks: dict[str, TileTraffic] = {}
 
     def footprint(self, level: MemoryLevel) -> float:
         """Bytes one tile needs in the level at once."""
@@ -204,7 +204,7 @@ class Staging:
         """The roofline: the longer of arithmetic at ``peak`` FLOP/s and the level's traffic."""
         return max(self.flops(level) / peak, self.traffic(level) / level.bandwidth)
 
-    def _walk(self, level: MemoryLevel) -> Walk:
+    def _walk(self, level: MemoryLevel) -> TileTraffic:
         if level.name not in self._walks:
             chosen = self.tiles.get(level.name, (0, 0, 0))
             if not isinstance(chosen, TileSet):
@@ -229,7 +229,7 @@ def _inner_values(models: Sequence[RegionModel]) -> frozenset[str]:
 
 def _walk(
     models: Sequence[BoundModel], inner: frozenset[str], kept: frozenset[str], tiles: TileSet
-) -> Walk:
+) -> TileTraffic:
     """Propagate every tile from the last region to the outside operands."""
     needed: dict[str, Ranges] = {}
     streams: list[Stream] = []
@@ -251,7 +251,7 @@ def _walk(
             elif not any(_within(box, other) for other in seen.get((access.value, written), ())):
                 seen.setdefault((access.value, written), []).append(box)
                 streams.append(Stream.of(access, written, size, box))
-    return Walk(tiles, tuple(streams), resident, flops)
+    return TileTraffic(tiles, tuple(streams), resident, flops)
 
 
 def _within(box: Ranges, other: Ranges) -> bool:

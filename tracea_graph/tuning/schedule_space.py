@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tracea_graph.config import Environment
 from tracea_graph.kernels.program import Call, OpType, Program, Schedule
 from tracea_graph.ops.chain import Chain
-from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.toolchain import Library
 from tracea_graph.tuning.problem import Case, Problem
 
@@ -37,7 +37,7 @@ class ScheduleSpace(Protocol):
         ...
 
     @property
-    def architecture(self) -> Architecture | None:
+    def architecture(self) -> Processor | None:
         """The family this machine belongs to, if it is known."""
         ...
 
@@ -57,7 +57,7 @@ class ScheduleSpace(Protocol):
         """A schedule from its numbers by name."""
         ...
 
-    def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
         """Every schedule worth telling apart, the default's numbers first on every axis; seeds are
         what suits an architecture."""
         ...

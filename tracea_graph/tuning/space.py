@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Architecture, Config
+from tracea_graph.policy import Config, Processor
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -29,7 +29,7 @@ def candidates(
     level: str,
     threads: Sequence[int],
     limit: int | None = None,
-    on: Architecture | None = None,
+    on: Processor | None = None,
 ) -> list[Schedule]:
     """The challengers to measure, at most ``limit``: seeds, then by modelled time.
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Architecture
+from tracea_graph.policy import Processor
 from tracea_graph.tuning.cache import CacheEntry, TuningCache
 from tracea_graph.tuning.events import (
     CaseFinished,
@@ -82,7 +82,7 @@ class Tuner:
         level: str,
         threads: Sequence[int],
         facts: Mapping[str, str],
-        architecture: Architecture | None = None,
+        architecture: Processor | None = None,
         limit: int | None = None,
         seed: int = 0,
         worth: float = WORTH,

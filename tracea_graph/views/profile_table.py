@@ -11,7 +11,7 @@ from tracea_graph.views.bench import made_with
 from tracea_graph.views.profiling import (
     EXPLAINED,
     SHORTEST,
-    Family,
+    NodeGroup,
     Profile,
     ProfileRow,
     notable,
@@ -128,7 +128,7 @@ def summary(profile: Profile) -> Iterator[str]:
     yield made_with(profile.versions, profile.machine)
 
 
-def _label(family: Family) -> Text:
+def _label(family: NodeGroup) -> Text:
     return Text(plain(family.op), style="" if family.kernel else "dim")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 __all__ = [
     "EXPLAINED",
     "SHORTEST",
-    "Family",
     "Memory",
+    "NodeGroup",
     "Profile",
     "ProfileRow",
     "Roofs",
@@ -167,7 +167,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Family:
+class NodeGroup:
     """Nodes of one operator that do the same work; times are those of all together, in µs."""
 
     op: str
@@ -203,17 +203,17 @@ def _added(rows: Sequence[ProfileRow]) -> ProfileRow:
     )
 
 
-def families(rows: Sequence[ProfileRow]) -> tuple[Family, ...]:
+def families(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
     """Rows grouped by operator and work, the slowest group first."""
     groups: dict[tuple[Any, ...], list[ProfileRow]] = {}
     for row in rows:
         key = (row.op, row.kernel, row.size, row.flops, row.weights, row.activations)
         groups.setdefault(key, []).append(row)
-    made = (Family(key[0], key[1], tuple(found)) for key, found in groups.items())
+    made = (NodeGroup(key[0], key[1], tuple(found)) for key, found in groups.items())
     return tuple(sorted(made, key=lambda family: -family.us))
 
 
-def notable(profile: Profile) -> tuple[list[Family], list[ProfileRow]]:
+def notable(profile: Profile) -> tuple[list[NodeGroup], list[ProfileRow]]:
     """Families worth a line, and the nodes of all others."""
     every = families(profile.rows)
     named = [f for f in every[:MOST] if f.us >= PETTY * profile.us]

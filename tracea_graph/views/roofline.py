@@ -21,7 +21,7 @@ import jinja2
 
 from tracea_graph.errors import UsageError
 from tracea_graph.views.profile_table import abridged, cells, headline, summary
-from tracea_graph.views.profiling import Family, Profile, ProfileRow, Roofs, notable
+from tracea_graph.views.profiling import NodeGroup, Profile, ProfileRow, Roofs, notable
 from tracea_graph.views.text import plain
 
 __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
@@ -48,7 +48,7 @@ class Disk:
     Those the legend has no room for show no number.
     """
 
-    family: Family
+    family: NodeGroup
     number: int
     x: float
     y: float
@@ -88,7 +88,7 @@ class Scale:
     high: Point
 
     @classmethod
-    def of(cls, roofs: Roofs, shown: Sequence[Family]) -> Scale:
+    def of(cls, roofs: Roofs, shown: Sequence[NodeGroup]) -> Scale:
         """Room for every disk, and for the corner of every roof."""
         corners = [roofs.gflops / m.gbytes for m in roofs.memories]
         xs = [family.rows[0].intensity for family in shown]
@@ -197,12 +197,12 @@ def _scene(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _shown(profile: Profile) -> list[Family]:
+def _shown(profile: Profile) -> list[NodeGroup]:
     """Families with a place in the picture: they compute, and long enough to tell."""
     return [f for f in notable(profile)[0] if f.rows[0].intensity > 0 and f.total.gflops > 0]
 
 
-def _disks(profile: Profile, shown: Sequence[Family], scale: Scale) -> list[Disk]:
+def _disks(profile: Profile, shown: Sequence[NodeGroup], scale: Scale) -> list[Disk]:
     disks: list[Disk] = []
     for number, family in enumerate(shown, 1):
         x, y = scale.at(family.rows[0].intensity, family.total.gflops)

@@ -13,7 +13,7 @@ from tracea_graph.check.verify import Verification
 from tracea_graph.documents import to_json
 from tracea_graph.views.text import Column, FittedTable, cell, plain
 
-__all__ = ["Comparison", "comparison_json", "render_comparison"]
+__all__ = ["VerifyReport", "comparison_json", "render_comparison"]
 
 _VERDICTS = {
     "passed": "equal within tolerance",
@@ -23,7 +23,7 @@ _VERDICTS = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VerifyReport:
     """What was found; ``kernels`` of ``nodes`` nodes of the second model ran as kernels."""
 
     original: str
@@ -35,17 +35,17 @@ class Comparison:
     schema_version: Literal[1] = 1
 
 
-def comparison_json(found: Comparison) -> str:
+def comparison_json(found: VerifyReport) -> str:
     """The document ``docs/schema/verify.json``."""
     return to_json(found).rstrip()
 
 
-def render_comparison(found: Comparison) -> RenderableType:
+def render_comparison(found: VerifyReport) -> RenderableType:
     """A row per output and input set, then the verdict in a sentence."""
     return Group(*_parts(found))
 
 
-def _parts(found: Comparison) -> Iterator[RenderableType]:
+def _parts(found: VerifyReport) -> Iterator[RenderableType]:
     verification = found.verification
     if verification.outputs:
         table = FittedTable(

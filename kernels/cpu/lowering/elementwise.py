@@ -12,7 +12,7 @@ from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.index_map import IndexMap, Layout
+from tracea_graph.ops.index_map import IndexMap, StridedLayout
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.sizes import resolve
 
@@ -87,7 +87,7 @@ def _stretches(p: ConcatParams, shapes: Sequence[Shape], y: View) -> list[View]:
 
 def _through(index_map: IndexMap, slot: Slot) -> View:
     """A stored tensor as a chain sees it."""
-    at = index_map.layout(Layout.dense(slot.shape))
+    at = index_map.layout(StridedLayout.dense(slot.shape))
     return View(slot.buffer, at.dims, at.strides, at.offset)
 
 

@@ -8,7 +8,7 @@ from tracea_graph.ir import combine, product
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.index_map import IndexMap, Layout, Move, dense_strides
+from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides
 from tracea_graph.ops.matmul import MatMulParams
 
 __all__ = ["lower_matmul"]
@@ -33,16 +33,16 @@ def lower_matmul(
     )  # fmt: skip
 
 
-def _as_read(p: MatMulParams, which: int, slot: Slot) -> Layout:
+def _as_read(p: MatMulParams, which: int, slot: Slot) -> StridedLayout:
     """Heads apart, then the axes in order."""
-    perm, at = (p.a_perm, p.b_perm)[which], Layout.dense(slot.shape)
+    perm, at = (p.a_perm, p.b_perm)[which], StridedLayout.dense(slot.shape)
     if p.heads[which]:
         split = (*[0] * (len(perm) - 2), p.heads[which], -1)
         at = IndexMap((Move("reshape", split),)).layout(at)
     return IndexMap((Move("transpose", perm),)).layout(at) if perm else at
 
 
-def _seen(slot: Slot, at: Layout, outer: Shape, column: bool) -> View:
+def _seen(slot: Slot, at: StridedLayout, outer: Shape, column: bool) -> View:
     """An operand as matrices, one for each of the result's; stride 0 where one serves many.
 
     A vector is a row, or a column on the right.

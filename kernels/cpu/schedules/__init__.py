@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.text import text_of
 from tracea_graph.kernels.program import Call, Program, Schedule
-from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning.problem import Case, Problem
 
 __all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
@@ -38,7 +38,7 @@ class CpuScheduleSpace:
         return profile.l3 or profile.l2 or _UNKNOWN_CACHE
 
     @property
-    def architecture(self) -> Architecture | None:
+    def architecture(self) -> Processor | None:
         """The family of this machine's processor, if it is known."""
         return architecture_of(profile_cpu())
 
@@ -62,7 +62,7 @@ class CpuScheduleSpace:
         kind = GemmSchedule if "max_rows" in data else ConvSchedule
         return kind(**{str(name): int(value) for name, value in dict(data).items()})
 
-    def space(self, case: Case, level: str, on: Architecture | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
         """Every schedule worth telling apart, the default's numbers first on every axis."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.space_of(case, level)

@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
 from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning.problem import Case, default_of, row_class
 
 __all__ = ["SEEDS", "Division", "divide", "modelled_us", "schedule_of", "space_of"]
@@ -106,7 +106,7 @@ def _together(case: Case, columns: int, width: int) -> int:
     return min(max(columns // 4, 1), 2 if rows >= 32 else 4)
 
 
-def space_of(case: Case, isa: str, on: Architecture | None = None) -> SearchSpace:
+def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     """Every schedule worth telling apart, the default first; each division of the work once.
 
     Seeds are what won before, and the rows per task that suit the architecture.

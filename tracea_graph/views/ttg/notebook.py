@@ -11,11 +11,11 @@ from tracea_graph.ttg.tiles import Shape
 from tracea_graph.views.ttg.html import diff_html, graph_html, tile_map_html
 from tracea_graph.views.ttg.tilemap import TileMap, tile_map
 
-__all__ = ["NOTEBOOK", "GraphDiff", "Notebook", "TileView"]
+__all__ = ["NOTEBOOK", "GraphDiff", "Notebook", "TileDisplay"]
 
 
 @dataclass(frozen=True)
-class TileView:
+class TileDisplay:
     """A tile map that draws itself in a notebook."""
 
     map: TileMap
@@ -48,7 +48,7 @@ class Notebook:
 
     def tiles(
         self, graph: TileGraph, name: str, bindings: Mapping[str, int], tile: Shape, order: str
-    ) -> TileView:
+    ) -> TileDisplay:
         """The tile map of the region :meth:`TileGraph.show` is asked for."""
         program, _, step = name.partition("#")
         region = graph.region(program) or graph.producer(program)
@@ -62,7 +62,7 @@ class Notebook:
             if found is None:
                 raise GraphError(f"{region.id!r} has no step that writes its value {step}")
             region, graph = found, inside
-        return TileView(tile_map(graph, region, bindings, tile, order))
+        return TileDisplay(tile_map(graph, region, bindings, tile, order))
 
 
 NOTEBOOK = Notebook()

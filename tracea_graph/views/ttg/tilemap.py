@@ -12,7 +12,7 @@ from tracea_graph.ttg.dependence import dependence_kind, dependences
 from tracea_graph.ttg.model import BoundModel
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 
-__all__ = ["Need", "TileMap", "tile_map"]
+__all__ = ["TileFootprint", "TileMap", "tile_map"]
 
 _SIDE = 12
 """Tiles a side that a picture shows if nobody chose a size."""
@@ -20,7 +20,7 @@ _MOST = 4096
 
 
 @dataclass(frozen=True)
-class Need:
+class TileFootprint:
     """What each tile needs of one producer: rectangles ``[tile, m, m_end, n, n_end]``.
 
     ``read`` is the value's place among those the region reads.
@@ -49,7 +49,7 @@ class TileMap:
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     order: tuple[int, ...]
-    needs: tuple[Need, ...] = ()
+    needs: tuple[TileFootprint, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -103,7 +103,7 @@ def _power(extent: int, parts: int) -> int:
 
 def _need(
     graph: TileGraph, region: Region, value: str, consumer: TileSet, bindings: Mapping[str, int]
-) -> Need | None:
+) -> TileFootprint | None:
     """None for a value no modelled region produces, or one with too many tiles to draw."""
     producer = graph.producer(value)
     model = graph.model(producer) if producer is not None else None
@@ -118,4 +118,4 @@ def _need(
     rectangles = dependences(tiles, consumer, value)
     rows = tuple(tuple(row) for row in rectangles.tolist())
     kind = dependence_kind(rectangles, tiles)
-    return Need(region.reads.index(value), value, producer.id, kind, tiles.grid, rows)
+    return TileFootprint(region.reads.index(value), value, producer.id, kind, tiles.grid, rows)
