@@ -26,6 +26,7 @@ from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.timer import Deadline, StepTimer
+from tracea_graph.reasons import Code
 
 
 class Time:
@@ -111,7 +112,7 @@ def test_nothing_is_kept_that_there_was_no_time_to_verify(
 
     monkeypatch.setattr(run, "Evaluator", Late)
     report = outcome(tmp_path, keep=keep)
-    assert report.reason == "the budget of 180 s ran out before a result was verified"
+    assert report.code is Code.OUT_OF_BUDGET
 
 
 def test_nothing_is_kept_that_there_was_no_time_to_time(
@@ -124,7 +125,7 @@ def test_nothing_is_kept_that_there_was_no_time_to_time(
                 return super().time(candidate)
 
     monkeypatch.setattr(run, "Evaluator", Late)
-    assert outcome(tmp_path).reason == "the budget ran out before it was timed everywhere"
+    assert outcome(tmp_path).code is Code.OUT_OF_BUDGET
 
 
 def test_a_plan_that_is_finished_stands_without_its_second_thoughts(

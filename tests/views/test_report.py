@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tracea_graph import Report
+from tracea_graph.reasons import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (
     GroupRow,
@@ -26,10 +27,13 @@ from tracea_graph.views.report import with_folder
 
 EVIL = "</p><script>alert('[bold]')</script>\x1b[31m\n"
 TIMING = TimingRow(1, "batch=1", 2.0, 1.0, 1.9, 0.9, 2.0, 1.9, 2.1, 15)
-KEPT = GroupRow("FusedGemm_0a1b2c 64x64", "gemm", 2, True, "kept: 1.200×", (1.2, 1.34), ("a", "b"))
+KEPT = GroupRow(
+    "FusedGemm_0a1b2c 64x64", "gemm", 2, True, "kept: 1.200×", (1.2, 1.34), ("a", "b"), Code.FASTER
+)
 DROPPED = GroupRow(
     "FusedNorm_0a1b2c", "norm", 1, False,
     "dropped: no clear gain, 1.001× (0.990–1.010) at 1 thread, batch=1", (1.001,), ("c",),
+    Code.NOT_FASTER,
 )  # fmt: skip
 IMPROVED = Report(
     input="m.onnx", output="m.tracea.onnx", outcome="improved", reason="20 nodes became 4",
@@ -92,14 +96,14 @@ def test_the_files_of_a_result_are_listed() -> None:
     [
         (KEPT, "kept", "1.20–1.34×"),
         (DROPPED, "dropped: no clear gain", "1.00×"),
-        (replace(KEPT, reason="kept, not timed", gains=()), "kept, not timed", ""),
+        (replace(KEPT, code=Code.UNMEASURED, gains=()), "kept, not timed", ""),
         (
-            replace(DROPPED, reason="dropped: all that stayed is no clear gain (1.001× …)"),
-            "dropped: all that stayed is no clear gain",
+            replace(DROPPED, code=Code.ORIGINAL_KEPT),
+            "dropped with all others",
             "1.00×",
         ),
         (
-            replace(DROPPED, reason="dropped: the budget ran out, timed together: a, b"),
+            replace(DROPPED, code=Code.OUT_OF_BUDGET),
             "dropped: the budget ran out",
             "1.00×",
         ),
@@ -109,13 +113,19 @@ def test_verdicts_are_short(row: GroupRow, verdict: str, gain: str) -> None:
     assert (row.verdict, row.gain) == (verdict, gain)
 
 
+def test_every_verdict_of_a_group_has_words() -> None:
+    words = [VERDICTS[code] for code in VERDICTS]
+    assert len(set(words)) == len(words)
+    assert all(word.startswith(("kept", "dropped")) for word in words)
+
+
 def test_rules_come_from_the_trace() -> None:
     trace = Trace()
     for verdict, reason in (("applied", ""), ("applied", ""), ("missed", "it is wide")):
         trace.add("fuse", "gemm", "here", verdict, reason)
     assert rule_rows(trace) == (
         RuleRow("gemm", 2, "applied"),
-        RuleRow("gemm", 1, "missed", "it is wide"),
+        RuleRow("gemm", 1, "missed", "it is wide", Code.PATTERN_MISMATCH),
     )
 
 

@@ -40,6 +40,7 @@ from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.timing import Ratio, busy_cores
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
+from tracea_graph.reasons import Code, Reason, code_of
 
 __all__ = ["Group", "ModelWithLibrary", "Selection", "Verdict", "clear_gain", "select_faster"]
 
@@ -70,6 +71,11 @@ class Verdict:
     kept: bool
     reason: str
     ratios: Mapping[Key, Ratio] = field(default_factory=dict)
+
+    @property
+    def code(self) -> Code:
+        """The code of the reason."""
+        return code_of(self.reason, Code.FASTER if self.kept else Code.NOT_FASTER)
 
     @property
     def slower(self) -> bool:
@@ -170,7 +176,8 @@ class _Selector:
             total = self._compare_whole()
         except WorkerError as error:
             lost = [Verdict(group, True, "") for group in groups]
-            return self._nothing(lost, {}, f"the whole does not run: {error}")
+            why = Reason(f"the whole does not run: {error}", Code.FAILED_TO_RUN)
+            return self._nothing(lost, {}, why)
         units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
         if len(units) == 1:
             return self._whole(units[0], total)
@@ -219,7 +226,10 @@ class _Selector:
                     unit.without, self.full, key, seconds, screen=True, proven=unit.proven
                 )
             except (WorkerError, BuildError, OutOfTime) as error:
-                unit.trouble = f"kept with the whole: without it nothing could be timed ({error})"
+                unit.trouble = Reason(
+                    f"kept with the whole: without it nothing could be timed ({error})",
+                    Code.NOT_SEPARABLE,
+                )
 
     def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Selection:
         """One unit: with it against without is the whole against the original.
@@ -231,7 +241,8 @@ class _Selector:
             try:
                 longer = self.bench.compare_all(self.original, self.full, self.bench.left)
             except WorkerError as error:
-                return self._nothing(unit.verdicts(()), {}, f"it could not be timed: {error}")
+                why = Reason(f"it could not be timed: {error}", Code.FAILED_TO_RUN)
+                return self._nothing(unit.verdicts(()), {}, why)
             total = {**total, **longer}
             unit.comparisons = _compared(total)
         verdicts = tuple(unit.verdicts(self.bench.keys))
@@ -246,9 +257,10 @@ class _Selector:
         try:
             verdicts = self._together(verdicts)
         except OutOfTime as error:
-            return self._at_least_whole(verdicts, first, {}, f"{_UNTIMED}: {error}")
+            why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
+            return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
-            return self._nothing(verdicts, {}, f"{_UNTIMED}: {error}")
+            return self._nothing(verdicts, {}, Reason(f"{_UNTIMED}: {error}", Code.FAILED_TO_RUN))
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         if not kept:
@@ -259,13 +271,14 @@ class _Selector:
                 candidate = self.build(dropped) if dropped else self.full
                 total = self.bench.compare_all(self.original, candidate, self.bench.left)
         except OutOfTime as error:
-            return self._at_least_whole(verdicts, first, {}, f"{_UNTIMED}: {error}")
+            why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
+            return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
-            return self._nothing(verdicts, {}, f"{_UNTIMED}: {error}")
+            return self._nothing(verdicts, {}, Reason(f"{_UNTIMED}: {error}", Code.FAILED_TO_RUN))
         if clear_gain(total, self.bench.keys):
             return Selection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
-        why = f"all that stayed is no clear gain ({numbers})"
+        why = Reason(f"all that stayed is no clear gain ({numbers})", Code.ORIGINAL_KEPT)
         return self._at_least_whole(verdicts, first, total, why)
 
     def _at_least_whole(
@@ -279,7 +292,9 @@ class _Selector:
         noise, for the whole was one and no group loses, the whole stays; else nothing does."""
         if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
             return self._nothing(verdicts, total, why)
-        reason = f"kept: no clear gain alone, but all together {_numbers(first)}"
+        reason = Reason(
+            f"kept: no clear gain alone, but all together {_numbers(first)}", Code.FASTER_TOGETHER
+        )
         kept = tuple(v if v.kept else replace(v, kept=True, reason=reason) for v in verdicts)
         keys = frozenset(v.group.key for v in verdicts)
         return Selection(keys, kept, first, self.full, self.notes)
@@ -297,7 +312,10 @@ class _Selector:
         )
         if not clear_gain(ratios, self.bench.keys):
             return list(verdicts)
-        why = f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}"
+        why = Reason(
+            f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}",
+            Code.FASTER_TOGETHER,
+        )
         return [
             replace(v, kept=True, reason=why, ratios=ratios) if v.group.key in open_ else v
             for v in verdicts
@@ -307,9 +325,8 @@ class _Selector:
         self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
     ) -> Selection:
         """The original is kept, whatever was found of single groups."""
-        given_up = tuple(
-            replace(v, kept=False, reason=f"dropped: {why}") if v.kept else v for v in verdicts
-        )
+        reason = Reason(f"dropped: {why}", code_of(why, Code.ORIGINAL_KEPT))
+        given_up = tuple(replace(v, kept=False, reason=reason) if v.kept else v for v in verdicts)
         return Selection(frozenset(), given_up, total, None, self.notes)
 
 
@@ -342,20 +359,23 @@ def _compared(ratios: Mapping[Key, Ratio]) -> dict[Key, Comparison]:
     return {key: Comparison(found, found.low > MINIMUM_GAIN) for key, found in ratios.items()}
 
 
-def _reason(kept: bool, comparisons: Mapping[Key, Comparison], unit: Sequence[Group]) -> str:
-    """One sentence: the outcome and its numbers, and who was judged along."""
+def _reason(kept: bool, comparisons: Mapping[Key, Comparison], unit: Sequence[Group]) -> Reason:
+    """One sentence: the outcome and its numbers, and who was timed along."""
     along = f", timed together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
     proven = any(r.win for r in comparisons.values())
     weak = {key: r for key, r in comparisons.items() if not (r.likely if proven else r.win)}
     if kept:
         numbers = _numbers({k: r.ratio for k, r in comparisons.items()})
-        return f"kept: {numbers}{_alone(comparisons)}{along}"
+        return Reason(f"kept: {numbers}{_alone(comparisons)}{along}", Code.FASTER)
     if not weak:
-        return f"dropped: the budget ran out before it was timed everywhere{along}"
-    word = "slower" if any(r.ratio.high < 1.0 for r in weak.values()) else "no clear gain"
-    return (
-        f"dropped: {word}, {_numbers({k: r.ratio for k, r in weak.items()})}{_alone(weak)}{along}"
-    )
+        return Reason(
+            f"dropped: the budget ran out before it was timed everywhere{along}",
+            Code.OUT_OF_BUDGET,
+        )
+    slower = any(r.ratio.high < 1.0 for r in weak.values())
+    code, word = (Code.SLOWER, "slower") if slower else (Code.NOT_FASTER, "no clear gain")
+    numbers = _numbers({k: r.ratio for k, r in weak.items()})
+    return Reason(f"dropped: {word}, {numbers}{_alone(weak)}{along}", code)
 
 
 def _numbers(ratios: Mapping[Key, Ratio]) -> str:

@@ -123,7 +123,11 @@ def _check(
 def _retuned(path: Path, variants: _Variants, decision: Selection) -> Retuned:
     rows = tuple(
         RetunedRow(
-            v.group.key, len(v.group.rewrites), v.kept and decision.candidate is not None, v.reason
+            v.group.key,
+            len(v.group.rewrites),
+            v.kept and decision.candidate is not None,
+            v.reason,
+            v.code,
         )
         for v in decision.verdicts
     )

@@ -35,6 +35,7 @@ from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.timer import Deadline
+from tracea_graph.reasons import Code, Reason
 
 __all__ = ["Evaluator", "fastest_tile_sizes", "precision_fallback"]
 
@@ -133,7 +134,9 @@ class Evaluator:
                 return None
             return self._verified(full)
         except OutOfTime:
-            self.reason = f"{self._out_of_time} before a result was verified"
+            self.reason = Reason(
+                f"{self._out_of_time} before a result was verified", Code.OUT_OF_BUDGET
+            )
             return None
 
     def _load_original(self) -> None:
@@ -163,7 +166,7 @@ class Evaluator:
             return full
         self.verification = self.check(full, self._unproved(full))
         if self.verification.status == "inconclusive":
-            self.reason = self.verification.sentence
+            self.reason = Reason(self.verification.sentence, Code.INCONCLUSIVE)
             return None
         if self.lock and self.verification.status == "failed":
             why = self.verification.sentence
@@ -176,7 +179,7 @@ class Evaluator:
         rest, first = full, self.verification.sentence
         while self.verification.status == "failed":
             if not self.verification.loads:
-                self.reason = self.verification.sentence
+                self.reason = Reason(self.verification.sentence, Code.FAILED_TO_RUN)
                 return None
             with self._bisection():
                 culprits = self._precision_culprits()
@@ -184,7 +187,10 @@ class Evaluator:
                 with self._bisection():
                     culprits = self._bisect(rest)
             if not culprits:
-                self.reason = f"no rewrite is the culprit: without any it is wrong too: {first}"
+                self.reason = Reason(
+                    f"no rewrite is the culprit: without any it is wrong too: {first}",
+                    Code.OUT_OF_TOLERANCE,
+                )
                 return None
             error = self.verification.sentence
             self.culprit_errors |= {key.partition(" at ")[0]: error for key in culprits}
@@ -192,7 +198,9 @@ class Evaluator:
             rest = self.build(self.dropped)
             self.verification = self.check(rest)
         if rest.library is None and self.culprits:
-            self.reason = f"every rewrite was out of tolerance: {first}"
+            self.reason = Reason(
+                f"every rewrite was out of tolerance: {first}", Code.OUT_OF_TOLERANCE
+            )
             return None
         self._right = rest
         return rest
@@ -400,7 +408,10 @@ class Evaluator:
         try:
             return self._timed_and_right(candidate)
         except OutOfTime:
-            self.reason = f"{self._out_of_time} before what is faster was measured and verified"
+            self.reason = Reason(
+                f"{self._out_of_time} before what is faster was measured and verified",
+                Code.OUT_OF_BUDGET,
+            )
             return None
 
     def _timed_and_right(self, candidate: BuiltModel) -> BuiltModel | None:
@@ -474,12 +485,15 @@ class Evaluator:
         return {largest: others[largest]}
 
     @staticmethod
-    def _why_nothing(decision: Selection) -> str:
+    def _why_nothing(decision: Selection) -> Reason:
         """Why the original is kept: the reason shared by all groups, or that each was slower."""
         reasons = {v.reason.partition(", timed together")[0] for v in decision.verdicts}
+        codes = {v.code for v in decision.verdicts}
+        code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
         if len(reasons) == 1:  # without its figures: the report has them
-            return re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
-        return "no rewrite was measured faster on the whole model"
+            words = re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
+            return Reason(words, code)
+        return Reason("no rewrite was measured faster on the whole model", code)
 
     def _groups(self, candidate: BuiltModel) -> list[Group]:
         planner, graph = self.builder.planner, candidate.assembly.graph

@@ -20,6 +20,7 @@ from tracea_graph.errors import ModelError, UsageError, WorkerError
 from tracea_graph.files import open_regular
 from tracea_graph.onnx_io import files_of, node_count, write_original
 from tracea_graph.options import Options
+from tracea_graph.reasons import Code
 from tracea_graph.scratch import STAGED, Scratch, sweep
 from tracea_graph.target import host_fingerprint
 from tracea_graph.toolchain.cache import write_whole
@@ -343,6 +344,7 @@ def keep_unread(
             outcome="kept original",
             reason=f"ONNX Runtime can read it, this tool cannot: {why}",
             data=str(paths.model.with_name(data.name)) if data else None,
+            code=Code.RAISED if bug else Code.UNSUPPORTED_MODEL,
             nodes_before=count,
             nodes_after=count,
             status_reason="nothing was rewritten",

@@ -29,6 +29,7 @@ from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.output import Paths, Stage, write_text
 from tracea_graph.pipeline.timer import Deadline, StepTimer
+from tracea_graph.reasons import Code, Reason, code_of
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import host_fingerprint
 from tracea_graph.toolchain import Manifest
@@ -152,7 +153,8 @@ class Reporter:
             input=str(self.model.path),
             output=str(self.paths.model),
             outcome="improved" if kept else "kept original",
-            reason=self._reason(kept, evaluator),
+            reason=str(reason := self._reason(kept, evaluator)),
+            code=code_of(reason, Code.NO_REWRITE),
             library=str(self.paths.library) if kept and kept.library else None,
             data=str(self.paths.model.with_name(data.name)) if data else None,
             domain=kept.built.domain if kept and kept.built else None,
@@ -225,16 +227,19 @@ class Reporter:
 
     def _reason(self, kept: BuiltModel | None, evaluator: Evaluator) -> str:
         if kept is None:
-            locked = self.lock and f"{self.lock.where} says so"
-            return (
-                evaluator.reason or locked or next(iter(self.deadline.cut), "no rewrite applies")
-            )
+            if evaluator.reason:
+                return evaluator.reason
+            if self.lock:
+                return Reason(f"{self.lock.where} says so", Code.LOCKED)
+            if self.deadline.cut:
+                return Reason(next(iter(self.deadline.cut)), Code.OUT_OF_BUDGET)
+            return Reason("no rewrite applies", Code.NO_REWRITE)
         before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
         kind = "kernels" if kernels > 1 else "a kernel"
         which = f", {kernels} of them {kind}" if kernels else ""
         because = self.lock.because if self.lock else gain_of(_timings(evaluator))
-        return f"{before} nodes became {after}{which}, {because}"
+        return Reason(f"{before} nodes became {after}{which}, {because}", Code.IMPROVED)
 
     def _warnings(self, evaluator: Evaluator) -> tuple[str, ...]:
         found = [*self.notes, *self.compression.warnings, *self.told, *evaluator.warnings]
@@ -266,6 +271,7 @@ class Reporter:
         for key, items in {**planned, **final}.items():
             verdict, stays = verdicts.get(key), key in final
             gains = tuple(r.median for r in verdict.ratios.values()) if verdict else ()
+            reason: str
             if verdict is None or verdict.kept != stays:
                 reason = _unjudged(
                     stays, key in planned, evaluator.culprit_errors.get(key, ""), kept is None
@@ -274,17 +280,22 @@ class Reporter:
                 reason = verdict.reason
             names = tuple(name for item in items for name in item.originals)
             rule, count = items[0].region.rule, len(items)
-            rows.append(GroupRow(key, rule, count, stays, reason, gains, names))
+            code = code_of(reason, Code.FASTER if stays else Code.NOT_FASTER)
+            rows.append(GroupRow(key, rule, count, stays, reason, gains, names, code))
         return tuple(rows)
 
 
-def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> str:
+def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> Reason:
     """Why a group that was not timed by itself stays or goes; ``error`` is what it did wrong."""
     if stays:
-        return "kept, not timed" if planned else "kept: formed when others were dropped"
+        if planned:
+            return Reason("kept, not timed", Code.UNMEASURED)
+        return Reason("kept: formed when others were dropped", Code.FORMED_LATER)
     if error:
-        return f"dropped: with it, {error}"
-    return "dropped with all others" if nothing_stays else "dropped: it needed others"
+        return Reason(f"dropped: with it, {error}", Code.OUT_OF_TOLERANCE)
+    if nothing_stays:
+        return Reason("dropped with all others", Code.ORIGINAL_KEPT)
+    return Reason("dropped: it needs others that were", Code.NEEDS_DROPPED)
 
 
 def _timings(evaluator: Evaluator) -> tuple[TimingRow, ...]:

@@ -14,6 +14,7 @@ from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import Miss
@@ -218,19 +219,24 @@ class _Run:
                 return "superseded", "another rule took part of it first"
             return "superseded", f"{self.took[known.id]} took {known.results[0]!r} first"
         if taken := next(filter(self.is_taken, proposal.weights.values()), None):
-            return "rejected", f"the model has another value called {taken.name!r}"
+            return "rejected", Reason(
+                f"the model has another value called {taken.name!r}", Code.NAME_CLASH
+            )
         if lacking := self.lacking(proposal):
-            return "rejected", lacking
+            return "rejected", Reason(lacking, Code.NO_KERNEL)
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
         for kept in (limits.frozen, limits.excluded.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
-                return "rejected", kept[found]
+                return "rejected", Reason(kept[found], Code.EXCLUDED)
         if site.gain < limits.min_gain_us and not proposal.step:
-            return "rejected", f"no gain is predicted for {proposal.where!r}"
+            return "rejected", Reason(
+                f"no gain is predicted for {proposal.where!r}", Code.NO_PREDICTED_GAIN
+            )
         if proposal.error and hypot(self.error, proposal.error) > limits.max_error:
-            return "rejected", (
+            return "rejected", Reason(
                 f"its predicted error of {proposal.error:.2g} would bring that of all rewrites "
-                f"above the {limits.max_error:.2g} allowed"
+                f"above the {limits.max_error:.2g} allowed",
+                Code.ERROR_BUDGET,
             )
         return None
 
@@ -268,11 +274,15 @@ class _Run:
 def _impossible(proposal: Proposal, error: GraphError) -> str:
     """Why the graph refused a rewrite, in terms of the model."""
     if isinstance(error, StillReadError):
-        return f"{error.value!r} is needed elsewhere too"
+        return other_readers(error.value)
     if not isinstance(error, CycleError):
         return str(error)
     written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)
-    return f"{written} cannot be made at once: one goes into something that the other needs"
+    return Reason(
+        f"{written} cannot be computed by one op: one is an input of something that the other "
+        "needs",
+        Code.CYCLE,
+    )
 
 
 def _names(regions: Iterable[Region]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.errors import RuleError
+from tracea_graph.reasons import Code, code_of
 
 __all__ = ["Trace", "TraceEntry"]
 
@@ -24,6 +25,14 @@ class TraceEntry:
     gain_us: float = 0.0
     nodes: tuple[str, ...] = ()
     """The original operators it was about: their names, or first results."""
+
+    @property
+    def code(self) -> Code:
+        """The code of the reason, or of the verdict where that says all."""
+        return _CODES.get(self.verdict) or code_of(self.reason)
+
+
+_CODES = {"applied": Code.APPLIED, "superseded": Code.SUPERSEDED}
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import jinja2
 
 from tracea_graph.documents import Figure, to_json
+from tracea_graph.reasons import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.toolchain import Manifest
 from tracea_graph.views.retuned import Retuned
@@ -43,14 +44,12 @@ class GroupRow:
     reason: str
     gains: tuple[float, ...] = ()
     originals: tuple[str, ...] = ()
+    code: Code = Code.UNMEASURED
 
     @property
     def verdict(self) -> str:
         """The reason in a few words, without its figures."""
-        if self.kept:
-            return self.reason.partition(":")[0].partition(" with the whole")[0]
-        words = self.reason.partition(", timed together")[0].partition(" (")[0]
-        return words.partition("×")[0].rpartition(", ")[0] if "×" in words else words
+        return VERDICTS[self.code]
 
     @property
     def gain(self) -> str:
@@ -69,6 +68,7 @@ class RuleRow:
     count: int
     verdict: str
     reason: str = ""
+    code: Code = Code.APPLIED
 
 
 def unnamed(reason: str) -> str:
@@ -96,15 +96,17 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
-    for decision in trace.entries:
-        if decision.verdict not in ("missed", "rejected"):
+    for entry in trace.entries:
+        if entry.verdict not in ("missed", "rejected"):
             continue
-        rule, why = decision.rule, decision.reason
+        rule, why = entry.rule, entry.reason
         key = (rule, unnamed(why))
-        where = next(iter(decision.nodes), "")
-        first = alike.get(key, RuleRow(rule, 0, "missed", located(why, where)))
+        where = next(iter(entry.nodes), "")
+        first = alike.get(key, RuleRow(rule, 0, "missed", located(why, where), entry.code))
         alike[key] = dataclasses.replace(first, count=first.count + 1)
-    raised = (RuleRow(error.rule, 1, "raised", error.raised) for error in trace.broken)
+    raised = (
+        RuleRow(error.rule, 1, "raised", error.raised, Code.RAISED) for error in trace.broken
+    )
     return (*applied, *alike.values(), *raised)
 
 
@@ -198,7 +200,8 @@ class TimingRow:
 
 @dataclass
 class Report:
-    """``outcome`` is ``"improved"`` or ``"kept original"``; ``reason`` says why in a sentence.
+    """``outcome`` is ``"improved"`` or ``"kept original"``; ``reason`` says why in a sentence,
+    ``code`` in a word.
 
     ``error`` is the largest difference from the original as a share of ``max|y|``, ``floor`` that
     of ONNX Runtime with its own optimizations from without; ``status`` is ``passed``,
@@ -243,6 +246,7 @@ class Report:
     machine: Mapping[str, Any] = field(default_factory=dict)
     manifest: Manifest = field(default_factory=Manifest)
     retuned: Retuned | None = None
+    code: Code = Code.IMPROVED
     schema_version: Literal[1] = 1
 
     @property

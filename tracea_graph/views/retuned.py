@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tracea_graph.documents import to_json
+from tracea_graph.reasons import Code
 
 __all__ = ["Retuned", "RetunedRow"]
 
@@ -19,6 +20,7 @@ class RetunedRow:
     nodes: int
     kept: bool
     reason: str
+    code: Code
 
 
 @dataclass(frozen=True)

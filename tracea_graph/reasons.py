@@ -1,0 +1,105 @@
+"""Why something was kept, dropped, missed or refused: a code for programs, a sentence for people.
+
+Sentences may be reworded at any time, codes are part of the JSON Schemas.  A rule may return a
+plain sentence; it then counts as :attr:`Code.PATTERN_MISMATCH`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+__all__ = ["VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_readers"]
+
+
+class Code(StrEnum):
+    """The codes of reasons, by what they are about."""
+
+    # a group that was kept
+    FASTER = "faster"
+    FASTER_TOGETHER = "faster-together"
+    UNMEASURED = "unmeasured"
+    FORMED_LATER = "formed-later"
+    NOT_SEPARABLE = "not-separable"
+    # a group that was dropped
+    NOT_FASTER = "not-faster"
+    SLOWER = "slower"
+    OUT_OF_BUDGET = "out-of-budget"
+    OUT_OF_TOLERANCE = "out-of-tolerance"
+    NEEDS_DROPPED = "needs-dropped"
+    ORIGINAL_KEPT = "original-kept"
+    FAILED_TO_RUN = "failed-to-run"
+    # a rule's outcome
+    APPLIED = "applied"
+    RAISED = "raised"
+    # a rule that did not apply
+    PATTERN_MISMATCH = "pattern-mismatch"
+    OTHER_READERS = "other-readers"
+    NOT_CONSTANT = "not-constant"
+    UNSUPPORTED_DTYPE = "unsupported-dtype"
+    UNKNOWN_SHAPE = "unknown-shape"
+    TOO_MANY_OPERANDS = "too-many-operands"
+    # a proposal that was turned down
+    SUPERSEDED = "superseded"
+    NAME_CLASH = "name-clash"
+    NO_KERNEL = "no-kernel"
+    EXCLUDED = "excluded"
+    NO_PREDICTED_GAIN = "no-predicted-gain"
+    ERROR_BUDGET = "error-budget"
+    CYCLE = "cycle"
+    # the outcome of a run
+    IMPROVED = "improved"
+    NO_REWRITE = "no-rewrite"
+    INCONCLUSIVE = "inconclusive"
+    LOCKED = "locked"
+    UNSUPPORTED_MODEL = "unsupported-model"
+
+
+VERDICTS: Mapping[Code, str] = MappingProxyType(
+    {
+        Code.FASTER: "kept",
+        Code.FASTER_TOGETHER: "kept: faster with others",
+        Code.UNMEASURED: "kept, not timed",
+        Code.FORMED_LATER: "kept: formed when others were dropped",
+        Code.NOT_SEPARABLE: "kept: nothing could be timed without it",
+        Code.NOT_FASTER: "dropped: no clear gain",
+        Code.SLOWER: "dropped: slower",
+        Code.OUT_OF_BUDGET: "dropped: the budget ran out",
+        Code.OUT_OF_TOLERANCE: "dropped: out of tolerance",
+        Code.NEEDS_DROPPED: "dropped: it needs others that were",
+        Code.ORIGINAL_KEPT: "dropped with all others",
+        Code.FAILED_TO_RUN: "dropped: it could not be timed",
+    }
+)
+"""What became of a group, in a few words."""
+
+
+class Reason(str):
+    """A sentence with the code of what it says.  Text made of it is a plain ``str`` again."""
+
+    __slots__ = ("code",)
+    code: Code
+
+    def __new__(cls, text: str, code: Code) -> Reason:
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
+
+    def __str__(self) -> str:
+        return self  # so that an exception's message keeps its code
+
+
+def code_of(reason: str, default: Code = Code.PATTERN_MISMATCH) -> Code:
+    """The code of a reason; ``default`` for a sentence without one."""
+    return reason.code if isinstance(reason, Reason) else default
+
+
+def other_readers(value: str) -> Reason:
+    """A value inside a pattern is read outside of it too."""
+    return Reason(f"{value!r} has other readers", Code.OTHER_READERS)
+
+
+def not_constant(value: str) -> Reason:
+    """An operand would have to be known before the model runs."""
+    return Reason(f"{value!r} is not constant", Code.NOT_CONSTANT)
