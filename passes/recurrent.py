@@ -13,6 +13,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.recurrent import GATES, RecurrentParams
 from tracea_graph.ops.weights import Floats
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -68,9 +69,9 @@ def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...
     if any(graph.weight(v) is None for v in operands[1:3]):
         return f"the matrices {operands[1]!r} and {operands[2]!r} are not both constant"
     if operands[3] and graph.weight(operands[3]) is None:
-        return f"the bias {operands[3]!r} is not constant"
+        return Reason(f"the bias {operands[3]!r} is not constant", Code.NOT_CONSTANT)
     if not is_f32(graph, *(v for i, v in enumerate(operands) if v and i != _LENGTHS)):
-        return "the operands are not float32"
+        return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     if operands[_LENGTHS]:
         return f"sequences have lengths of their own, {operands[_LENGTHS]!r}"
     if kind == "lstm" and operands[_PEEPHOLES]:

@@ -31,6 +31,7 @@ from tracea_graph.passes.attention.operands import (
 from tracea_graph.passes.attention.scores import match_scores
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -127,10 +128,12 @@ def attention_params(
     if k.heads * k.shared != q.heads and not k.heads == 1 == k.shared:
         raise NoMatch("q, k and v have different heads")
     if not is_f32(graph, *(o.value for o in qkv if o.value not in written)):
-        raise NoMatch("q, k and v are not float32")
+        raise NoMatch(Reason("q, k and v are not float32", Code.UNSUPPORTED_DTYPE))
     agree = where_equal(k.length, v.length) and where_equal(k.batch, v.batch)
     if not agree or not where_equal(q.batch, k.batch):
-        raise NoMatch("q, k and v do not provably agree in batch and keys")
+        raise NoMatch(
+            Reason("q, k and v do not provably agree in batch and keys", Code.UNKNOWN_SHAPE)
+        )
     if max(q.size, v.size) > _MAX_HEAD:
         raise NoMatch(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
     if masking.causal != "none" and graph.opset < _RANGE:

@@ -34,6 +34,7 @@ from tracea_graph.passes.attention.positions import Positions
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -140,7 +141,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
         raise NoMatch("it rotates without tables")
     if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
-        raise NoMatch("its operands are not float32")
+        raise NoMatch(Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE))
     if graph.opset < _RANGE:
         raise NoMatch(f"its body compares positions with Range, which came with opset {_RANGE}")
 
@@ -164,7 +165,11 @@ def _heads(
     for value, count, start in zip(operands[:3], counts, starts, strict=True):
         own = graph.spec(value).shape if value else shape
         if own is None or len(own) != 3 or not all(map(where_equal, own[:2], shape[:2])):
-            raise NoMatch("q, k and v do not provably agree in batch and sequence")
+            raise NoMatch(
+                Reason(
+                    "q, k and v do not provably agree in batch and sequence", Code.UNKNOWN_SHAPE
+                )
+            )
         if not packed and own[2] != count * size:
             raise NoMatch("q, k and v have different heads")
         source, offset, width = columns_operand(graph, value or operands[0])

@@ -17,6 +17,7 @@ from tracea_graph.passes.attention.operands import (
     split_heads_operand,
 )
 from tracea_graph.passes.regions import is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.ttg import Region
 
 __all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]
@@ -38,7 +39,7 @@ def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> A
             else split_heads_operand(new.graph, value, False)
         )
     if not is_f32(new.graph, value, *([past] if past else [])):
-        raise NoMatch("q, k and v are not float32")
+        raise NoMatch(Reason("q, k and v are not float32", Code.UNSUPPORTED_DTYPE))
     if not past:
         if flat:
             _heads_of(new, value, heads, present)

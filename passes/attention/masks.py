@@ -24,6 +24,7 @@ from tracea_graph.passes.attention.matcher import NoMatch, dims
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.affine import Band, conjunction, dropped_number, drops
 from tracea_graph.passes.regions import int_constant, operand_producer
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["ABSORBING", "Masking", "Masks", "Term"]
@@ -261,7 +262,11 @@ class Masks:
             raise NoMatch("the rank of a mask is not known")
         shape = broadcast([s for s in shapes if s is not None])
         if shape is None:
-            raise NoMatch("the masks do not provably broadcast against each other")
+            raise NoMatch(
+                Reason(
+                    "the masks do not provably broadcast against each other", Code.UNKNOWN_SHAPE
+                )
+            )
         node = Node(op, operands, (name,))
         self.regions.append(Region(f"mask:{name}", op, operands, (name,), (node,)))
         self.specs[name] = TensorSpec(dtype, shape)
@@ -290,7 +295,12 @@ class Masks:
             raise NoMatch(f"the mask is {spec}")
         for have, need in zip(spec.shape[::-1], self.full[::-1], strict=False):
             if have != 1 and not where_equal(have, need) and not _is_cut(have, need):
-                raise NoMatch(f"the mask {spec} does not provably broadcast to {dims(self.full)}")
+                raise NoMatch(
+                    Reason(
+                        f"the mask {spec} does not provably broadcast to {dims(self.full)}",
+                        Code.UNKNOWN_SHAPE,
+                    )
+                )
         if not spec.shape or (spec.shape[-1] == 1 and self.full[-1] != 1):
             raise NoMatch("the mask does not vary over the keys")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import Extent
 from tracea_graph.passes.regions import attribute, operand_producer
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -85,9 +86,19 @@ def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequenc
             if value in results:
                 continue
             if graph.is_output(value):
-                raise NoMatch(f"the result {value!r} of {region.op} is a graph output")
+                raise NoMatch(
+                    Reason(
+                        f"the result {value!r} of {region.op} is a graph output",
+                        Code.OTHER_READERS,
+                    )
+                )
             if any(u.region.id not in inside for u in graph.uses(value)):
-                raise NoMatch(f"the result {value!r} of {region.op} has other readers")
+                raise NoMatch(
+                    Reason(
+                        f"the result {value!r} of {region.op} has other readers",
+                        Code.OTHER_READERS,
+                    )
+                )
 
 
 def number(region: Region, name: str, default: float = 0.0) -> float:

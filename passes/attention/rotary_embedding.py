@@ -18,6 +18,7 @@ from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -89,7 +90,11 @@ class RotaryEmbedding:
             yield Miss(self.name, region.id, str(error))
             return
         if made != (graph.spec(region.results[0]),):
-            yield Miss(self.name, region.id, "the shape of its result is not provably x's")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason("the shape of its result is not provably x's", Code.UNKNOWN_SHAPE),
+            )
             return
         new = fused(self.name, params, names, region.results, [region])
         yield Proposal(self.name, (region,), (new, *extra), specs)
@@ -104,7 +109,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     ids, cos, sin = rest[:3] if own else (rest[2] if len(rest) > 2 else "", *rest[:2])
     shape, table = graph.spec(x).shape, graph.spec(cos).shape
     if shape is None or table is None or not is_f32(graph, x, cos, sin):
-        return "its operands are not float32 tensors of known rank"
+        return Reason("its operands are not float32 tensors of known rank", Code.UNSUPPORTED_DTYPE)
     if own and (
         attribute(region, "scale", 1.0) != 1.0 or attribute(region, "is_packed_batching", 0)
     ):

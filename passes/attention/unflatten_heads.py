@@ -17,6 +17,7 @@ from tracea_graph.passes.attention.matcher import NoMatch
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.regions import attribute, int_constant, read_outside, with_feeders
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -63,7 +64,7 @@ class UnflattenHeads:
                 shared.add(others)
                 continue
             if shared:
-                yield Miss(self.name, region.id, f"{min(shared)!r} has other readers")
+                yield Miss(self.name, region.id, other_readers(min(shared)))
             return
 
     def _proposal(
@@ -134,7 +135,12 @@ class _UnflattenedHeads:
             self.kept.add(value)
             return value
         if not where_equal(shape[0], combine("mul", *self.lead)):
-            raise NoMatch(f"{value!r} does not provably have {self.lead[1]} matrices of each item")
+            raise NoMatch(
+                Reason(
+                    f"{value!r} does not provably have {self.lead[1]} matrices of each item",
+                    Code.UNKNOWN_SHAPE,
+                )
+            )
         region = self.graph.producer(value)
         if region is not None and (source := self._source(region, shape)):
             self.kept.add(source)

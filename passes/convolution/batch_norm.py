@@ -31,6 +31,7 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -40,11 +41,11 @@ __all__ = ["BATCH_NORM", "ConvBatchNorm", "read_affine"]
 def read_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
     """What a BatchNormalization with fixed figures computes; or why it is something else."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
-        return "its operands are not float32"
+        return Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE)
     figures = [w for v in region.operands[1:5] if (w := graph.weight(v)) is not None]
     if len(figures) < 4:
         computed = next(v for v in region.operands[1:5] if graph.weight(v) is None)
-        return f"its figures {computed!r} are not constant"
+        return Reason(f"its figures {computed!r} are not constant", Code.NOT_CONSTANT)
     if attribute(region, "training_mode", 0) or attribute(region, "spatial", 1) != 1:
         return "it computes its own mean and variance, or works per element"
     if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
@@ -77,7 +78,7 @@ class ConvBatchNorm:
         if isinstance(affine, str):
             return Miss(self.name, norm.id, affine)
         if not only_read_by(graph, between, last):
-            return Miss(self.name, last.id, f"{between!r} has other readers")
+            return Miss(self.name, last.id, other_readers(between))
         params: ConvParams = conv.params
         if after and params.epilogue is not None:
             return Miss(self.name, last.id, "something comes between convolution and norm")
@@ -86,7 +87,7 @@ class ConvBatchNorm:
         x, w, bias, epilogue_inputs = params.split(conv.operands)
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
-            return Miss(self.name, last.id, "the bias is not constant")
+            return Miss(self.name, last.id, Reason("the bias is not constant", Code.NOT_CONSTANT))
         if weight.recipe or must_stay_plain(graph, w):
             return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
         make = fold_affine_after if after else fold_affine_before

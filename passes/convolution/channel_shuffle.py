@@ -20,6 +20,7 @@ from tracea_graph.passes.regions import (
     same_shape,
     with_feeders,
 )
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -99,7 +100,11 @@ class DeinterleaveChannels:
             return
         between = (turn.operands[0], stack.operands[0])
         if not all(map(only_read_by, (graph, graph), between, (turn, stack))):
-            yield Miss(self.name, region.id, "what lies between its steps is read by others")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason("what lies between its steps is read by others", Code.OTHER_READERS),
+            )
             return
         covered = with_feeders(graph, (split, turn, stack, *readers), (value,))
         yield self._proposal(value, piles, before, each, covered, readers, chosen)

@@ -26,6 +26,7 @@ from tracea_graph.passes.regions import (
     operand_producer,
     same_shape,
 )
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -48,11 +49,11 @@ def _convert(m: Match) -> Rewrite | str:
     weight, shape = graph.weight(w), graph.spec(x).shape
     bias = rest[0] if rest else ""
     if weight is None:
-        return f"the filters {w!r} are not constant"
+        return Reason(f"the filters {w!r} are not constant", Code.NOT_CONSTANT)
     if shape is None or len(shape) != len(weight.shape):
         return "the rank of its input is not known"
     if not is_f32(graph, x, w, *([bias] if bias else [])):
-        return "the operands are not float32"
+        return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     if weight.count == 0 or shape[1] == 0 or len(shape) < 3:
         return "it has no channels, filters or spatial axes"
     window = read_window(region, weight.shape[2:], shape[2:])
@@ -108,7 +109,7 @@ def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
     if given is None:
         weight = graph.weight(pad.operands[1]) if len(pad.operands) > 1 else None
         if weight is None:
-            return "the padding is not constant"
+            return Reason("the padding is not constant", Code.NOT_CONSTANT)
         given = tuple(int(v) for v in weight.array().reshape(-1))
     value: object = attribute(pad, "value", 0.0)
     if len(pad.operands) > 2 and pad.operands[2]:
@@ -154,9 +155,17 @@ class ConvEpilogue:
     ) -> Proposal | Miss:
         result = graph.spec(region.results[0])
         if not is_f32(graph, region.results[0], *bound_chain[1]):
-            return Miss(self.name, region.id, "its operands and result are not all float32")
+            return Miss(
+                self.name,
+                region.id,
+                Reason("its operands and result are not all float32", Code.UNSUPPORTED_DTYPE),
+            )
         if not only_read_by(graph, value, region):
-            return Miss(self.name, region.id, f"the convolution {value!r} has other readers")
+            return Miss(
+                self.name,
+                region.id,
+                Reason(f"the convolution {value!r} has other readers", Code.OTHER_READERS),
+            )
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, f"the convolution {value!r} is broadcast")
         x, w, bias, epilogue_inputs = conv.params.split(conv.operands)
@@ -164,7 +173,11 @@ class ConvEpilogue:
             bound_chain, value, (conv.params.epilogue or IDENTITY, (value, *epilogue_inputs))
         )
         if joined is None:
-            return Miss(self.name, region.id, "the epilogue would have too many operands")
+            return Miss(
+                self.name,
+                region.id,
+                Reason("the epilogue would have too many operands", Code.TOO_MANY_OPERANDS),
+            )
         chain, names = joined
         kinds = [channel_kind(graph.spec(n), result) for n in names[1:]]
         for name, kind in zip(names[1:], kinds, strict=True):

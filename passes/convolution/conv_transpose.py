@@ -31,6 +31,7 @@ from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -223,7 +224,7 @@ def _read(graph: TileGraph, region: Region) -> _Plan | str:
     weights = [graph.weight(v) for v in (w, *rest) if v]
     shape = graph.spec(x).shape
     if any(one is None for one in weights) or not is_f32(graph, *region.reads):
-        return "its filters or bias are not constant float32"
+        return Reason("its filters or bias are not constant float32", Code.NOT_CONSTANT)
     weight = graph.weights[w]
     if shape is None or len(shape) not in (3, 4) or shape[1] != weight.shape[0]:
         return "its input is not known to have one or two axes and so many channels"

@@ -12,6 +12,7 @@ from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -47,7 +48,7 @@ def _read(graph: TileGraph, region: Region) -> PoolParams | str:
             "" if plain else "its input is not known to have so many channels and one or two axes"
         )
     if not is_f32(graph, region.operands[0]):
-        return "its input is not float32"
+        return Reason("its input is not float32", Code.UNSUPPORTED_DTYPE)
     if region.op in _REDUCED:
         axes = constant_ints(region, graph, "axes", 1) or ()
         if {a % len(shape) for a in axes} != set(range(2, len(shape))):

@@ -11,6 +11,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -51,7 +52,7 @@ def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
     if before is None or len(before) not in (3, 4) or not isinstance(before[1], int):
         return f"{value!r} is not known to have so many channels and one or two spatial axes"
     if not is_f32(graph, value):
-        return f"{value!r} is not float32"
+        return Reason(f"{value!r} is not float32", Code.UNSUPPORTED_DTYPE)
     if attribute(region, "axes", None) is not None or attribute(region, "antialias", 0):
         return "it names axes, or smooths"
     if attribute(region, "keep_aspect_ratio_policy", "stretch") != "stretch":

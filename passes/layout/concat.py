@@ -23,6 +23,7 @@ from tracea_graph.passes.pointwise.compose import (
     slice_operation,
 )
 from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -67,7 +68,11 @@ class Concat:
         pieces = [_Piece(ElementwiseParams(IDENTITY), (v,)) for v in region.operands]
         params, names = _assembled(axis, pieces)
         if not fits(graph, params, names, [spec]):
-            yield Miss(self.name, region.id, "its parts do not provably fit together")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason("its parts do not provably fit together", Code.UNKNOWN_SHAPE),
+            )
             return
         new = fused(self.name, params, names, region.results, [region])
         yield Proposal(self.name, (region,), (new,))
@@ -129,7 +134,7 @@ class FuseIntoConcat:
             return reason
         joined = fuse_producer(graph, outer, value, inner)
         if joined is None:
-            return "a part would have too many operands"
+            return Reason("a part would have too many operands", Code.TOO_MANY_OPERANDS)
         return _Piece(joined.params, joined.names)
 
 
@@ -161,7 +166,7 @@ class SinkConcat:
         if maps != {IndexMap()} or inner.target or common != outer.common(graph):
             return f"it reads {value!r} through a view"
         if not alone and inner.flops > CHEAP:
-            return f"{value!r} has other readers"
+            return other_readers(value)
         shapes = inner.shapes([graph.spec(n).shape or () for n in first.operands])
         parts, start = _pieces(inner, first.operands), 0
         pieces: list[_Piece] = []
@@ -174,12 +179,12 @@ class SinkConcat:
             end = start + size if isinstance(size, int) else HUGE
             part = self._part(graph, outer, value, piece, inner.axis, start, end)
             if part is None:
-                return "a part would have too many operands"
+                return Reason("a part would have too many operands", Code.TOO_MANY_OPERANDS)
             pieces.append(part)
             start = end
         params, names = _assembled(inner.axis, pieces)
         if not fits(graph, params, names, [graph.spec(region.results[0])]):
-            return "its parts do not provably fit together"
+            return Reason("its parts do not provably fit together", Code.UNKNOWN_SHAPE)
         covered = (first, region) if alone else (region,)
         new = fused(self.name, params, names, region.results, covered)
         return Proposal(self.name, covered, (new,))

@@ -17,6 +17,7 @@ from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.layout.views import RESHAPES
 from tracea_graph.passes.pointwise.compose import Operation, fits, fuse_producer, read_operation
 from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -34,7 +35,7 @@ def obstacle(
     """Why ``inner`` is better not computed where ``outer`` reads it."""
     flops = inner.params.flops
     if not alone and flops > CHEAP:
-        return f"{value!r} has other readers"
+        return other_readers(value)
     if flops > _CHEAP_REPEATED and not _same_size(graph, outer, value):
         return f"{value!r} is broadcast"
     return None
@@ -102,7 +103,11 @@ class FuseView:
                 continue
             joined = fuse_producer(graph, outer, value, inner)
             if joined is None:
-                yield Miss(self.name, region.id, "the chain would have too many operands")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    Reason("the chain would have too many operands", Code.TOO_MANY_OPERANDS),
+                )
                 continue
             if not fits(graph, joined.params, joined.names, wanted):
                 yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
@@ -137,11 +142,19 @@ class FuseReshape:
             return
         common = params.common([graph.spec(n).shape or () for n in names])
         if (target := reshape_target(common, shape)) is None:
-            yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason(f"symbols leave the shape of {value!r} open", Code.UNKNOWN_SHAPE),
+            )
             return
         params = replace(params, target=target)
         if not fits(graph, params, names, [graph.spec(region.results[0])]):
-            yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason(f"symbols leave the shape of {value!r} open", Code.UNKNOWN_SHAPE),
+            )
             return
         new = fused(self.name, params, names, region.results, (first, region))
         yield Proposal(self.name, (first, region), (new,))
@@ -162,7 +175,11 @@ class StridedCopy:
             yield Miss(self.name, region.id, _PRODUCT_READS_IT)
             return
         if not fits(graph, op.params, op.names, [graph.spec(region.results[0])]):
-            yield Miss(self.name, region.id, "symbols leave the shape of its result open")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason("symbols leave the shape of its result open", Code.UNKNOWN_SHAPE),
+            )
             return
         new = fused(self.name, op.params, op.names, region.results, [region])
         # alone a kernel may gain nothing by it; between two others it is a step of a program

@@ -11,6 +11,7 @@ from typing import Any
 from tracea_graph.ir import DType
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, with_feeders
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["GATHER_ELEMENTS"]
@@ -49,7 +50,9 @@ def _take(m: Match) -> Rewrite | str:
             reason = str(why)
             continue
         if made != wanted:
-            reason = f"the shape of {region.results[0]!r} is not proven"
+            reason = Reason(
+                f"the shape of {region.results[0]!r} is not proven", Code.UNKNOWN_SHAPE
+            )
             continue
         covered = with_feeders(graph, [region], (x, value))
         new = fused("gather-elements", params, (x, value), region.results, covered)

@@ -18,6 +18,7 @@ from tracea_graph.ir import Node, TensorSpec, Weight, combine
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ROW, NORMS, operand_axes
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -38,7 +39,11 @@ class HoistGather:
         if by_row is None:
             return
         if graph.is_output(pick.value) or not only_read_by(graph, pick.value, pick.regions[0]):
-            yield Miss(self.name, region.id, f"{pick.value!r} has other readers or is an output")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason(f"{pick.value!r} has other readers or is an output", Code.OTHER_READERS),
+            )
             return
         new = _Written(graph, pick)
         operands = tuple(

@@ -27,6 +27,7 @@ from tracea_graph.passes.layout.selection import (
 )
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.reasons import other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -89,7 +90,7 @@ class _Hoist:
         if self.graph.is_output(value):
             return f"{value!r} is an output"
         operands = [u.operand for u in self.graph.uses(value)]
-        return None if same and not any(operands) else f"{value!r} has other readers"
+        return None if same and not any(operands) else other_readers(value)
 
     def name_result(self) -> None:
         """Where nothing is in the way: a selection that is there, whose axis stays, or a name."""

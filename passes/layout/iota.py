@@ -21,6 +21,7 @@ from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, fused, with_feeders
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -267,7 +268,11 @@ class Iota:
         params = IotaParams(len(values), sizes, grid.start, grid.steps)
         known = params.infer([graph.spec(v) for v in values])[0].shape or ()
         if len(known) != spec.rank or not all(map(where_equal, known, spec.shape or ())):
-            yield Miss(self.name, region.id, f"the shape of {value!r} is not proven")
+            yield Miss(
+                self.name,
+                region.id,
+                Reason(f"the shape of {value!r} is not proven", Code.UNKNOWN_SHAPE),
+            )
             return
         covered = with_feeders(graph, [region], values)
         new = fused(self.name, params, values, region.results, covered)

@@ -34,6 +34,7 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -73,7 +74,11 @@ class Gemm:
         weights, flat = dict[str, Weight](), graph.spec(matrix).rank == 2
         if self.plain or must_stay_plain(graph, matrix):
             if not flat:
-                yield Miss(self.name, region.id, f"{matrix!r} is needed as it is, no matrix")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    Reason(f"{matrix!r} is needed as it is, no matrix", Code.OTHER_READERS),
+                )
                 return
         elif scale != 1.0 or not flat:
             scaled = f"_{scale!r}" if scale != 1.0 else ""
@@ -90,7 +95,7 @@ class Gemm:
 
     def _check(self, graph: TileGraph, region: Region, shape: tuple[int, int]) -> str | None:
         if not is_f32(graph, *filter(None, region.operands)):
-            return "the operands are not float32"
+            return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
         if not graph.spec(region.operands[0]).rank:
             return "the left operand's rank is not known to be at least 1"
         if 0 in shape:
@@ -223,11 +228,18 @@ class GemmReshape:
         if not before or len(before) < 2 or before[-1] != gemm.params.k:
             return
         if after != (*before[:-1], gemm.params.n):
-            reason = f"{region.results[0]!r} is not provably {x!r} with other columns"
+            reason = Reason(
+                f"{region.results[0]!r} is not provably {x!r} with other columns",
+                Code.UNKNOWN_SHAPE,
+            )
             yield Miss(self.name, region.id, reason)
             return
         if not only_read_by(graph, gemm.results[0], region):
-            yield Miss(self.name, region.id, f"{gemm.results[0]!r} has other readers")
+            yield Miss(
+                self.name,
+                region.id,
+                other_readers(gemm.results[0]),
+            )
             return
         operands = (rows.results[0] if rows else x, *gemm.operands[1:])
         new = fused(self.name, gemm.params, operands, region.results, (gemm, region))

@@ -18,6 +18,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -46,7 +47,7 @@ def _check(m: Match) -> str | None:
     if constant_matrix(graph, region) is not None:
         return ""
     if not is_f32(graph, *filter(None, region.operands)):
-        return "the operands are not float32"
+        return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     ranks = [graph.spec(v).rank for v in (a, b)]
     if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
         return f"the ranks of {a!r} and {b!r} are not both known"
@@ -81,7 +82,7 @@ def _build(m: Match) -> Rewrite | str:
     except ValueError as error:
         return str(error)
     if inferred != graph.spec(region.results[0]).shape:
-        return f"the shape of {region.results[0]!r} is not proven"
+        return Reason(f"the shape of {region.results[0]!r} is not proven", Code.UNKNOWN_SHAPE)
     covered = (*left.covered, *right.covered, region)
     new = fused("matmul", params, operands, region.results, covered)
     return Rewrite((new,), tuple({r.id: r for r in covered}.values()), step=True)

@@ -17,6 +17,7 @@ from tracea_graph.ops.gemm import MAX_PARTS, GemmParams
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused, operand_producer
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -53,9 +54,9 @@ class MergeQkv:
         if any(g.params.n % ALIGNED for g in parts) or len({g.params.bias for g in parts}) > 1:
             return "the projections' columns do not come in whole vectors"
         if any(graph.only_use(g.results[0]) is None for g in parts):
-            return "a projection has other readers"
+            return Reason("a projection has other readers", Code.OTHER_READERS)
         if parts[0].params.bias and any(graph.weight(g.operands[2]) is None for g in parts):
-            return "a bias is not constant"
+            return Reason("a bias is not constant", Code.NOT_CONSTANT)
         return None
 
     def _build(self, graph: TileGraph, region: Region, parts: tuple[Region, ...]) -> Proposal:

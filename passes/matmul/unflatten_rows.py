@@ -20,6 +20,7 @@ from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.layout.views import RESHAPES
 from tracea_graph.passes.regions import read_outside, with_feeders
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -51,7 +52,7 @@ class UnflattenRows:
             return
         covered = with_feeders(graph, [*new.covered, region], tuple(new.kept))
         if others := read_outside(graph, (v for r in new.covered for v in r.writes), covered):
-            yield Miss(self.name, region.id, f"{others!r} has other readers")
+            yield Miss(self.name, region.id, other_readers(others))
             return
         yield Proposal(self.name, tuple(covered), tuple(new.regions), new.specs, step=True)
 
@@ -108,7 +109,12 @@ class _UnflattenedRows:
         if region is None or by_rows is None or depth > _MAX_DEPTH:
             raise NoMatch(f"{value!r} is not made row by row")
         if not where_equal(shape[0], self.rows):
-            raise NoMatch(f"{value!r} does not provably have the rows of {self.result!r}")
+            raise NoMatch(
+                Reason(
+                    f"{value!r} does not provably have the rows of {self.result!r}",
+                    Code.UNKNOWN_SHAPE,
+                )
+            )
         operands = tuple(
             self.value(v, depth + 1) if v and i in by_rows else v
             for i, v in enumerate(region.operands)

@@ -17,6 +17,7 @@ from tracea_graph.ops.matmul import MatMulParams, matrix_kind
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import collapses, fused, gemm_producer, only_read_by, same_shape
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -54,14 +55,22 @@ class GemmEpilogue:
             return Miss(self.name, region.id, f"the product {value!r} is broadcast")
         kept = [i for i, v in enumerate(product.results) if not only_read_by(graph, v, region)]
         if len(kept) >= MAX_RESULTS:
-            return Miss(self.name, region.id, f"the product {value!r} has other readers")
+            return Miss(
+                self.name,
+                region.id,
+                Reason(f"the product {value!r} has other readers", Code.OTHER_READERS),
+            )
         if (uneven := _uneven(graph, product, bound_chain, value, result)) is not None:
             return Miss(self.name, region.id, uneven)
         before, epilogue_inputs = product.params.epilogue or IDENTITY, _extras(product)
         count = len(product.operands) - len(epilogue_inputs)
         joined = inline(bound_chain, product.results, (before, (value, *epilogue_inputs)))
         if joined is None:
-            return Miss(self.name, region.id, "the epilogue would have too many operands")
+            return Miss(
+                self.name,
+                region.id,
+                Reason("the epilogue would have too many operands", Code.TOO_MANY_OPERANDS),
+            )
         chain, names = joined
         kinds = tuple(_kind(product, graph.spec(n), result) for n in names)
         chain = dataclasses.replace(

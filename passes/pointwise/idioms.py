@@ -20,6 +20,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -126,7 +127,7 @@ def _mish(op: Any, x: Any) -> Any:
 
 def _activation_check(m: Match) -> str | None:
     if not is_f32(m.graph, m.values["x"]):
-        return "x is not float32"
+        return Reason("x is not float32", Code.UNSUPPORTED_DTYPE)
     if m.graph.spec(m.values["x"]).rank != m.graph.spec(m.root.results[0]).rank:
         return "its constants have more axes than x"
     return None
@@ -212,7 +213,11 @@ def _affine_check(m: Match) -> str | None:
         if name in m.values and m.spec(name).shape != (shape[-1],):
             return f"{name} is not a vector over the last axis"
     names = [m.values[n] for n in ("x", "gamma", "beta") if n in m.values]
-    return None if is_f32(m.graph, *names) else "not all operands are float32"
+    return (
+        None
+        if is_f32(m.graph, *names)
+        else Reason("not all operands are float32", Code.UNSUPPORTED_DTYPE)
+    )
 
 
 def _norm_op_check(m: Match) -> str | None:

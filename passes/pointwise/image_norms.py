@@ -15,6 +15,7 @@ from tracea_graph.ops.norm import Norm
 from tracea_graph.passes.pointwise.idioms import LAYER_NORMS, RMS_NORMS
 from tracea_graph.passes.pointwise.reductions import axes_of
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -32,7 +33,11 @@ def _image(m: Match, *vectors: str) -> str | None:
         if not any(_lies_over_channels(d, len(shape), shape[1]) for d in lines):
             return f"{name} is not a vector over the channels"
     names = [m.values[n] for n in ("x", *vectors)]
-    return None if is_f32(m.graph, *names) else "not all operands are float32"
+    return (
+        None
+        if is_f32(m.graph, *names)
+        else Reason("not all operands are float32", Code.UNSUPPORTED_DTYPE)
+    )
 
 
 def _lies_over_channels(dims: tuple[Any, ...], rank: int, channels: int) -> bool:

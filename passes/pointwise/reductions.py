@@ -26,6 +26,7 @@ from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -55,7 +56,7 @@ def axes_of(graph: TileGraph, region: Region) -> tuple[int, ...] | str:
         return f"the rank of {region.operands[0]!r} is not known"
     axes = constant_ints(region, graph, "axes", 1)
     if axes is None:
-        return f"the axes {region.operands[1]!r} are not constant"
+        return Reason(f"the axes {region.operands[1]!r} are not constant", Code.NOT_CONSTANT)
     if not axes:
         axes = () if attribute(region, "noop_with_empty_axes", 0) else tuple(range(rank))
     return tuple(sorted({a - rank if a >= 0 else a for a in axes}))
@@ -64,7 +65,7 @@ def axes_of(graph: TileGraph, region: Region) -> tuple[int, ...] | str:
 def _fits(graph: TileGraph, value: str) -> str | None:
     spec = graph.spec(value)
     if spec.dtype is not DType.F32:
-        return f"{value!r} is not float32"
+        return Reason(f"{value!r} is not float32", Code.UNSUPPORTED_DTYPE)
     if spec.rank is None or not 0 < spec.rank <= MAX_RANK:
         return f"the rank of {value!r} is not within 1 .. {MAX_RANK}"
     return None
@@ -163,7 +164,9 @@ def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
         return "the order of what it chooses is left open"
     given = constant_ints(region, graph, "k", 1)
     if not given:
-        return f"how many it chooses, {region.operands[-1]!r}, is not constant"
+        return Reason(
+            f"how many it chooses, {region.operands[-1]!r}, is not constant", Code.NOT_CONSTANT
+        )
     if len(region.results) != 2:
         return "one of its results is missing"
     (k,) = given
@@ -199,7 +202,11 @@ class ReducePrologue:
             if first is None or inner is None or len(first.results) != 1:
                 continue
             if graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value)):
-                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    other_readers(value),
+                )
                 continue
             if value in epilogue_inputs:
                 continue
@@ -208,7 +215,11 @@ class ReducePrologue:
                 continue
             outer = (params.prologue or IDENTITY, names)
             if (joined := inline(outer, value, inner)) is None:
-                yield Miss(self.name, region.id, "the chain would have too many operands")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    Reason("the chain would have too many operands", Code.TOO_MANY_OPERANDS),
+                )
                 continue
             chain, operands = joined
             kinds = tuple(kind_of(graph.spec(n), graph.spec(value)) for n in operands)
@@ -240,7 +251,11 @@ class ReduceEpilogue:
                 continue
             params: ReduceParams = first.params
             if graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value)):
-                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    other_readers(value),
+                )
                 continue
             if not same_shape(graph.spec(value), result) or not is_f32(graph, region.results[0]):
                 yield Miss(self.name, region.id, f"{value!r} is broadcast or changes its type")
@@ -248,7 +263,11 @@ class ReduceEpilogue:
             data = first.operands[: params.data_operands]
             inner = (params.epilogue or IDENTITY, (value, *first.operands[len(data) :]))
             if (joined := inline(bound_chain, value, inner)) is None:
-                yield Miss(self.name, region.id, "the chain would have too many operands")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    Reason("the chain would have too many operands", Code.TOO_MANY_OPERANDS),
+                )
                 continue
             chain, names = joined
             kinds = (FULL, *(kind_of(graph.spec(n), result) for n in names[1:]))

@@ -12,6 +12,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.pointwise.chains import inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import fused, same_shape
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -35,13 +36,21 @@ class VerticalFusion:
                 continue
             uses = graph.uses(value)
             if graph.is_output(value) or any(u.region.id != region.id for u in uses):
-                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    other_readers(value),
+                )
                 continue
             if not same_shape(graph.spec(value), result):
                 yield Miss(self.name, region.id, f"{value!r} is broadcast")
                 continue
             if (joined := inline(bound_chain, value, inner)) is None:
-                yield Miss(self.name, region.id, "the chain would have too many operands")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    Reason("the chain would have too many operands", Code.TOO_MANY_OPERANDS),
+                )
                 continue
             chain, names = joined
             kinds = tuple(kind_of(graph.spec(n), result) for n in names)

@@ -44,6 +44,7 @@ from tracea_graph.passes.sparse.pruned_weights import (
     with_matrix,
 )
 from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -213,7 +214,9 @@ def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | No
     if any(not _replaceable(graph, r) for r in (*makers, last)):
         return f"the weights beside {value!r} would have to be stored, which they are not now"
     if any(graph.weight(v) is None for v in last.operands[2 : 2 + last.params.bias]):
-        return f"the bias of the product that reads {value!r} is not constant"
+        return Reason(
+            f"the bias of the product that reads {value!r} is not constant", Code.NOT_CONSTANT
+        )
     return None
 
 
@@ -229,7 +232,7 @@ def _replaceable(graph: TileGraph, region: Region) -> bool:
 def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     value, params = maker.results[0], maker.params
     if not only_read_by(graph, value, reader) or len(maker.results) > 1:
-        return f"{value!r} has other readers"
+        return other_readers(value)
     if graph.spec(value).shape is None:
         return f"the rank of {value!r} is not known"
     if isinstance(params, GemmParams) and (params.norm or params.parts):
@@ -237,7 +240,9 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     if params.epilogue and not set(params.epilogue.operands[1:]) <= {"row", "scalar"}:
         return f"what makes {value!r} of the product differs from row to row"
     if any(graph.weight(v) is None for v in maker.operands[1:]):
-        return f"an operand of the product that makes {value!r} is not constant"
+        return Reason(
+            f"an operand of the product that makes {value!r} is not constant", Code.NOT_CONSTANT
+        )
     return None
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
@@ -240,9 +241,13 @@ def _blocked(found: Match) -> str | None:
             continue
         for value in region.writes:
             if found.graph.is_output(value):
-                return f"the result {value!r} of {region.op} is a graph output"
+                return Reason(
+                    f"the result {value!r} of {region.op} is a graph output", Code.OTHER_READERS
+                )
             if any(u.region.id not in inside for u in found.graph.uses(value)):
-                return f"the result {value!r} of {region.op} has other readers"
+                return Reason(
+                    f"the result {value!r} of {region.op} has other readers", Code.OTHER_READERS
+                )
     return None
 
 

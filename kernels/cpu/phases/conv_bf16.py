@@ -35,6 +35,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import TileGraph
 
@@ -64,7 +65,7 @@ class ConvBf16(PatternPass):
         if why := no_bf16(graph):
             return why
         if weight is None:
-            return "its filters are not constant"
+            return Reason("its filters are not constant", Code.NOT_CONSTANT)
         if params.channels % BLOCK % 2:
             return f"{params.channels} channels are no pairs"
         made, broad = list[Rewrite](), self.broad and _comes_broad(graph, m.values["x"], params)

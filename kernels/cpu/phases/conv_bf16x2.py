@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tracea_graph.kernels.cpu.filters import BLOCKED, SPLIT
 from tracea_graph.kernels.cpu.phases.pack_filters import conv, repack_filters
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, with_lowered_weights
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvBf16x2"]
@@ -30,7 +31,7 @@ class ConvBf16x2(PatternPass):
     def rewrite(self, m: Match) -> Rewrite | str:
         weight, params = m.graph.weight(m.values["w"]), m.root.params
         if weight is None:
-            return "its filters are not constant"
+            return Reason("its filters are not constant", Code.NOT_CONSTANT)
         if why := no_bf16(m.graph):
             return why
         lower = dataclasses.replace(params, layout=SPLIT)

@@ -19,6 +19,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 )
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, with_lowered_weights
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvInt16"]
@@ -44,7 +45,7 @@ class ConvInt16(PatternPass):
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         weight, params, made = m.graph.weight(m.values["w"]), m.root.params, list[Rewrite]()
         if weight is None:
-            return "its filters are not constant"
+            return Reason("its filters are not constant", Code.NOT_CONSTANT)
         taps = params.taps // (params.channels // params.groups)
         if taps > _MOST_TAPS:
             return f"sums of {taps} taps leave too little of 32 bits"

@@ -21,6 +21,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import Plain
 from tracea_graph.passes.matmul.constant_matrices import must_stay_plain
+from tracea_graph.reasons import not_constant
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -75,7 +76,7 @@ class PackMatrices:
         if not isinstance(params.layout, Plain):
             return None
         if weight is None:
-            return f"{value!r} is not constant"
+            return not_constant(value)
         if not self.twice and must_stay_plain(graph, value):
             return f"others need {value!r} as it is"
         layout, k, n = params.layout, params.k, params.n

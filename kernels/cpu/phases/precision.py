@@ -50,6 +50,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.weights import BLOCKS, Floats, WeightLayout
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
+from tracea_graph.reasons import not_constant
 from tracea_graph.rewrite import Match, Miss, PatternPass, Proposal, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
@@ -198,7 +199,7 @@ class GemmBf16:
         if why := no_bf16(graph):
             return why
         if stored is None:
-            return f"{panels!r} is not constant"
+            return not_constant(panels)
         if layout == MIXED and params.layout == PANELS and params.k % 2:
             return f"K = {params.k} is odd"
         if params.layout == MASKED:
@@ -224,7 +225,7 @@ class GemmInt16(PatternPass):
     def rewrite(self, m: Match) -> Rewrite | str:
         panels, params = m.graph.weight(m.values["w"]), m.root.params
         if panels is None:
-            return f"{m.values['w']!r} is not constant"
+            return not_constant(m.values["w"])
         lower = dataclasses.replace(params, layout=INT16)
         return with_lowered_weights(
             self.name, m.root, lower, _in_integers(panels, params.n), INT16_ERROR
@@ -247,7 +248,7 @@ class GemmBf16x2:
         if why := no_bf16(graph):
             return why
         if stored is None:
-            return f"{panels!r} is not constant"
+            return not_constant(panels)
         return dataclasses.replace(params, layout=SPLIT), _in_halves(stored, params.n)
 
 
