@@ -1,4 +1,4 @@
-"""Parts cut from a concatenation at its seams are what was joined there.
+"""Parts of a concatenation that are sliced out again are replaced by its operands.
 
 Split(Concat(a, b))                              ->   a, b
 Split(Concat(Reshape(Concat(a, b)), …, axis=2))  ->   Concat(Reshape(a), …), Concat(Reshape(b), …)
@@ -79,7 +79,7 @@ class _Slices:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def part(self, value: str, reader: Region, cut: AxisSelection, name: str) -> str | None:
-        """The value that is this part, ``name`` if it is new; None if no seams are there."""
+        """The value that is this part, ``name`` if it is new; None if no boundaries are there."""
         if name in self.specs:
             return name
         source, alone = self.graph.producer(value), only_read_by(self.graph, value, reader)
@@ -111,7 +111,7 @@ class _Slices:
         return int(str(attribute(concat, "axis", 0))) % rank
 
     def _joined(self, concat: Region, cut: AxisSelection, name: str) -> str | None:
-        """The operands of a concatenation between two of its seams."""
+        """The operands of a concatenation between two of its boundaries."""
         (start, end), place, found = cut.ints, 0, 0
         inside: list[str] = []
         for operand in concat.operands:
