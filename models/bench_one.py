@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 
 from models.make import make
@@ -60,7 +61,7 @@ def run(
     return {
         "scores": [asdict(s) for s in scores(name, report, kept, share, figures)],
         "warnings": list(report.warnings),
-        "made": made_with(report.versions, report.machine),
+        "made": f"{made_with(report.versions, report.machine)}, {date.today()}",
     }
 
 

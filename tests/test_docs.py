@@ -152,6 +152,13 @@ def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 900
 
 
+def test_results_say_when_and_on_what_they_were_measured() -> None:
+    _, *sections = re.split(r"^## ", PAGES["models/RESULTS.md"], flags=re.M)
+    assert len(sections) >= 9
+    for section in sections:
+        assert "2026" in section, section.partition("\n")[0]
+
+
 # ---- generated sections ----------------------------------------------------------------
 
 
