@@ -175,6 +175,10 @@ class ProgramWriter(ABC):
         except ValueError:
             return self.dense(value).flat(*groups)
 
+    def matrix(self, value: Value) -> Value:
+        """Rows by the last axis."""
+        return self.flat(value, len(value.shape) - 1, 1)
+
     def through(self, value: Value, moves: IndexMap) -> Value:
         """The value through a map; copied where no strides say it."""
         for move in moves.moves:

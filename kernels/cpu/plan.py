@@ -33,6 +33,7 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.extent_code import FIRST_OPERATOR, NUMBER, OPERATORS, SYMBOL, postfix
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
 from tracea_graph.kernels.schema import CallSchema, bits_float, float_bits
 
@@ -62,9 +63,6 @@ LIMITS = MappingProxyType(
 """What the library accepts; the same numbers stand in ``runtime/plan.h``."""
 
 _KINDS = ("input", "output", "temp")
-_OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
-"""From code 2 on."""
-_NUMBER, _SYMBOL, _FIRST_OPERATOR = 0, 1, 2
 _LOOSE = 16
 """The bit of an input's first axis above its rank."""
 
@@ -154,20 +152,8 @@ def _expressions(extents: Iterable[Extent], index: dict[str, int]) -> list[int]:
 
 
 def _expression(extent: Extent, index: dict[str, int]) -> list[int]:
-    code = _postfix(extent, index)
+    code = postfix(extent, index)
     return [_counted("expression", code), *code]
-
-
-def _postfix(extent: Extent, index: dict[str, int]) -> list[int]:
-    if isinstance(extent, int):
-        return [_NUMBER, extent]
-    if isinstance(extent, str):
-        if extent not in index:
-            raise GraphError(f"A plan uses the size {extent!r}, which no input of it binds.")
-        return [_SYMBOL, index[extent]]
-    a, b = extent.args
-    operator = _FIRST_OPERATOR + _OPERATORS.index(extent.op)
-    return [*_postfix(a, index), *_postfix(b, index), operator]
 
 
 # ---- decoding ------------------------------------------------------------------------------
@@ -287,13 +273,13 @@ class _Reader:
         (count,) = self.take(1)
         stack, code = list[Extent](), iter(self.take(count))
         for op in code:
-            if op == _NUMBER:
+            if op == NUMBER:
                 stack.append(next(code, 0))
-            elif op == _SYMBOL:
+            elif op == SYMBOL:
                 stack.append(f"s{next(code, 0)}")
             else:
                 b, a = stack.pop(), stack.pop()
-                stack.append(Expr(_word(_OPERATORS, op - _FIRST_OPERATOR), (a, b)))
+                stack.append(Expr(_word(OPERATORS, op - FIRST_OPERATOR), (a, b)))
         (value,) = stack
         return value
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
+from tracea_graph.kernels.extent_code import NUMBER, SYMBOL, operator_code, symbol_of
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernels import key_of, launch_for
 from tracea_graph.kernels.gpu.launch import Argument
@@ -44,7 +45,6 @@ LIMITS = {
     "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256,
 }  # fmt: skip
 """What the library accepts; the same numbers stand in ``runtime/plan.h``."""
-_OPERATORS = ("", "", "add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
 _LOOSE = 16
 """The bit of an input's first axis above its rank."""
 _KINDS = ("pointer", "i32", "f32", "divisor", "fixed")
@@ -60,14 +60,12 @@ class _Sizes:
     def of(self, extent: Extent) -> int:
         """The number of a size.  Raises GraphError for a symbol that nothing binds."""
         if isinstance(extent, int):
-            row = (0, extent, 0)
+            row = (NUMBER, extent, 0)
         elif isinstance(extent, str):
-            if extent not in self.symbols:
-                raise GraphError(f"A plan uses the size {extent!r}, which no input of it binds.")
-            row = (1, self.symbols[extent], 0)
+            row = (SYMBOL, symbol_of(extent, self.symbols), 0)
         else:
             a, b = extent.args
-            row = (_OPERATORS.index(extent.op), self.of(a), self.of(b))
+            row = (operator_code(extent.op), self.of(a), self.of(b))
         return self.rows.setdefault(row, len(self.rows))
 
 

@@ -120,15 +120,42 @@ static void same(const View* v, int64_t count, char** at, const int64_t* ints, C
   *at[2] = (ints[0] || *at[2]) && !memcmp(at[0], at[1], (size_t)bytes);
 }
 
+/* ---- what chains are written with: a vector is one number ---- */
+typedef float vf;
+typedef int vm;
+#define set1(a) (a)
+#define select(m, a, b) ((m) ? (a) : (b))
+#define less(a, b) ((a) < (b))
+#define equal(a, b) ((a) == (b))
+#define both(a, b) ((a) && (b))
+#define either(a, b) ((a) || (b))
+#define invert(a) (!(a))
+#define max(a, b) ((a) > (b) ? (a) : (b))
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define abs fabsf
+#define sqrt sqrtf
+#define v_exp expf
+#define v_log logf
+#define v_erf erff
+#define v_tanh tanhf
+#define v_pow powf
+#define v_root(a) ((a) == -INFINITY ? INFINITY : sqrtf(a) + 0.0f)
+#define v_max(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define v_min(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define v_sigmoid(a) (1 / (1 + expf(-(a))))
+#define v_gelu(a) ((a) * erfcf((a) * -0x1.6a09e6p-1f) / 2)
+#define gated(a, b) ((a) / (1 + expf(-(b))))
+
 /* ---- what is generated: the domain, the op types, and a function for every chain ---- */
 @GENERATED@
 
 /* ---- plans ---- */
 static int64_t extent(const int64_t** p, const int64_t* symbols) {
   int64_t stack[64], top = 0;
-  for (int64_t words = *(*p)++; words > 0; --words) {
-    int64_t what = *(*p)++, value = what < 2 ? *(*p)++ : 0, b;
-    if (what < 2) { stack[top++] = what ? symbols[value] : value; continue; }
+  const int64_t* end = *p + 1 + **p;
+  for (++*p; *p < end;) {
+    int64_t what = *(*p)++, b;
+    if (what < 2) { stack[top++] = what ? symbols[**p] : **p; ++*p; continue; }
     b = stack[--top];
     int64_t* a = &stack[top - 1];
     *a = what == 2 ? *a + b : what == 3 ? *a - b : what == 4 ? *a * b :

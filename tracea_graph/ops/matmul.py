@@ -21,6 +21,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -92,6 +93,12 @@ class MatMulParams:
                 raise ValueError(f"no {heads} heads lie in {width} columns")
             shape = (*shape[:-1], heads, width // heads)
         return permuted(shape, self._perms[which])
+
+    def reading(self, which: int) -> IndexMap:
+        """The moves from a or b (0 or 1) as stored to the operand as it is read."""
+        perm, heads = self._perms[which], self.heads[which]
+        split = (Move("reshape", (*[0] * (len(perm) - 2), heads, -1)),) if heads else ()
+        return IndexMap((*split, *((Move("transpose", perm),) if perm else ())))
 
     def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
         """a and b as the product sees them, with rank 2 at least, and the product's ``[…, M, N]``.

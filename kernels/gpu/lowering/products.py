@@ -9,7 +9,7 @@ from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
-from tracea_graph.kernels.gpu.lowering.rows import matrix, norm_call
+from tracea_graph.kernels.gpu.lowering.rows import norm_call
 from tracea_graph.kernels.gpu.lowering.writer import HALVES, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
@@ -69,7 +69,7 @@ def lower_gemm(
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
     layout = "kn" if p.layout == KN else "nk"
     product_call(
-        w, matrix(w, x), weight, layout, p.epilogue, seen, [matrix(w, v) for v in made], bias
+        w, w.matrix(x), weight, layout, p.epilogue, seen, [w.matrix(v) for v in made], bias
     )
     if p.parts:
         starts = [sum(p.parts[:i]) for i in range(len(p.parts))]
@@ -78,7 +78,7 @@ def lower_gemm(
     if p.norm is None:
         return made
     y = targets[0] or w.number(full)
-    norm_call(w, p.norm, [matrix(w, made[0])], None, affine, matrix(w, y))
+    norm_call(w, p.norm, [w.matrix(made[0])], None, affine, w.matrix(y))
     return [y, *made][: 1 + p.keep_sum]
 
 
@@ -105,7 +105,7 @@ def _in_parts(
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     assert p.norm is not None
     full = (*x.shape[:-1], p.n)
-    left, depth = matrix(w, x), p.k // parts
+    left, depth = w.matrix(x), p.k // parts
     rows = left.shape[0]
     kn = p.layout == KN
     cut = Move("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
@@ -125,7 +125,7 @@ def _in_parts(
     y = targets[0] or w.number(full)
     total = (targets[1] or w.number(full)) if p.keep_sum else None
     chain = _added(p, parts)
-    norm_call(w, p.norm, data, chain, affine, matrix(w, y), matrix(w, total) if total else None)
+    norm_call(w, p.norm, data, chain, affine, w.matrix(y), w.matrix(total) if total else None)
     return [y, total] if total else [y]
 
 
@@ -160,7 +160,7 @@ def lower_matmul(
 ) -> list[Value]:
     a, b, *epilogue_inputs = operands
     full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
-    left, right = _as_read(w, p, 0, a), _as_read(w, p, 1, b)
+    left, right = w.through(a, p.reading(0)), w.through(b, p.reading(1))
     left = left.moved(Move("unsqueeze", (0,))) if len(left.shape) == 1 else left
     right = right.moved(Move("unsqueeze", (1,))) if len(right.shape) == 1 else right
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
@@ -182,17 +182,6 @@ def lower_matmul(
     shape = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])[0].shape or ()
     return [t or Value(View.dense(v.view.buffer, shape), v.dtype)
             for t, v in zip(targets, made, strict=True)]  # fmt: skip
-
-
-def _as_read(w: Writer, p: MatMulParams, which: int, value: Value) -> Value:
-    """Heads apart, then the axes in order."""
-    perm = (p.a_perm, p.b_perm)[which]
-    moves: tuple[Move, ...] = ()
-    if p.heads[which]:
-        moves += (Move("reshape", (*[0] * (len(perm) - 2), p.heads[which], -1)),)
-    if perm:
-        moves += (Move("transpose", perm),)
-    return w.through(value, IndexMap(moves))
 
 
 def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:

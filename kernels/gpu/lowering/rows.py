@@ -30,11 +30,6 @@ _MOST_AXES = 4
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
-def matrix(w: Writer, value: Value) -> Value:
-    """Rows by the last axis."""
-    return w.flat(value, len(value.shape) - 1, 1)
-
-
 def norm_call(
     w: Writer, norm: Norm, data: Sequence[Value], chain: Chain | None, affine: Sequence[Value],
     y: Value, also: Value | None = None,
@@ -63,7 +58,7 @@ def lower_norm(
     full = data[kinds.index(FULL)].shape
     made = [t or w.number(full) for t in targets]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in data]
-    into = [matrix(w, v) for v in made]
+    into = [w.matrix(v) for v in made]
     norm_call(w, p.norm, seen, p.prologue, affine, into[0], into[1] if p.keep_sum else None)
     return made
 
@@ -86,13 +81,13 @@ def lower_embedding(
     ids = [w.flat(v.stretched(rows), rank - 1, 1) for v in own]
     w.call(
         "embedding", total.dtype.short, tables=[t.view for t in tables],
-        ids=[v.view for v in ids], y=matrix(w, total).view, count=p.tables,
+        ids=[v.view for v in ids], y=w.matrix(total).view, count=p.tables,
         table_type=_same(tables).short, index_type=next(iter(kinds)).short,
     )  # fmt: skip
     if p.norm is None:
         return [total]
     made = targets[0] or w.temp(dtype, full)
-    norm_call(w, p.norm, [matrix(w, total)], None, operands[2 * p.tables :], matrix(w, made))
+    norm_call(w, p.norm, [w.matrix(total)], None, operands[2 * p.tables :], w.matrix(made))
     return [made, total] if p.keep_sum else [made]
 
 

@@ -1,0 +1,46 @@
+"""Extents in plans: the numbers of operators, and postfix code, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Extent
+
+__all__ = [
+    "FIRST_OPERATOR",
+    "NUMBER",
+    "OPERATORS",
+    "SYMBOL",
+    "operator_code",
+    "postfix",
+    "symbol_of",
+]
+
+NUMBER, SYMBOL, FIRST_OPERATOR = 0, 1, 2
+OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
+"""From code :data:`FIRST_OPERATOR` on."""
+
+
+def operator_code(op: str) -> int:
+    return FIRST_OPERATOR + OPERATORS.index(op)
+
+
+def symbol_of(name: str, symbols: Mapping[str, int]) -> int:
+    """The number of a symbol.  Raises GraphError for one that nothing binds."""
+    if name not in symbols:
+        raise GraphError(f"A plan uses the size {name!r}, which no input of it binds.")
+    return symbols[name]
+
+
+def postfix(extent: Extent, symbols: Mapping[str, int]) -> list[int]:
+    """``0 number``, ``1 symbol``, or two operands and the code of their operator.
+
+    Raises GraphError for a symbol that nothing binds.
+    """
+    if isinstance(extent, int):
+        return [NUMBER, extent]
+    if isinstance(extent, str):
+        return [SYMBOL, symbol_of(extent, symbols)]
+    a, b = extent.args
+    return [*postfix(a, symbols), *postfix(b, symbols), operator_code(extent.op)]
