@@ -32,7 +32,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.sparse import PATTERNS, block_mask
 from tracea_graph import Options, api
-from tracea_graph.config import Window
+from tracea_graph.config import AttentionWindow
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.reporting import analyze_weights
@@ -189,7 +189,7 @@ def attention(bench: Bench, args: argparse.Namespace) -> None:
     feeds = {n: _numbers(*shape, seed=i) for i, n in enumerate("qkv")}
     plain, near = attention_model(size), attention_model(size, band(size, window))
     bench.add("all keys", plain, feeds, verify=False)
-    bench.add("--window 256", plain, feeds, verify=False, windows=(Window(window),))
+    bench.add("--window 256", plain, feeds, verify=False, windows=(AttentionWindow(window),))
     bench.add("a mask that is a band of 257", near, feeds, verify=False)
     bench.show("all keys", args.seconds)
 
@@ -201,7 +201,7 @@ def memory(bench: Bench, args: argparse.Namespace) -> None:
         found.mkdir()
         path, out = found / "model.onnx", found / "out.onnx"
         onnx.save(attention_model(size), path)
-        windows = (Window(256),)
+        windows = (AttentionWindow(256),)
         api.optimize(path, Options(output=out, keep="all", verify=False, windows=windows))
         word = [sys.executable, "-c", _PEAK, str(out), str(size), str(bench.threads)]
         grown = int(subprocess.run(word, check=True, capture_output=True, text=True).stdout)

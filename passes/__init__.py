@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tracea_graph.config import Window
+from tracea_graph.config import AttentionWindow
 from tracea_graph.passes import embedding, partition, recurrent
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp
@@ -81,7 +81,7 @@ class Request:
 
     precision: str = "fp32"
     prepack: bool = True
-    windows: Sequence[Window] = ()
+    windows: Sequence[AttentionWindow] = ()
     compressed: Mapping[str, Compressed] = field(default_factory=lambda: NOT_COMPRESSED)
     scan: WeightScan = field(default_factory=WeightScan)
 

@@ -6,7 +6,7 @@ import pytest
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.target import BACKENDS, backend_named, settle_precision
+from tracea_graph.target import BACKENDS, backend_named, resolve_precision
 
 
 def test_results_name_their_backend_and_old_ones_are_the_first_ones() -> None:
@@ -18,22 +18,22 @@ def test_results_name_their_backend_and_old_ones_are_the_first_ones() -> None:
 
 @pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in host_levels()])
 def test_bf16_stays_float32_where_it_would_be_emulated(target: str) -> None:
-    precision, (note,) = settle_precision(target, "bf16")
+    precision, (note,) = resolve_precision(target, "bf16")
     assert precision == "fp32" and target.removeprefix("cpu:") in note
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-weights"])
 def test_other_precisions_need_no_instructions(precision: str) -> None:
-    assert settle_precision("cpu:scalar", precision) == (precision, ())
+    assert resolve_precision("cpu:scalar", precision) == (precision, ())
 
 
 def test_this_machine_says_whether_it_has_them() -> None:
     has = any(name.endswith("bf16") for name in host_levels("bf16"))
-    precision, notes = settle_precision("host", "bf16")
+    precision, notes = resolve_precision("host", "bf16")
     assert (precision == "bf16") is has and bool(notes) is not has
 
 
 def test_three_products_want_matrix_tiles() -> None:
     tiles = "amxbf16" in host_levels("bf16x2")
-    precision, notes = settle_precision("host", "bf16x2")
+    precision, notes = resolve_precision("host", "bf16x2")
     assert (precision == "bf16x2") is tiles and bool(notes) is not tiles

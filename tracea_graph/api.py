@@ -21,7 +21,7 @@ from tracea_graph.pipeline.candidates import LibraryBuilder
 from tracea_graph.pipeline.lock import read_lock
 from tracea_graph.pipeline.output import Paths, paths_of_all
 from tracea_graph.pipeline.run import (
-    Run,
+    PipelineRun,
     Stage,
     build,
     choose,
@@ -35,7 +35,7 @@ from tracea_graph.pipeline.run import (
 )
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.scratch import Scratch, sweep
-from tracea_graph.target import settle_precision, target_of
+from tracea_graph.target import resolve_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -124,7 +124,7 @@ def _together(
     """Optimize models that share what they can: every one is planned, then each is finished."""
     lock = read_lock(options.lock) if options.lock else None
     options = lock.apply_settings(options) if lock else options
-    precision, notes = settle_precision(options.target, options.precision)
+    precision, notes = resolve_precision(options.target, options.precision)
     options = replace(options, precision=precision)
     libraries = LibraryBuilder(target_of(options.target, precision), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
@@ -136,7 +136,7 @@ def _together(
             timer, folder = StepTimer(progress), Path(name, str(i))
             deadline = Deadline(budget, timer.spent)
             runs.append(
-                Run(
+                PipelineRun(
                     source,
                     paths,
                     options,
@@ -163,7 +163,7 @@ def _together(
             yield Outcome(run.source, run.report, error)
 
 
-def _failure(run: Run, stages: Sequence[Stage]) -> Exception | None:
+def _failure(run: PipelineRun, stages: Sequence[Stage]) -> Exception | None:
     """What stops a run in one of the stages; None if nothing does, or if it was over before."""
     try:
         with run.open:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["TOLERANCE", "Environment", "Prune", "Window", "usable_processors"]
+__all__ = ["TOLERANCE", "AttentionWindow", "Environment", "Prune", "usable_processors"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _cache_root() -> Path:
 
 
 @dataclass(frozen=True)
-class Window:
+class AttentionWindow:
     """Attention that sees ``keys`` keys a query, and the first ``everywhere`` keys.
 
     ``layers``: from, to (not included), counted from 0 in the order of the graph; None: all.

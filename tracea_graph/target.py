@@ -29,7 +29,7 @@ from tracea_graph.tuning.schedule_space import Tunable
 
 __all__ = [
     "BACKENDS", "HOST", "Backend", "Target", "backend_named", "host_fingerprint",
-    "read_environment", "settle_precision", "target_of", "targets", "tile_words",
+    "read_environment", "resolve_precision", "target_of", "targets", "tile_words",
 ]  # fmt: skip
 
 
@@ -64,7 +64,7 @@ class Backend(Tunable, Protocol):
         """Tensors one guard compares at most."""
         ...
 
-    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+    def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """The precision that is computed in, and a sentence where it is another one."""
         ...
 
@@ -178,9 +178,9 @@ def target_of(name: str, precision: str) -> Target:
     return Target(backend, backend.levels(level, precision))
 
 
-def settle_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
+def resolve_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
     """A precision the target of a name computes in, and notes: where it is another one, and where
     nothing can be measured here."""
     target = target_of(name, precision)
-    settled, note = target.backend.settled(precision, target.levels)
-    return settled, tuple(filter(None, (note, target.backend.unmeasured())))
+    resolve_precision, note = target.backend.resolve_precision(precision, target.levels)
+    return resolve_precision, tuple(filter(None, (note, target.backend.unmeasured())))

@@ -81,7 +81,7 @@ class CpuBackend:
             )
         return _PLAIN[: _PLAIN.index(level) + 1]
 
-    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+    def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """The precision that is computed in, and a sentence where it is another one.
 
         Products in bf16 would be emulated without the instructions for them, and those in integers

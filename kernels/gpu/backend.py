@@ -76,7 +76,7 @@ class GpuBackend:
         found = {_level_of(gpu.capability) for gpu in _gpus()} - {""}
         return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
 
-    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+    def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """The precision that is computed in, and a sentence where it is another one."""
         if precision not in ("fp32", *TYPES):
             return "fp32", f"GPU kernels compute in fp32, fp16 and bf16, not in {precision}"

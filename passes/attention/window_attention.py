@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracea_graph.config import Window
+from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import fused
@@ -26,7 +26,7 @@ __all__ = ["WindowAttention"]
 class WindowAttention:
     """Attention of a sequence over itself gets the last of the windows that name its layer."""
 
-    windows: tuple[Window, ...] = ()
+    windows: tuple[AttentionWindow, ...] = ()
     name: str = "window-attention"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:

@@ -196,7 +196,7 @@ class PlainBackend:
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         return ("c",)
 
-    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+    def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         note = "" if precision == "fp32" else f"plain computes in fp32, not in {precision}"
         return "fp32", note
 

@@ -291,10 +291,10 @@ def test_names_of_targets() -> None:
     assert levels == {"cuda:sm_90": ("sm_90a",), "cuda:sm_80": ("sm_80",)}
     with pytest.raises(UsageError, match="there is no target 'cuda:sm_12'"):
         target.target_of("cuda:sm_12", "fp32")
-    assert target.settle_precision("cuda:sm_75", "bf16")[0] == "fp32"
-    settled, notes = target.settle_precision("cuda:sm_90", "fp16")
+    assert target.resolve_precision("cuda:sm_75", "bf16")[0] == "fp32"
+    settled, notes = target.resolve_precision("cuda:sm_90", "fp16")
     assert settled == "fp16" and all("unmeasured" in note for note in notes)
-    assert target.settle_precision("cpu:avx2", "fp16")[0] == "fp32"
+    assert target.resolve_precision("cpu:avx2", "fp16")[0] == "fp32"
 
 
 def deep(net: Net) -> str:

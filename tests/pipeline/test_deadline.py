@@ -131,14 +131,14 @@ def test_nothing_is_kept_that_there_was_no_time_to_time(
 def test_a_plan_that_is_finished_stands_without_its_second_thoughts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def petty(planner: Planner, plan: Any) -> Any:
+    def unprofitable(planner: Planner, plan: Any) -> Any:
         raise OutOfTime("planning took too long")
 
     net = Net()
     graph = net.graph(net("Relu", net("MatMul", net.input("x", 64, 32), net.weight(32, 32))))
     deadline = Deadline(20.0, Time())
     planner = Planner(graph, Options(), {}, deadline=deadline)
-    monkeypatch.setattr(Planner, "_petty", petty)
+    monkeypatch.setattr(Planner, "_unprofitable", unprofitable)
     assert any(region.fused for region in planner.plan().graph.regions())
     assert deadline.cut == ["planning ended early: kernels below 1 µs are left in"]
 
@@ -158,7 +158,7 @@ def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
 
 def test_time_that_runs_out_while_timing_is_said() -> None:
     class Late(Evaluator):
-        def _faster(self, candidate: Any, apart: bool) -> Any:
+        def _faster(self, candidate: Any, separately: bool) -> Any:
             raise OutOfTime("planning took too long")
 
     nothing = cast(Any, None)

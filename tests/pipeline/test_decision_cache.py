@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from tiny import product
 
 from tracea_graph import Options, api
-from tracea_graph.check.selection import Group, Selection, Verdict
+from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.check.timing import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
@@ -34,16 +34,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return product(tmp_path_factory.mktemp("decisions") / "m.onnx", 64, 64, copies=3)
 
 
-def all_faster(counts: list[int]) -> Callable[..., Selection]:
+def all_faster(counts: list[int]) -> Callable[..., GroupSelection]:
     """A decision that keeps every group, and counts the groups it is asked about."""
 
     def select_faster(
         original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
-    ) -> Selection:
+    ) -> GroupSelection:
         counts.append(len(groups))
         verdicts = tuple(Verdict(g, True, "measured") for g in groups)
         kept = frozenset(g.key for g in groups)
-        return Selection(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
+        return GroupSelection(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
 
     return select_faster
 
@@ -291,10 +291,10 @@ def test_an_original_that_was_kept_is_judged_anew(
 ) -> None:
     counts: list[int] = []
 
-    def none(original: Path, groups: Sequence[Group], *given: Any, **named: Any) -> Selection:
+    def none(original: Path, groups: Sequence[Group], *given: Any, **named: Any) -> GroupSelection:
         counts.append(1)
         verdicts = tuple(Verdict(g, False, "dropped: no gain") for g in groups)
-        return Selection(frozenset(), verdicts, {(1, "default"): GAIN}, None)
+        return GroupSelection(frozenset(), verdicts, {(1, "default"): GAIN}, None)
 
     monkeypatch.setattr(evaluator, "select_faster", none)
     assert not run().improved and not run().improved

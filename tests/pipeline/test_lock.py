@@ -13,7 +13,7 @@ import pytest
 from tiny import product, transformer
 
 from tracea_graph import Options, api
-from tracea_graph.check.selection import Group, Selection, Verdict
+from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.pipeline import candidates, evaluator
@@ -30,11 +30,11 @@ def never(*args: Any, **named: Any) -> Any:
 
 def all_but_the_first(
     original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
-) -> Selection:
+) -> GroupSelection:
     """Decides without a clock: the first group is no faster, the others are."""
     verdicts = tuple(Verdict(g, i > 0, "measured") for i, g in enumerate(groups))
     kept = frozenset(v.group.key for v in verdicts if v.kept)
-    return Selection(kept, verdicts, {}, build(frozenset({groups[0].key})))
+    return GroupSelection(kept, verdicts, {}, build(frozenset({groups[0].key})))
 
 
 def other_schedules(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.output import Paths, Stage, paths_for, paths_of_all, staging
+from tracea_graph.pipeline.output import Paths, StagingFolder, paths_for, paths_of_all, staging
 
 LIBRARY = b"...RegisterCustomOps\0...tracea.0123456789\0..."
 DATA = "m.0123456789.data"
@@ -192,7 +192,7 @@ def test_a_folder_is_made_for_results_alone(tmp_path: Path, fails: bool) -> None
 
 def test_a_stage_lies_beside_the_output(paths: Paths) -> None:
     with staging(paths, ()) as stage:
-        assert isinstance(stage, Stage)
+        assert isinstance(stage, StagingFolder)
         assert stage.folder.parent == paths.model.parent
         assert stage.model.name == paths.model.name
     assert names(paths.model.parent) == []

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tracea_graph.check.distance import ErrorLimits
-from tracea_graph.check.selection import Group, ModelWithLibrary, Selection, Verdict
+from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, Verdict
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
@@ -130,11 +130,11 @@ class Cancelling(Strict):
 
 def without_slow(
     original: Path, groups: Sequence[Group], build: Any, *_: Any, **__: Any
-) -> Selection:
+) -> GroupSelection:
     """A decision that finds every group faster but ``slow``."""
     verdicts = tuple(Verdict(g, g.key != "slow", "measured") for g in groups)
     dropped = frozenset(v.group.key for v in verdicts if not v.kept)
-    return Selection(frozenset(), verdicts, {}, cast(ModelWithLibrary, build(dropped)))
+    return GroupSelection(frozenset(), verdicts, {}, cast(ModelWithLibrary, build(dropped)))
 
 
 def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPatch) -> None:

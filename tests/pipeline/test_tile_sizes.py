@@ -14,7 +14,7 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES
 from tracea_graph.pipeline.candidates import CandidateBuilder
 from tracea_graph.pipeline.evaluator import fastest_tile_sizes
-from tracea_graph.pipeline.planning import Plan, Planner
+from tracea_graph.pipeline.planning import Planner, ScheduledGraph
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
 
@@ -30,7 +30,7 @@ def perceptron() -> TileGraph:
     return net.graph(net("Add", net("MatMul", hidden, net.weight(512, 128)), net.weight(128)))
 
 
-def rows_of(plan: Plan) -> list[int]:
+def rows_of(plan: ScheduledGraph) -> list[int]:
     return [b.rows for r in plan.graph.regions() if r.fused for b in r.params.row_tiles]
 
 

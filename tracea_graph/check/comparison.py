@@ -22,10 +22,10 @@ from tracea_graph.errors import WorkerError
 __all__ = [
     "MINIMUM_GAIN",
     "BenchmarkWorker",
-    "Comparison",
     "Key",
     "ModelWithLibrary",
     "PairedBenchmark",
+    "PairedComparison",
     "own_nodes",
 ]
 
@@ -57,7 +57,7 @@ class ModelWithLibrary:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """The ratio of two models, whether it is a win, and the ratio of the differing nodes alone."""
 
     ratio: Ratio
@@ -173,7 +173,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         *,
         screen: bool,
         proven: bool = False,
-    ) -> Comparison:
+    ) -> PairedComparison:
         """Rounds of pairs until b's ratio over a is decided, or more could not select_faster it.
 
         Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times
@@ -208,7 +208,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
             raise
         self._round_seconds[key] = (PAIRS + WARMUP) * (found.a_ms + found.b_ms) / 1e3
         clear_alone = alone is not None and alone.low > MINIMUM_GAIN and found.high >= 1.0
-        return Comparison(found, found.low > MINIMUM_GAIN or clear_alone, alone)
+        return PairedComparison(found, found.low > MINIMUM_GAIN or clear_alone, alone)
 
     def _ready(self, a: ModelWithLibrary, b: ModelWithLibrary, count: int) -> BenchmarkWorker:
         """The worker with both candidates open; sessions that are open already stay."""

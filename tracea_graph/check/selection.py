@@ -31,10 +31,10 @@ from pathlib import Path
 from tracea_graph.check.comparison import (
     MINIMUM_GAIN,
     BenchmarkWorker,
-    Comparison,
     Key,
     ModelWithLibrary,
     PairedBenchmark,
+    PairedComparison,
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.timing import Ratio, busy_cores
@@ -42,7 +42,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 from tracea_graph.reasons import Code, Reason, code_of
 
-__all__ = ["Group", "ModelWithLibrary", "Selection", "Verdict", "clear_gain", "select_faster"]
+__all__ = ["Group", "GroupSelection", "ModelWithLibrary", "Verdict", "clear_gain", "select_faster"]
 
 WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
 """Of the budget: for the first comparison of the whole, and for those of single groups."""
@@ -84,7 +84,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Selection:
+class GroupSelection:
     """The groups that stay and the model made of them.
 
     ``total`` is the comparison of that model against the original (of everything on, where nothing
@@ -111,12 +111,12 @@ def select_faster(
     threads: Sequence[int] = (1,),
     budget: float = 60.0,
     worker: Callable[[], BenchmarkWorker] = Worker,
-    apart: bool = True,
+    separately: bool = True,
     clock: Callable[[], float] = time.monotonic,
-) -> Selection:
+) -> GroupSelection:
     """Measure groups and keep what pays, within ``budget`` seconds of measuring.
 
-    Without ``apart`` they are timed together: one comparison, all or nothing.
+    Without ``separately`` they are timed together: one comparison, all or nothing.
 
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
     in; one that dies is replaced and its candidate loses.  ``clock`` tells the seconds of the
@@ -124,11 +124,11 @@ def select_faster(
     """
     notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
     if not groups or not feeds:
-        return Selection(frozenset(), (), {}, None, notes)
+        return GroupSelection(frozenset(), (), {}, None, notes)
     full = build(frozenset())
     with PairedBenchmark(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
         return _Selector(
-            ModelWithLibrary(original, None), full, build, bench, notes, apart
+            ModelWithLibrary(original, None), full, build, bench, notes, separately
         ).select_faster(groups)
 
 
@@ -137,7 +137,7 @@ class _Unit:
     """Groups timed together, the model without them, and what was found so far."""
 
     groups: list[Group]
-    comparisons: dict[Key, Comparison] = field(default_factory=dict)
+    comparisons: dict[Key, PairedComparison] = field(default_factory=dict)
     without: ModelWithLibrary | None = None
     trouble: str = ""
 
@@ -169,9 +169,9 @@ class _Selector:
     build: Build
     bench: PairedBenchmark
     notes: tuple[str, ...]
-    apart: bool = True
+    separately: bool = True
 
-    def select_faster(self, groups: Sequence[Group]) -> Selection:
+    def select_faster(self, groups: Sequence[Group]) -> GroupSelection:
         try:
             total = self._compare_whole()
         except WorkerError as error:
@@ -181,7 +181,7 @@ class _Selector:
         units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
         if len(units) == 1:
             return self._whole(units[0], total)
-        self._judge(units)
+        self._compare_groups(units)
         verdicts = [v for unit in units for v in unit.verdicts(self.bench.keys)]
         return self._final(verdicts, total, any(unit.trouble for unit in units))
 
@@ -201,7 +201,7 @@ class _Selector:
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
         """The groups to judge alone, and one unit of all that are too small for the budget."""
-        if not self.apart:
+        if not self.separately:
             return [_Unit(list(groups))]
         cost = self.bench.comparison_seconds(total)
         room = int(GROUPS_SHARE * self.bench.budget / cost) if cost else len(groups)
@@ -209,7 +209,7 @@ class _Selector:
         rest = [_Unit(list(groups[alone:]))] if alone < len(groups) else []
         return [_Unit([group]) for group in groups[:alone]] + rest
 
-    def _judge(self, units: Sequence[_Unit]) -> None:
+    def _compare_groups(self, units: Sequence[_Unit]) -> None:
         """Compare everything on with everything without each unit, one thread count at a time."""
         end = self.bench.deadline(GROUPS_SHARE)
         comparisons = [(key, unit) for key in self.bench.keys for unit in units]
@@ -231,7 +231,7 @@ class _Selector:
                     Code.NOT_SEPARABLE,
                 )
 
-    def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Selection:
+    def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> GroupSelection:
         """One unit: with it against without is the whole against the original.
 
         The first look is short; where it leaves a gain open, all time that is left decides.
@@ -247,15 +247,15 @@ class _Selector:
             unit.comparisons = _compared(total)
         verdicts = tuple(unit.verdicts(self.bench.keys))
         kept = frozenset(v.group.key for v in verdicts if v.kept)
-        return Selection(kept, verdicts, total, self.full if kept else None, self.notes)
+        return GroupSelection(kept, verdicts, total, self.full if kept else None, self.notes)
 
     def _final(
         self, verdicts: Sequence[Verdict], first: Mapping[Key, Ratio], shaken: bool
-    ) -> Selection:
+    ) -> GroupSelection:
         """Compare what stays with the original; ``first`` is the comparison of the whole."""
         total = first
         try:
-            verdicts = self._together(verdicts)
+            verdicts = self._combined(verdicts)
         except OutOfTime as error:
             why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
             return self._at_least_whole(verdicts, first, {}, why)
@@ -276,7 +276,7 @@ class _Selector:
         except (WorkerError, BuildError) as error:
             return self._nothing(verdicts, {}, Reason(f"{_UNTIMED}: {error}", Code.FAILED_TO_RUN))
         if clear_gain(total, self.bench.keys):
-            return Selection(kept, tuple(verdicts), total, candidate, self.notes)
+            return GroupSelection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         why = Reason(f"all that stayed is no clear gain ({numbers})", Code.ORIGINAL_KEPT)
         return self._at_least_whole(verdicts, first, total, why)
@@ -287,7 +287,7 @@ class _Selector:
         first: Mapping[Key, Ratio],
         total: Mapping[Key, Ratio],
         why: str,
-    ) -> Selection:
+    ) -> GroupSelection:
         """No choice of groups is a clear gain, or there is no time to see.  Where that is only
         noise, for the whole was one and no group loses, the whole stays; else nothing does."""
         if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
@@ -297,9 +297,9 @@ class _Selector:
         )
         kept = tuple(v if v.kept else replace(v, kept=True, reason=reason) for v in verdicts)
         keys = frozenset(v.group.key for v in verdicts)
-        return Selection(keys, kept, first, self.full, self.notes)
+        return GroupSelection(keys, kept, first, self.full, self.notes)
 
-    def _together(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def _combined(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Groups that alone are no clear gain stay if all of them together are one."""
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         open_ = frozenset(v.group.key for v in verdicts if not v.kept and not v.slower)
@@ -323,11 +323,11 @@ class _Selector:
 
     def _nothing(
         self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
-    ) -> Selection:
+    ) -> GroupSelection:
         """The original is kept, whatever was found of single groups."""
         reason = Reason(f"dropped: {why}", code_of(why, Code.ORIGINAL_KEPT))
         given_up = tuple(replace(v, kept=False, reason=reason) if v.kept else v for v in verdicts)
-        return Selection(frozenset(), given_up, total, None, self.notes)
+        return GroupSelection(frozenset(), given_up, total, None, self.notes)
 
 
 def clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
@@ -335,7 +335,7 @@ def clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
     return _gains(_compared(ratios), keys)
 
 
-def _gains(comparisons: Mapping[Key, Comparison], keys: Sequence[Key]) -> bool:
+def _gains(comparisons: Mapping[Key, PairedComparison], keys: Sequence[Key]) -> bool:
     """True for a win somewhere and a likely gain everywhere."""
     found = comparisons.values()
     return len(found) == len(keys) and any(r.win for r in found) and all(r.likely for r in found)
@@ -355,18 +355,22 @@ def _undecided(ratios: Mapping[Key, Ratio]) -> list[Key]:
     ]  # fmt: skip
 
 
-def _compared(ratios: Mapping[Key, Ratio]) -> dict[Key, Comparison]:
-    return {key: Comparison(found, found.low > MINIMUM_GAIN) for key, found in ratios.items()}
+def _compared(ratios: Mapping[Key, Ratio]) -> dict[Key, PairedComparison]:
+    return {
+        key: PairedComparison(found, found.low > MINIMUM_GAIN) for key, found in ratios.items()
+    }
 
 
-def _reason(kept: bool, comparisons: Mapping[Key, Comparison], unit: Sequence[Group]) -> Reason:
+def _reason(
+    kept: bool, comparisons: Mapping[Key, PairedComparison], unit: Sequence[Group]
+) -> Reason:
     """One sentence: the outcome and its numbers, and who was timed along."""
     along = f", timed together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
     proven = any(r.win for r in comparisons.values())
     weak = {key: r for key, r in comparisons.items() if not (r.likely if proven else r.win)}
     if kept:
         numbers = _numbers({k: r.ratio for k, r in comparisons.items()})
-        return Reason(f"kept: {numbers}{_alone(comparisons)}{along}", Code.FASTER)
+        return Reason(f"kept: {numbers}{_own_nodes(comparisons)}{along}", Code.FASTER)
     if not weak:
         return Reason(
             f"dropped: the budget ran out before it was timed everywhere{along}",
@@ -375,7 +379,7 @@ def _reason(kept: bool, comparisons: Mapping[Key, Comparison], unit: Sequence[Gr
     slower = any(r.ratio.high < 1.0 for r in weak.values())
     code, word = (Code.SLOWER, "slower") if slower else (Code.NOT_FASTER, "no clear gain")
     numbers = _numbers({k: r.ratio for k, r in weak.items()})
-    return Reason(f"dropped: {word}, {numbers}{_alone(weak)}{along}", code)
+    return Reason(f"dropped: {word}, {numbers}{_own_nodes(weak)}{along}", code)
 
 
 def _numbers(ratios: Mapping[Key, Ratio]) -> str:
@@ -386,6 +390,6 @@ def _numbers(ratios: Mapping[Key, Ratio]) -> str:
     )
 
 
-def _alone(comparisons: Mapping[Key, Comparison]) -> str:
+def _own_nodes(comparisons: Mapping[Key, PairedComparison]) -> str:
     found = [f"{r.alone}" for r in comparisons.values() if r.alone is not None]
     return f"; its own nodes alone {', '.join(found)}" if found else ""

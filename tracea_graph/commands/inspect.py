@@ -24,7 +24,7 @@ from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
-from tracea_graph.target import Target, settle_precision, target_of
+from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
 from tracea_graph.views.explain import Explanation, RegionExplanation
 from tracea_graph.views.report import fed_too, located, rule_rows
@@ -65,7 +65,7 @@ class Stages:
 
         Gains are predicted for a fixed machine, or for this one as ``measured`` for a target.
         """
-        precision, _ = settle_precision(options.target, options.precision)
+        precision, _ = resolve_precision(options.target, options.precision)
         options = replace(options, precision=precision)
         model = load(path, freeze=options.freeze_initializers)
         symbols = bindings(model.graph, options.shapes, model.inputs)[0][0].symbols

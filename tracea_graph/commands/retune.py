@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracea_graph.check.reference import reference
-from tracea_graph.check.selection import Group, ModelWithLibrary, Selection, select_faster
+from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, select_faster
 from tracea_graph.check.verify import compare
 from tracea_graph.commands.bench import subject
 from tracea_graph.documents import read_document
@@ -23,7 +23,7 @@ from tracea_graph.onnx_io.guards import is_guarded
 from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
-from tracea_graph.pipeline.output import Paths, Stage, staging
+from tracea_graph.pipeline.output import Paths, StagingFolder, staging
 from tracea_graph.scratch import Scratch
 from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import Region, TileGraph
@@ -120,7 +120,7 @@ def _check(
         raise VerifyError(f"{result.name} is not right on this machine: {found.sentence}")
 
 
-def _retuned(path: Path, variants: _Variants, decision: Selection) -> Retuned:
+def _retuned(path: Path, variants: _Variants, decision: GroupSelection) -> Retuned:
     rows = tuple(
         RetunedRow(
             v.group.key,
@@ -151,7 +151,7 @@ def _rewrite(path: Path, found: Retuned) -> None:
         stage.publish(written.data, paths.library if kept else None)
 
 
-def _report(stage: Stage, found: Retuned, data: Path | None) -> None:
+def _report(stage: StagingFolder, found: Retuned, data: Path | None) -> None:
     """The report beside the model, with what retuning found; a new one where there is none."""
     report = _known(stage.paths.report) or Report(
         found.model, found.model, "improved", "retuned", versions=found.versions

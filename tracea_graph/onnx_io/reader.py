@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError, close_match
 from tracea_graph.files import open_regular
-from tracea_graph.garbage import no_collection
+from tracea_graph.gc_pause import gc_paused
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
@@ -64,7 +64,7 @@ def load(
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
-    with no_collection():  # everything an import makes stays
+    with gc_paused():  # everything an import makes stays
         return _load(path, inline, kept, freeze, guard)
 
 

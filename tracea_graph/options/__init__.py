@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tracea_graph.config import TOLERANCE, Environment, Prune, Window, usable_processors
+from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, Prune, usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.options import values
 from tracea_graph.options.files import CONFIG, patterns_of
@@ -210,7 +210,7 @@ class Options:
         True, name="no-custom-ops", flag=True, group=_REWRITING, locked=True,
         help="write plain ONNX: no custom ops, no library",
     )  # fmt: skip
-    windows: tuple[Window, ...] = option(
+    windows: tuple[AttentionWindow, ...] = option(
         (), name="window", parse=values.window, metavar="[A-B:]N[+G]", many=True, group=_REWRITING,
         help="limit attention to N keys around each query and the first G keys, in layers A to B; "
         "changes results",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from tracea_graph.config import Prune, Window
+from tracea_graph.config import AttentionWindow, Prune
 from tracea_graph.errors import UsageError
 
 __all__ = [
@@ -69,7 +69,7 @@ def shape(text: str) -> dict[str, int]:
     return sizes
 
 
-def window(text: str) -> Window:
+def window(text: str) -> AttentionWindow:
     """``256``, ``256+1`` or ``0-5:256``."""
     form = r"(?:(\d{1,5})(?:-(\d{1,5}))?:)?([1-9]\d{0,8})(?:\+(\d{1,9}))?"
     if not (found := re.fullmatch(form, text)):
@@ -78,7 +78,7 @@ def window(text: str) -> Window:
     layers = None if first is None else (int(first), int(last or first) + 1)
     if layers and layers[0] >= layers[1]:
         raise UsageError(f"--window {text!r} names no layer: {first} is above {last}")
-    return Window(int(keys), int(everywhere or 0), layers)
+    return AttentionWindow(int(keys), int(everywhere or 0), layers)
 
 
 def prune(text: str) -> Prune:

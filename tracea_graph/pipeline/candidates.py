@@ -20,7 +20,13 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
 from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.planning import Constraints, Plan, Planner, condition_of, guards_of
+from tracea_graph.pipeline.planning import (
+    Constraints,
+    Planner,
+    ScheduledGraph,
+    condition_of,
+    guards_of,
+)
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
@@ -166,7 +172,7 @@ class CandidateBuilder:
         self._count = 0
         self._locked = locked
         self._schedules: ScheduleTables = {}
-        self._plans: dict[frozenset[str], tuple[Assembly, Plan]] = {}
+        self._plans: dict[frozenset[str], tuple[Assembly, ScheduledGraph]] = {}
         self._pool = DataPool(folder / "weights.data")
         self._guards = guards_of(model, planner.backend)
         self.names = planner.backend.rules
@@ -182,7 +188,7 @@ class CandidateBuilder:
             deadline.tell(f"planning was not finished in {seconds:.3g} s, its share of the budget")
             graph = self.model.graph
             nothing = Assembly(graph, self.planner.backend)
-            self._plans[frozenset()] = nothing, Plan(graph, Trace(), Constraints({}, {}))
+            self._plans[frozenset()] = nothing, ScheduledGraph(graph, Trace(), Constraints({}, {}))
             return self.plan()
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
@@ -195,12 +201,12 @@ class CandidateBuilder:
         plan = self._planned(dropped)[1]
         return Decisions(self.planner.cost, plan.constraints, self._schedules)
 
-    def _planned(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
+    def _planned(self, dropped: frozenset[str]) -> tuple[Assembly, ScheduledGraph]:
         if dropped not in self._plans:
             self._plans[dropped] = self._plan(dropped)
         return self._plans[dropped]
 
-    def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
+    def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, ScheduledGraph]:
         why = "measured no faster, or wrong"
         frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
         excluded: dict[str, dict[str, str]] = {}
@@ -218,7 +224,7 @@ class CandidateBuilder:
 
     def _fitting(
         self, frozen: dict[str, str], excluded: dict[str, dict[str, str]]
-    ) -> tuple[Assembly, Plan]:
+    ) -> tuple[Assembly, ScheduledGraph]:
         """A plan all of whose programs the runtime takes: what is too large for it is cut up, or
         left as it was."""
         if self._locked is not None:
@@ -236,7 +242,9 @@ class CandidateBuilder:
                     dict.fromkeys(values, why)
                 )
 
-    def _guarded(self, assembly: Assembly, plan: Plan) -> tuple[Assembly, Plan]:
+    def _guarded(
+        self, assembly: Assembly, plan: ScheduledGraph
+    ) -> tuple[Assembly, ScheduledGraph]:
         """With guards of what it computes with as if nobody could feed it."""
         if assembly.placed:
             assembly.types |= {guard.type.name: guard.type for guard in self._guards}
@@ -250,7 +258,7 @@ class CandidateBuilder:
         None where the group is one step.  A step that is dropped parts the program it was in.
         """
         values = self._frozen[group]
-        graph = self.planner.plan(apart=True).graph
+        graph = self.planner.plan(unclustered=True).graph
         found = {}
         for region in (r for r in graph.regions() if r.fused):
             written = frozenset(v for n in region.nodes for v in n.outputs if v)
@@ -267,7 +275,7 @@ class CandidateBuilder:
     def precision_keys(self, rule: str) -> tuple[str, ...]:
         """Keys that drop one precision-lowering rule: in the first region it was applied to (or
         would be without another rule), in the first two … everywhere."""
-        graph = self.planner.plan(apart=True).graph
+        graph = self.planner.plan(unclustered=True).graph
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
         rules = {rule, names.fallback.get(rule, rule), *further}

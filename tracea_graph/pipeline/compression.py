@@ -152,7 +152,9 @@ class CompressionSearch:
             skip=(*self.options.skip, *context.planner.backend.rules.packing),
         )  # fmt: skip
         cost, symbols = context.planner.cost, self.inputs.timed[0].symbols
-        graph = Planner(context.model.graph, plain, symbols, cost=cost).plan(apart=True).graph
+        graph = (
+            Planner(context.model.graph, plain, symbols, cost=cost).plan(unclustered=True).graph
+        )
         layers, notes = layers_of(graph, cost)
         self.warnings += notes
         skeleton = context.model.skeleton.graph

@@ -18,8 +18,8 @@ from tracea_graph.check.distance import Choice, ErrorLimits, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.selection import (
     Group,
+    GroupSelection,
     ModelWithLibrary,
-    Selection,
     clear_gain,
     select_faster,
 )
@@ -66,7 +66,7 @@ class Evaluator:
     unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
     verification: Verification | None = None
-    decision: Selection | None = None
+    decision: GroupSelection | None = None
     culprits: frozenset[str] = frozenset()
     culprit_errors: dict[str, str] = field(default_factory=dict)
     """What was wrong with each culprit group, or with the faulty part of it."""
@@ -422,7 +422,7 @@ class Evaluator:
         if self.verification.status == "passed":
             return kept
         rest = self._within_tolerance(kept)
-        return self._faster(rest, apart=False) if rest else None
+        return self._faster(rest, separately=False) if rest else None
 
     @property
     def _budget(self) -> float:
@@ -433,10 +433,10 @@ class Evaluator:
     def _rounds(self) -> bool:
         return self.options.verify and self.options.precision != "fp32"
 
-    def _faster(self, candidate: BuiltModel, apart: bool) -> BuiltModel | None:
+    def _faster(self, candidate: BuiltModel, separately: bool) -> BuiltModel | None:
         """The part of a candidate that is measured faster; groups found slower before stay out."""
         before = self.decision.verdicts if self.decision else ()
-        if apart and (choices := self._tile_sizes(candidate)):
+        if separately and (choices := self._tile_sizes(candidate)):
             with PairedBenchmark(
                 Worker, self._timed(), self.options.thread_counts, self._budget
             ) as bench:
@@ -450,7 +450,7 @@ class Evaluator:
             threads=self.options.thread_counts,
             budget=self._budget,
             worker=Worker,
-            apart=apart,
+            separately=separately,
         )
         self.warnings += found.notes
         lost = tuple(v for v in before if not v.kept)
@@ -485,7 +485,7 @@ class Evaluator:
         return {largest: others[largest]}
 
     @staticmethod
-    def _why_nothing(decision: Selection) -> Reason:
+    def _why_nothing(decision: GroupSelection) -> Reason:
         """Why the original is kept: the reason shared by all groups, or that each was slower."""
         reasons = {v.reason.partition(", timed together")[0] for v in decision.verdicts}
         codes = {v.code for v in decision.verdicts}

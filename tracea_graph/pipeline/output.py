@@ -29,7 +29,7 @@ from tracea_graph.views import Report
 
 __all__ = [
     "Paths",
-    "Stage",
+    "StagingFolder",
     "check_earlier",
     "check_file",
     "check_folder",
@@ -147,7 +147,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StagingFolder:
     """A private ``folder`` beside the output; what it holds is moved into place at the end.
 
     ``inputs`` are the files the model is read from, never to be replaced or removed.
@@ -200,7 +200,7 @@ def _holds(place: Path, data: Path) -> bool:
 
 
 @contextmanager
-def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
+def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
     """A stage that is gone afterwards, whatever happens.
 
     Raises UsageError if a file in the way is no earlier result of this tool; and for an OSError
@@ -213,7 +213,7 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
         home.mkdir(exist_ok=True)
         sweep(home)
         scratch = Scratch(folder=home)
-        stage = Stage(Path(scratch.name), paths, tuple(inputs))
+        stage = StagingFolder(Path(scratch.name), paths, tuple(inputs))
         yield stage
     except OSError as error:
         if error.errno not in _UNWRITABLE:

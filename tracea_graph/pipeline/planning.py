@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
-from tracea_graph.garbage import no_collection
+from tracea_graph.gc_pause import gc_paused
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.onnx_io import LocalFunction, Model, load
@@ -37,8 +37,8 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = [
     "Constraints",
     "Guard",
-    "Plan",
     "Planner",
+    "ScheduledGraph",
     "condition_of",
     "guarded_if_it_pays",
     "guards_of",
@@ -65,7 +65,7 @@ class Constraints:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScheduledGraph:
     """A scheduled graph, the trace of how it came about, and the constraints it was made under."""
 
     graph: TileGraph
@@ -124,8 +124,8 @@ class Planner:
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
         self._named = {(n.op, n.name): r for r in graph.regions() for n in r.nodes if n.name}
-        self._known_petty: dict[str, str] = {}
-        self._whole: Plan | None = None
+        self._known_unprofitable: dict[str, str] = {}
+        self._whole: ScheduledGraph | None = None
         self._broken: dict[str, RuleError] = {}
         self._memo = Memo()
         self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
@@ -141,41 +141,43 @@ class Planner:
         self,
         frozen: Mapping[str, str] = NOTHING,
         excluded: Exclusions = NO_EXCLUSIONS,
-        apart: bool = False,
-    ) -> Plan:
+        unclustered: bool = False,
+    ) -> ScheduledGraph:
         """The scheduled graph; operators that write a frozen value stay.
 
-        ``frozen`` says why of each; ``excluded`` does for single rules.  ``apart`` leaves regions
+        ``frozen`` says why of each, ``excluded`` for single rules.  ``unclustered`` leaves regions
         that could be steps of one program as nodes of their own.  A plan that was finished stands
         where there is no time to plan again without what it has too little of.
         """
-        if frozen or excluded or apart:
-            return self._planned(frozen, excluded, apart)
-        self._whole = self._whole or self._planned(frozen, excluded, apart)
+        if frozen or excluded or unclustered:
+            return self._planned(frozen, excluded, unclustered)
+        self._whole = self._whole or self._planned(frozen, excluded, unclustered)
         return self._whole
 
-    def _planned(self, frozen: Mapping[str, str], excluded: Exclusions, apart: bool) -> Plan:
-        frozen = {**self._rounded, **self._known_petty, **frozen}
-        plan = self.plan_under(Constraints(frozen, excluded), apart)
+    def _planned(
+        self, frozen: Mapping[str, str], excluded: Exclusions, unclustered: bool
+    ) -> ScheduledGraph:
+        frozen = {**self._rounded, **self._known_unprofitable, **frozen}
+        plan = self.plan_under(Constraints(frozen, excluded), unclustered)
         try:
-            petty = {} if self._legal or apart else self._petty(plan)
-            if petty.keys() - frozen.keys():
-                self._known_petty |= petty
-                return self._planned(frozen, excluded, apart)
+            unprofitable = {} if self._applies_all or unclustered else self._unprofitable(plan)
+            if unprofitable.keys() - frozen.keys():
+                self._known_unprofitable |= unprofitable
+                return self._planned(frozen, excluded, unclustered)
         except OutOfTime:
             self.deadline.tell(f"planning ended early: kernels below {_WORTH_US:g} µs are left in")
         return plan
 
-    def plan_under(self, constraints: Constraints, apart: bool = False) -> Plan:
+    def plan_under(self, constraints: Constraints, unclustered: bool = False) -> ScheduledGraph:
         """The scheduled graph under just these constraints."""
         while True:
             try:
-                with no_collection():  # the memo keeps what rules say
-                    return self._scheduled(constraints, apart)
+                with gc_paused():  # the memo keeps what rules say
+                    return self._scheduled(constraints, unclustered)
             except RuleError as error:
                 self._leave_out(error)
 
-    def assembled(self, plan: Callable[[], Plan]) -> tuple[Assembly, Plan]:
+    def assembled(self, plan: Callable[[], ScheduledGraph]) -> tuple[Assembly, ScheduledGraph]:
         """A plan of this planner's and its programs."""
         while True:
             made = plan()
@@ -191,7 +193,7 @@ class Planner:
         self._broken[error.rule] = error
         self._whole, self._memo = None, Memo()  # both know what the rule said
 
-    def _scheduled(self, constraints: Constraints, apart: bool) -> Plan:
+    def _scheduled(self, constraints: Constraints, unclustered: bool) -> ScheduledGraph:
         graph = self._graph.copy(self._memo.history)
         graph.bindings = {**graph.bindings, **self.cost.bindings}
         limits = SchedulerLimits(
@@ -200,30 +202,30 @@ class Planner:
             constraints.frozen,
             constraints.excluded,
             # a region that joins a program costs no node of its own
-            min_gain_us=float("-inf") if self._legal else -self.cost.machine.node_us,
+            min_gain_us=float("-inf") if self._applies_all else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
             check=self._options.environment.check,
             has_time=lambda: not self.deadline.over,
             lacks=self.backend.lacks,
         )
-        phases = [p for p in self._phases if self._wanted(p, apart)]
+        phases = [p for p in self._phases if self._wanted(p, unclustered)]
         trace = schedule(graph, phases, self.cost, limits, self._price, self._memo)
         trace.broken = tuple(self._broken.values())
-        return Plan(graph, trace, constraints)
+        return ScheduledGraph(graph, trace, constraints)
 
-    def _wanted(self, phase: Phase, apart: bool) -> bool:
+    def _wanted(self, phase: Phase, unclustered: bool) -> bool:
         """Row tiling pays here and costs there: it is tried where somebody measures, or asks."""
         if phase.name in (tiling := self.backend.rules.row_tiling[:1]):
-            return not self._legal or not {*tiling}.isdisjoint(self._options.only)
-        return not apart or phase.name != PARTITION
+            return not self._applies_all or not {*tiling}.isdisjoint(self._options.only)
+        return not unclustered or phase.name != PARTITION
 
     @property
-    def _legal(self) -> bool:
+    def _applies_all(self) -> bool:
         return self._options.keep == "all"
 
     def _price(self, region: Region) -> float:
         """Share of the budget a new kind of region takes; nothing where nothing is measured."""
-        return 0.0 if self._legal else decision_cost(region, self._options.budget)
+        return 0.0 if self._applies_all else decision_cost(region, self._options.budget)
 
     def gain(self, graph: TileGraph, region: Region, row_tiled: bool = False) -> float:
         """Predicted µs saved by a fused region over the operators it replaces.
@@ -243,7 +245,7 @@ class Planner:
         made = (self._graph.producer(v) for v in node.outputs if v)
         return next((r for r in made if r is not None), self._named.get((node.op, node.name)))
 
-    def _petty(self, plan: Plan) -> dict[str, str]:
+    def _unprofitable(self, plan: ScheduledGraph) -> dict[str, str]:
         """Values of regions that promise too little to be worth a kernel; of a program that does,
         those steps alone that lose by themselves, if there are such."""
         graph = plan.graph
@@ -254,10 +256,10 @@ class Planner:
             and self.gain(graph, r) < (_WORTH_US if isinstance(r.params, _DOUBTFUL) else 0.0)
         ]
         if any(isinstance(r.params, RegionParams) for r in small):
-            apart = self.plan_under(plan.constraints, apart=True).graph
+            unclustered = self.plan_under(plan.constraints, unclustered=True).graph
             losing = [
-                r for r in apart.regions()
-                if r.fused and self.gain(apart, r) < -self.cost.machine.node_us
+                r for r in unclustered.regions()
+                if r.fused and self.gain(unclustered, r) < -self.cost.machine.node_us
             ]  # fmt: skip
             small = [s for r in small for s in (_of(losing, r) or [r])]
         why = {

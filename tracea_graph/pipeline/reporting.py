@@ -20,14 +20,14 @@ from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
-from tracea_graph.pipeline.assembly import Assembly, Placed
+from tracea_graph.pipeline.assembly import Assembly, CustomOpNode
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.compression import Compression
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.output import Paths, Stage, write_text
+from tracea_graph.pipeline.output import Paths, StagingFolder, write_text
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.reasons import Code, Reason, code_of
 from tracea_graph.rewrite import Trace
@@ -106,7 +106,7 @@ class Reporter:
         kept: BuiltModel | None,
         evaluator: Evaluator,
         builder: CandidateBuilder,
-        stage: Stage,
+        stage: StagingFolder,
     ) -> Report:
         """Stage the final files, write the report beside them, and move all into place."""
         if kept is None:
@@ -134,7 +134,9 @@ class Reporter:
             builder.libraries.published(kept.built, self.paths.library)
         return report
 
-    def _final(self, kept: BuiltModel, builder: CandidateBuilder, stage: Stage) -> BuiltModel:
+    def _final(
+        self, kept: BuiltModel, builder: CandidateBuilder, stage: StagingFolder
+    ) -> BuiltModel:
         """The final model, staged; its library is the one that was measured."""
         staged = kept.model in (stage.model, stage.beside)
         final = kept if staged else builder.write(stage.model, kept.assembly, kept.trace)
@@ -495,13 +497,13 @@ def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:
     return tuple(rows)
 
 
-def _stored_bytes(planned: Assembly, item: Placed) -> int:
+def _stored_bytes(planned: Assembly, item: CustomOpNode) -> int:
     """Of the matrix, and of its map if it has one."""
     params, operands = item.region.params, item.region.operands
     return sum(planned.graph.weights[name].nbytes for name in params.stored(operands))
 
 
-def _dense_bytes(planned: Assembly, item: Placed) -> int:
+def _dense_bytes(planned: Assembly, item: CustomOpNode) -> int:
     """Of the product's own matrix in float32; 0 for the first of two factors, which has none."""
     region = item.region
     params: GemmParams = region.params

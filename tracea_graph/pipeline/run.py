@@ -18,15 +18,14 @@ from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs, gather_inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.output import Paths, check_earlier, keep_unread, staging
-from tracea_graph.pipeline.output import Stage as Staged
+from tracea_graph.pipeline.output import Paths, StagingFolder, check_earlier, keep_unread, staging
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, overridden
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.views import Report
 
 __all__ = [
-    "Run",
+    "PipelineRun",
     "Stage",
     "build",
     "choose",
@@ -41,7 +40,7 @@ __all__ = [
 
 
 @dataclass
-class Run:
+class PipelineRun:
     """One model on its way through the stages.
 
     ``lock`` has decisions of another run, from a file or, once the model is read, of an equal run
@@ -72,10 +71,10 @@ class Run:
     builder: CandidateBuilder = field(init=False)  # choose
     evaluator: Evaluator = field(init=False)  # choose
     assembly: Assembly = field(init=False)  # plan
-    staged: Staged = field(init=False)  # build
+    staged: StagingFolder = field(init=False)  # build
     candidate: BuiltModel | None = field(init=False)  # build; without what is wrong: verify
 
-    def anew(self) -> Run:
+    def anew(self) -> PipelineRun:
         """The run before its first stage, which an equal run's decision is not to spoil again."""
         return replace(
             self,
@@ -87,10 +86,10 @@ class Run:
         )
 
 
-Stage = Callable[[Run], None]
+Stage = Callable[[PipelineRun], None]
 
 
-def read(run: Run) -> None:
+def read(run: PipelineRun) -> None:
     """Read the model, and what an equal run decided about it.
 
     One that only ONNX Runtime can read is kept as it is.
@@ -109,13 +108,13 @@ def read(run: Run) -> None:
         run.lock = run.decision_cache.load()
 
 
-def gather(run: Run) -> None:
+def gather(run: PipelineRun) -> None:
     """Make or load the inputs to verify and to time with."""
     run.timer.step("preparing inputs")
     run.inputs = gather_inputs(run.model, run.options)
 
 
-def choose(run: Run) -> None:
+def choose(run: PipelineRun) -> None:
     """Choose what to plan for: guarded initializers, and the smaller matrices asked for."""
     run.timer.step("planning")
     options, target, lock, deadline = (
@@ -152,7 +151,7 @@ def choose(run: Run) -> None:
     )  # fmt: skip
 
 
-def plan(run: Run) -> None:
+def plan(run: PipelineRun) -> None:
     """Schedule rewrites by their predicted gain, and lower what they make to programs."""
     lock, builder = run.lock, run.builder
     if lock and lock.improved:
@@ -167,7 +166,7 @@ def plan(run: Run) -> None:
     run.timer.pause()
 
 
-def tune(run: Run) -> None:
+def tune(run: PipelineRun) -> None:
     """Find schedules for the kernels, or take those that earlier runs found."""
     run.staged = run.open.enter_context(staging(run.paths, run.files))
     run.timer.step("tuning")
@@ -176,7 +175,7 @@ def tune(run: Run) -> None:
         run.builder.tune(sizes, measure=run.lock is None, seconds=run.deadline.left)
 
 
-def build(run: Run) -> None:
+def build(run: PipelineRun) -> None:
     """Compile the kernels and write a model with all rewrites, if there are any."""
     run.timer.step("building")
     lock, staged = run.lock, run.staged
@@ -190,20 +189,20 @@ def build(run: Run) -> None:
         run.candidate = run.builder.build(out=staged.beside if earlier else out, earlier=earlier)
 
 
-def verify(run: Run) -> None:
+def verify(run: PipelineRun) -> None:
     """Compare the candidate with the original, and drop the rewrites that are wrong."""
     run.timer.step("verifying")
     run.candidate = run.evaluator.verify(run.candidate)
 
 
-def measure(run: Run) -> None:
+def measure(run: PipelineRun) -> None:
     """Time the candidate against the original, and drop the rewrites that are not faster."""
     run.timer.step("timing")
     run.candidate = run.evaluator.time(run.candidate)
     run.reporter.confirm(run.candidate)
 
 
-def publish(run: Run) -> None:
+def publish(run: PipelineRun) -> None:
     """Move the files into place, the report beside them."""
     run.timer.step("writing")
     run.report = run.reporter.publish(run.candidate, run.evaluator, run.builder, run.staged)

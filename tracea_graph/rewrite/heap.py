@@ -18,11 +18,11 @@ from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.proposal import Price, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Heap", "Waiting"]
+__all__ = ["Heap", "QueuedProposal"]
 
 
 @dataclass(frozen=True, eq=False)
-class Waiting:
+class QueuedProposal:
     """A proposal, the phase its pass belongs to and its predicted gain in µs."""
 
     phase: int
@@ -31,9 +31,9 @@ class Waiting:
 
 
 @dataclass
-class _Pattern:
+class _ProposalKind:
     first: int
-    sites: OrderedDict[Waiting, None] = field(default_factory=OrderedDict)
+    sites: OrderedDict[QueuedProposal, None] = field(default_factory=OrderedDict)
     worth: float = 0.0
 
 
@@ -43,24 +43,24 @@ class Heap:
     def __init__(self, price: Price, memo: Memo) -> None:
         self._price, self._memo = price, memo
         self._heap: list[tuple[int, float, int, Hashable]] = []
-        self._patterns: dict[Hashable, _Pattern] = {}
-        self._keys: dict[Waiting, Hashable] = {}
+        self._patterns: dict[Hashable, _ProposalKind] = {}
+        self._keys: dict[QueuedProposal, Hashable] = {}
         self._known: set[int] = set()
         self._prices: dict[int, float] = {}
         self._count = 0
 
-    def push(self, graph: TileGraph, waiting: Waiting) -> None:
+    def push(self, graph: TileGraph, waiting: QueuedProposal) -> None:
         """Add a site to its pattern, which goes up (or down) in the heap."""
         key = self._keys[waiting] = (
             waiting.phase,
             self._memo.pattern(graph, waiting.proposal),
         )
         self._count += 1
-        pattern = self._patterns.setdefault(key, _Pattern(self._count))
+        pattern = self._patterns.setdefault(key, _ProposalKind(self._count))
         pattern.sites[waiting] = None
         self._place(key, pattern)
 
-    def withdraw(self, waiting: Waiting) -> None:
+    def withdraw(self, waiting: QueuedProposal) -> None:
         """Take a site back, if it still waits."""
         key = self._keys.pop(waiting, None)
         if key is None:
@@ -72,7 +72,7 @@ class Heap:
         else:
             del self._patterns[key]
 
-    def pop(self) -> Waiting | None:
+    def pop(self) -> QueuedProposal | None:
         """The first site of the best pattern, or None if nothing waits."""
         while self._heap:
             _, worth, first, key = heapq.heappop(self._heap)
@@ -82,11 +82,11 @@ class Heap:
                 return site
         return None
 
-    def settle(self, proposal: Proposal) -> None:
+    def resolve(self, proposal: Proposal) -> None:
         """The kinds of region it makes are decided: further sites cost nothing."""
         self._known.update(map(self._memo.kind, proposal.new))
 
-    def _place(self, key: Hashable, pattern: _Pattern) -> None:
+    def _place(self, key: Hashable, pattern: _ProposalKind) -> None:
         """An entry with the pattern's present worth; the older ones are passed over by pop."""
         site = next(iter(pattern.sites))
         kinds = {self._memo.kind(r): r for r in site.proposal.new}

@@ -15,7 +15,7 @@ from math import hypot
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.reasons import Code, Reason, other_readers
-from tracea_graph.rewrite.heap import Heap, Waiting
+from tracea_graph.rewrite.heap import Heap, QueuedProposal
 from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import (
@@ -99,7 +99,7 @@ class _Run:
         self.opened: dict[tuple[int, str], Pass] = {}
         # by region, phase and pass, as of the last time they were asked
         self.missed: dict[_Asked, dict[Miss, None]] = {}
-        self.waiting: dict[_Asked, list[Waiting]] = {}
+        self.waiting: dict[_Asked, list[QueuedProposal]] = {}
         self.spoke: dict[tuple[str, int], set[str]] = {}  # passes that had something to say
         self.told: set[Miss] = set()
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
@@ -164,7 +164,7 @@ class _Run:
                 self.missed.setdefault(asked, {})[item] = None
                 continue
             with RuleErrorContext(name):
-                site = Waiting(phase, item, self.gain(item))
+                site = QueuedProposal(phase, item, self.gain(item))
             self.waiting.setdefault(asked, []).append(site)
             self.heap.push(self.graph, site)
 
@@ -182,7 +182,7 @@ class _Run:
             self.times[region] = self.cost(graph, region)
         return self.times[region]
 
-    def dispose(self, site: Waiting) -> bool:
+    def dispose(self, site: QueuedProposal) -> bool:
         """Apply a proposal if it is still legal; write down what became of it."""
         proposal, phase = site.proposal, self.phases[site.phase].name
         rule, where, nodes = proposal.rule, proposal.where, _names(proposal.old)
@@ -202,7 +202,7 @@ class _Run:
                 self.graph.check()
         self.trace.add(phase, rule, where, "applied", "", site.gain, nodes)
         self.error = hypot(self.error, proposal.error)
-        self.heap.settle(proposal)
+        self.heap.resolve(proposal)
         for gone in proposal.old:
             self.missed.pop((gone.id, site.phase, rule), None)
             self.took[gone.id] = rule
@@ -211,7 +211,7 @@ class _Run:
             self.ask(region, site.phase, passes)
         return True
 
-    def verdict(self, site: Waiting) -> tuple[str, str] | None:
+    def verdict(self, site: QueuedProposal) -> tuple[str, str] | None:
         proposal, limits = site.proposal, self.limits
         if gone := [r.id for r in proposal.old if self.graph.region(r.id) is not r]:
             known = next((r for r in proposal.old if r.id in gone and r.id in self.took), None)

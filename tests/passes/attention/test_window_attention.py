@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import APART, Net, evaluate, every_phase, normal, reasons, relative_error
 
-from tracea_graph.config import Window
+from tracea_graph.config import AttentionWindow
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.policy import CostModel, Machine
@@ -41,7 +41,7 @@ def layers(count: int = 3) -> tuple[Net, TileGraph]:
     return net, net.graph(x)
 
 
-def planned(graph: TileGraph, *windows: Window) -> tuple[list[AttentionParams], Trace]:
+def planned(graph: TileGraph, *windows: AttentionWindow) -> tuple[list[AttentionParams], Trace]:
     cost = CostModel(Machine(), {"batch": 1, "seq": 1024})
     trace = schedule(graph, every_phase(windows=windows), cost, APART)
     return [r.params for r in graph.regions() if r.op == "FusedAttention"], trace
@@ -53,7 +53,7 @@ def test_without_a_wish_nothing_changes() -> None:
 
 
 def test_the_last_window_that_names_a_layer_counts() -> None:
-    found, _ = planned(layers()[1], Window(64), Window(16, 1, (1, 2)))
+    found, _ = planned(layers()[1], AttentionWindow(64), AttentionWindow(16, 1, (1, 2)))
     assert [(p.window, p.everywhere) for p in found] == [(64, 0), (16, 1), (64, 0)]
 
 
@@ -65,7 +65,7 @@ def test_a_query_with_padding_all_around_gives_zeros() -> None:
     for _ in range(2):
         x = attention(net, x, x, keep)
     graph = net.graph(x)
-    (first, second), _ = planned(graph, Window(4))
+    (first, second), _ = planned(graph, AttentionWindow(4))
     assert first.zero_rows == second.zero_rows == "masked"
     seen = np.ones((1, 1, 1, 32), bool)
     seen[..., :12] = False
@@ -74,14 +74,14 @@ def test_a_query_with_padding_all_around_gives_zeros() -> None:
 
 
 def test_layers_nobody_names_see_all() -> None:
-    found, _ = planned(layers()[1], Window(8, layers=(0, 2)))
+    found, _ = planned(layers()[1], AttentionWindow(8, layers=(0, 2)))
     assert [p.window for p in found] == [8, 8, 0]
 
 
 def test_attention_to_another_sequence_sees_all() -> None:
     net = Net()
     x, other = net.input("x", "batch", "seq", 16), net.input("m", "batch", "more", 16)
-    found, trace = planned(net.graph(attention(net, x, other)), Window(8))
+    found, trace = planned(net.graph(attention(net, x, other)), AttentionWindow(8))
     assert [p.window for p in found] == [0]
     assert reasons(trace, "window-attention") == {
         "attention 0 has seq queries and more keys: no sequence's own"
@@ -93,7 +93,7 @@ def test_attention_to_another_sequence_sees_all() -> None:
 def test_what_it_computes(seq: int, everywhere: int) -> None:
     """Half of the window on either side: the same as a mask of that shape."""
     net, graph = layers(1)
-    planned(graph, Window(4, everywhere))
+    planned(graph, AttentionWindow(4, everywhere))
     feeds = {"x": normal(2, seq, 16)}
     place = np.arange(seq)
     near = abs(place[:, None] - place) <= 2

@@ -6,11 +6,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["no_collection"]
+__all__ = ["gc_paused"]
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Look for no garbage in cycles meanwhile, which is a quarter of the time of code that makes
     many objects and no such garbage."""
     collecting = gc.isenabled()
