@@ -42,7 +42,7 @@ class Residual(nn.Module):  # type: ignore[misc]
         return x + self.body(x) if self.add else self.body(x)
 
 
-class Split(nn.Module):  # type: ignore[misc]
+class CrossStagePartial(nn.Module):  # type: ignore[misc]
     """Half of the channels pass, half run through residuals; all stages are concatenated."""
 
     def __init__(self, inputs: int, outputs: int, depth: int = 1, add: bool = False) -> None:
@@ -129,15 +129,17 @@ class Detector(nn.Module):  # type: ignore[misc]
         self.low = nn.Sequential(
             ConvUnit(3, a, 3, 2),
             ConvUnit(a, b, 3, 2),
-            Split(b, b, 1, True),
+            CrossStagePartial(b, b, 1, True),
             ConvUnit(b, c, 3, 2),
-            Split(c, c, 2, True),
+            CrossStagePartial(c, c, 2, True),
         )
-        self.middle = nn.Sequential(ConvUnit(c, d, 3, 2), Split(d, d, 2, True))
-        self.high = nn.Sequential(ConvUnit(d, e, 3, 2), Split(e, e, 1, True), PyramidPool(e))
-        self.rise_middle, self.rise_low = Split(d + e, d), Split(c + d, c)
-        self.to_middle, self.sink_middle = ConvUnit(c, c, 3, 2), Split(c + d, d)
-        self.to_high, self.sink_high = ConvUnit(d, d, 3, 2), Split(d + e, e)
+        self.middle = nn.Sequential(ConvUnit(c, d, 3, 2), CrossStagePartial(d, d, 2, True))
+        self.high = nn.Sequential(
+            ConvUnit(d, e, 3, 2), CrossStagePartial(e, e, 1, True), PyramidPool(e)
+        )
+        self.rise_middle, self.rise_low = CrossStagePartial(d + e, d), CrossStagePartial(c + d, c)
+        self.to_middle, self.sink_middle = ConvUnit(c, c, 3, 2), CrossStagePartial(c + d, d)
+        self.to_high, self.sink_high = ConvUnit(d, d, 3, 2), CrossStagePartial(d + e, e)
         self.head = Head((c, d, e), classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 
 from models.make import regrow, stripped
-from models.rules import Rule
+from models.rules import WeightRule
 
 __all__ = ["balance"]
 
@@ -40,7 +40,7 @@ def balance(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.ModelPro
         size /= np.float32(BRANCH if node.output[0] in branches else 1.0)
         weights[name] /= size
         kind, mean, deviation = tensors[name].doc_string.split()
-        rule = Rule(kind, float(mean), float(deviation) / float(size))
+        rule = WeightRule(kind, float(mean), float(deviation) / float(size))
         tensors[name].doc_string = str(rule)
     return model
 

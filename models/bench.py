@@ -139,7 +139,15 @@ def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
     folder.mkdir(exist_ok=True)
     answer = folder / "answer.json"
     answer.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "models.bench_one", name, str(folder), str(answer), *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "models.bench_worker",
+        name,
+        str(folder),
+        str(answer),
+        *settings,
+    ]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     child = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True

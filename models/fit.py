@@ -20,7 +20,7 @@ from typing import Any
 
 from models.fitting import fit, rechosen, repredicted
 from models.make import make
-from models.regions import Measured, cost_model, measured, planned, source_of
+from models.region_times import MeasuredRegion, cost_model, measured, planned, source_of
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.policy import CostModel
@@ -28,7 +28,15 @@ from tracea_graph.policy.coefficients import FILE, fitted
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 
-__all__ = ["LEAST_US", "Choice", "Prediction", "choices", "flop_error", "median_error", "predict"]
+__all__ = [
+    "LEAST_US",
+    "FusionChoice",
+    "Prediction",
+    "choices",
+    "flop_error",
+    "median_error",
+    "predict",
+]
 
 LEAST_US = 20.0
 """Shorter regions are left out: the profiler's own cost of each node is a part of theirs."""
@@ -40,7 +48,7 @@ _CLOSE = 1.1
 class Prediction:
     """One measured region, its predicted µs and its count of operations."""
 
-    row: Measured
+    row: MeasuredRegion
     cost: CostModel
     us: float
     flops: float
@@ -58,11 +66,11 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FusionChoice:
     """Fused or not: µs of the kernel and of the operators it stands for (``apart``, regions of the
     graph ``before``), and what is predicted."""
 
-    row: Measured
+    row: MeasuredRegion
     cost: CostModel
     before: TileGraph
     apart: tuple[Region, ...]
@@ -87,7 +95,7 @@ def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction
     ]
 
 
-def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[Choice]:
+def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[FusionChoice]:
     """Every kernel whose operators were all measured too."""
     cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
     rows = list(measured(dict(stored), name, path))
@@ -104,7 +112,7 @@ def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[Choice]:
         if sum(times) + row.us >= LEAST_US:
             before_us = sum(cost(before, r) for r in regions)
             fused_us = cost(row.graph, row.region)
-            found.append(Choice(row, cost, before, regions, sum(times), fused_us, before_us))
+            found.append(FusionChoice(row, cost, before, regions, sum(times), fused_us, before_us))
     return found
 
 
@@ -134,7 +142,7 @@ def _flops(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> flo
     return model.flops(bindings) if model else 0.0
 
 
-def report(predictions: Sequence[Prediction], chosen: Sequence[Choice]) -> str:
+def report(predictions: Sequence[Prediction], chosen: Sequence[FusionChoice]) -> str:
     """The table, and one line for all."""
     kinds: dict[str, list[Prediction]] = {}
     for p in predictions:
@@ -169,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="fit the tables, and store them")
     args = parser.parse_args(argv)
     stored = json.loads(args.file.read_text())
-    predictions, chosen = list[Prediction](), list[Choice]()
+    predictions, chosen = list[Prediction](), list[FusionChoice]()
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only or stored["models"]:
             model, _ = source_of(name)

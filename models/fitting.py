@@ -18,7 +18,7 @@ from tracea_graph.policy.coefficients import Tables
 from tracea_graph.ttg import Region, TileGraph
 
 if TYPE_CHECKING:
-    from models.fit import Choice, Prediction
+    from models.fit import FusionChoice, Prediction
 
 __all__ = ["fit", "rechosen", "repredicted"]
 
@@ -37,7 +37,7 @@ _ROUNDS = 20
 
 
 @dataclass
-class _State:
+class _FitState:
     """Predicted µs, and whether choices are right, under some tables."""
 
     tables: Tables
@@ -49,20 +49,20 @@ class _Fit:
     """The measured regions, and which of them each number touches."""
 
     def __init__(
-        self, start: Tables, predictions: Sequence[Prediction], choices: Sequence[Choice]
+        self, start: Tables, predictions: Sequence[Prediction], choices: Sequence[FusionChoice]
     ) -> None:
         self.start, self.predictions, self.choices = start, predictions, choices
 
-    def state(self) -> _State:
+    def state(self) -> _FitState:
         """As everything was predicted before."""
         us, right = [p.us for p in self.predictions], [c.right for c in self.choices]
-        return _State(self.start, us, right)
+        return _FitState(self.start, us, right)
 
     def moved(
-        self, tables: Tables, old: _State, rows: Sequence[int], places: Sequence[int]
-    ) -> _State:
+        self, tables: Tables, old: _FitState, rows: Sequence[int], places: Sequence[int]
+    ) -> _FitState:
         """Under other tables, of which only some rows and choices hear."""
-        state = _State(tables, [*old.us], [*old.right])
+        state = _FitState(tables, [*old.us], [*old.right])
         for i in rows:
             state.us[i] = repredicted(self.predictions[i], tables).us
         for i in places:
@@ -81,7 +81,9 @@ class _Fit:
                 found[name][1].append(i)
         return found
 
-    def cost(self, state: _State, at: _Name, rows: Sequence[int], places: Sequence[int]) -> float:
+    def cost(
+        self, state: _FitState, at: _Name, rows: Sequence[int], places: Sequence[int]
+    ) -> float:
         """How far predictions are off, wrong choices, and how far the number has come."""
         kind, name = at
         far = sum(min(1.0, abs(log(state.us[i] / self.predictions[i].row.us))) for i in rows)
@@ -96,7 +98,7 @@ def repredicted(prediction: Prediction, tables: Tables) -> Prediction:
     return replace(prediction, cost=cost, us=cost(prediction.row.graph, prediction.row.region))
 
 
-def rechosen(choice: Choice, tables: Tables) -> Choice:
+def rechosen(choice: FusionChoice, tables: Tables) -> FusionChoice:
     """A choice under other tables."""
     cost = replace(choice.cost, tables=tables)
     fused = cost(choice.row.graph, choice.row.region)
@@ -107,7 +109,7 @@ def rechosen(choice: Choice, tables: Tables) -> Choice:
 def fit(
     tables: Tables,
     predictions: Sequence[Prediction],
-    choices: Sequence[Choice],
+    choices: Sequence[FusionChoice],
     say: Callable[[str], None] = print,
 ) -> Tables:
     """The tables moved to where they predict best."""
@@ -130,8 +132,8 @@ def fit(
 
 
 def _better(
-    work: _Fit, state: _State, at: _Name, rows: Sequence[int], places: Sequence[int]
-) -> _State | None:
+    work: _Fit, state: _FitState, at: _Name, rows: Sequence[int], places: Sequence[int]
+) -> _FitState | None:
     """The best of the states one step away, if it pays."""
     least, best = work.cost(state, at, rows, places) - _WORTH * len(rows), None
     for factor in _STEPS:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-__all__ = ["Gains", "Rule", "rules", "strip"]
+__all__ = ["Gains", "WeightRule", "rules", "strip"]
 
 _KEEP, _EVEN, _BIAS = 64, 8, 0.02
 _THROUGH = ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Slice")
@@ -30,7 +30,7 @@ Gains = Sequence[tuple[str, float]]
 """(word, factor): the deviation of weights with this word in their path is multiplied."""
 
 
-class Rule(NamedTuple):
+class WeightRule(NamedTuple):
     """``kind`` is normal or even (mean, standard deviation), or uniform (low, high)."""
 
     kind: str
@@ -64,10 +64,10 @@ def strip(model: onnx.ModelProto, gains: Gains = ()) -> onnx.ModelProto:
     return model
 
 
-def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, Rule]:
+def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, WeightRule]:
     """The rule of each large float weight, read off the first node that uses it."""
     large = {t.name: tuple(t.dims) for t in graph.initializer if _weighs(t)}
-    found: dict[str, Rule] = {}
+    found: dict[str, WeightRule] = {}
     origin = {name: (name, dims) for name, dims in large.items()}
     for node in graph.node:
         for slot, name in enumerate(node.input):
@@ -81,7 +81,7 @@ def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, Rule]:
                 rule = _rule(node, slot, dims)
                 path = f"{source} {node.output[0]}"
                 found[source] = rule._replace(b=rule.b * _gain(path, rule, gains))
-    return {name: found.get(name, Rule("normal", 0.0, _BIAS)) for name in large}
+    return {name: found.get(name, WeightRule("normal", 0.0, _BIAS)) for name in large}
 
 
 def _weighs(tensor: onnx.TensorProto) -> bool:
@@ -92,7 +92,7 @@ def _weighs(tensor: onnx.TensorProto) -> bool:
     return len(np.unique(sample)) > sample.size // 2
 
 
-def _gain(path: str, rule: Rule, gains: Gains) -> float:
+def _gain(path: str, rule: WeightRule, gains: Gains) -> float:
     """Sharper queries and keys make attention neither flat nor one-hot, their biases felt."""
     sharp = 1.0
     if _SHARP.search(path) and rule.a == 0.0:
@@ -100,34 +100,34 @@ def _gain(path: str, rule: Rule, gains: Gains) -> float:
     return sharp * math.prod(factor for word, factor in gains if word in path)
 
 
-def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> Rule:
+def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> WeightRule:
     """The rule of a weight of shape ``dims`` in input ``slot`` of ``node``."""
     op = node.op_type
     if op in ("MatMul", "Gemm") and slot < 2:
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         return _spread(1.0, dims[-1 if transposed else -2])
     if op in ("LSTM", "GRU", "RNN"):
-        return _spread(1.0, dims[-1]) if slot < 3 else Rule("normal", 0.0, 0.1)
+        return _spread(1.0, dims[-1]) if slot < 3 else WeightRule("normal", 0.0, 0.1)
     if op in ("Conv", "ConvTranspose"):
         if slot == 2:
-            return Rule("normal", 0.0, 0.1)
+            return WeightRule("normal", 0.0, 0.1)
         if op == "ConvTranspose":
             strides = next((a.ints for a in node.attribute if a.name == "strides"), (1,))
             return _spread(2.0, dims[0] * math.prod(dims[2:]) / math.prod(strides))
         rule = _spread(2.0, math.prod(dims[1:]))
         return rule._replace(kind="even") if dims[1] >= _EVEN else rule
     if op == "Gather":
-        return Rule("normal", 0.0, 0.05)
+        return WeightRule("normal", 0.0, 0.05)
     if op == "BatchNormalization":
         return (
-            Rule("normal", 1.0, 0.1),
-            Rule("normal", 0.0, 0.1),
-            Rule("normal", 0.0, 0.1),
-            Rule("uniform", 0.5, 1.5),
+            WeightRule("normal", 1.0, 0.1),
+            WeightRule("normal", 0.0, 0.1),
+            WeightRule("normal", 0.0, 0.1),
+            WeightRule("uniform", 0.5, 1.5),
         )[slot - 1]
     scale = op == "Mul" or (op in (*_NORMS, "RMSNormalization") and slot == 1)
-    return Rule("normal", 1.0, 0.1) if scale else Rule("normal", 0.0, _BIAS)
+    return WeightRule("normal", 1.0, 0.1) if scale else WeightRule("normal", 0.0, _BIAS)
 
 
-def _spread(variance: float, summed: float) -> Rule:
-    return Rule("normal", 0.0, math.sqrt(variance / summed))
+def _spread(variance: float, summed: float) -> WeightRule:
+    return WeightRule("normal", 0.0, math.sqrt(variance / summed))

@@ -30,7 +30,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from models.sparse import PATTERNS, block_mask
+from models.zero_blocks import PATTERNS, block_mask
 from tracea_graph import Options, api
 from tracea_graph.config import AttentionWindow
 from tracea_graph.onnx_io import load
@@ -106,7 +106,7 @@ def band(size: int, window: int) -> Array:
 # ---- measuring -------------------------------------------------------------------------
 
 
-class Bench:
+class ModelTimer:
     """Models in one process, each optimized as legal or as it is."""
 
     def __init__(self, threads: int, folder: Path) -> None:
@@ -182,7 +182,7 @@ def _numbers(*shape: int, seed: int = 0) -> Array:
 # ---- figures ---------------------------------------------------------------------------
 
 
-def attention(bench: Bench, args: argparse.Namespace) -> None:
+def attention(bench: ModelTimer, args: argparse.Namespace) -> None:
     """All keys, a window asked for, and a mask that is that window."""
     size, window = args.size or 4096, 256
     shape = (1, HEADS, size, HEAD)
@@ -194,7 +194,7 @@ def attention(bench: Bench, args: argparse.Namespace) -> None:
     bench.show("all keys", args.seconds)
 
 
-def memory(bench: Bench, args: argparse.Namespace) -> None:
+def memory(bench: ModelTimer, args: argparse.Namespace) -> None:
     """What windowed attention takes beside its inputs and result, by sequence."""
     for size in (2048, 4096, 8192, 16384):
         found = bench.folder / str(size)
@@ -236,7 +236,7 @@ print(kilobytes("VmHWM") - before)
 """
 
 
-def gemm(bench: Bench, args: argparse.Namespace) -> None:
+def gemm(bench: ModelTimer, args: argparse.Namespace) -> None:
     """A product 768 × 3072 with zero blocks of 16 × 16, against the same kernels without zeros."""
     rows, k, n = args.size or 128, 768, 3072
     matrix, feeds = _numbers(k, n), {"x": _numbers(rows, k, seed=1)}
@@ -249,14 +249,14 @@ def gemm(bench: Bench, args: argparse.Namespace) -> None:
     bench.show("dense", args.seconds)
 
 
-def unstructured(bench: Bench, args: argparse.Namespace) -> None:
+def unstructured(bench: ModelTimer, args: argparse.Namespace) -> None:
     """A product 4096 × 11008 by few rows, its zeros anywhere, against the same kernels' dense one:
     the matrix, 180 MB of it, comes from memory."""
     size = (4096, 11008)
     matrix = _numbers(*size)
     places = np.random.default_rng(1).random(size, np.float32)
     for rows in (args.size,) if args.size else (1, 4):
-        found = Bench(bench.threads, bench.folder)
+        found = ModelTimer(bench.threads, bench.folder)
         feeds = {"x": _numbers(rows, size[0], seed=2)}
         seen = {"verify": False, "precision": args.precision}
         found.add("dense", product_model(matrix, rows=rows), feeds, **seen)
@@ -267,7 +267,7 @@ def unstructured(bench: Bench, args: argparse.Namespace) -> None:
         found.show("dense", args.seconds)
 
 
-def rank(bench: Bench, args: argparse.Namespace) -> None:
+def rank(bench: ModelTimer, args: argparse.Namespace) -> None:
     """A matrix of exactly rank 144, as it is and as two products; and how near to the rate of the
     dense product these come, which is all that fusing them could still gain."""
     rows, k, n, r = args.size or 512, 768, 3072, 144
@@ -286,7 +286,7 @@ def rank(bench: Bench, args: argparse.Namespace) -> None:
     )
 
 
-def dense(bench: Bench, args: argparse.Namespace) -> None:
+def dense(bench: ModelTimer, args: argparse.Namespace) -> None:
     """A model with nothing to exploit, with and without the rules that look for something."""
     rows, k = args.size or 128, 768
     matrices = [_numbers(k, 4 * k), _numbers(4 * k, k, seed=1), _numbers(k, k, seed=2)]
@@ -301,7 +301,7 @@ def dense(bench: Bench, args: argparse.Namespace) -> None:
     print(f"  files of {same[0]} and {same[1]} bytes")
 
 
-def scan(bench: Bench, args: argparse.Namespace) -> None:
+def scan(bench: ModelTimer, args: argparse.Namespace) -> None:
     """What a model's weights hold, and how long it takes to see."""
     graph = load(args.model).graph
     seen = WeightScan()
@@ -314,7 +314,7 @@ def scan(bench: Bench, args: argparse.Namespace) -> None:
     print(f"  {len(found)} properties")
 
 
-FIGURES: Mapping[str, Callable[[Bench, argparse.Namespace], None]] = {
+FIGURES: Mapping[str, Callable[[ModelTimer, argparse.Namespace], None]] = {
     "attention": attention,
     "memory": memory,
     "gemm": gemm,
@@ -337,7 +337,7 @@ def main() -> None:
     for threads in args.threads:
         print(f"{args.figure}, {threads} thread{'s' * (threads > 1)}")
         with tempfile.TemporaryDirectory() as folder:
-            FIGURES[args.figure](Bench(threads, Path(folder)), args)
+            FIGURES[args.figure](ModelTimer(threads, Path(folder)), args)
 
 
 _Raw = argparse.RawDescriptionHelpFormatter

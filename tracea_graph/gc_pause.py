@@ -1,4 +1,4 @@
-"""The collector of cycles, off where everything that is made stays."""
+"""Pause the garbage collector where everything that is allocated stays alive."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["gc_paused"]
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Look for no garbage in cycles meanwhile, which is a quarter of the time of code that makes
-    many objects and no such garbage."""
+    """Pause the collector of cycles inside the block.
+
+    It takes a quarter of the time of code that makes many objects and no cyclic garbage.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

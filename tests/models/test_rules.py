@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from models.balance import balance
 from models.make import regrow
-from models.rules import Rule, rules, strip
+from models.rules import WeightRule, rules, strip
 from tests.models.samples import Array, session_of
 
 
@@ -42,17 +42,17 @@ def small_model() -> onnx.ModelProto:
 
 def test_rules_follow_the_use_of_a_weight() -> None:
     assert rules(small_model().graph) == {
-        "table": Rule("normal", 0.0, 0.05),
-        "gamma": Rule("normal", 1.0, 0.1),
-        "w": Rule("normal", 0.0, 0.25),
-        "up": Rule("normal", 0.0, 0.25),
+        "table": WeightRule("normal", 0.0, 0.05),
+        "gamma": WeightRule("normal", 1.0, 0.1),
+        "w": WeightRule("normal", 0.0, 0.25),
+        "up": WeightRule("normal", 0.0, 0.25),
     }
 
 
 def test_queries_are_sharper_and_gains_multiply() -> None:
     model = small_model()
     model.graph.node[2].output[0] = "/layer/query/MatMul_output_0"
-    assert rules(model.graph)["up"] == Rule("normal", 0.0, 0.375)
+    assert rules(model.graph)["up"] == WeightRule("normal", 0.0, 0.375)
     assert rules(model.graph, [("/query/", 0.5), ("none", 9.0)])["up"].b == 0.1875
 
 
@@ -81,14 +81,14 @@ def test_rules_of_images_and_sequences() -> None:
             both=(1, 144),
         ).graph
     )
-    assert found["depthwise"] == Rule("normal", 0.0, pytest.approx(np.sqrt(2 / 9)))
-    assert found["full"] == Rule("even", 0.0, pytest.approx(np.sqrt(2 / 16)))
-    assert found["bias"] == found["shift"] == found["mean"] == Rule("normal", 0.0, 0.1)
-    assert found["scale"] == Rule("normal", 1.0, 0.1)
-    assert found["variance"] == Rule("uniform", 0.5, 1.5)
-    assert found["rise"] == Rule("normal", 0.0, pytest.approx(np.sqrt(2 / 128)))
+    assert found["depthwise"] == WeightRule("normal", 0.0, pytest.approx(np.sqrt(2 / 9)))
+    assert found["full"] == WeightRule("even", 0.0, pytest.approx(np.sqrt(2 / 16)))
+    assert found["bias"] == found["shift"] == found["mean"] == WeightRule("normal", 0.0, 0.1)
+    assert found["scale"] == WeightRule("normal", 1.0, 0.1)
+    assert found["variance"] == WeightRule("uniform", 0.5, 1.5)
+    assert found["rise"] == WeightRule("normal", 0.0, pytest.approx(np.sqrt(2 / 128)))
     assert found["w"].b == pytest.approx(32**-0.5) and found["r"].b == pytest.approx(24**-0.5)
-    assert found["both"] == Rule("normal", 0.0, 0.1)
+    assert found["both"] == WeightRule("normal", 0.0, 0.1)
 
 
 def test_a_table_keeps_its_values() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from graphs import APART, Net, every_phase, normal
 from rich.console import Console
 
-from models.sparse import block_mask
+from models.zero_blocks import block_mask
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.reporting import storage_rows
 from tracea_graph.policy import CostModel, Machine

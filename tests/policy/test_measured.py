@@ -1,4 +1,4 @@
-"""The cost model against what ``models.regions`` and ``models.schedules`` measured on a Zen 4."""
+"""The cost model against what ``models.region_times`` and ``models.schedules`` measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from models.fit import choices, flop_error, median_error, predict
 from models.make import make
-from models.regions import source_of
+from models.region_times import source_of
 
 HERE = Path(__file__).parent
 STORED: dict[str, Any] = json.loads((HERE / "measured_regions.json").read_text())

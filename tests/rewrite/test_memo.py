@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from models.scan import unrolled
+from models.unrolled_scan import unrolled
 from tests.rewrite.test_scheduler import Fuse, chain, cost
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io import load

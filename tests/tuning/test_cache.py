@@ -55,7 +55,7 @@ def test_entries_are_described_listed_and_forgotten(path: Path) -> None:
 
 
 def test_a_look_up_is_one_search_by_key(path: Path) -> None:
-    """However many entries there are; ``python -m models.lookup`` says how long it takes."""
+    """However many entries there are; ``python -m models.cache_latency`` measures how long."""
     asked: list[str] = []
     with TuningCache(path) as cache:
         cache.put("k", ENTRY)

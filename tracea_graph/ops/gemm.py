@@ -34,7 +34,7 @@ MAX_PARTS = 16
 
 STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 """Rows that a stored step of k takes as long as at least, and a block of them beside its steps
-(``python -m models.steps`` measures both)."""
+(``python -m models.sparse_costs`` measures both)."""
 _PAIRED = ("pairs", "int16")
 """Layouts of products that multiply two numbers at once."""
 

@@ -11,7 +11,7 @@ Products and convolutions of two numbers at once (``pairs`` in bf16, ``int16``) 
 ``minilm.bf16``, ``minilm.int16`` and ``resnet50.bf16`` of the stored measurements.  Three shares
 stand for what these lack and are nobody's measurement (``UNMEASURED``): convolutions in int16 are
 set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the peak of float32.
-``python -m models.regions resnet50.onnx --precision int16`` measures the former.
+``python -m models.region_times resnet50.onnx --precision int16`` measures the former.
 
 ``… tiles`` are those of processors with matrix tiles, which no stored measurement has: one
 Xeon's U-Net and ConvNeXt-tiny, GFLOP/s of their kernels over the peak of float32.

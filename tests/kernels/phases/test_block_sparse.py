@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from graphs import Net, assert_same, every_phase, normal, optimized
 
-from models.sparse import block_mask
+from models.zero_blocks import block_mask
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import PANELS, Blocks
 from tracea_graph.ops.gemm import GemmParams

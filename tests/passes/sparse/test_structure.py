@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from graphs import normal
 
-from models.sparse import block_mask
+from models.zero_blocks import block_mask
 from tracea_graph.ir import DType, Weight
 from tracea_graph.passes.sparse.structure import DENSE, WeightScan, may_have_zeros, structure_of
 

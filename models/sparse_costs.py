@@ -1,6 +1,6 @@
 """What the cost model takes a stored step of k, a block of them and a placed number to cost.
 
-    python -m models.steps
+    python -m models.sparse_costs
 
 A product by stored blocks takes as long for one row as for several, for the step's numbers have to
 be read and spread: ``step + block / b`` rows for blocks of ``b`` steps.  A product by scattered
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.sparse import block_mask
-from models.sparsity import Bench, product_model
+from models.sparsity import ModelTimer, product_model
+from models.zero_blocks import block_mask
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.machine import measured_machine
@@ -31,7 +31,7 @@ BLOCKS = (1, 4, 16)
 
 def blocks(folder: Path, seconds: float) -> None:
     """Rows that one stored step costs at least, for each size of block."""
-    rng, bench = np.random.default_rng(0), Bench(1, folder)
+    rng, bench = np.random.default_rng(0), ModelTimer(1, folder)
     matrix = rng.standard_normal((K, N)).astype(np.float32)
     for block in BLOCKS:
         sparse = matrix * block_mask((K, N), 0.5, (block, 16), "random")
@@ -52,7 +52,7 @@ def blocks(folder: Path, seconds: float) -> None:
 
 def placing(folder: Path, seconds: float) -> None:
     """Vector instructions for each place of a matrix with scattered zeros."""
-    rng, bench = np.random.default_rng(0), Bench(1, folder)
+    rng, bench = np.random.default_rng(0), ModelTimer(1, folder)
     matrix = rng.standard_normal((K, N)).astype(np.float32) * (rng.random((K, N)) < 0.5)
     for rows in (1, 2, 4):
         feeds = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
@@ -64,7 +64,7 @@ def placing(folder: Path, seconds: float) -> None:
     print(f"  policy: {fitted().instructions['fused placing']}")
 
 
-def _beside_a_call(bench: Bench, seconds: float) -> dict[str, float]:
+def _beside_a_call(bench: ModelTimer, seconds: float) -> dict[str, float]:
     """Least ms of each model beyond those of a run that computes next to nothing."""
     bench.add(_NOTHING, product_model(np.ones((1, 1)), rows=1), {"x": np.ones((1, 1), np.float32)})
     least = {name: t for name, (t, _) in bench.times(seconds).items()}

@@ -1,6 +1,6 @@
 """One model of the zoo in a process of its own: made, optimized, timed, profiled.
 
-``python -m models.bench_one NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION THREADS``, which
+``python -m models.bench_worker NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION THREADS``, which
 ``models.bench`` starts.
 """
 

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from models.scan import STATE, WIDTH, unrolled
+from models.unrolled_scan import STATE, WIDTH, unrolled
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.layout import hoist_slice

@@ -1,4 +1,4 @@
-"""What tuning gains over the policy's first choice: ``python -m models.tuned MODEL.onnx…``.
+"""What tuning gains over the policy's first choice: ``python -m models.tuning_gain MODEL.onnx…``.
 
 Each model is tuned twice, each time from nothing: for ``--budget`` seconds, as ``tracea tune``
 would, and for ``--long`` seconds, where nothing is left out for promising little.  A row per
@@ -98,7 +98,7 @@ def render(found: Compared, budget: float, long: float) -> Table:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table per model and what they come to together."""
-    parser = argparse.ArgumentParser(prog="python -m models.tuned", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m models.tuning_gain", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
     add("--budget", type=values.seconds, default=60.0, help="of the short search (default: 60)")

@@ -1,8 +1,8 @@
 """A state-space model whose scan an exporter unrolled: thousands of operators of microseconds.
 
-``python -m models.scan OUT.onnx [--layers N] [--steps N]`` writes one as tf2onnx does: every step
-slices its row out of the sequence, squeezes it, updates the state and unsqueezes what it gives.
-The defaults make 2,512 operators that take ONNX Runtime some milliseconds in all.
+``python -m models.unrolled_scan OUT.onnx [--layers N] [--steps N]`` writes it as tf2onnx does:
+each step slices its row out of the sequence, squeezes it, updates the state and unsqueezes what it
+gives.  The defaults make 2,512 operators that take ONNX Runtime some milliseconds in all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long look-ups take here: ``python -m models.lookup``.
+"""How long look-ups take here: ``python -m models.cache_latency``.
 
 A tuning cache of 10,000 entries in a fresh folder is asked for each of them, in a fixed order.
 """

@@ -1,6 +1,6 @@
 """Put zero blocks into a model's linear layers: models to measure block sparsity with.
 
-    python -m models.sparse IN.onnx OUT.onnx --zeros 0.8 --block 16x16 --pattern random
+    python -m models.zero_blocks IN.onnx OUT.onnx --zeros 0.8 --block 16x16 --pattern random
 
 What the model computes changes: the result is a model of its own, to be compared with itself.
 """

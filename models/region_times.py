@@ -1,4 +1,4 @@
-"""How long regions take: ``python -m models.regions MODEL.onnx… -o FILE.json`` measures them.
+"""How long regions take: ``python -m models.region_times MODEL.onnx… -o FILE.json`` measures them.
 
 Every model is rewritten by all rules but those that join regions to programs, so that each is a
 node of its own, and timed node by node on one core; so is the original, node by node as it
@@ -38,7 +38,7 @@ from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 
-__all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned", "source_of"]
+__all__ = ["APART", "MeasuredRegion", "Planned", "cost_model", "measured", "planned", "source_of"]
 
 APART = Options(keep="all", verify=False, skip=("cluster-conv", "cluster"))
 """How the measured results are made."""
@@ -70,7 +70,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRegion:
     """One row with its region: µs of the ``count`` equal ones' median."""
 
     model: str
@@ -109,14 +109,14 @@ def _rounding(options: Options, precision: str) -> Options:
     )
 
 
-def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[Measured]:
+def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[MeasuredRegion]:
     """The stored rows of a model that its present plan still has."""
     data = stored["models"][name]
     plan = planned(path, data["bindings"], source_of(name)[1])
     by_value = {(what, r.results[0]): (g, r) for what, g, r in plan.regions() if r.results}
     for what, value, count, us in data["rows"]:
         if (found := by_value.get((what, value))) is not None:
-            yield Measured(name, what, *found, count, us)
+            yield MeasuredRegion(name, what, *found, count, us)
 
 
 def _measure(path: Path, precision: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _rows(plan: Planned, times: dict[tuple[str, str], float]) -> Iterator[Row]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure models; rows of others that the file has stay."""
-    parser = argparse.ArgumentParser(prog="python -m models.regions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m models.region_times", description=__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("-o", dest="out", type=Path, required=True, metavar="FILE.json")
     parser.add_argument("--precision", choices=("fp32", "bf16", "int16"), default="fp32")
