@@ -14,7 +14,7 @@ import pytest
 from tiny import answers, error_between, padded_text, product, transformer
 
 from tracea_graph import Options, optimize
-from tracea_graph.check.selection import Group, Selection, Verdict
+from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.check.timing import Ratio
 from tracea_graph.cli import main
 from tracea_graph.commands import retune as retune_module
@@ -53,12 +53,12 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Losing], None]:
     def lose(loses: Losing) -> None:
         def decided(
             original: Path, groups: Sequence[Group], build: Any, feeds: Any, **_: Any
-        ) -> Selection:
+        ) -> GroupSelection:
             dropped = frozenset(g.key for g in groups if loses(g.key))
             verdicts = tuple(Verdict(g, g.key not in dropped, "measured") for g in groups)
             kept = frozenset(g.key for g in groups) - dropped
             total = {(1, "x"): Ratio(1.02, 0.9, 1.1, 15, 1.02, 1.0, 1.0, 1.0)}
-            return Selection(kept, verdicts, total, build(dropped) if kept else None)
+            return GroupSelection(kept, verdicts, total, build(dropped) if kept else None)
 
         monkeypatch.setattr(retune_module, "select_faster", decided)
 

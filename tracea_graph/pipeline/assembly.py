@@ -20,11 +20,11 @@ from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
 
-__all__ = ["Assembly", "CustomOpNode", "assemble", "row_tiling_key"]
+__all__ = ["AssembledNode", "Assembly", "assemble", "row_tiling_key"]
 
 
 @dataclass(frozen=True)
-class CustomOpNode:
+class AssembledNode:
     """One custom-op node: its region, type and program, and the group it is judged in."""
 
     region: Region
@@ -53,16 +53,16 @@ class Assembly:
 
     graph: TileGraph
     backend: Backend
-    placed: list[CustomOpNode] = field(default_factory=list)
+    placed: list[AssembledNode] = field(default_factory=list)
     types: dict[str, OpType] = field(default_factory=dict)
     kernels: set[str] = field(default_factory=set)
     chains: dict[int, Chain] = field(default_factory=dict)
     unfit: list[tuple[Region, str]] = field(default_factory=list)
 
     @property
-    def groups(self) -> dict[str, list[CustomOpNode]]:
+    def groups(self) -> dict[str, list[AssembledNode]]:
         """Custom-op nodes by group, in graph order; row tiles of a program are their own group."""
-        groups: dict[str, list[CustomOpNode]] = {}
+        groups: dict[str, list[AssembledNode]] = {}
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
             if isinstance(item.region.params, RegionParams) and item.region.params.row_tiles:
@@ -187,7 +187,7 @@ def _place(result: Assembly, region: Region, program: Program, body: Body) -> No
     type_name = f"{region.op}_{_type_key(body, inputs, outputs)}"
     result.types[type_name] = OpType(type_name, inputs, outputs)
     group = _group(result.graph, region, type_name)
-    result.placed.append(CustomOpNode(region, type_name, program, body, group))
+    result.placed.append(AssembledNode(region, type_name, program, body, group))
     for call in program.calls:
         result.need(call)
 
@@ -215,7 +215,7 @@ def _group(graph: TileGraph, region: Region, type_name: str) -> str:
     return type_name
 
 
-def _custom_node(item: CustomOpNode, plan: Sequence[int], domain: str, index: int) -> Node:
+def _custom_node(item: AssembledNode, plan: Sequence[int], domain: str, index: int) -> Node:
     region = item.region
     attrs: dict[str, Any] = {"plan": tuple(plan)}
     if isinstance(region.params, GemmParams):

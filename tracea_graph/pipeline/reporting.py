@@ -20,7 +20,7 @@ from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
-from tracea_graph.pipeline.assembly import Assembly, CustomOpNode
+from tracea_graph.pipeline.assembly import AssembledNode, Assembly
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.compression import Compression
 from tracea_graph.pipeline.decision_cache import DecisionCache
@@ -497,13 +497,13 @@ def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:
     return tuple(rows)
 
 
-def _stored_bytes(planned: Assembly, item: CustomOpNode) -> int:
+def _stored_bytes(planned: Assembly, item: AssembledNode) -> int:
     """Of the matrix, and of its map if it has one."""
     params, operands = item.region.params, item.region.operands
     return sum(planned.graph.weights[name].nbytes for name in params.stored(operands))
 
 
-def _dense_bytes(planned: Assembly, item: CustomOpNode) -> int:
+def _dense_bytes(planned: Assembly, item: AssembledNode) -> int:
     """Of the product's own matrix in float32; 0 for the first of two factors, which has none."""
     region = item.region
     params: GemmParams = region.params
