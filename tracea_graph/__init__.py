@@ -9,6 +9,7 @@ Names are loaded when they are first used (PEP 562): ``--help`` needs no NumPy.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -27,6 +28,8 @@ __all__ = [
     "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize",
     "optimize_many", "plan_kernel", "session",
 ]  # fmt: skip
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library leaves it to its users
 
 _HOMES: Mapping[str, str] = MappingProxyType(
     {

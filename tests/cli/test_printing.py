@@ -217,3 +217,12 @@ def test_help_is_help(program: object, capsys: pytest.CaptureFixture[str]) -> No
         program(["--help"])  # type: ignore[operator]
     assert ended.value.code == 0
     assert "usage: tracea" in capsys.readouterr().out
+
+
+def test_twice_verbose_shows_the_log(home: Path) -> None:
+    code = "import sys; from tracea_graph.cli import optimize_main; sys.exit(optimize_main())"
+    words = [home / "product.onnx", *UNTIMED, "--no-custom-ops", "-q", "-vv"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "tracea_graph.pipeline.timer: reading" in ended.stderr and ended.stdout == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from tracea_graph.cli.stopping import code_of, stoppable
 __all__ = ["main", "optimize_main"]
 
 _STDERR = 2
+_LOGGED = 2
+"""``-v`` given this often shows the log on stderr."""
 _RUN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "optimize": ("optimize", "run_optimize"),
@@ -73,6 +76,8 @@ def _guarded(
         words = whole_command(sys.argv[1:] if argv is None else argv)
         args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
+        if verbose >= _LOGGED:
+            logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
         with stoppable():
             code = _run(command or getattr(args, "command", ""), args)
         if sys.stdout is not None:

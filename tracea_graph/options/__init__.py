@@ -366,8 +366,10 @@ ALONE: Mapping[str, Option] = MappingProxyType(
             also={"tune": Use(), "tune worker": Use()},
         ),
         "verbose": Option(
-            "verbose", 0, "print reasons, rules and near misses", short="v", counted=True,
-            more="print reasons, rules and near misses; a traceback where something goes wrong",
+            "verbose", 0, "print reasons, rules and near misses; -vv shows the log too",
+            short="v", counted=True,
+            more="print reasons, rules and near misses, and a traceback where something goes "
+            "wrong; `-vv` shows the log (logger `tracea_graph`) on stderr too",
             group=_PRINTING,
             also={"bench": Use("profile: every node with its origins", group=_PRINTING)},
         ),

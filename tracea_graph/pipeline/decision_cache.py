@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from tracea_graph.views import Report, WeightRow
 
 __all__ = ["FOLDER", "DecisionCache"]
 
+_log = logging.getLogger(__name__)
 FOLDER = "decisions"
 _MOST = 200
 """Decisions kept; the oldest go first."""
@@ -82,7 +84,8 @@ class DecisionCache:
                 lock, provenance=provenance, library=library, data=_data_of(found["data"]),
                 weight_analysis=weight_analysis,
             )  # fmt: skip
-        except (OSError, ValueError, KeyError, TypeError, UsageError):
+        except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
+            _log.debug("no cached decisions in %s: %s", self.path, error)
             return None
 
     def store(self, lock: Lock, report: Report, library: str, data: DataFile | None) -> None:
@@ -98,13 +101,15 @@ class DecisionCache:
             "data": data and {"sha256": data.sha256, "places": dict(data.places)},
             "weight_analysis": plain_data(report.weight_analysis),
         }  # fmt: skip
-        with suppress(OSError):
+        try:
             make_private(self.path.parent)
             if not trusted(self.path.parent, self.path.parent):
                 return
             write_whole(self.path, json.dumps(found, default=str).encode(), 0o600)
             for old in _by_age(self.path.parent.glob("*.json"))[_MOST:]:
                 old.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("decisions were not cached: %s", error)
 
     @contextmanager
     def invalidating(self, lock: Lock | None) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 __all__ = ["Deadline", "StepTimer"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -29,9 +32,11 @@ class StepTimer:
         if self._name and start is not None:
             self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - start
             before += now - start
+            _log.debug("%s took %.2f s", self._name, now - start)
         self._name = name.split(" ")[0]
         self._mark = before, (now if name else None)
         if name:
+            _log.info("%s", name)
             self.progress(name)
 
     def pause(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -82,6 +83,7 @@ def _words(command: str) -> tuple[str, ...]:
         raise BuildError(f"CXX is no command, {error}: {command}") from None
 
 
+_log = logging.getLogger(__name__)
 _running: set[int] = set()
 """Process groups of the commands under way."""
 
@@ -94,6 +96,7 @@ def run_command(
     Returns its output.  Raises BuildError with the command and the end of its stderr.
     """
     shown = shlex.join(command)
+    _log.debug("%s", shown)
     with _group() as group:
         try:
             process = subprocess.Popen(
