@@ -40,6 +40,9 @@ class Code(StrEnum):
     UNSUPPORTED_DTYPE = "unsupported-dtype"
     UNKNOWN_SHAPE = "unknown-shape"
     TOO_MANY_OPERANDS = "too-many-operands"
+    # an operator that no rule looked at
+    NO_RULE = "no-rule"
+    NOTHING_TO_COMPUTE = "nothing-to-compute"
     # a proposal that was turned down
     SUPERSEDED = "superseded"
     NAME_CLASH = "name-clash"

@@ -18,7 +18,8 @@ from tiny import transformer
 from tracea_graph.cli import main
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.views.explain import Explanation, RegionExplanation, render_explanation
+from tracea_graph.reasons import Code
+from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation, render_explanation
 
 APART = ("--skip", "cluster")
 """What could be steps of one program stays apart."""
@@ -65,7 +66,8 @@ def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture
     attention = next(s for s in fused if s["op"] == "FusedAttention")
     assert "Softmax" in attention["kinds"] and "attention" in attention["steps"]
     assert attention["before_us"] > attention["after_us"] > 0
-    missed = [why for s in record["regions"] for _, why in s["missed"]]
+    missed = [miss["reason"] for s in record["regions"] for miss in s["missed"]]
+    assert all(miss["code"] for s in record["regions"] for miss in s["missed"])
     assert missed and all(why.count("'") >= 2 for why in missed), "each names a tensor"
     left = [s for s in record["regions"] if not s["rule"]]
     assert left and all(s["missed"] or s["superseded"] or s["untouched"] for s in left)
@@ -84,7 +86,7 @@ def test_what_no_rule_takes_has_a_reason(
     record = json.loads(told(capsys, "explain", tmp_path / "m.onnx", "--json"))
     said = {s["op"]: s["untouched"] for s in record["regions"]}
     assert "is i64, and kernels take and give float32" in said["Add"]
-    assert "computes nothing" in said["Unsqueeze"] and "no rule is for what Det" in said["Det"]
+    assert "computes nothing" in said["Unsqueeze"] and "no rule handles what Det" in said["Det"]
     assert "is i64" in told(capsys, "explain", tmp_path / "m.onnx")
 
 
@@ -162,7 +164,7 @@ def test_what_stays_beside_a_program_says_why(
     y = net("MatMul", net("Add", net("MatMul", y, net.weight(32, 32)), y), net.weight(32, 32))
     late = net("MatMul", net("Add", y, z), net.weight(32, 32), name="late")
     record = json.loads(told(capsys, "explain", saved(net, tmp_path, late), "--json"))
-    reasons = [tuple(why) for s in record["regions"] for why in s["missed"]]
+    reasons = [(m["rule"], m["reason"]) for s in record["regions"] for m in s["missed"]]
     first = "the program that reads 'normed' begins with its first product or convolution"
     between = [w for rule, w in reasons if rule == "cluster" and "no kernel makes" in w]
     assert ("cluster", first) in reasons
@@ -220,8 +222,10 @@ def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
     steps = program["steps"]
     assert steps[-1] in ("cluster", "tile-and-fuse")
     assert steps.index("gemm") < steps.index("gemm-bf16")
-    why = (("elementwise-op", "no gain is predicted for 'v'"),
-           ("strided-copy", "no gain is predicted for 'v'"))  # fmt: skip
+    said = "no gain is predicted for 'v'"
+    why = tuple(
+        NearMiss(rule, said, Code.NO_PREDICTED_GAIN) for rule in ("elementwise-op", "strided-copy")
+    )
     story = RegionExplanation("Add", "", ("v",), ("n",), ("Add",), 1.0, 1.0, missed=why)
     told_of = Explanation("m.onnx", "", (story,), ())
     shown = Console(record=True, width=120, file=io.StringIO())

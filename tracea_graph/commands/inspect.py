@@ -23,10 +23,11 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
-from tracea_graph.views.explain import Explanation, RegionExplanation
+from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation
 from tracea_graph.views.report import fed_too, located, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
 
@@ -160,6 +161,7 @@ def _explained(
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
     missed = _reasons(region, decisions, "missed", "rejected")
     superseded = _reasons(region, lost, "superseded")
+    untouched = None if region.fused or missed or superseded else _why_left(after, region)
     return RegionExplanation(
         region.op,
         region.rule,
@@ -172,29 +174,40 @@ def _explained(
         steps,
         missed,
         superseded,
-        "" if region.fused or missed or superseded else _why_left(after, region),
+        untouched or "",
+        untouched.code if untouched else None,
         _inside(made, region),
     )
 
 
-def _why_left(graph: TileGraph, region: Region) -> str:
+def _why_left(graph: TileGraph, region: Region) -> Reason:
     """Why no rule even looked at an operator."""
     if region.captures or region.op in ("If", "Loop", "Scan"):
-        return "its bodies stay as they are"
+        return Reason("control flow is not rewritten", Code.NO_RULE)
     if not region.results:
-        return "it has no results"
+        return Reason("it has no results", Code.NOTHING_TO_COMPUTE)
     result, types = region.results[0], {v: graph.spec(v).dtype for v in region.results}
     if region.op in SHAPE_ONLY:
-        return f"it computes nothing: {result!r} is a shape, a constant or another view"
+        return Reason(
+            f"it computes nothing: {result!r} is a shape, a constant or another view",
+            Code.NOTHING_TO_COMPUTE,
+        )
     if constant_values(graph).issuperset(region.writes):
-        return f"{result!r} is computed once, when a session opens"
+        return Reason(
+            f"{result!r} is computed once, when a session opens", Code.NOTHING_TO_COMPUTE
+        )
     types |= {v: graph.spec(v).dtype for v in region.reads[:1]}
     for value, dtype in types.items():
         if dtype is None:
-            return f"the type of {value!r} is not known"
+            return Reason(f"the type of {value!r} is not known", Code.UNSUPPORTED_DTYPE)
         if dtype is not DType.F32:
-            return f"{value!r} is {dtype.short}, and kernels take and give float32"
-    return _why_sizes(graph, region) or f"no rule is for what {region.op} does for {result!r}"
+            return Reason(
+                f"{value!r} is {dtype.short}, and kernels take and give float32",
+                Code.UNSUPPORTED_DTYPE,
+            )
+    if why := _why_sizes(graph, region):
+        return Reason(why, Code.UNKNOWN_SHAPE)
+    return Reason(f"no rule handles what {region.op} computes for {result!r}", Code.NO_RULE)
 
 
 def _why_sizes(graph: TileGraph, region: Region) -> str:
@@ -233,10 +246,12 @@ def _note(made: Stages) -> str:
 
 def _reasons(
     region: Region, decisions: Iterable[TraceEntry], *verdicts: str
-) -> tuple[tuple[str, str], ...]:
+) -> tuple[NearMiss, ...]:
     """Rules and why they were not applied; a reason without a tensor is about the region's."""
     at = next(iter(region.writes), "")
-    found = ((d.rule, located(d.reason, at)) for d in decisions if d.verdict in verdicts)
+    found = (
+        NearMiss(d.rule, located(d.reason, at), d.code) for d in decisions if d.verdict in verdicts
+    )
     return tuple(dict.fromkeys(found))
 
 

@@ -216,7 +216,7 @@ class _Run:
         if gone := [r.id for r in proposal.old if self.graph.region(r.id) is not r]:
             known = next((r for r in proposal.old if r.id in gone and r.id in self.took), None)
             if known is None:
-                return "superseded", "another rule took part of it first"
+                return "superseded", "another rule rewrote part of it first"
             return "superseded", f"{self.took[known.id]} took {known.results[0]!r} first"
         if taken := next(filter(self.is_taken, proposal.weights.values()), None):
             return "rejected", Reason(

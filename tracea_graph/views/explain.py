@@ -10,10 +10,20 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.documents import to_json
+from tracea_graph.reasons import Code
 from tracea_graph.views.report import RuleRow, unnamed
 from tracea_graph.views.text import cell, new_table, plain, render_rules, three_digits
 
-__all__ = ["Explanation", "RegionExplanation", "render_explanation", "render_node"]
+__all__ = ["Explanation", "NearMiss", "RegionExplanation", "render_explanation", "render_node"]
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A rule that did not apply, and why."""
+
+    rule: str
+    reason: str
+    code: Code
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,10 @@ class RegionExplanation:
     after_us: float
     measured: str = ""
     steps: tuple[str, ...] = ()
-    missed: tuple[tuple[str, str], ...] = ()
-    superseded: tuple[tuple[str, str], ...] = ()
+    missed: tuple[NearMiss, ...] = ()
+    superseded: tuple[NearMiss, ...] = ()
     untouched: str = ""
+    untouched_code: Code | None = None
     inside: str = ""
 
 
@@ -129,11 +140,11 @@ def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:
         yield same[0] + more
 
 
-def _shared(reasons: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _shared(misses: Sequence[NearMiss]) -> list[tuple[str, str]]:
     """Each reason, and the rules that failed for it."""
     rules: dict[str, list[str]] = {}
-    for rule, reason in reasons:
-        rules.setdefault(reason, []).append(rule)
+    for miss in misses:
+        rules.setdefault(miss.reason, []).append(miss.rule)
     return [(reason, ", ".join(names)) for reason, names in rules.items()]
 
 
