@@ -19,7 +19,7 @@ __all__ = [
     "Attributes",
     "Buffer",
     "Call",
-    "CallWork",
+    "CallStats",
     "Loop",
     "OpType",
     "Program",
@@ -223,7 +223,7 @@ class ViewAccess:
 
 
 @dataclass(frozen=True)
-class CallWork:
+class CallStats:
     """One call: operations of its matrix products, elements of its results, and its views.
 
     ``multiplies`` is the type its products multiply.  ``size`` is the product's: rows × columns ×

@@ -13,7 +13,7 @@ import numpy as np
 from graphs import normal
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
-from tracea_graph.kernels.cpu.filters import LAYOUTS, Depthwise, Either
+from tracea_graph.kernels.cpu.filters import LAYOUTS, DepthwiseFilters, DispatchFilters
 from tracea_graph.kernels.cpu.filters import Filters as Packed
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops import OpParams
@@ -134,8 +134,8 @@ def laid_out(
     """A convolution with its filters in the layout of a name, which says what it reads unless they
     are depthwise."""
     found = layout_named(layout)
-    if isinstance(found, Depthwise):
-        found = Depthwise(in_bf16)
+    if isinstance(found, DepthwiseFilters):
+        found = DepthwiseFilters(in_bf16)
     assert found.rounds == in_bf16
     return ConvParams(channels, filters, over, groups, found, bias, epilogue)
 
@@ -156,7 +156,7 @@ def either(case: Case) -> Case:
     """The convolution with its filters as they are, too."""
     assert isinstance(case.params, ConvParams)
     layout: Any = case.params.layout
-    params = replace(case.params, layout=Either(layout))
+    params = replace(case.params, layout=DispatchFilters(layout))
     direct = Filters(params.shape, layout.direct.name, seed=1)
     scales = (Scales(direct),) if layout.operands > 1 else ()
     return Case(params, (*case.operands, direct, *scales))
@@ -195,17 +195,17 @@ ALONE = {
     "1x1, stride 2": conv(16, 16, window(1, stride=2)),
     "5x3, asymmetric": conv(16, 16, window((5, 3), pads=(2, 0, 1, 1))),
     "7x7, stride 3, dilation 2": conv(16, 16, window(3, 3, 2, 2)),
-    "pairs": conv(16, 32, window(3, pads=1), "pairs"),
-    "pairs, channels not whole blocks": conv(20, 33, window(3, 2, pads=1), "pairs"),
-    "pairs, groups of blocks": conv(32, 64, window(3, pads=1), "pairs", 2),
-    "pairs, residual, relu": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
+    "vnni2": conv(16, 32, window(3, pads=1), "vnni2"),
+    "pairs, channels not whole blocks": conv(20, 33, window(3, 2, pads=1), "vnni2"),
+    "pairs, groups of blocks": conv(32, 64, window(3, pads=1), "vnni2", 2),
+    "pairs, residual, relu": conv(16, 20, window(1), "vnni2", 1, ("n", 20, "h", "w"),
                                   epilogue=ADD_RELU),
-    "pairs, residual, silu": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
+    "pairs, residual, silu": conv(16, 20, window(1), "vnni2", 1, ("n", 20, "h", "w"),
                                   epilogue=ADD_SILU),
-    "pairs, silu, residual": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
+    "pairs, silu, residual": conv(16, 20, window(1), "vnni2", 1, ("n", 20, "h", "w"),
                                   epilogue=SILU_ADD),
-    "Winograd in pairs": conv(20, 33, window(3, pads=1), "winograd2_pairs"),
-    "Winograd in pairs, or directly": either(conv(20, 33, window(3, pads=1), "winograd2_pairs")),
+    "Winograd in pairs": conv(20, 33, window(3, pads=1), "winograd2_vnni2"),
+    "Winograd in pairs, or directly": either(conv(20, 33, window(3, pads=1), "winograd2_vnni2")),
     "integers": conv(20, 33, window(3, 2, pads=1), "int16"),
     "integers, channels that are no pairs": conv(19, 24, window(1), "int16", bias=False),
     "integers, groups of blocks": conv(32, 64, window(5, pads=2), "int16", 2),
@@ -217,20 +217,20 @@ ALONE = {
     "Winograd in integers, or directly": either(
         conv(20, 33, window(3, pads=1), "winograd2_int16", epilogue=RELU)
     ),
-    "broad blocks": conv(64, 33, window(3, 2, pads=1), "broad"),
-    "broad blocks, residual": conv(32, 64, window(1), "broad", 1, ("n", 64, "h", "w"),
+    "broad blocks": conv(64, 33, window(3, 2, pads=1), "nchw32c"),
+    "broad blocks, residual": conv(32, 64, window(1), "nchw32c", 1, ("n", 64, "h", "w"),
                                    bias=False, epilogue=ADD_RELU),
-    "broad blocks over one axis": conv(32, 16, window((3,), pads=1), "broad"),
-    "halves": conv(20, 33, window(3, 2, pads=1), "split"),
-    "halves, groups of blocks": conv(32, 64, window(3, pads=1), "split", 2, bias=False),
-    "halves, silu, residual": conv(19, 20, window(1), "split", 1, ("n", 20, "h", "w"),
+    "broad blocks over one axis": conv(32, 16, window((3,), pads=1), "nchw32c"),
+    "halves": conv(20, 33, window(3, 2, pads=1), "bf16x2"),
+    "halves, groups of blocks": conv(32, 64, window(3, pads=1), "bf16x2", 2, bias=False),
+    "halves, silu, residual": conv(19, 20, window(1), "bf16x2", 1, ("n", 20, "h", "w"),
                                    epilogue=SILU_ADD),
-    "halves over one axis": conv(20, 16, window((3,), pads=1), "split"),
+    "halves over one axis": conv(20, 16, window((3,), pads=1), "bf16x2"),
     "groups of blocks": conv(32, 64, window(3, pads=1), "blocked", 2),
     "over one axis": conv(20, 16, window((3,), pads=1)),
-    "stem": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "stem"),
-    "stem, 7x7": conv(3, 16, window(7, stride=2, pads=3), "stem"),
-    "stem over one axis": conv(2, 16, window((5,), stride=2, pads=2), "stem"),
+    "first_layer": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "first_layer"),
+    "stem, 7x7": conv(3, 16, window(7, stride=2, pads=3), "first_layer"),
+    "stem over one axis": conv(2, 16, window((5,), stride=2, pads=2), "first_layer"),
     "depthwise": conv(32, 32, window(3, pads=1), "depthwise", 32),
     "depthwise, 24 channels, stride 2": conv(24, 24, window(5, 2, pads=2), "depthwise", 24),
     "panels": conv(20, 33, window(1), "panels", x=("n", 20, 1, 1)),
@@ -254,7 +254,7 @@ ALONE = {
     ),
     "relu": conv(16, 20, window(3, pads=1), epilogue=RELU),
     "clip": conv(16, 16, window(3, pads=1), "depthwise", 16, epilogue=CLIP),
-    "silu": conv(3, 20, window(3, pads=1), "stem", epilogue=SILU),
+    "silu": conv(3, 20, window(3, pads=1), "first_layer", epilogue=SILU),
     "residual, relu": conv(16, 20, window(3, pads=1), "blocked", 1, ("n", 20, "h", "w"),
                            epilogue=ADD_RELU),
     "silu, residual": conv(16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"),
@@ -323,7 +323,7 @@ def filters(o: int, i: int, k: int, layout: str) -> Filters:
     return Filters((o, i, k, k), layout)
 
 
-STEM = laid_out(3, 16, window(3, 2, pads=1), 1, "stem", True, RELU)
+FIRST_LAYER = laid_out(3, 16, window(3, 2, pads=1), 1, "first_layer", True, RELU)
 SAME16 = laid_out(16, 16, window(3, pads=1), 1, "blocked", False, RELU)
 SAME20 = laid_out(16, 20, window(3, pads=1), 1, "blocked", False)
 DEEP = laid_out(16, 16, window(5, pads=2), 16, "depthwise", False, SILU)
@@ -332,7 +332,7 @@ NORM, BARE = Norm("layer", 1e-5, True, True), Norm("layer", 1e-5, False, False)
 RMS, SHIFTED = Norm("rms", 1e-5, True, False), Norm("layer", 1e-5, False, True)
 ADDED = laid_out(16, 16, window(1), 1, "blocked", False, ADD_RELU)
 IMAGE: Shape = ("n", 3, "h", "w")
-W_STEM, W16, W_DEEP = filters(16, 3, 3, "stem"), filters(16, 16, 3, "blocked"), filters(
+W_STEM, W16, W_DEEP = filters(16, 3, 3, "first_layer"), filters(16, 16, 3, "blocked"), filters(
     16, 1, 5, "depthwise"
 )  # fmt: skip
 W1 = filters(16, 16, 1, "blocked")
@@ -341,7 +341,7 @@ REGIONS = {
     # inputs: image, stem's filters and bias, 3x3 filters, 1x1 filters
     "residual block": region(
         (IMAGE, W_STEM, Bias(16), W16, W1),
-        [(STEM, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 7,
+        [(FIRST_LAYER, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 7,
     ),
     "what a strided convolution is added to comes from outside": region(
         (X16, W1, ("n", 16, *HALF)),
@@ -353,7 +353,7 @@ REGIONS = {
     ),
     "a value in the middle leaves too": region(
         (IMAGE, W_STEM, Bias(16), W16, W1),
-        [(STEM, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 6, 7,
+        [(FIRST_LAYER, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 6, 7,
     ),
     "squeeze and excite": region(
         (X16, W_DEEP, Filters((4, 16, 1, 1), "panels"), (4,), Filters((16, 4, 1, 1), "panels"),
@@ -450,7 +450,7 @@ REGIONS = {
     "pools and a head": region(
         (IMAGE, W_STEM, Bias(16), W16, (2, 16, 16), (20,)),
         [
-            (STEM, (0, 1, 2)),
+            (FIRST_LAYER, (0, 1, 2)),
             (PoolParams("max", window(3, 2, pads=1)), (6,)),
             (SAME16, (7, 3)),
             (PoolParams("average", flat=True), (8,)),
@@ -647,32 +647,32 @@ REGIONS = {
     ),
 }  # fmt: skip
 
-PAIRS3 = laid_out(16, 16, window(3, pads=1), 1, "pairs", False, RELU, True)
-PAIRS1 = laid_out(16, 16, window(1), 1, "pairs", False, ADD_RELU, True)
-PAIRS_SILU = laid_out(16, 16, window(3, pads=1), 1, "pairs", False, SILU, True)
-TRANSFORMED = laid_out(16, 16, window(3, pads=1), 1, "winograd2_pairs", False, SILU, True)
+PAIRS3 = laid_out(16, 16, window(3, pads=1), 1, "vnni2", False, RELU, True)
+PAIRS1 = laid_out(16, 16, window(1), 1, "vnni2", False, ADD_RELU, True)
+PAIRS_SILU = laid_out(16, 16, window(3, pads=1), 1, "vnni2", False, SILU, True)
+TRANSFORMED = laid_out(16, 16, window(3, pads=1), 1, "winograd2_vnni2", False, SILU, True)
 DEEP_BF16 = laid_out(16, 16, window(5, pads=2), 16, "depthwise", False, SILU, True)
-P3, P1 = filters(16, 16, 3, "pairs"), filters(16, 16, 1, "pairs")
-BROAD1 = laid_out(64, 32, window(1), 1, "broad", False, RELU, True)
-BROAD3 = laid_out(32, 32, window(3, pads=1), 1, "broad", False, RELU, True)
-BROAD_ADD = laid_out(32, 64, window(1), 1, "broad", False, ADD_RELU, True)
-BROAD_SILU = laid_out(32, 32, window(3, pads=1), 1, "broad", False, SILU, True)
-FIRST64 = laid_out(16, 64, window(3, pads=1), 1, "pairs", False, RELU, True)
-FIRST32 = filters(32, 16, 3, "pairs")
-F64, B1 = filters(64, 16, 3, "pairs"), filters(32, 64, 1, "broad")
-B3, B_ADD = filters(32, 32, 3, "broad"), filters(64, 32, 1, "broad")
+P3, P1 = filters(16, 16, 3, "vnni2"), filters(16, 16, 1, "vnni2")
+BROAD1 = laid_out(64, 32, window(1), 1, "nchw32c", False, RELU, True)
+BROAD3 = laid_out(32, 32, window(3, pads=1), 1, "nchw32c", False, RELU, True)
+BROAD_ADD = laid_out(32, 64, window(1), 1, "nchw32c", False, ADD_RELU, True)
+BROAD_SILU = laid_out(32, 32, window(3, pads=1), 1, "nchw32c", False, SILU, True)
+FIRST64 = laid_out(16, 64, window(3, pads=1), 1, "vnni2", False, RELU, True)
+FIRST32 = filters(32, 16, 3, "vnni2")
+F64, B1 = filters(64, 16, 3, "vnni2"), filters(32, 64, 1, "nchw32c")
+B3, B_ADD = filters(32, 32, 3, "nchw32c"), filters(64, 32, 1, "nchw32c")
 
 BF16 = {
     "residual block in bf16": region(
         (IMAGE, W_STEM, Bias(16), P3, P1),
-        [(STEM, (0, 1, 2)), (PAIRS3, (5, 3)), (PAIRS1, (6, 4, 5)), (PAIRS3, (7, 3))], 8,
+        [(FIRST_LAYER, (0, 1, 2)), (PAIRS3, (5, 3)), (PAIRS1, (6, 4, 5)), (PAIRS3, (7, 3))], 8,
     ),
     "expand, depthwise, project in bf16": region(
         (X16, P3, W_DEEP, P1),
         [(PAIRS_SILU, (0, 1)), (DEEP_BF16, (4, 2)), (PAIRS1, (5, 3, 4))], 6,
     ),
     "squeeze and excite in bf16": region(
-        (X16, W_DEEP, ("n", 16, 1, 1), P3, filters(16, 16, 3, "winograd2_pairs")),
+        (X16, W_DEEP, ("n", 16, 1, 1), P3, filters(16, 16, 3, "winograd2_vnni2")),
         [
             (DEEP_BF16, (0, 1)),
             (ElementwiseParams(SCALE), (5, 2)),
@@ -685,7 +685,7 @@ BF16 = {
     "maxima of maxima in bf16": region(
         (IMAGE, W_STEM, Bias(16), P3),
         [
-            (STEM, (0, 1, 2)),
+            (FIRST_LAYER, (0, 1, 2)),
             (PoolParams("max", window(3, 2, pads=1)), (4,)),
             (PoolParams("max", window(3, pads=1)), (5,)),
             (PAIRS3, (6, 3)),
@@ -694,55 +694,55 @@ BF16 = {
     "maxima of maxima in bf16, whose first is wanted in float32": region(
         (IMAGE, W_STEM, Bias(16), P3),
         [
-            (STEM, (0, 1, 2)),
+            (FIRST_LAYER, (0, 1, 2)),
             (PoolParams("max", window(3, 2, pads=1)), (4,)),
             (PoolParams("max", window(3, pads=1)), (5,)),
             (PAIRS3, (6, 3)),
         ], 4, 7,
     ),
     "a value in bf16 that leaves too, and one that is part of another": region(
-        (X16, P3, filters(16, 32, 3, "pairs")),
+        (X16, P3, filters(16, 32, 3, "vnni2")),
         [
             (PAIRS3, (0, 1)),
             (PAIRS_SILU, (3, 1)),
             (LayoutParams("concat", (1,), 2), (3, 4)),
-            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(32, 16, window(3, pads=1), 1, "vnni2", False, None, True), (5, 2)),
         ], 3, 6,
     ),
     "a decoder with its skip": region(
-        (X16, P3, filters(64, 16, 1, "pairs"), filters(16, 32, 3, "pairs")),
+        (X16, P3, filters(64, 16, 1, "vnni2"), filters(16, 32, 3, "vnni2")),
         [
             (PAIRS3, (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (laid_out(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(16, 64, window(1), 1, "vnni2", False, None, True), (5, 2)),
             (LayoutParams("spread", (2, 2)), (6,)),
             (LayoutParams("pad", (), 2, TO_SIZE), (7, 4)),
             (LayoutParams("concat", (1,), 2), (4, 8)),
-            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+            (laid_out(32, 16, window(3, pads=1), 1, "vnni2", False, None, True), (9, 3)),
         ], 10,
     ),
     "a decoder with its skip, which leaves too": region(
-        (X16, P3, filters(64, 16, 1, "pairs"), filters(16, 32, 3, "pairs")),
+        (X16, P3, filters(64, 16, 1, "vnni2"), filters(16, 32, 3, "vnni2")),
         [
             (PAIRS3, (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (laid_out(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(16, 64, window(1), 1, "vnni2", False, None, True), (5, 2)),
             (LayoutParams("spread", (2, 2)), (6,)),
             (LayoutParams("pad", (), 2, TO_SIZE), (7, 4)),
             (LayoutParams("concat", (1,), 2), (4, 8)),
-            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+            (laid_out(32, 16, window(3, pads=1), 1, "vnni2", False, None, True), (9, 3)),
         ], 4, 10,
     ),
     "a decoder with its skip, both halves of which leave": region(
-        (X16, P3, filters(64, 16, 1, "pairs"), filters(16, 32, 3, "pairs")),
+        (X16, P3, filters(64, 16, 1, "vnni2"), filters(16, 32, 3, "vnni2")),
         [
             (PAIRS3, (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (laid_out(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (laid_out(16, 64, window(1), 1, "vnni2", False, None, True), (5, 2)),
             (LayoutParams("spread", (2, 2)), (6,)),
             (LayoutParams("pad", (), 2, TO_SIZE), (7, 4)),
             (LayoutParams("concat", (1,), 2), (4, 8)),
-            (laid_out(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+            (laid_out(32, 16, window(3, pads=1), 1, "vnni2", False, None, True), (9, 3)),
         ], 8, 10,
     ),
     "a bottleneck in broad blocks": region(
@@ -768,46 +768,46 @@ BF16 = {
         ], 10, 12,
     ),
     "a decoder in broad blocks": region(
-        (X16, FIRST32, filters(128, 32, 1, "broad"), filters(16, 64, 3, "broad")),
+        (X16, FIRST32, filters(128, 32, 1, "nchw32c"), filters(16, 64, 3, "nchw32c")),
         [
-            (laid_out(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (laid_out(16, 32, window(3, pads=1), 1, "vnni2", False, RELU, True), (0, 1)),
             (PoolParams("max", window(2, 2)), (4,)),
-            (laid_out(32, 128, window(1), 1, "broad", False, None, True), (5, 2)),
+            (laid_out(32, 128, window(1), 1, "nchw32c", False, None, True), (5, 2)),
             (LayoutParams("spread", (2, 2)), (6,)),
             (LayoutParams("pad", (), 2, TO_SIZE), (7, 4)),
             (LayoutParams("concat", (1,), 2), (4, 8)),
-            (laid_out(64, 16, window(3, pads=1), 1, "broad", False, None, True), (9, 3)),
+            (laid_out(64, 16, window(3, pads=1), 1, "nchw32c", False, None, True), (9, 3)),
         ], 10,
     ),
     "a concatenation in broad blocks, of one in float32 and one that is not broad": region(
-        (X16, FIRST32, filters(32, 32, 3, "pairs"), filters(16, 64, 1, "broad")),
+        (X16, FIRST32, filters(32, 32, 3, "vnni2"), filters(16, 64, 1, "nchw32c")),
         [
-            (laid_out(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
-            (laid_out(32, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (4, 2)),
+            (laid_out(16, 32, window(3, pads=1), 1, "vnni2", False, RELU, True), (0, 1)),
+            (laid_out(32, 32, window(3, pads=1), 1, "vnni2", False, RELU, True), (4, 2)),
             (LayoutParams("concat", (1,), 2), (5, 4)),
-            (laid_out(64, 16, window(1), 1, "broad", False, None, True), (6, 3)),
+            (laid_out(64, 16, window(1), 1, "nchw32c", False, None, True), (6, 3)),
         ], 5, 7,
     ),
     "broad slices and repeats": region(
-        (X16, F64, B3, filters(16, 96, 1, "broad")),
+        (X16, F64, B3, filters(16, 96, 1, "nchw32c")),
         [
             (FIRST64, (0, 1)),
             (LayoutParams("channels", (32, 64)), (4,)),
             (BROAD3, (5, 2)),
             (LayoutParams("concat", (1,), 2), (4, 6)),
             (LayoutParams("repeat", (2, 2)), (7,)),
-            (laid_out(96, 16, window(1), 1, "broad", False, None, True), (8, 3)),
+            (laid_out(96, 16, window(1), 1, "nchw32c", False, None, True), (8, 3)),
         ], 9,
     ),
     "slices and repeats in bf16": region(
-        (X16, filters(32, 16, 3, "pairs"), P3, filters(16, 48, 1, "pairs")),
+        (X16, filters(32, 16, 3, "vnni2"), P3, filters(16, 48, 1, "vnni2")),
         [
-            (laid_out(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (laid_out(16, 32, window(3, pads=1), 1, "vnni2", False, RELU, True), (0, 1)),
             (LayoutParams("channels", (16, 32)), (4,)),
             (PAIRS3, (5, 2)),
             (LayoutParams("concat", (1,), 2), (4, 6)),
             (LayoutParams("repeat", (2, 2)), (7,)),
-            (laid_out(48, 16, window(1), 1, "pairs", False, None, True), (8, 3)),
+            (laid_out(48, 16, window(1), 1, "vnni2", False, None, True), (8, 3)),
         ], 9,
     ),
 }  # fmt: skip

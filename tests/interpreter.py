@@ -17,15 +17,15 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.kernels.cpu.bitmap import unpack_bitmap
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.filters import BROAD, Winograd
-from tracea_graph.kernels.cpu.masked import unpack_masked
+from tracea_graph.kernels.cpu.filters import NCHW32C, WinogradFilters
 from tracea_graph.kernels.cpu.panels import (
     SPLIT_STEPS,
     pack_panels,
-    unpack_block_pairs,
-    unpack_blocks,
-    unpack_split,
+    unpack_bf16x2,
+    unpack_block_sparse,
+    unpack_block_sparse_vnni2,
 )
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.arg import ArgParams
@@ -199,7 +199,7 @@ def gemm(
     if call.dtype == "bf16x2":
         (x, x_lower), w = turns_of(x), np.asarray(w, np.float64)
         k, n = x.shape[-1], w.shape[0] * w.shape[2]
-        upper, w_lower = unpack_split(w, k, n)
+        upper, w_lower = unpack_bf16x2(w, k, n)
         x, w = x + x_lower, pack_panels((upper + w_lower).astype(np.float64))
         lower = (x_lower @ w_lower)[..., :columns]  # the smallest product is left out
     if layout not in ("kn", "nk"):
@@ -244,13 +244,13 @@ def gemm_block_sparse(
     y: list[Any], parts: int,
 ) -> None:  # fmt: skip
     columns = y[-1].shape[-1] if parts == 1 else sum(part.shape[-1] for part in y)
-    blocks = unpack_block_pairs(w) if w.ndim == 4 else w
-    whole = unpack_blocks(blocks, index.astype(np.int64), x.shape[1], columns)
+    blocks = unpack_block_sparse_vnni2(w) if w.ndim == 4 else w
+    whole = unpack_block_sparse(blocks, index.astype(np.int64), x.shape[1], columns)
     side_by_side(call, x @ whole + (0 if bias is None else bias), inputs, y)
 
 
 def gemm_bitmap(call: Call, *, x: Array, w: Array, index: Array, **rest: Any) -> None:
-    panels = unpack_masked(w.astype(np.float64), index.astype(np.int32), x.shape[1])
+    panels = unpack_bitmap(w.astype(np.float64), index.astype(np.int32), x.shape[1])
     by_panels = dataclasses.replace(call, op="gemm", dtype="f32")
     gemm(by_panels, x=x, w=panels, layout="panels", **rest)
 
@@ -484,7 +484,7 @@ def conv(
 
     def plain(own: Array) -> Array:
         if broad:
-            return BROAD.filters([own], (count, i * 32, kh, kw))
+            return NCHW32C.filters([own], (count, i * 32, kh, kw))
         made = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
         return made[:count, : inside.shape[1]] if groups == 1 else made[:count]
 
@@ -532,7 +532,7 @@ def winograd(
         np.testing.assert_array_equal(image_scales, each)
         inside = whole * image_scales.reshape(-1, 1, 1, 1)
         w = w * (filter_scales / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
-    plain = Winograd(tile).filters([in_float(w)], (o, i, 3, 3))
+    plain = WinogradFilters(tile).filters([in_float(w)], (o, i, 3, 3))
     finish_conv(call, convolve(inside, plain, (1, 1, 1, 1), 1), last_out, **rest)
 
 

@@ -6,21 +6,21 @@
 layout     stored as                 for
 =========  ========================  ===============================================
 blocked    ``[Ob, Ib, kh, kw, 16, 16]``  (in, out) lanes innermost; groups of whole blocks
-pairs      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16: two neighbouring channels together
-stem       ``[Ob, I, kh, kw, 16]``   few input channels
+vnni2      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16: two neighbouring channels together
+first_layer ``[Ob, I, kh, kw, 16]``   few input channels
 depthwise  ``[Ob, kh, kw, 16]``      one channel per filter
 panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix product
 winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a time
 winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
-winograd2_pairs  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
+winograd2_vnni2  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
 int16, winograd2_int16  as these two     in integers; with scales ``[16·Ob]``, ``[16·Ob·16]``
-split      ``[Ob, Ib, kh, kw, 16, 16, 2]``  sums of two in bf16: the lower halves of a block in
+bf16x2     ``[Ob, Ib, kh, kw, 16, 16, 2]``  sums of two in bf16: the lower halves of a block in
                                      pairs, then the upper ones
-broad      ``[Ob, Ib/2, kh, kw, 16, 16, 2]``  pairs of two blocks, one tap after another
+nchw32c    ``[Ob, Ib/2, kh, kw, 16, 16, 2]``  pairs of two blocks, one tap after another
 =========  ========================  ===============================================
 
-What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.  :class:`Either` is a
-transformed layout and the direct one it is made of, between which the size of an image decides.
+What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
+:class:`DispatchFilters` holds a transformed and a direct layout; an image's size decides.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from tracea_graph.ops.weights import Floats, Numbers
 from tracea_graph.ops.windows import Window
 
 __all__ = [
-    "BLOCK", "BLOCKED", "BROAD", "DEPTHWISE", "INT16", "LAYOUTS", "PAIRS", "PANELS", "SPLIT",
-    "STEM", "WINOGRAD2", "WINOGRAD2_INT16", "WINOGRAD2_PAIRS", "WINOGRAD4", "Blocked", "Depthwise",
-    "Either", "Filters", "InIntegers", "InPairs", "Lanes", "Winograd", "blocks", "transformable",
+    "BF16X2", "BLOCK", "BLOCKED", "DEPTHWISE", "FIRST_LAYER", "INT16", "LAYOUTS", "NCHW32C",
+    "PANELS", "VNNI2", "WINOGRAD2", "WINOGRAD2_INT16", "WINOGRAD2_VNNI2", "WINOGRAD4",
+    "BlockedFilters", "DepthwiseFilters", "DispatchFilters", "Filters", "Int16Filters",
+    "LaneFilters", "Vnni2Filters", "WinogradFilters", "blocks", "transformable",
 ]  # fmt: skip
 
 BLOCK = 16
@@ -71,12 +72,12 @@ def transformable(window: Window, groups: int) -> bool:
 class Filters(FilterLayout):
     """A layout of the CPU's.
 
-    ``multiplies`` is what its kernel multiplies.  Kernels of those ``by_twos`` add and write broad
+    ``multiplies`` is what its kernel multiplies.  Kernels of those ``nchw32c`` add and write broad
     blocks as well.
     """
 
     multiplies: ClassVar[str] = "f32"
-    by_twos: ClassVar[bool] = False
+    nchw32c: ClassVar[bool] = False
 
     @property
     def direct(self) -> Filters | None:
@@ -101,7 +102,7 @@ class Filters(FilterLayout):
 
 
 @dataclass(frozen=True)
-class _InBlocks(Filters):
+class _Nchw16cFilters(Filters):
     """Between values in blocks."""
 
     reads_reordered: ClassVar[bool] = True
@@ -112,7 +113,7 @@ class _InBlocks(Filters):
 
 
 @dataclass(frozen=True)
-class Lanes(Filters):
+class LaneFilters(Filters):
     """Filters side by side, all channels of a tap one after another."""
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
@@ -152,10 +153,10 @@ class Lanes(Filters):
 
 
 @dataclass(frozen=True)
-class Stem(Lanes):
+class FirstLayerFilters(LaneFilters):
     """Of few channels, which are read as they lie."""
 
-    name: ClassVar[str] = "stem"
+    name: ClassVar[str] = "first_layer"
     writes_reordered: ClassVar[bool] = True
 
     def biases(self, filters: int) -> int:
@@ -167,7 +168,7 @@ class Stem(Lanes):
 
 
 @dataclass(frozen=True)
-class Depthwise(Lanes, _InBlocks):
+class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
     """One channel per filter.  ``in_bf16``: x is read in bf16; ``rounded``: filters may be rounded
     too, which lets kernels multiply two columns at once."""
 
@@ -194,7 +195,7 @@ class Depthwise(Lanes, _InBlocks):
 
 
 @dataclass(frozen=True)
-class Panels(Lanes):
+class PointwiseFilters(LaneFilters):
     """Of a kernel of one tap over a single position, which is a matrix product."""
 
     name: ClassVar[str] = "panels"
@@ -204,7 +205,7 @@ class Panels(Lanes):
 
 
 @dataclass(frozen=True)
-class Blocked(_InBlocks):
+class BlockedFilters(_Nchw16cFilters):
     """Blocks of channels, (in, out) innermost."""
 
     name: ClassVar[str] = "blocked"
@@ -242,7 +243,7 @@ class Blocked(_InBlocks):
 
 
 @dataclass(frozen=True)
-class Winograd(_InBlocks):
+class WinogradFilters(_Nchw16cFilters):
     """Transformed ones for ``tile`` x ``tile`` results at a time."""
 
     tile: int
@@ -279,18 +280,18 @@ class Winograd(_InBlocks):
 
 
 @dataclass(frozen=True)
-class InPairs(_InBlocks):
+class Vnni2Filters(_Nchw16cFilters):
     """Filters ``of`` another layout in bf16, two input channels together; x as well."""
 
-    of: Blocked | Winograd
+    of: BlockedFilters | WinogradFilters
     multiplies: ClassVar[str] = "bf16"
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return "pairs" if self.of == BLOCKED else f"{self.of.name}_pairs"
+        return "vnni2" if self.of == BLOCKED else f"{self.of.name}_vnni2"
 
     @property
-    def by_twos(self) -> bool:  # type: ignore[override]
+    def nchw32c(self) -> bool:  # type: ignore[override]
         return self.of == BLOCKED
 
     @property
@@ -303,7 +304,7 @@ class InPairs(_InBlocks):
 
     @property
     def direct(self) -> Filters | None:
-        return None if self.of == BLOCKED else PAIRS
+        return None if self.of == BLOCKED else VNNI2
 
     def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
         self.of.check(shape, groups, window)
@@ -330,12 +331,12 @@ class InPairs(_InBlocks):
 
 
 @dataclass(frozen=True)
-class Broad(_InBlocks):
+class Nchw32cFilters(_Nchw16cFilters):
     """Pairs of two blocks, which are read together from broad ones."""
 
-    name: ClassVar[str] = "broad"
+    name: ClassVar[str] = "nchw32c"
     multiplies: ClassVar[str] = "bf16"
-    by_twos: ClassVar[bool] = True
+    nchw32c: ClassVar[bool] = True
 
     @property
     def rounds(self) -> bool:
@@ -352,28 +353,28 @@ class Broad(_InBlocks):
         return ((DType.BF16, stored),)
 
     def pack(self, plain: Floats) -> tuple[Numbers, ...]:
-        (pairs,) = PAIRS.pack(plain)
+        (pairs,) = VNNI2.pack(plain)
         o, i, kh, kw, *lanes = pairs.shape
         together = pairs.reshape(o, i // 2, 2, kh, kw, *lanes).transpose(_TOGETHER)
         return (np.ascontiguousarray(together).reshape(self.shape(plain.shape)),)
 
     def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
         halves = stored[0].reshape(*self.shape(shape)[:4], 2, BLOCK // 2, BLOCK, 2)
-        return PAIRS.filters((halves.transpose(_APART).reshape(PAIRS.shape(shape)),), shape)
+        return VNNI2.filters((halves.transpose(_APART).reshape(VNNI2.shape(shape)),), shape)
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         *taps, _, _, _ = self.shape(shape)
         lanes = b.ints(*taps, 2, BLOCK // 2, BLOCK, 2)
         wide = b("Reshape", b("Cast", stored[0], to=DType.F32.onnx), lanes)
         apart = b("Transpose", wide, perm=_APART)
-        return PAIRS.to_onnx(b, (b("Reshape", apart, b.ints(*PAIRS.shape(shape))),), shape)
+        return VNNI2.to_onnx(b, (b("Reshape", apart, b.ints(*VNNI2.shape(shape))),), shape)
 
 
 @dataclass(frozen=True)
-class Split(_InBlocks):
+class Bf16x2Filters(_Nchw16cFilters):
     """Filters and x as sums of two numbers in bf16."""
 
-    name: ClassVar[str] = "split"
+    name: ClassVar[str] = "bf16x2"
     multiplies: ClassVar[str] = "bf16x2"
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
@@ -398,24 +399,24 @@ class Split(_InBlocks):
 
     def _halves(self, stored: Sequence[Numbers], shape: Sequence[int]) -> tuple[Floats, Floats]:
         """The upper and the lower halves, ``[O, I, kernel…]``."""
-        lower, upper = (PAIRS.filters((h,), shape) for h in np.split(stored[0], 2, 4))
+        lower, upper = (VNNI2.filters((h,), shape) for h in np.split(stored[0], 2, 4))
         return upper, lower
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         wide = b("Cast", stored[0], to=DType.F32.onnx)  # bf16 cannot be sliced
         halves = [b.slice_last(wide, i, i + BLOCK // 2, 4) for i in (0, BLOCK // 2)]
-        return b("Add", *(PAIRS.to_onnx(b, (half,), shape) for half in halves))
+        return b("Add", *(VNNI2.to_onnx(b, (half,), shape) for half in halves))
 
 
 @dataclass(frozen=True)
-class InIntegers(_InBlocks):
+class Int16Filters(_Nchw16cFilters):
     """Filters ``of`` another layout, and x, in 16-bit integers; the second array are their scales.
 
     Of transformed filters there is one for each plane; it makes up for the scale of what is
     transformed.
     """
 
-    of: Blocked | Winograd
+    of: BlockedFilters | WinogradFilters
     multiplies: ClassVar[str] = "int16"
 
     @property
@@ -435,8 +436,8 @@ class InIntegers(_InBlocks):
         return None if self.of == BLOCKED else INT16
 
     @property
-    def _pairs(self) -> InPairs:
-        return InPairs(self.of)
+    def _pairs(self) -> Vnni2Filters:
+        return Vnni2Filters(self.of)
 
     @property
     def _times(self) -> float:
@@ -493,10 +494,10 @@ class InIntegers(_InBlocks):
 
 
 @dataclass(frozen=True)
-class Either(_InBlocks):
+class DispatchFilters(_Nchw16cFilters):
     """Transformed filters, and the same as they are: the size of an image decides."""
 
-    transformed: Winograd | InPairs | InIntegers
+    transformed: WinogradFilters | Vnni2Filters | Int16Filters
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -575,17 +576,23 @@ def _unpadded(b: BodyBuilder, wide: str, shape: Sequence[int]) -> str:
     return b.slice_last(wide, 0, o, 0) if o % BLOCK else wide
 
 
-BLOCKED, STEM, DEPTHWISE, PANELS = Blocked(), Stem(), Depthwise(), Panels()
-WINOGRAD2, WINOGRAD4 = Winograd(2), Winograd(4)
-PAIRS, WINOGRAD2_PAIRS = InPairs(BLOCKED), InPairs(WINOGRAD2)
-INT16, WINOGRAD2_INT16 = InIntegers(BLOCKED), InIntegers(WINOGRAD2)
-SPLIT, BROAD = Split(), Broad()
+BLOCKED, FIRST_LAYER, DEPTHWISE, PANELS = (
+    BlockedFilters(),
+    FirstLayerFilters(),
+    DepthwiseFilters(),
+    PointwiseFilters(),
+)
+WINOGRAD2, WINOGRAD4 = WinogradFilters(2), WinogradFilters(4)
+VNNI2, WINOGRAD2_VNNI2 = Vnni2Filters(BLOCKED), Vnni2Filters(WINOGRAD2)
+INT16, WINOGRAD2_INT16 = Int16Filters(BLOCKED), Int16Filters(WINOGRAD2)
+BF16X2, NCHW32C = Bf16x2Filters(), Nchw32cFilters()
 LAYOUTS: Mapping[str, Filters] = MappingProxyType(
     {
         layout.name: layout
         for layout in (
-            BLOCKED, STEM, DEPTHWISE, PANELS, WINOGRAD2, WINOGRAD4, PAIRS, WINOGRAD2_PAIRS, INT16,
-            WINOGRAD2_INT16, SPLIT, BROAD,
+            BLOCKED, FIRST_LAYER, DEPTHWISE, PANELS, WINOGRAD2, WINOGRAD4, VNNI2,
+            WINOGRAD2_VNNI2, INT16,
+            WINOGRAD2_INT16, BF16X2, NCHW32C,
         )
     }
 )  # fmt: skip

@@ -90,7 +90,7 @@ _OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
         ),
         ("gemm", "bf16"): (
             Function("gemm{}_end", "void"),
-            Function("gemm_mixed", _GEMM, note="with float32 on the left"),
+            Function("gemm_weight_only_bf16", _GEMM, note="with float32 on the left"),
             Function("round{}", "const tracea_round_tile*"),
         ),
         ("gemm", "int16"): (Function("round{}", "const tracea_round_int16_tile*"),),

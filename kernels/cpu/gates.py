@@ -20,11 +20,11 @@ from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.recurrent import GateLayout
 from tracea_graph.ops.weights import Floats
 
-__all__ = ["GATE_PANELS", "GatePanels", "Lanes"]
+__all__ = ["GATE_PANELS", "GateLanes", "GatePanels"]
 
 
 @dataclass(frozen=True)
-class Lanes:
+class GateLanes:
     """How some gates of ``hidden`` units lie in panels."""
 
     gates: int
@@ -88,14 +88,16 @@ class GatePanels(GateLayout):
 
     def columns(self, groups: Sequence[int], hidden: int) -> int:
         """Lanes of the panels of all gates."""
-        return sum(Lanes(gates, hidden).columns for gates in groups)
+        return sum(GateLanes(gates, hidden).columns for gates in groups)
 
     def pack_bias(self, rows: Floats, groups: Sequence[int], hidden: int) -> Floats:
         """``[directions, gates · H, …]`` as the lanes of the panels, with zeros between."""
         directions, _, *more = rows.shape
         apart = rows.reshape(directions, -1, hidden, *more)
         parts = zip(groups, np.split(apart, np.cumsum(groups)[:-1], axis=1), strict=True)
-        return np.concatenate([Lanes(count, hidden).pad(gates) for count, gates in parts], axis=1)
+        return np.concatenate(
+            [GateLanes(count, hidden).pad(gates) for count, gates in parts], axis=1
+        )
 
     def pack_matrix(self, matrix: Floats, groups: Sequence[int], hidden: int) -> Floats:
         """ONNX's ``[directions, gates · H, K]`` as panels."""
@@ -106,7 +108,7 @@ class GatePanels(GateLayout):
 
     def bias(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
         found, at = [], 0
-        for lanes in (Lanes(gates, hidden) for gates in groups):
+        for lanes in (GateLanes(gates, hidden) for gates in groups):
             found.append(lanes.take(stored[:, at : at + lanes.columns]))
             at += lanes.columns
         directions, _, *more = stored.shape
@@ -143,7 +145,7 @@ class GatePanels(GateLayout):
     ) -> str:
         """``[directions, gates, H, K]`` from ``[directions, columns, K]``."""
         parts, at = [], 0
-        for part in (Lanes(gates, hidden) for gates in groups):
+        for part in (GateLanes(gates, hidden) for gates in groups):
             of = b.slice_last(lanes, at, at + part.columns, 1) if len(groups) > 1 else lanes
             parts.append(part.to_onnx(b, of, directions))
             at += part.columns

@@ -8,12 +8,12 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.levels import ISAS, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.names import PROBLEMS
 from tracea_graph.kernels.cpu.selection import plan_kernel
-from tracea_graph.kernels.cpu.work import calls_of_plan
-from tracea_graph.kernels.program import CallWork
+from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
 
 __all__ = ["DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
@@ -79,9 +79,9 @@ class CpuDiagnostics:
         """
         return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
 
-    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+    def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
         """The work of an encoded program's calls.  Raises GraphError for words that are none."""
-        return calls_of_plan(words, symbols)
+        return call_stats(words, symbols)
 
 
 DIAGNOSTICS = CpuDiagnostics()

@@ -10,11 +10,12 @@ places of the stored blocks, counted panel by panel and along k in each, in asce
 map is the last operand.  In bf16 such blocks are ``[blocks][block / 2][16][2]``.
 
 A matrix whose zeros lie anywhere is stored, for products of few rows, as its other numbers and a
-map with a bit for each place (``masked``), the last operand too; the numbers may be in bf16.
+map with a bit for each place (``bitmap``), the last operand too; the numbers may be in bf16.
 In 16-bit integers panels lie as in bf16, and the last operand is the scale of each column, those
 of whole panels; x is rounded to integers row by row (``ops/int16.py``).
 
-As sums of two numbers in bf16 (``split``) panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``, in pairs as
+As sums of two numbers in bf16 (``bf16x2``) panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``,
+in pairs as
 above: the upper halves of 32 steps of k, then their lower halves, K filled up with zeros.
 """
 
@@ -28,18 +29,41 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.masked import masked_to_onnx, unpack_masked
+from tracea_graph.kernels.cpu.bitmap import bitmap_to_onnx, unpack_bitmap
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
 from tracea_graph.ops.weights import BLOCKS, Floats, Numbers, WeightLayout
 
 __all__ = [
-    "BF16_SINCE", "INT16", "MASKED", "MASKED_BF16", "MIXED", "PAIRS", "PANEL",
-    "PANELS", "SCATTER_SINCE", "SPLIT", "SPLIT_STEPS", "BlockPairs", "Blocks", "Masked", "Pairs",
-    "Panels", "pack_block_pairs", "pack_blocks", "pack_int16", "pack_pairs", "pack_panels",
-    "pack_scales", "pack_split", "unpack_block_pairs", "unpack_blocks", "unpack_pairs",
-    "unpack_panels", "unpack_split",
+    "BF16X2",
+    "BF16_SINCE",
+    "BITMAP",
+    "BITMAP_BF16",
+    "INT16",
+    "PANEL",
+    "PANELS",
+    "SCATTER_SINCE",
+    "SPLIT_STEPS",
+    "VNNI2",
+    "WEIGHT_ONLY_BF16",
+    "BitmapPanels",
+    "BlockSparsePanels",
+    "BlockSparseVnni2Panels",
+    "Panels",
+    "Vnni2Panels",
+    "pack_bf16x2",
+    "pack_block_sparse",
+    "pack_block_sparse_vnni2",
+    "pack_int16",
+    "pack_panels",
+    "pack_scales",
+    "pack_vnni2",
+    "unpack_bf16x2",
+    "unpack_block_sparse",
+    "unpack_block_sparse_vnni2",
+    "unpack_panels",
+    "unpack_vnni2",
 ]  # fmt: skip
 
 PANEL = 16
@@ -69,7 +93,7 @@ def unpack_panels(panels: Floats, n: int) -> Floats:
     return panels.transpose(1, 0, 2).reshape(k, p * width)[:, :n]
 
 
-def pack_pairs(weight: Floats) -> Floats:
+def pack_vnni2(weight: Floats) -> Floats:
     """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
     import ml_dtypes
 
@@ -100,14 +124,14 @@ def _in_pairs(weight: Numbers) -> Numbers:
     return np.ascontiguousarray(panels.reshape(p, k // 2, 2, width).transpose(0, 1, 3, 2))
 
 
-def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
-    """The inverse of :func:`pack_pairs`, in float32."""
+def unpack_vnni2(pairs: Floats, k: int, n: int) -> Floats:
+    """The inverse of :func:`pack_vnni2`, in float32."""
     p, half, width, _ = pairs.shape
     panels = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2).reshape(p, 2 * half, width)
     return unpack_panels(panels, n)[:k]
 
 
-def pack_split(weight: Floats) -> Floats:
+def pack_bf16x2(weight: Floats) -> Floats:
     """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``, upper and lower halves in turn."""
     import ml_dtypes
 
@@ -118,15 +142,15 @@ def pack_split(weight: Floats) -> Floats:
     return panels.astype(ml_dtypes.bfloat16)
 
 
-def unpack_split(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
-    """The upper and the lower halves of :func:`pack_split`'s matrix, in float32."""
+def unpack_bf16x2(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
+    """The upper and the lower halves of :func:`pack_bf16x2`'s matrix, in float32."""
     p, steps, _, _ = panels.shape
     turns = np.asarray(panels, np.float32).reshape(p, -1, 2, SPLIT_STEPS // 2, PANEL, 2)
     upper, lower = (turns[:, :, i].reshape(p, steps // 2, PANEL, 2) for i in (0, 1))
-    return unpack_pairs(upper, k, n), unpack_pairs(lower, k, n)
+    return unpack_vnni2(upper, k, n), unpack_vnni2(lower, k, n)
 
 
-def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
+def pack_block_sparse(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
     """The blocks of ``[P, K, 16]`` panels at these places, ``[blocks, block, 16]``."""
     count, k, width = panels.shape
     depth = -(-k // block)
@@ -135,7 +159,7 @@ def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Fl
     return np.ascontiguousarray(panels.reshape(count * depth, block, width)[places])
 
 
-def pack_block_pairs(blocks: Floats) -> Floats:
+def pack_block_sparse_vnni2(blocks: Floats) -> Floats:
     """Blocks ``[blocks, block, 16]``, an even number of steps each, in bf16 as
     ``[blocks, block / 2, 16, 2]``."""
     import ml_dtypes
@@ -146,15 +170,17 @@ def pack_block_pairs(blocks: Floats) -> Floats:
         return np.ascontiguousarray(pairs).astype(ml_dtypes.bfloat16)
 
 
-def unpack_block_pairs(pairs: Floats) -> Floats:
-    """The inverse of :func:`pack_block_pairs`, in float32."""
+def unpack_block_sparse_vnni2(pairs: Floats) -> Floats:
+    """The inverse of :func:`pack_block_sparse_vnni2`, in float32."""
     count, half, width, _ = pairs.shape
     blocks = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2)
     return blocks.reshape(count, 2 * half, width)
 
 
-def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int) -> Floats:
-    """The inverse of :func:`pack_blocks` and :func:`pack_panels`: ``[K, N]``."""
+def unpack_block_sparse(
+    blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int
+) -> Floats:
+    """The inverse of :func:`pack_block_sparse` and :func:`pack_panels`: ``[K, N]``."""
     _, block, width = blocks.shape
     panels, depth = -(-n // width), -(-k // block)
     whole = np.zeros((panels * depth, block, width), blocks.dtype)
@@ -193,14 +219,14 @@ class Panels(WeightLayout):
 
 
 @dataclass(frozen=True)
-class _InPairs(WeightLayout):
+class _Vnni2Panels(WeightLayout):
     """Panels where two steps of k lie together."""
 
     def shape(self, k: int, n: int) -> tuple[int, ...]:
         return -(-n // PANEL), -(-k // 2), PANEL, 2
 
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        return unpack_pairs(stored[0], k, n)
+        return unpack_vnni2(stored[0], k, n)
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         pairs = b("Transpose", b("Cast", stored[0], to=DType.F32.onnx), perm=(1, 3, 0, 2))
@@ -208,21 +234,22 @@ class _InPairs(WeightLayout):
 
 
 @dataclass(frozen=True)
-class Pairs(_InPairs):
+class Vnni2Panels(_Vnni2Panels):
     """Panels in bf16, x rounded to bf16 as well."""
 
-    name: ClassVar[str] = "pairs"
+    name: ClassVar[str] = "vnni2"
     rounds: ClassVar[bool] = True
+    share: ClassVar[str] = "FusedGemm vnni2"
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         return super().product(round_bf16(x), stored, k, n)
 
 
 @dataclass(frozen=True)
-class Mixed(_InPairs):
+class WeightOnlyBf16Panels(_Vnni2Panels):
     """Panels in bf16, x in float32."""
 
-    name: ClassVar[str] = "mixed"
+    name: ClassVar[str] = "weight_only_bf16"
 
     def check(self, k: int, n: int) -> None:
         super().check(k, n)
@@ -231,14 +258,15 @@ class Mixed(_InPairs):
 
 
 @dataclass(frozen=True)
-class Int16(_InPairs):
+class Int16Panels(_Vnni2Panels):
     """Panels and x in 16-bit integers; the scales of columns are the second array."""
 
     name: ClassVar[str] = "int16"
     operands: ClassVar[int] = 2
+    share: ClassVar[str] = "FusedGemm int16"
 
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        plain: Floats = unpack_pairs(stored[0], k, n) * stored[1][:n]
+        plain: Floats = unpack_vnni2(stored[0], k, n) * stored[1][:n]
         return plain
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
@@ -254,23 +282,23 @@ class Int16(_InPairs):
 
 
 @dataclass(frozen=True)
-class Split(WeightLayout):
+class Bf16x2Panels(WeightLayout):
     """Panels and x as sums of two numbers in bf16."""
 
-    name: ClassVar[str] = "split"
+    name: ClassVar[str] = "bf16x2"
 
     def shape(self, k: int, n: int) -> tuple[int, ...]:
         return -(-n // PANEL), k + -k % SPLIT_STEPS, PANEL, 2
 
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        upper, lower = unpack_split(stored[0], k, n)
+        upper, lower = unpack_bf16x2(stored[0], k, n)
         return upper + lower
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         """The smallest of the four products is left out."""
         upper, lower = split_bf16(x)
         acc = super().product(upper + lower, stored, k, n)
-        less: Floats = acc - lower @ unpack_split(stored[0], k, n)[1]
+        less: Floats = acc - lower @ unpack_bf16x2(stored[0], k, n)[1]
         return less
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
@@ -283,11 +311,11 @@ class Split(WeightLayout):
 
 
 @dataclass(frozen=True)
-class Blocks(WeightLayout):
+class BlockSparsePanels(WeightLayout):
     """The blocks of panels that are not zero, ``block`` steps of k each, and where they lie."""
 
     block: int
-    name: ClassVar[str] = "blocks"
+    name: ClassVar[str] = "block_sparse"
     operands: ClassVar[int] = 2
 
     @property
@@ -300,7 +328,7 @@ class Blocks(WeightLayout):
             raise ValueError(f"layout {self.name!r} has no blocks of {self.block} steps of k")
 
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        return unpack_blocks(self._blocks(stored[0]), stored[1], k, n)
+        return unpack_block_sparse(self._blocks(stored[0]), stored[1], k, n)
 
     def _blocks(self, stored: Numbers) -> Floats:
         return stored
@@ -318,11 +346,12 @@ class Blocks(WeightLayout):
 
 
 @dataclass(frozen=True)
-class BlockPairs(Blocks):
+class BlockSparseVnni2Panels(BlockSparsePanels):
     """Those in bf16, x rounded to bf16 as well."""
 
-    name: ClassVar[str] = "pair_blocks"
+    name: ClassVar[str] = "block_sparse_vnni2"
     rounds: ClassVar[bool] = True
+    share: ClassVar[str] = "FusedGemm vnni2"
 
     def check(self, k: int, n: int) -> None:
         super().check(k, n)
@@ -333,7 +362,7 @@ class BlockPairs(Blocks):
         return super().product(round_bf16(x), stored, k, n)
 
     def _blocks(self, stored: Numbers) -> Floats:
-        return unpack_block_pairs(stored)
+        return unpack_block_sparse_vnni2(stored)
 
     def _blocks_to_onnx(self, b: BodyBuilder, blocks: str) -> str:
         steps = b("Transpose", b("Cast", blocks, to=DType.F32.onnx), perm=(0, 1, 3, 2))
@@ -341,7 +370,7 @@ class BlockPairs(Blocks):
 
 
 @dataclass(frozen=True)
-class Masked(WeightLayout):
+class BitmapPanels(WeightLayout):
     """The numbers of panels that are not zero, perhaps in bf16, and a bit for each place; x in
     float32."""
 
@@ -351,17 +380,23 @@ class Masked(WeightLayout):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return "masked_bf16" if self.in_bf16 else "masked"
+        return "bitmap_bf16" if self.in_bf16 else "bitmap"
 
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         numbers = np.asarray(stored[0], np.float32) if self.in_bf16 else stored[0]
-        return unpack_panels(unpack_masked(numbers, stored[1], k), n)
+        return unpack_panels(unpack_bitmap(numbers, stored[1], k), n)
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
         numbers = b("Cast", stored[0], to=DType.F32.onnx) if self.in_bf16 else stored[0]
-        panels = masked_to_onnx(b, numbers, stored[1], -(-n // PANEL), k)
+        panels = bitmap_to_onnx(b, numbers, stored[1], -(-n // PANEL), k)
         return _panels_to_onnx(b, panels, k, n, 2)
 
 
-PANELS, PAIRS, MIXED, INT16, SPLIT = Panels(), Pairs(), Mixed(), Int16(), Split()
-MASKED, MASKED_BF16 = Masked(), Masked(in_bf16=True)
+PANELS, VNNI2, WEIGHT_ONLY_BF16, INT16, BF16X2 = (
+    Panels(),
+    Vnni2Panels(),
+    WeightOnlyBf16Panels(),
+    Int16Panels(),
+    Bf16x2Panels(),
+)
+BITMAP, BITMAP_BF16 = BitmapPanels(), BitmapPanels(in_bf16=True)

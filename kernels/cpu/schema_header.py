@@ -122,9 +122,9 @@ _KERNELS_HEAD = """\
 struct tracea_isa_table {
   const char* isa;             // its name in variants.py
   int32_t gemm_mr, gemm_nv;    // largest register tile
-  int32_t pairs_mr, pairs_nv;  // the same of gemm_bf16
+  int32_t bf16_mr, bf16_nv;  // the same of gemm_bf16
   int32_t conv_pixels, conv_nv;
-  int32_t pairs_pixels;        // conv_pixels of conv_bf16
+  int32_t bf16_pixels;        // conv_pixels of conv_bf16
 """
 _KERNELS_TAIL = """\
   int32_t chains;              // entries in chain_key / chain

@@ -12,10 +12,10 @@ from tracea_graph.kernels.cpu.levels import LEVELS
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     Tiles,
-    conv_pairs_tile,
+    conv_bf16_tile,
     conv_tile,
+    gemm_bf16_tile,
     gemm_tile,
-    pairs_tile,
 )
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
@@ -170,8 +170,8 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int, tiles: Til
 
 def _sides(level: str, tiles: Tiles) -> tuple[int, ...]:
     """Sides of the level's largest register tiles, in the order of ``tracea_isa_table``."""
-    pixels, _ = conv_pairs_tile(level, tiles)
-    wide = (gemm_tile(level, tiles), pairs_tile(level, tiles), conv_tile(level, tiles))
+    pixels, _ = conv_bf16_tile(level, tiles)
+    wide = (gemm_tile(level, tiles), gemm_bf16_tile(level, tiles), conv_tile(level, tiles))
     return (*(side for tile in wide for side in tile), pixels)
 
 

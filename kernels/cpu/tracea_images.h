@@ -42,7 +42,7 @@ typedef struct {
   int64_t y_panel, y_line;
   int64_t y_step, add_step;                // between outputs of a line, in steps of 32 bits
   float lo, hi;
-  int32_t pixels;                          // 1 .. conv_pixels, in bf16 pairs_pixels; half of it
+  int32_t pixels;                          // 1 .. conv_pixels, in bf16 bf16_pixels; half of it
   int32_t lines, nv;                       // for two lines: 1 or 2; 1 .. conv_nv
   int32_t part;                            // CONTINUES: y holds the start; STOPS: y stays a sum
   const char *prefetch, *prefetch_end;     // the weights wanted next, panels as in w; may be null

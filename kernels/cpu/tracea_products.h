@@ -22,8 +22,8 @@ typedef struct {
   int64_t init_stride;
   float* c;
   int64_t ldc;
-  int32_t mr;          // 1 .. the level's gemm_mr, in pairs pairs_mr
-  int32_t nv;          // 1 .. the level's gemm_nv, in pairs pairs_nv
+  int32_t mr;          // 1 .. the level's gemm_mr, in pairs bf16_mr
+  int32_t nv;          // 1 .. the level's gemm_nv, in pairs bf16_nv
   int32_t last;        // columns of the last panel, 1 .. 16; only those are stored
   int32_t b_exact;     // 1: B may not be read past column `last` (plain weights)
   const char* prefetch;        // the first cache line wanted next

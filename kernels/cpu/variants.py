@@ -15,8 +15,15 @@ from tracea_graph.kernels.program import Call
 from tracea_graph.ops.int16 import LIMIT, RUN
 
 __all__ = [
-    "NO_TILES", "VARIANTS", "Tiles", "Variant", "conv_pairs_tile", "conv_tile", "find",
-    "gemm_tile", "pairs_tile",
+    "NO_TILES",
+    "VARIANTS",
+    "Tiles",
+    "Variant",
+    "conv_bf16_tile",
+    "conv_tile",
+    "find",
+    "gemm_bf16_tile",
+    "gemm_tile",
 ]  # fmt: skip
 
 PANEL = 16
@@ -426,7 +433,7 @@ def gemm_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     return _tile("gemm", isa, tiles)
 
 
-def pairs_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
+def gemm_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """The same where both operands are in bf16."""
     return _tile("gemm_bf16", isa, tiles)
 
@@ -436,7 +443,7 @@ def conv_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     return _tile("conv", isa, tiles)
 
 
-def conv_pairs_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
+def conv_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """The same of convolutions in bf16."""
     return _tile("conv_bf16", isa, tiles)
 

@@ -17,7 +17,7 @@ from tracea_graph.commands.bench import BenchOptions
 from tracea_graph.commands.op_statistics import OpStatistics
 from tracea_graph.commands.profile import CallTime
 from tracea_graph.ir import Node
-from tracea_graph.kernels.cpu.work import CallWork, ViewAccess
+from tracea_graph.kernels.cpu.call_stats import CallStats, ViewAccess
 from tracea_graph.options import Options
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
@@ -61,8 +61,8 @@ def test_calls_tell_what_a_program_of_unknown_sizes_does() -> None:
         ViewAccess(1, (8, 4), 128.0),
         ViewAccess(None, (2, 4), 32.0),
     )
-    once = CallTime(5.0, CallWork("gemm", 128.0, 8.0, views, "2×4×8"))
-    again = CallTime(5.0, CallWork("norm", 0.0, 8.0, (views[0], views[2]), "2×4"))
+    once = CallTime(5.0, CallStats("gemm", 128.0, 8.0, views, "2×4×8"))
+    again = CallTime(5.0, CallStats("norm", 0.0, 8.0, (views[0], views[2]), "2×4"))
     nodes = [Node("Relu", ("x",), ("y",), {})]
     graph = TileGraph.of_nodes(nodes, ["x"], ["y"], {}, {})
     work = profile_module._done_by((once, again), ("x", "w"), OpStatistics(graph, (), {}))

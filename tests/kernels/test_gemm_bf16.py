@@ -11,8 +11,8 @@ import pytest
 
 from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.panels import pack_pairs
-from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
+from tracea_graph.kernels.cpu.panels import pack_vnni2
+from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 
 LEVELS = levels("bf16")
 
@@ -39,7 +39,7 @@ def in_pairs(x: Array) -> Array:
 
 def tile_of(isa: str, mixed: bool) -> tuple[int, int]:
     """Rows and panels of the largest register tile."""
-    return gemm_tile(isa) if mixed else pairs_tile(isa)
+    return gemm_tile(isa) if mixed else gemm_bf16_tile(isa)
 
 
 def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: int) -> Array:
@@ -47,7 +47,7 @@ def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: 
     source, names = emit("gemm_bf16", isa), symbols("gemm_bf16", isa)
     run, end = kernel(source, names[2 if mixed else 0]), kernel(source, names[1])
     (m, k), n = a.shape, b.shape[1]
-    weights = guarded(pack_pairs(b).view(np.uint32))
+    weights = guarded(pack_vnni2(b).view(np.uint32))
     rows = guarded(a if mixed else in_pairs(a))
     tile = mr, tile_of(isa, mixed)[1]
     return by_tiles(run, rows, weights, (m, n, -(-k // 2)), tile, bias, end=None if mixed else end)

@@ -9,8 +9,8 @@ import pytest
 from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tests.kernels.test_gemm_bf16 import RoundTile
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.panels import SPLIT_STEPS, pack_split, unpack_split
-from tracea_graph.kernels.cpu.variants import pairs_tile
+from tracea_graph.kernels.cpu.panels import SPLIT_STEPS, pack_bf16x2, unpack_bf16x2
+from tracea_graph.kernels.cpu.variants import gemm_bf16_tile
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 
 LEVELS = levels("bf16x2")
@@ -31,9 +31,9 @@ def multiply(level: str, a: Array, b: Array, bias: Array | None, mr: int) -> Arr
     """The whole product by tiles of at most ``mr`` rows."""
     source, names = emit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)
     run, end = kernel(source, names[0]), kernel(source, names[1])
-    weights = guarded(pack_split(b).view(np.uint32))
+    weights = guarded(pack_bf16x2(b).view(np.uint32))
     rows = guarded(halves(level, a).view(np.uint32))
-    shape, tile = (len(a), b.shape[1], rows.shape[1]), (mr, pairs_tile(level)[1])
+    shape, tile = (len(a), b.shape[1], rows.shape[1]), (mr, gemm_bf16_tile(level)[1])
     return by_tiles(run, rows, weights, shape, tile, bias, end=end)
 
 
@@ -46,7 +46,7 @@ def exact(a: Array, b: Array) -> Array:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("n", [1, 16, 17, 49, 97])
 def test_equals_reference(level: str, n: int) -> None:
-    mr = pairs_tile(level)[0]
+    mr = gemm_bf16_tile(level)[0]
     rng = np.random.default_rng(n)
     for m in (1, mr - 1, mr, mr + 5, 2 * mr + 9):
         for k in (1, 7, 32, 67, 200):
@@ -61,7 +61,7 @@ def test_equals_reference(level: str, n: int) -> None:
 def test_the_result_does_not_depend_on_the_tile(level: str) -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((9, 70), np.float32), rng.standard_normal((70, 40), np.float32)
-    whole = multiply(level, a, b, None, pairs_tile(level)[0])
+    whole = multiply(level, a, b, None, gemm_bf16_tile(level)[0])
     np.testing.assert_array_equal(multiply(level, a, b, None, 1), whole)
 
 
@@ -92,8 +92,8 @@ def test_halves_are_within_a_sixteenth_bit() -> None:
 
 def test_panels_hold_both_halves() -> None:
     b = np.random.default_rng(3).standard_normal((37, 20)).astype(np.float32)
-    panels = pack_split(b)
+    panels = pack_bf16x2(b)
     assert panels.shape == (2, 64, 16, 2)
-    for got, want in zip(unpack_split(panels, 37, 20), split_bf16(b), strict=True):
+    for got, want in zip(unpack_bf16x2(panels, 37, 20), split_bf16(b), strict=True):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(panels[0, :16, 3].reshape(-1), split_bf16(b)[0][:32, 3])

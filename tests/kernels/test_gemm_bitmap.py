@@ -11,8 +11,8 @@ import pytest
 
 from tests.kernels.conformance import Array, Output, address, close, function, guarded
 from tracea_graph.config import TOLERANCE
+from tracea_graph.kernels.cpu.bitmap import pack_bitmap
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.masked import pack_masked
 
 KERNELS = {"gemm_bitmap": np.float32, "gemm_bitmap_bf16": ml_dtypes.bfloat16}
 
@@ -34,7 +34,7 @@ def multiply(
     """``[rows, K]`` times ``panel [K, 16]``, of which ``cut`` numbers may not be read; and how
     many numbers the kernel took."""
     run = function(emit(name, isa), symbols(name, isa)[0], c_void_p, c_void_p)
-    numbers, words = pack_masked(panel[None])
+    numbers, words = pack_bitmap(panel[None])
     size = numbers.dtype.itemsize
     # the last number lies before a page that cannot be read
     stored = guarded(numbers.view(f"u{size}"))
@@ -49,7 +49,7 @@ def multiply(
     return out.view.copy(), None if end is None else (end - stored.ctypes.data) // size
 
 
-def scattered(k: int, density: float, kind: type = np.float32) -> Array:
+def bitmap(k: int, density: float, kind: type = np.float32) -> Array:
     chance = np.random.default_rng([k, int(100 * density)])
     panel = chance.standard_normal((k, 16)) * (chance.random((k, 16)) < density)
     return panel.astype(kind)
@@ -60,7 +60,7 @@ def scattered(k: int, density: float, kind: type = np.float32) -> Array:
 @pytest.mark.parametrize("last", [1, 7, 8, 16])
 def test_equals_reference(isa: str, name: str, density: float, last: int) -> None:
     for k in (1, 2, 3, 8, 31, 64, 257):
-        panel = scattered(k, density, KERNELS[name])
+        panel = bitmap(k, density, KERNELS[name])
         for rows in (1, 2, 3, 4, 7):
             a = np.random.default_rng(rows).standard_normal((rows, k), np.float32)
             product = a.astype(np.float64) @ panel[:, :last].astype(np.float64)
@@ -76,7 +76,7 @@ def test_equals_reference(isa: str, name: str, density: float, last: int) -> Non
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_row_does_not_depend_on_those_beside_it(isa: str, name: str) -> None:
     a = np.random.default_rng(0).standard_normal((7, 130), np.float32)
-    panel = scattered(130, 0.4, KERNELS[name])
+    panel = bitmap(130, 0.4, KERNELS[name])
     whole, _ = multiply(name, isa, a, panel)
     for rows in range(1, 7):
         np.testing.assert_array_equal(multiply(name, isa, a[:rows], panel)[0], whole[:rows])
@@ -86,7 +86,7 @@ def test_a_row_does_not_depend_on_those_beside_it(isa: str, name: str) -> None:
 def test_zeros_meet_what_is_not_finite(isa: str, odd: float) -> None:
     a = np.random.default_rng(1).standard_normal((2, 40), np.float32)
     a[1, 17] = odd
-    panel = scattered(40, 0.3)
+    panel = bitmap(40, 0.3)
     with np.errstate(invalid="ignore"):
         product = a.astype(np.float64) @ panel
     got, _ = multiply("gemm_bitmap", isa, a, panel)
@@ -99,5 +99,5 @@ def test_zeros_meet_what_is_not_finite(isa: str, odd: float) -> None:
 def test_numbers_behind_the_end_are_not_read(isa: str, name: str) -> None:
     a = np.ones((1, 64), np.float32)
     for cut in (1, 20, 300):
-        _, taken = multiply(name, isa, a, scattered(64, 0.5, KERNELS[name]), cut=cut)
+        _, taken = multiply(name, isa, a, bitmap(64, 0.5, KERNELS[name]), cut=cut)
         assert taken is None

@@ -20,7 +20,7 @@ from tests.kernels.conformance import (
 )
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.panels import pack_block_pairs
+from tracea_graph.kernels.cpu.panels import pack_block_sparse_vnni2
 from tracea_graph.ops.bf16 import round_bf16
 
 ROWS = 16
@@ -109,7 +109,7 @@ def test_pairs_of_bf16(level: str, block: int) -> None:
         packed = np.zeros((7 * block // 2, ROWS, 2), ml_dtypes.bfloat16)
         packed[:, :rows] = a.reshape(rows, -1, 2).transpose(1, 0, 2)
         packed, out = guarded(packed.view(np.uint32)), Output(rows, 16)
-        stored = guarded(pack_block_pairs(blocks).view(np.uint32))
+        stored = guarded(pack_block_sparse_vnni2(blocks).view(np.uint32))
         at = guarded(np.array(places, np.int32))
         run(BlocksTile(
             a=packed.ctypes.data, a_step=ROWS, block=block // 2, b=stored.ctypes.data,

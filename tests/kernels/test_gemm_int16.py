@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.conformance import Array, Output, by_tiles, close, guarded, kernel
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.panels import pack_int16, pack_scales, unpack_pairs
+from tracea_graph.kernels.cpu.panels import pack_int16, pack_scales, unpack_vnni2
 from tracea_graph.kernels.cpu.variants import gemm_tile
 from tracea_graph.ops.int16 import LIMIT, RUN, fit_columns, round_rows
 
@@ -123,7 +123,7 @@ def test_panels_hold_the_integers() -> None:
     b = np.random.default_rng(3).standard_normal((7, 20)).astype(np.float32)
     pairs, scale = pack_int16(b)
     whole, columns = fit_columns(b)
-    np.testing.assert_array_equal(unpack_pairs(pairs, 7, 20), whole)
+    np.testing.assert_array_equal(unpack_vnni2(pairs, 7, 20), whole)
     np.testing.assert_array_equal(scale[:20], columns)
     np.testing.assert_array_equal(pack_scales(b), scale)
     assert pairs.shape == (2, 4, 16, 2) and (scale[20:] == 0).all()

@@ -11,7 +11,7 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE, text
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.gemm_space import divide
-from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
+from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates, legal
 
@@ -52,11 +52,11 @@ def test_many_processors_get_tasks_enough() -> None:
         assert many.tasks >= one.tasks
 
 
-@pytest.mark.parametrize("layout", ["pairs", "mixed", "int16"])
+@pytest.mark.parametrize("layout", ["vnni2", "weight_only_bf16", "int16"])
 @pytest.mark.parametrize("level", ["avx512bf16", "amxbf16"])
 def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> None:
     case, plain = (Case(GemmProblem(768, 768, which), 128) for which in (layout, "panels"))
-    mr, _ = pairs_tile(level) if layout == "pairs" else gemm_tile(level)
+    mr, _ = gemm_bf16_tile(level) if layout == "vnni2" else gemm_tile(level)
     schedules = [d for d in legal(case, SCHEDULE_SPACE, level) if isinstance(d, GemmSchedule)]
     assert all(d == default_of(case) or d.mc == 256 or d.mc % mr == 0 for d in schedules)
     assert {d.prefetch for d in schedules} == {0, 1}, "packed weights may be prefetched"
@@ -67,9 +67,9 @@ def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> No
 
 def test_integers_are_summed_in_one_go_however_deep() -> None:
     """Columns are taken together only where sums are cut up along k."""
-    deep = {w: Case(GemmProblem(16384, 3072, w), 512) for w in ("panels", "pairs", "int16")}
+    deep = {w: Case(GemmProblem(16384, 3072, w), 512) for w in ("panels", "vnni2", "int16")}
     taken = {w: divide(c, default_of(c), "avx512bf16", 1).per_group for w, c in deep.items()}
-    assert taken == {"panels": 8, "pairs": 8, "int16": 1}
+    assert taken == {"panels": 8, "vnni2": 8, "int16": 1}
 
 
 def test_what_is_too_small_to_share_keeps_wide_tiles() -> None:

@@ -14,26 +14,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracea_graph.ir import DType, Expr, TensorSpec
+from tracea_graph.kernels.cpu.bitmap import pack_bitmap
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
-from tracea_graph.kernels.cpu.masked import pack_masked
 from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,
+    BF16X2,
+    BITMAP,
+    BITMAP_BF16,
     INT16,
-    MASKED,
-    MASKED_BF16,
-    MIXED,
-    PAIRS,
     PANEL,
     PANELS,
-    SPLIT,
-    BlockPairs,
-    Blocks,
-    pack_block_pairs,
-    pack_blocks,
+    VNNI2,
+    WEIGHT_ONLY_BF16,
+    BlockSparsePanels,
+    BlockSparseVnni2Panels,
+    pack_bf16x2,
+    pack_block_sparse,
+    pack_block_sparse_vnni2,
     pack_int16,
-    pack_pairs,
     pack_panels,
-    pack_split,
+    pack_vnni2,
     unpack_panels,
 )
 from tracea_graph.ops import OPS, OpParams
@@ -96,7 +96,7 @@ def panels(k: int, n: int) -> np.ndarray:
 
 
 def pairs(k: int, n: int) -> np.ndarray:
-    return pack_pairs(normal(k, n, seed=99))
+    return pack_vnni2(normal(k, n, seed=99))
 
 
 def integers(k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -107,13 +107,13 @@ def blocks(k: int, n: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Stored blocks and their places; the second and every third one of a matrix are zero."""
     count = -(-n // PANEL) * -(-k // block)
     places = np.array([i for i in range(count) if i % 3 != 1], np.int32)
-    return pack_blocks(panels(k, n), places, block), places
+    return pack_block_sparse(panels(k, n), places, block), places
 
 
-def scattered(k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+def bitmap(k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Stored numbers and their map; about half of a matrix is zero."""
     kept = np.random.default_rng(k).random((k, n)) < 0.5
-    return pack_masked(pack_panels(normal(k, n, seed=99) * kept))
+    return pack_bitmap(pack_panels(normal(k, n, seed=99) * kept))
 
 
 def ids(*shape: int, dtype: Any = np.int64, low: int = 0, high: int = 9) -> np.ndarray:
@@ -139,34 +139,36 @@ ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
     "gemm": Case(GemmParams(12, 32, PANELS), (X, panels(12, 32))),
-    "gemm, panels in bf16": Case(GemmParams(12, 21, MIXED, bias=True), (X, pairs(12, 21), (21,))),
-    "gemm, all in bf16, K odd": Case(GemmParams(11, 16, PAIRS), ((2, 5, 11), pairs(11, 16)), 1e-2),
+    "gemm, panels in bf16": Case(
+        GemmParams(12, 21, WEIGHT_ONLY_BF16, bias=True), (X, pairs(12, 21), (21,))
+    ),
+    "gemm, all in bf16, K odd": Case(GemmParams(11, 16, VNNI2), ((2, 5, 11), pairs(11, 16)), 1e-2),
     "gemm, in integers, K odd": Case(
         GemmParams(11, 21, INT16, bias=True),
         ((2, 5, 11), integers(11, 21)[0], (21,), integers(11, 21)[1]),
         1e-3,
     ),
     "gemm, as sums of two": Case(
-        GemmParams(40, 21, SPLIT, bias=True),
-        ((2, 5, 40), pack_split(normal(40, 21, seed=99)), (21,)),
+        GemmParams(40, 21, BF16X2, bias=True),
+        ((2, 5, 40), pack_bf16x2(normal(40, 21, seed=99)), (21,)),
         1e-5,
     ),
     "gemm, as sums of two, whole panels": Case(
-        GemmParams(64, 32, SPLIT), ((3, 64), pack_split(normal(64, 32, seed=99))), 1e-5
+        GemmParams(64, 32, BF16X2), ((3, 64), pack_bf16x2(normal(64, 32, seed=99))), 1e-5
     ),
     **{
         f"gemm, blocks of {block}": Case(
-            GemmParams(70, 50, Blocks(block), bias=True),
+            GemmParams(70, 50, BlockSparsePanels(block), bias=True),
             ((2, 5, 70), blocks(70, 50, block)[0], (50,), blocks(70, 50, block)[1]),
         )
         for block in BLOCKS
     },
     **{
         f"gemm, blocks of {block} in bf16": Case(
-            GemmParams(70, 50, BlockPairs(block), bias=True),
+            GemmParams(70, 50, BlockSparseVnni2Panels(block), bias=True),
             (
                 (2, 5, 70),
-                pack_block_pairs(blocks(70, 50, block)[0]),
+                pack_block_sparse_vnni2(blocks(70, 50, block)[0]),
                 (50,),
                 blocks(70, 50, block)[1],
             ),
@@ -175,26 +177,26 @@ CASES = {
         for block in BLOCKS[1:]
     },
     "gemm, blocks, gelu, residual and norm": Case(
-        GemmParams(12, 32, Blocks(4), True, GELU_RESIDUAL, LAYER),
+        GemmParams(12, 32, BlockSparsePanels(4), True, GELU_RESIDUAL, LAYER),
         (X, blocks(12, 32, 4)[0], (32,), (2, 5, 32), (32,), (32,), blocks(12, 32, 4)[1]),
     ),
     **{
         f"gemm, scattered zeros, K = {k}": Case(
-            GemmParams(k, 50, MASKED, bias=True),
-            ((4, k), scattered(k, 50)[0], (50,), scattered(k, 50)[1]),
+            GemmParams(k, 50, BITMAP, bias=True),
+            ((4, k), bitmap(k, 50)[0], (50,), bitmap(k, 50)[1]),
         )
         for k in (70, 33)
     },
     "gemm, scattered zeros in bf16": Case(
-        GemmParams(12, 32, MASKED_BF16, True, GELU_RESIDUAL, LAYER),
+        GemmParams(12, 32, BITMAP_BF16, True, GELU_RESIDUAL, LAYER),
         (
             X,
-            scattered(12, 32)[0].astype(ml_dtypes.bfloat16),
+            bitmap(12, 32)[0].astype(ml_dtypes.bfloat16),
             (32,),
             (2, 5, 32),
             (32,),
             (32,),
-            scattered(12, 32)[1],
+            bitmap(12, 32)[1],
         ),
     ),
     "gemm, N not whole panels": Case(GemmParams(12, 21, PANELS), (X, panels(12, 21))),
@@ -578,9 +580,9 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
     ("make", "reason"),
     [
         (lambda: GemmParams(0, 4, PANELS), "no product with K=0"),
-        (lambda: GemmParams(4, 4, Blocks(3)), "no blocks of 3 steps"),
-        (lambda: GemmParams(4, 4, BlockPairs(1)), "no blocks of 1 steps"),
-        (lambda: GemmParams(3, 4, MIXED), "an even K"),
+        (lambda: GemmParams(4, 4, BlockSparsePanels(3)), "no blocks of 3 steps"),
+        (lambda: GemmParams(4, 4, BlockSparseVnni2Panels(1)), "no blocks of 1 steps"),
+        (lambda: GemmParams(3, 4, WEIGHT_ONLY_BF16), "an even K"),
         (lambda: GemmParams(4, 4, PANELS, keep_sum=True), "only if there is a norm"),
         (lambda: GemmParams(4, 4, PANELS, parts=(1, 2)), "all columns"),
         (lambda: GemmParams(4, 4, PANELS, parts=(0, 4)), "1 column or more"),

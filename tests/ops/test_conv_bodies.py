@@ -10,18 +10,18 @@ from graphs import relative_error, run_body
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.filters import (
     BLOCKED,
-    BROAD,
     INT16,
     LAYOUTS,
-    PAIRS,
+    NCHW32C,
+    VNNI2,
     WINOGRAD2,
     WINOGRAD4,
-    Blocked,
-    Depthwise,
-    Either,
-    InIntegers,
-    Lanes,
-    Winograd,
+    BlockedFilters,
+    DepthwiseFilters,
+    DispatchFilters,
+    Int16Filters,
+    LaneFilters,
+    WinogradFilters,
 )
 from tracea_graph.kernels.cpu.panels import BF16_SINCE
 from tracea_graph.kernels.cpu.winograd import transform_to_onnx
@@ -63,7 +63,7 @@ def test_the_shape_rule_is_the_reference_s(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n, layout in LAYOUTS.items() if not isinstance(layout, InIntegers))
+    "name", sorted(n for n, layout in LAYOUTS.items() if not isinstance(layout, Int16Filters))
 )
 @pytest.mark.parametrize("shape", [(33, 20, 3, 5), (16, 16, 1, 1), (20, 7, 4)])
 def test_filters_come_back_as_they_were(name: str, shape: tuple[int, ...]) -> None:
@@ -74,7 +74,7 @@ def test_filters_come_back_as_they_were(name: str, shape: tuple[int, ...]) -> No
         shape = (*shape[:2], *(1 for _ in shape[2:]))
     if layout.direct:
         shape = (*shape[:2], 3, 3)
-    if name == "broad":
+    if name == "nchw32c":
         shape = (shape[0], 64, *shape[2:])
     plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
     if layout.rounds:
@@ -89,8 +89,8 @@ def test_filters_come_back_as_they_were(name: str, shape: tuple[int, ...]) -> No
     assert np.array_equal(again, plain)
 
 
-@pytest.mark.parametrize("layout", [INT16, InIntegers(WINOGRAD2)], ids=lambda one: one.name)
-def test_filters_in_integers_come_back_nearly_as_they_were(layout: InIntegers) -> None:
+@pytest.mark.parametrize("layout", [INT16, Int16Filters(WINOGRAD2)], ids=lambda one: one.name)
+def test_filters_in_integers_come_back_nearly_as_they_were(layout: Int16Filters) -> None:
     shape = (33, 20, 3, 3)
     plain = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     stored = layout.pack(plain)
@@ -105,15 +105,15 @@ def test_filters_that_cannot_be_stored_so_are_none() -> None:
     with pytest.raises(ValueError, match="Winograd's transform is for 3x3 kernels"):
         ConvParams(16, 16, images, layout=WINOGRAD4)
     with pytest.raises(ValueError, match="taken in pairs"):
-        ConvParams(19, 16, images, layout=PAIRS)
+        ConvParams(19, 16, images, layout=VNNI2)
     with pytest.raises(ValueError, match="one and two axes"):
         ConvParams(16, 16, lines, layout=BLOCKED)
     with pytest.raises(ValueError, match="two blocks are taken together"):
-        ConvParams(48, 16, images, layout=BROAD)
+        ConvParams(48, 16, images, layout=NCHW32C)
     with pytest.raises(ValueError, match="only transformed filters"):
-        ConvParams(16, 16, images, layout=Either(PAIRS))
+        ConvParams(16, 16, images, layout=DispatchFilters(VNNI2))
     with pytest.raises(ValueError, match="may be rounded"):
-        ConvParams(16, 16, images, 16, Depthwise(rounded=True))
+        ConvParams(16, 16, images, 16, DepthwiseFilters(rounded=True))
 
 
 @pytest.mark.parametrize(("taps", "channels"), [(1, 2048), (9, 512), (25, 64)])
@@ -131,11 +131,11 @@ def test_sums_of_integers_fit_32_bits(taps: int, channels: int) -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    [layout for layout in LAYOUTS.values() if isinstance(layout, Blocked | Lanes)],
+    [layout for layout in LAYOUTS.values() if isinstance(layout, BlockedFilters | LaneFilters)],
     ids=lambda one: one.name,
 )
 @pytest.mark.parametrize("opset", OPSETS)
-def test_filters_are_packed_by_nodes_too(layout: Blocked | Lanes, opset: int) -> None:
+def test_filters_are_packed_by_nodes_too(layout: BlockedFilters | LaneFilters, opset: int) -> None:
     kernel = () if layout.name == "panels" else (3, 4)
     shape = (33, 1 if layout.name == "depthwise" else 20, *(kernel or (1, 1)))
     plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
@@ -145,7 +145,7 @@ def test_filters_are_packed_by_nodes_too(layout: Blocked | Lanes, opset: int) ->
 
 
 @pytest.mark.parametrize("layout", [WINOGRAD2, WINOGRAD4], ids=lambda one: one.name)
-def test_filters_are_transformed_by_nodes_too(layout: Winograd) -> None:
+def test_filters_are_transformed_by_nodes_too(layout: WinogradFilters) -> None:
     plain = np.random.default_rng(0).standard_normal((33, 20, 3, 3)).astype(np.float32)
     b = BodyBuilder(1, 17)
     body = b.done(transform_to_onnx(b, "i0", layout.tile, 33, 20))

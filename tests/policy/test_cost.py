@@ -16,7 +16,7 @@ from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.cpu.filters import LAYOUTS
 from tracea_graph.kernels.cpu.machine import machine_of, measured_machine
 from tracea_graph.kernels.cpu.measure import assumed
-from tracea_graph.kernels.cpu.panels import INT16, PAIRS, PANELS
+from tracea_graph.kernels.cpu.panels import INT16, PANELS, VNNI2
 from tracea_graph.ops import OPS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
@@ -73,7 +73,7 @@ def test_attention_in_one_operator_costs_more_than_its_products_at_the_peak(op: 
 # ---- units -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", [PAIRS, INT16], ids=["pairs", "int16"])
+@pytest.mark.parametrize("layout", [VNNI2, INT16], ids=["vnni2", "int16"])
 def test_two_numbers_at_once_halve_a_product(layout: WeightLayout) -> None:
     def work(layout: WeightLayout) -> float:
         params = GemmParams(256, 256, layout=layout)
@@ -98,9 +98,9 @@ def test_matrix_tiles_prefer_direct_convolutions() -> None:
         return params.cost(tables, dims, (1.0, 256.0, 14.0, 14.0)).product
 
     plain, tiles = fitted(), fitted().on_tiles()
-    assert work("winograd2_pairs", plain) < work("pairs", plain)
-    assert work("pairs", tiles) < work("winograd2_pairs", tiles)
-    assert work("pairs", tiles) < work("pairs", plain)
+    assert work("winograd2_vnni2", plain) < work("vnni2", plain)
+    assert work("vnni2", tiles) < work("winograd2_vnni2", tiles)
+    assert work("vnni2", tiles) < work("vnni2", plain)
 
 
 def test_a_large_product_takes_its_flops_at_the_peak() -> None:

@@ -42,9 +42,9 @@ def test_a_wrong_number_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shares"),
     [
-        ("minilm.bf16", {"FusedGemm pairs"}),
+        ("minilm.bf16", {"FusedGemm vnni2"}),
         ("minilm.int16", {"FusedGemm int16"}),
-        ("resnet50.bf16", {"FusedConv pairs", "FusedConv winograd2_pairs"}),
+        ("resnet50.bf16", {"FusedConv vnni2", "FusedConv winograd2_vnni2"}),
     ],
 )
 def test_shares_of_pairs_and_integers_are_measured(
@@ -60,8 +60,8 @@ def test_shares_of_pairs_and_integers_are_measured(
 
 
 def test_every_share_of_pairs_and_integers_says_where_it_comes_from() -> None:
-    paired = {n for n in fitted().shares if n.endswith(("pairs", "int16", "bf16"))}
+    paired = {n for n in fitted().shares if n.endswith(("vnni2", "int16", "bf16"))}
     assert paired == {
-        *UNMEASURED, "FusedGemm pairs", "FusedGemm int16", "FusedConv pairs",
-        "FusedConv winograd2_pairs",
+        *UNMEASURED, "FusedGemm vnni2", "FusedGemm int16", "FusedConv vnni2",
+        "FusedConv winograd2_vnni2",
     }  # fmt: skip

@@ -10,7 +10,7 @@ from runtime.caches import attended
 from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, normal, operator_case, spec
 
-from tracea_graph.kernels.cpu.panels import MIXED, PAIRS, pack_pairs
+from tracea_graph.kernels.cpu.panels import VNNI2, WEIGHT_ONLY_BF16, pack_vnni2
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
@@ -27,11 +27,11 @@ def _product(
     chain: Chain | None = None,
     parts: tuple[int, ...] = (),
 ) -> Case:
-    """A product with a matrix in bf16: ``pairs`` rounds x too, ``mixed`` does not."""
+    """A product with a matrix in bf16: ``vnni2`` rounds x too, ``weight_only_bf16`` does not."""
     params = GemmParams(k, n, layout, True, chain, parts=parts)
     kind = "chain" if chain else "parts" if parts else "plain"
     name = f"bf16_{layout.name}_{m}x{k}x{n}_{kind}"
-    return bf16_product(name, m, params, pack_pairs(normal(k, n, seed=1)))
+    return bf16_product(name, m, params, pack_vnni2(normal(k, n, seed=1)))
 
 
 def _attention(name: str, queries: int, keys: int, **more: Any) -> Case:
@@ -51,12 +51,12 @@ def bf16_cases() -> tuple[Case, ...]:
     return (
         *(
             _product(layout, m, k, n)
-            for layout in (PAIRS, MIXED)
+            for layout in (VNNI2, WEIGHT_ONLY_BF16)
             for m, k, n in ((1, 2, 1), (3, 8, 33), (16, 300, 48), (130, 514, 97))
         ),
-        *(_product(layout, 37, 132, 72, SPARSE_CHAIN) for layout in (PAIRS, MIXED)),
-        _product(PAIRS, 3, 7, 33),
-        _product(PAIRS, 37, 24, 160, parts=(48, 16, 96)),
+        *(_product(layout, 37, 132, 72, SPARSE_CHAIN) for layout in (VNNI2, WEIGHT_ONLY_BF16)),
+        _product(VNNI2, 3, 7, 33),
+        _product(VNNI2, 37, 24, 160, parts=(48, 16, 96)),
         *(_attention(f"{s}_of_{t}", s, t) for s, t in ((1, 1), (1, 300), (5, 40), (130, 70))),
         *(
             _attention(f"whole_{s}_of_{t}", s, t, whole=True)

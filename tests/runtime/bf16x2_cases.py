@@ -7,7 +7,7 @@ from dataclasses import replace
 from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, dense, normal
 
-from tracea_graph.kernels.cpu.panels import SPLIT, pack_split
+from tracea_graph.kernels.cpu.panels import BF16X2, pack_bf16x2
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 
@@ -18,8 +18,8 @@ def _case(
     name: str, m: int, k: int, n: int, chain: Chain | None = None, parts: tuple[int, ...] = ()
 ) -> Case:
     """The program the passes write for one product."""
-    params = GemmParams(k, n, SPLIT, True, chain, parts=parts)
-    return bf16_product(f"bf16x2_{name}", m, params, pack_split(normal(k, n, seed=1)))
+    params = GemmParams(k, n, BF16X2, True, chain, parts=parts)
+    return bf16_product(f"bf16x2_{name}", m, params, pack_bf16x2(normal(k, n, seed=1)))
 
 
 def _with_half_turns(case: Case) -> Case:

@@ -12,8 +12,8 @@ from runtime.sparse_cases import SPARSE_CHAIN, infinite
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.bitmap import pack_bitmap
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.masked import pack_masked
 from tracea_graph.kernels.cpu.panels import pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
@@ -40,7 +40,7 @@ def masked_case(
     (m, k), chance = x.shape, np.random.default_rng(n)
     w = (chance.standard_normal((k, n)) * (chance.random((k, n)) < density)).astype(np.float32)
     w = round_bf16(w) if in_bf16 else w
-    stored, words = change(*pack_masked(pack_panels(w)))
+    stored, words = change(*pack_bitmap(pack_panels(w)))
     b, full, row = (chance.standard_normal(s).astype(np.float32) for s in ((n,), (m, n), (n,)))
     kind, numbers = (DType.BF16, ml_dtypes.bfloat16) if in_bf16 else (DType.F32, np.float32)
     inputs = [

@@ -26,7 +26,7 @@ from runtime.blocked import (
 from runtime.cases import Array, random
 from runtime.support import Case
 
-from tracea_graph.kernels.cpu.filters import BROAD
+from tracea_graph.kernels.cpu.filters import NCHW32C
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.winograd import transform
 from tracea_graph.kernels.program import Buffer, View
@@ -64,7 +64,7 @@ def conv(
     if half:
         boxed, weights, x, w = halved(boxed), in_pairs(weights), rounded(x), rounded(w)
     if "x" in broad:
-        boxed, weights = by_twos(boxed), BROAD.pack(w.astype(np.float32))[0]
+        boxed, weights = by_twos(boxed), NCHW32C.pack(w.astype(np.float32))[0]
     box = feeds.dense(boxed, batched=True)
     views = [box, feeds.dense(weights), feeds.dense(padded(b)) if bias else None]
     if either:

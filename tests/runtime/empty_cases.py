@@ -29,7 +29,7 @@ from tests.kernels.lowering.test_lower import CASES as OTHERS
 from tests.kernels.lowering.test_lower_conv import program as lowered
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, evaluate
-from tracea_graph.kernels.cpu.filters import Depthwise
+from tracea_graph.kernels.cpu.filters import DepthwiseFilters
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.pool import PoolParams
@@ -61,15 +61,15 @@ FILTERS = {
     "blocked, half a block": (20, 8, "blocked", 1),
     "narrow": (40, 3, "blocked", 1),
     "groups of blocks": (32, 64, "blocked", 2),
-    "stem": (3, 24, "stem", 1),
+    "first_layer": (3, 24, "first_layer", 1),
     "depthwise": (20, 20, "depthwise", 20),
     "plain": (6, 10, "plain", 1),
     "grouped": (6, 10, "plain", 2),
-    "pairs": (20, 33, "pairs", 1),
-    "pairs, groups": (32, 64, "pairs", 2),
+    "vnni2": (20, 33, "vnni2", 1),
+    "pairs, groups": (32, 64, "vnni2", 2),
     "integers": (19, 33, "int16", 1),
-    "broad blocks": (64, 33, "broad", 1),
-    "halves": (20, 33, "split", 1),
+    "broad blocks": (64, 33, "nchw32c", 1),
+    "halves": (20, 33, "bf16x2", 1),
 }
 POST_OPS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "": (None, ()),
@@ -110,7 +110,7 @@ def _windowed() -> Iterator[tuple[str, Operation]]:
         )
     plain = conv(20, 20, window(3, pads=2), "depthwise", 20, bias=False)
     for rounded in (False, True):
-        params = replace(plain.params, layout=Depthwise(True, rounded))
+        params = replace(plain.params, layout=DepthwiseFilters(True, rounded))
         yield f"depthwise in bf16 {rounded}", replace(plain, params=params)
 
 

@@ -12,7 +12,7 @@ from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.panels import pack_block_pairs, pack_blocks, pack_panels
+from tracea_graph.kernels.cpu.panels import pack_block_sparse, pack_block_sparse_vnni2, pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.passes.sparse.zeros import active_places
@@ -55,12 +55,12 @@ def blocks_case(
     (m, k), n = x.shape, w.shape[1]
     panels = pack_panels(w)
     true = active_places(~panels.any(2), block)
-    stored = pack_blocks(panels, true, block)
+    stored = pack_block_sparse(panels, true, block)
     chance = np.random.default_rng(m)
     b, full, row = (chance.standard_normal(s).astype(np.float32) for s in ((n,), (m, n), (n,)))
     kind = DType.BF16 if in_bf16 else DType.F32
     if in_bf16:
-        stored = pack_block_pairs(stored)
+        stored = pack_block_sparse_vnni2(stored)
         x, w = round_bf16(x), round_bf16(w)
     inputs = [
         spec("m", k, dtype=kind),

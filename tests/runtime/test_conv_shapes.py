@@ -23,7 +23,13 @@ from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, operator_case
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.cpu.filters import BLOCK, LAYOUTS, InIntegers, InPairs, transformable
+from tracea_graph.kernels.cpu.filters import (
+    BLOCK,
+    LAYOUTS,
+    Int16Filters,
+    Vnni2Filters,
+    transformable,
+)
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.conv import channel_kind
@@ -48,7 +54,7 @@ FACTORS = {
     "filters": COUNTS,
     "post_ops": tuple(POST_OPS),
 }
-FAST_MATH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-6, "winograd2_int16": 2.0**-9}
+FAST_MATH = {"winograd4": 5e-5, "winograd2_vnni2": 2.0**-6, "winograd2_int16": 2.0**-9}
 """Of max|y|, where it is not the tolerance of all kernels: Winograd's F(4 x 4), and F(2 x 2) whose
 transformed numbers are rounded to bf16 or to integers."""
 
@@ -119,7 +125,7 @@ def layouts(p: ConvParams) -> Iterator[str]:
     if p.groups == 1:
         yield "blocked"
         if p.channels < BLOCK // 2:
-            yield "stem"
+            yield "first_layer"
         if transformable(p.window, p.groups):
             yield from ("winograd2", "winograd4")
     elif p.groups == p.channels == p.filters:
@@ -134,14 +140,14 @@ def precisions(layout: str, channels: int, groups: int) -> Iterator[tuple[str, b
     if layout == "depthwise":
         yield layout, True
     if layout == "blocked":
-        yield "split", False
+        yield "bf16x2", False
     whole = groups == 1 and channels % (2 * BLOCK) == 0
     if layout == "blocked" and whole:
-        yield "broad", True
+        yield "nchw32c", True
     for stored in LAYOUTS.values():
-        if not isinstance(stored, InPairs | InIntegers) or stored.of.name != layout:
+        if not isinstance(stored, Vnni2Filters | Int16Filters) or stored.of.name != layout:
             continue
-        if isinstance(stored, InIntegers) or channels % 2 == 0:
+        if isinstance(stored, Int16Filters) or channels % 2 == 0:
             yield stored.name, stored.rounds
 
 
@@ -232,7 +238,7 @@ def check(classes: Sequence[Class], folders: pytest.TempPathFactory) -> None:
 
 
 def in_few_bits(case: Case) -> bool:
-    return "_bf16_" in case.name or layout_of(case.name) == "split" or "int16" in case.name
+    return "_bf16_" in case.name or layout_of(case.name) == "bf16x2" or "int16" in case.name
 
 
 def layout_of(name: str) -> str:

@@ -21,12 +21,12 @@ from runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import (
     INT16,
-    MIXED,
-    PAIRS,
     PANELS,
+    VNNI2,
+    WEIGHT_ONLY_BF16,
     pack_int16,
-    pack_pairs,
     pack_panels,
+    pack_vnni2,
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -47,7 +47,7 @@ POST_OPS: dict[str, dict[str, Any]] = {
     "parts": {"parts": True},
 }
 BY_WEIGHT = {
-    "layout": ("panels", "kn", "nk", "pairs", "mixed", "int16"),
+    "layout": ("panels", "kn", "nk", "vnni2", "weight_only_bf16", "int16"),
     "m": ROWS,
     "n": (1, 15, 16, 17, 48, 49, 97, 400),
     "k": (1, 2, 3, 16, 33, 64, 300, 514, 5000),
@@ -69,7 +69,7 @@ BY_ACTIVATION = {
 def by_weight(row: dict[str, Any]) -> Case:
     """One product with a matrix that is stored."""
     layout, m, n, k, batch = (row[name] for name in ("layout", "m", "n", "k", "batch"))
-    k += layout == "mixed" and k % 2
+    k += layout == "weight_only_bf16" and k % 2
     more = dict(POST_OPS[row["finish"]])
     if more.pop("parts", False):
         more["parts"] = (n - n // 3, n // 3) if n > 2 else (n,)
@@ -78,7 +78,7 @@ def by_weight(row: dict[str, Any]) -> Case:
     scales = [pack_int16(weight)[1]] if layout == "int16" else []
     stored = {
         "panels": pack_panels, "kn": np.asarray, "nk": lambda w: np.ascontiguousarray(w.T),
-        "pairs": pack_pairs, "mixed": pack_pairs, "int16": lambda w: pack_int16(w)[0],
+        "vnni2": pack_vnni2, "weight_only_bf16": pack_vnni2, "int16": lambda w: pack_int16(w)[0],
     }[layout](weight)  # fmt: skip
     rows = ("b", *batch[1:], "m") if batch else ("m",)
     sizes = {"m": m, "b": batch[0] if batch else 1}
@@ -102,8 +102,8 @@ def by_weight(row: dict[str, Any]) -> Case:
     return operator_case(name_of(row), "FusedGemm", params, specs, feeds, wide)
 
 
-NAMED = {layout.name: layout for layout in (PANELS, KN, NK, PAIRS, MIXED, INT16)}
-TYPES = {"pairs": DType.BF16, "mixed": DType.BF16, "int16": DType.I16}
+NAMED = {layout.name: layout for layout in (PANELS, KN, NK, VNNI2, WEIGHT_ONLY_BF16, INT16)}
+TYPES = {"vnni2": DType.BF16, "weight_only_bf16": DType.BF16, "int16": DType.I16}
 
 
 def by_activation(row: dict[str, Any]) -> Case:

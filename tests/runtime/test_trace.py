@@ -16,10 +16,10 @@ from runtime.support import Case, model, run_worker, single, spec
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
+from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
-from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain import Library
 
@@ -67,7 +67,7 @@ def test_a_trace_that_cannot_be_written_is_refused(
 def test_the_work_of_a_plan_is_that_of_its_program(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
     sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
-    found = calls_of_plan(encode(case.program), sizes)
+    found = call_stats(encode(case.program), sizes)
     assert [c.kernel for c in found] == [c.name for c in case.program.calls]
     assert all(c.bytes > 0 and c.results > 0 and c.size for c in found)
     read = {v.input for c in found for v in c.views if v.input is not None}
@@ -77,7 +77,7 @@ def test_the_work_of_a_plan_is_that_of_its_program(name: str, cases: dict[str, C
 def test_work_of_a_product(cases: dict[str, Case]) -> None:
     """x[21,16] · w[16,48] with its weight in panels, then a norm over the product in scratch."""
     case = cases[CASE]
-    product, norm = calls_of_plan(encode(case.program), [21][: len(case.program.symbols)])
+    product, norm = call_stats(encode(case.program), [21][: len(case.program.symbols)])
     assert product.products == 2 * 21 * 48 * 16 and product.size == "21×48×16"
     assert norm.products == 0 and norm.results == 21 * 48
     assert 4 * (21 * 16 + 16 * 48 + 21 * 48) <= product.bytes <= 4 * (21 * 64 + 16 * 48 + 49 * 48)
@@ -96,7 +96,7 @@ def test_work_of_a_product(cases: dict[str, Case]) -> None:
 )
 def test_work_of_convolutions_counts_channels_not_whole_blocks(case: Case, size: str) -> None:
     sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
-    found = calls_of_plan(encode(case.program), sizes)
+    found = call_stats(encode(case.program), sizes)
     assert size in [c.size for c in found if c.products]
 
 
@@ -116,7 +116,7 @@ def test_calls_with_a_schedule_are_counted_as_those_without(name: str) -> None:
     bare = tuple(replace(call, schedules=()) for call in program.calls)
     assert any(call.schedules for call in program.calls)
     sizes = [SCHEDULES[name].feeds[i].shape[axis] for i, axis in program.symbols.values()]
-    assert calls_of_plan(encode(program), sizes) == calls_of_plan(
+    assert call_stats(encode(program), sizes) == call_stats(
         encode(replace(program, calls=bare)), sizes
     )
 
@@ -132,7 +132,7 @@ def test_stored_blocks_are_what_is_multiplied() -> None:
     """A product by blocks counts two operations for each stored number and row."""
     case = next(case for case in sparse_cases() if case.expected and case.expected[0].size)
     sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
-    (work,) = (w for w in calls_of_plan(encode(case.program), sizes) if w.products)
+    (work,) = (w for w in call_stats(encode(case.program), sizes) if w.products)
     assert work.products == 2.0 * case.feeds[0].shape[0] * case.feeds[1].size
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_plan_is_refused_or_counted(number: int, cases: dict[str, Case
         for at in range(len(plan)):
             damaged = [*plan[:at], number, *plan[at + 1 :]]
             with contextlib.suppress(GraphError):
-                calls_of_plan(damaged, [8] * len(program.symbols))
+                call_stats(damaged, [8] * len(program.symbols))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_an_operator_that_is_none_is_refused(extent: Expr, code: int) -> None:
                    for i, word in enumerate(plan)]  # fmt: skip
         assert damaged != plan
         with pytest.raises(GraphError):
-            calls_of_plan(damaged, [8])
+            call_stats(damaged, [8])
 
 
 def test_a_kind_of_buffer_that_is_none_is_refused() -> None:
@@ -184,9 +184,9 @@ def test_a_kind_of_buffer_that_is_none_is_refused() -> None:
         damaged = [*plan]
         damaged[head + 7] = other  # the first word of the first view
         with pytest.raises(GraphError):
-            calls_of_plan(damaged, [])
+            call_stats(damaged, [])
 
 
 def test_a_foreign_plan_is_refused() -> None:
     with pytest.raises(GraphError, match="cannot be read"):
-        calls_of_plan([1, 2, 3], [])
+        call_stats([1, 2, 3], [])

@@ -116,9 +116,9 @@ def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(
 @pytest.mark.parametrize(
     "problem",
     [
-        GemmProblem(48, 40, "pairs"),
-        GemmProblem(48, 40, "mixed", bias=False, epilogue=CHAIN),
-        GemmProblem(48, 40, "pairs", epilogue=IN_BF16),
+        GemmProblem(48, 40, "vnni2"),
+        GemmProblem(48, 40, "weight_only_bf16", bias=False, epilogue=CHAIN),
+        GemmProblem(48, 40, "vnni2", epilogue=IN_BF16),
         GemmProblem(48, 40, "int16", epilogue=CHAIN),
         GemmProblem(48, 40, "int16", bias=False, parts=(16, 24)),
         GemmProblem(48, 40, parts=(16, 8, 16)),

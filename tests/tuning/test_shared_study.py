@@ -225,7 +225,7 @@ def test_cases_travel_as_json() -> None:
     )
     for problem in (
         GemmProblem(8, 48, parts=(16, 32)),
-        GemmProblem(8, 48, "pairs", epilogue=chain),
+        GemmProblem(8, 48, "vnni2", epilogue=chain),
     ):
         case = Case(problem, 128)
         assert (

@@ -308,7 +308,7 @@ def test_the_key_follows_the_flags_of_the_compiler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", [level.name for level in LEVELS])
 def test_every_level_has_a_key_of_its_own(level: str) -> None:
-    case = Case(replace(LARGE, layout="pairs"), 128)
+    case = Case(replace(LARGE, layout="vnni2"), 128)
     keys = {
         key_of(about_case(case, {}, SCHEDULE_SPACE, isa, (1,)))
         for isa in (level, "scalar", "avx2")

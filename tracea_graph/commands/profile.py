@@ -19,7 +19,7 @@ from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_o
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Diagnostics
-from tracea_graph.kernels.program import CallWork
+from tracea_graph.kernels.program import CallStats
 from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
 from tracea_graph.onnx_io.original import backend_of
@@ -199,7 +199,7 @@ class CallTime:
     """One call of a node: median µs, and what it does."""
 
     us: float
-    work: CallWork
+    work: CallStats
 
 
 Traced = Mapping[str, tuple[CallTime, ...]]
@@ -246,7 +246,7 @@ def read_trace(
         if not rows:
             continue
         try:
-            works = told.calls_of_plan(call.plan, sizes[call.name])
+            works = told.call_stats(call.plan, sizes[call.name])
         except GraphError as error:
             raise UsageError(f"{call.name} cannot be profiled: {error}") from error
         if all(len(row) == len(works) for row in rows):

@@ -8,7 +8,7 @@ from typing import Protocol
 from tracea_graph.config import Environment
 from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
-from tracea_graph.kernels.program import CallWork
+from tracea_graph.kernels.program import CallStats
 
 __all__ = ["Diagnostics"]
 
@@ -48,6 +48,6 @@ class Diagnostics(Protocol):
         """
         ...
 
-    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+    def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
         """The work of an encoded program's calls.  Raises GraphError for words that are none."""
         ...

@@ -35,8 +35,6 @@ MAX_PARTS = 16
 STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 """Rows that a stored step of k takes as long as at least, and a block of them beside its steps
 (``python -m models.sparse_costs`` measures both)."""
-_PAIRED = ("pairs", "int16")
-"""Layouts of products that multiply two numbers at once."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +135,10 @@ class GemmParams:
             busy = max(rows, STEP_ROWS + BLOCK_ROWS / block)
             product = 2.0 * busy * stored / fit.shares[f"FusedGemm block {block}"]
             if self.layout.rounds:  # two steps of k in one
-                product *= fit.shares["FusedGemm"] / fit.shares["FusedGemm pairs"]
+                product *= fit.shares["FusedGemm"] / fit.shares[self.layout.share]
             packing = fit.instructions["fused packing"] * rows * self.k
             return OpCost(product, count * beside + packing, one_pass=True)
-        paired = self.layout.name in _PAIRED
-        share = fit.shares[f"FusedGemm {self.layout.name}" if paired else "FusedGemm"]
+        share = fit.shares[self.layout.share]
         return OpCost(2.0 * count * self.k / share, count * beside, one_pass=True)
 
     def body(self, opset: int) -> Body:

@@ -42,12 +42,14 @@ class WeightLayout(ABC):
     ``name`` is unique among the layouts of a backend.  ``operands`` counts the arrays; the second
     one, a map or scales, is the last operand of its product.  ``rounds`` is true where the left
     operand is read in bf16.  ``scattered`` is true where zeros are left out wherever they are.
+    ``share`` names the coefficient of its products' speed.
     """
 
     name: ClassVar[str]
     operands: ClassVar[int] = 1
     rounds: ClassVar[bool] = False
     scattered: ClassVar[bool] = False
+    share: ClassVar[str] = "FusedGemm"
 
     @property
     def block_steps(self) -> int:

@@ -7,7 +7,7 @@
                   copied on its way into a chain, a cache line each
 ``us``            what neither explains: of each head of an attention, each step of a recurrence
 
-Products and convolutions of two numbers at once (``pairs`` in bf16, ``int16``) are fitted to
+Products and convolutions of two numbers at once (bf16 and 16-bit integers) are fitted to
 ``minilm.bf16``, ``minilm.int16`` and ``resnet50.bf16`` of the stored measurements.  Three shares
 stand for what these lack and are nobody's measurement (``UNMEASURED``): convolutions in int16 are
 set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the peak of float32.

@@ -18,17 +18,17 @@ from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.windows import plus
 
 __all__ = [
-    "BROAD",
-    "Blocked",
+    "NCHW32C",
+    "BlockedValue",
     "Halo",
     "alike",
-    "last_block",
+    "channel_tail",
     "per_channel",
     "spatial",
     "through_blocks",
 ]
 
-BROAD = 2 * BLOCK
+NCHW32C = 2 * BLOCK
 """Channels of a broad block."""
 Halo = tuple[int, int, int, int]
 """Rows above, columns before, rows below, columns behind."""
@@ -39,13 +39,13 @@ def spatial(shape: Shape) -> tuple[Extent, Extent]:
     return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])
 
 
-def last_block(channels: int) -> int:
+def channel_tail(channels: int) -> int:
     """Channels in the last block: 1 to 16."""
     return (channels - 1) % BLOCK + 1
 
 
 @dataclass(frozen=True)
-class Blocked:
+class BlockedValue:
     """``channels`` of a buffer of ``room`` blocks from block ``first`` on."""
 
     buffer: Buffer
@@ -74,11 +74,11 @@ class Blocked:
         """Elements of the whole buffer."""
         return product(self.shape)
 
-    def part(self, first: int, channels: int) -> Blocked:
+    def part(self, first: int, channels: int) -> BlockedValue:
         """So many channels from channel ``first`` on, which is the first of a block."""
         return replace(self, channels=channels, first=self.first + first // self.block)
 
-    def in_blocks_of(self, block: int) -> Blocked:
+    def with_block(self, block: int) -> BlockedValue:
         """The same room with so many channels in each of its blocks."""
         room = self.room * self.block // block
         return replace(self, room=room, numbers=block, block=block)
@@ -102,7 +102,9 @@ class Blocked:
         return View(self.buffer, dims, strides, offset)
 
 
-def alike(source: Blocked, target: Blocked, pads: Halo = (0, 0, 0, 0)) -> tuple[View, View]:
+def alike(
+    source: BlockedValue, target: BlockedValue, pads: Halo = (0, 0, 0, 0)
+) -> tuple[View, View]:
     """Two values of the same size and so much of their halos, one number above the other."""
     views = source.view(pads), target.view(pads)
     if source.block == target.block:
@@ -114,8 +116,8 @@ def _by_halves(view: View, block: int) -> View:
     """``[N, C/32, 2, H, W, 16]``, whether blocks are broad or not."""
     (n, count, h, w, _), (sn, sb, sh, sw, sl) = view.dims, view.strides
     assert isinstance(count, int)
-    dims: Shape = (n, count * block // BROAD, 2, h, w, BLOCK)
-    if block == BROAD:
+    dims: Shape = (n, count * block // NCHW32C, 2, h, w, BLOCK)
+    if block == NCHW32C:
         return View(view.buffer, dims, (sn, sb, BLOCK, sh, sw, sl), view.offset)
     return View(view.buffer, dims, (sn, combine("mul", sb, 2), sb, sh, sw, sl), view.offset)
 

@@ -10,18 +10,18 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.filters import (
     BLOCK,
     INT16,
-    Broad,
-    Depthwise,
-    Either,
+    Bf16x2Filters,
+    DepthwiseFilters,
+    DispatchFilters,
     Filters,
-    Panels,
-    Split,
-    Stem,
+    FirstLayerFilters,
+    Nchw32cFilters,
+    PointwiseFilters,
 )
-from tracea_graph.kernels.cpu.lowering.blocked import BROAD, Blocked, last_block
+from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C, BlockedValue, channel_tail
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
-from tracea_graph.kernels.cpu.lowering.rounding import by_twos
+from tracea_graph.kernels.cpu.lowering.rounding import nchw32c
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
 from tracea_graph.kernels.cpu.lowering.values import Values, four
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
@@ -43,7 +43,7 @@ def lower_conv(
 ) -> None:
     """One convolution by the call its layout is for; ``scaled`` is what it reads if nobody made
     it."""
-    if isinstance(p.layout, Panels):
+    if isinstance(p.layout, PointwiseFilters):
         _panels(v, p, operands, result)
     elif isinstance(p.layout, Filters):
         _blocked(v, p, p.layout, operands, result, scaled)
@@ -66,7 +66,7 @@ def _blocked(
     window = _two(p.window)
     source = v.shape(w)
     home = v.home(result)
-    inner = home.in_blocks_of(BLOCK).view()  # as operands of a chain lie over it
+    inner = home.with_block(BLOCK).view()  # as operands of a chain lie over it
     direct = [v.slot(spare).view for spare in operands[len(operands) - layout.spare :]]
     views = [
         v.over(e, result, inner, lanes=True)
@@ -78,7 +78,7 @@ def _blocked(
     if chain and rounds:
         chain = replace(chain, stores=(home.dtype,))
     named: dict[str, object] = {}
-    if isinstance(layout, Stem):
+    if isinstance(layout, FirstLayerFilters):
         op, read = "conv_first_layer", four(v.view(x))
         named |= {"pads": halo_of(window)}
     else:
@@ -87,28 +87,29 @@ def _blocked(
         if each:
             filter_scales = v.slot(operands[2 + p.bias + p.epilogue_inputs]).view
             named |= {"image_scales": each.view, "filter_scales": filter_scales}
-    if isinstance(layout, Depthwise):
+    if isinstance(layout, DepthwiseFilters):
         _, left, _, right = halo_of(window)
-        op, named["last"], named["columns"] = "depthwise", last_block(p.filters), (left, right)
+        op, named["last"], named["columns"] = "depthwise", channel_tail(p.filters), (left, right)
         named |= {"rounded_filters": layout.rounded} if layout.in_bf16 else {}
     else:
-        named["last_out"] = last_block(p.filters)
+        named["last_out"] = channel_tail(p.filters)
     if layout.side > 1:
-        op = "conv_dispatch" if isinstance(layout, Either) else "winograd"
+        op = "conv_dispatch" if isinstance(layout, DispatchFilters) else "winograd"
         named["tile"] = layout.side
-        named["last_in"] = last_block(p.channels)
+        named["last_in"] = channel_tail(p.channels)
         named |= dict(zip(("direct", "direct_scales"), direct, strict=False))
     else:
         named |= {"strides": window.strides, "dilations": window.dilations}
     if op == "conv":
-        whole = isinstance(layout, Split | Broad)
-        named |= {"groups": p.groups, "last_in": BLOCK if whole else last_block(p.channels)}
+        whole = isinstance(layout, Bf16x2Filters | Nchw32cFilters)
+        named |= {"groups": p.groups, "last_in": BLOCK if whole else channel_tail(p.channels)}
         named["zeros"] = stored_halo(p)
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
-        op, "bf16" if isinstance(layout, Stem) and rounds else layout.multiplies, **named,
+        op, "bf16" if isinstance(layout, FirstLayerFilters) and rounds else layout.multiplies,
+        **named,
         x=read, w=weight, bias=v.slot(bias).view if bias is not None else None, add=add,
         inputs=views, y=home.whole, halo=home.halo, low=post_ops.low, high=post_ops.high,
         chain=chain,
@@ -116,16 +117,18 @@ def _blocked(
     v.blocks[result] = home
 
 
-def _read(v: Values, layout: Filters, value: int) -> tuple[Blocked, Slot | None]:
+def _read(v: Values, layout: Filters, value: int) -> tuple[BlockedValue, Slot | None]:
     """What a convolution reads, and of integers the scales of its images."""
     if layout == INT16:
         return v.block_in_int16(value)
     if layout.multiplies == "int16":
         return v.block(value), v.image_scales(value)
-    if isinstance(layout, Split):
+    if isinstance(layout, Bf16x2Filters):
         return v.block_in_halves(value), None
     if layout.rounds:
-        return v.block_in_bf16(value, BROAD if isinstance(layout, Broad) else BLOCK), None
+        return v.block_in_bf16(
+            value, NCHW32C if isinstance(layout, Nchw32cFilters) else BLOCK
+        ), None
     return v.block(value), None
 
 
@@ -136,7 +139,7 @@ def _added(
     if index is None:
         return None
     if p.layout.rounds:
-        block = v.block(epilogue_inputs[index]).block if by_twos(p) else BLOCK
+        block = v.block(epilogue_inputs[index]).block if nchw32c(p) else BLOCK
         return v.block_in_bf16(epilogue_inputs[index], block).view()
     return v.over(epilogue_inputs[index], result, v.interior(result), lanes=True)
 
@@ -220,7 +223,7 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
         slot = v.out(result)
         flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
         v.w.call(
-            "global_pool", x=source.view(), y=flat, last=last_block(source.channels), kind=kind
+            "global_pool", x=source.view(), y=flat, last=channel_tail(source.channels), kind=kind
         )
         return
     window = _two(p.window)

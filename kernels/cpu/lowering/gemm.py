@@ -9,7 +9,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix, over_rows
-from tracea_graph.kernels.cpu.panels import INT16, SPLIT, SPLIT_STEPS
+from tracea_graph.kernels.cpu.panels import BF16X2, INT16, SPLIT_STEPS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
@@ -25,8 +25,9 @@ GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
 """Blocking per row count where nothing was tuned: the runtime's own choice."""
 
 _BY_MAP = {
-    "blocks": ("gemm_block_sparse", "f32"), "pair_blocks": ("gemm_block_sparse", "bf16"),
-    "masked": ("gemm_bitmap", "f32"), "masked_bf16": ("gemm_bitmap", "bf16"),
+    "block_sparse": ("gemm_block_sparse", "f32"), "block_sparse_vnni2": ("gemm_block_sparse",
+        "bf16"),
+    "bitmap": ("gemm_bitmap", "f32"), "bitmap_bf16": ("gemm_bitmap", "bf16"),
 }  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def _left(w: Writer, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
     """x as its kernel reads it, and the scales of its rows if there are such."""
     if p.layout == INT16:
         return _whole(w, slot, p.k + p.k % 2)
-    if p.layout == SPLIT:
+    if p.layout == BF16X2:
         return _halves(w, slot, p.k), None
     return (rounded(w, slot, p.k + p.k % 2) if p.layout.rounds else matrix(slot)), None
 

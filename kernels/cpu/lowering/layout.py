@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.cpu.filters import BLOCK, Depthwise, blocks
+from tracea_graph.kernels.cpu.filters import BLOCK, DepthwiseFilters, blocks
 from tracea_graph.kernels.cpu.lowering.blocked import Halo
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -44,7 +44,7 @@ def halo_of(window: Window) -> Halo:
 def stored_halo(params: ConvParams) -> Halo:
     """What a convolution wants stored around its input; depthwise ones pad lines themselves."""
     top, left, bottom, right = halo_of(params.window)
-    lines = isinstance(params.layout, Depthwise)
+    lines = isinstance(params.layout, DepthwiseFilters)
     return (top, 0, bottom, 0) if lines else (top, left, bottom, right)
 
 

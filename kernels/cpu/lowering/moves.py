@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
-from tracea_graph.kernels.cpu.lowering.blocked import Blocked
+from tracea_graph.kernels.cpu.lowering.blocked import BlockedValue
 from tracea_graph.kernels.cpu.lowering.borders import lower_border
 from tracea_graph.kernels.cpu.lowering.frames import ZERO, lower_frames
 from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, Layout
@@ -275,7 +275,7 @@ def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
     v.blocks[result] = home
 
 
-def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
+def _bring(v: Values, value: int, whole: int, place: BlockedValue) -> None:
     if not v.is_blocked(value) and v.layout.fits(value, whole):
         v.block_into(value, place)
         return

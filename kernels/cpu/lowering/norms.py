@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
-from tracea_graph.kernels.cpu.lowering.blocked import Blocked, per_channel
+from tracea_graph.kernels.cpu.lowering.blocked import BlockedValue, per_channel
 from tracea_graph.kernels.cpu.lowering.values import Shifted, Values
 from tracea_graph.kernels.cpu.lowering.writer import Slot
 from tracea_graph.kernels.program import View
@@ -55,7 +55,7 @@ def _chain(centred: bool, added: bool) -> Chain:
     return Chain((FULL, *(ROW,) * (count - 1)), tuple(steps), (count + len(steps) - 1,))
 
 
-def _mean(v: Values, source: Blocked, kind: str, centre: Slot | None) -> Slot:
+def _mean(v: Values, source: BlockedValue, kind: str, centre: Slot | None) -> Slot:
     """For each image and channel the mean over its positions: ``[N, Cb·16]``."""
     view = source.view()
     n, count = view.dims[:2]

@@ -11,8 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.cpu.filters import BLOCK, Broad, Filters, Split, Stem
-from tracea_graph.kernels.cpu.lowering.blocked import BROAD
+from tracea_graph.kernels.cpu.filters import (
+    BLOCK,
+    Bf16x2Filters,
+    Filters,
+    FirstLayerFilters,
+    Nchw32cFilters,
+)
+from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C
 from tracea_graph.kernels.cpu.lowering.layout import Layout
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
@@ -26,7 +32,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 
-__all__ = ["Rounding", "by_twos"]
+__all__ = ["Rounding", "nchw32c"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class Rounding:
         apart = {v for v, (whole, _) in layout.within.items() if (v in only) != (whole in only)}
         too = wanted & able & exact - layout.blocked
         within = {v: place for v, place in layout.within.items() if v not in apart}
-        by_two = {v for v in only & layout.blocked if layout.channels(v) % BROAD == 0}
+        by_two = {v for v in only & layout.blocked if layout.channels(v) % NCHW32C == 0}
         broad = _broad(p, carried, within, by_two)
         return cls(only, frozenset(too), frozenset(views), frozenset(apart), broad)
 
@@ -130,9 +136,9 @@ def _only(
         exact |= broken
 
 
-def by_twos(params: ConvParams) -> bool:
+def nchw32c(params: ConvParams) -> bool:
     """True for kernels that add and write broad blocks as well."""
-    return isinstance(params.layout, Filters) and params.layout.by_twos and params.groups == 1
+    return isinstance(params.layout, Filters) and params.layout.nchw32c and params.groups == 1
 
 
 def _broad(
@@ -144,13 +150,13 @@ def _broad(
     for step in p.steps:
         params = step.params
         if isinstance(params, ConvParams):
-            if isinstance(params.layout, Broad):
+            if isinstance(params.layout, Nchw32cFilters):
                 wanted.add(step.operands[0])
             else:
                 able = able - {step.operands[0]}
-            others = step.operands[1:] if by_twos(params) else step.operands[:0]
+            others = step.operands[1:] if nchw32c(params) else step.operands[:0]
             able = able - set(step.operands[1:]).difference(others)
-        if value not in carried and not (isinstance(params, ConvParams) and by_twos(params)):
+        if value not in carried and not (isinstance(params, ConvParams) and nchw32c(params)):
             able = able - {value}
         value += step.results
     for result, held in reversed(carried.items()):
@@ -159,7 +165,9 @@ def _broad(
     found = wanted & able
     while True:
         broken = {
-            v for v, (w, first) in within.items() if (v in found) != (w in found) or first % BROAD
+            v
+            for v, (w, first) in within.items()
+            if (v in found) != (w in found) or first % NCHW32C
         }
         broken |= {within[v][0] for v in broken}
         for result, held in carried.items():
@@ -200,7 +208,7 @@ def _can_round(step: RegionStep) -> bool:
     if isinstance(params, GemmParams) and params.norm is None:
         return step.results == 1 and not params.parts
     if isinstance(params, ConvParams):
-        return params.layout.rounds or isinstance(params.layout, Split | Stem)
+        return params.layout.rounds or isinstance(params.layout, Bf16x2Filters | FirstLayerFilters)
     if isinstance(params, EmbeddingParams):
         return params.norm is not None
     if isinstance(params, AttentionParams):

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK, blocks
 from tracea_graph.kernels.cpu.lowering.blocked import (
-    BROAD,
-    Blocked,
+    NCHW32C,
+    BlockedValue,
     Halo,
     alike,
-    last_block,
+    channel_tail,
     per_channel,
     spatial,
     through_blocks,
@@ -69,13 +69,13 @@ class Values:
     rounding: Rounding
     dense: dict[int, Slot] = field(default_factory=dict)
     views: dict[int, View] = field(default_factory=dict)
-    blocks: dict[int, Blocked] = field(default_factory=dict)
+    blocks: dict[int, BlockedValue] = field(default_factory=dict)
     targets: dict[int, Slot] = field(default_factory=dict)
-    homes: dict[int, Blocked] = field(default_factory=dict)
+    homes: dict[int, BlockedValue] = field(default_factory=dict)
     padded: dict[int, Slot] = field(default_factory=dict)
-    halves: dict[tuple[int, int], Blocked] = field(default_factory=dict)
-    whole: dict[int, Blocked] = field(default_factory=dict)
-    split: dict[int, Blocked] = field(default_factory=dict)
+    halves: dict[tuple[int, int], BlockedValue] = field(default_factory=dict)
+    whole: dict[int, BlockedValue] = field(default_factory=dict)
+    split: dict[int, BlockedValue] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
     dealt: dict[int, Deal] = field(default_factory=dict)
     shifted: dict[int, Shifted] = field(default_factory=dict)
@@ -136,10 +136,10 @@ class Values:
 
     def _unblock(self, value: int, target: View) -> None:
         source = self.blocks[value]
-        last = last_block(source.channels)
+        last = channel_tail(source.channels)
         self.w.call("reorder_to_nchw", x=source.view(), y=four(target), last=last)
 
-    def block(self, value: int) -> Blocked:
+    def block(self, value: int) -> BlockedValue:
         """The value in blocks."""
         if value not in self.blocks:
             home = self.home(value)
@@ -156,7 +156,7 @@ class Values:
         """True if the value lies in blocks, or will as soon as it is asked for."""
         return value in self.blocks or value in self.dealt or value in self.shifted
 
-    def _deal(self, deal: Deal, home: Blocked) -> None:
+    def _deal(self, deal: Deal, home: BlockedValue) -> None:
         channels = tuple(self.layout.channels(part) for part in deal.parts)
         views = [self.block(part).view() for part in deal.parts]
         self.w.call(
@@ -164,7 +164,7 @@ class Values:
             channels=home.channels, halo=home.halo, part_channels=channels,
         )  # fmt: skip
 
-    def _shift(self, value: int, home: Blocked) -> None:
+    def _shift(self, value: int, home: BlockedValue) -> None:
         """A chain reads a shifted value as it is; anyone else needs it made."""
         shifted, inner = self.shifted[value], home.view()
         chain = dataclasses.replace(shifted.chain, stores=(home.dtype,))
@@ -173,7 +173,7 @@ class Values:
         self.w.call("elementwise", x=[source, *views], y=inner, chain=chain)
         self.finish(value, home)
 
-    def block_in_bf16(self, value: int, block: int = BLOCK) -> Blocked:
+    def block_in_bf16(self, value: int, block: int = BLOCK) -> BlockedValue:
         """The value in blocks of so many channels, in bf16: brought there once where it does not
         lie so."""
         source = self.block(value)
@@ -185,23 +185,23 @@ class Values:
             self.halves[value, block] = made
         return self.halves[value, block]
 
-    def bring(self, source: Blocked, place: Blocked, pads: Halo = (0, 0, 0, 0)) -> None:
+    def bring(self, source: BlockedValue, place: BlockedValue, pads: Halo = (0, 0, 0, 0)) -> None:
         """Copy a value and so much of its halo, rounded where it is stored so."""
         copy(self.w, *alike(source, place, pads))
 
-    def block_in_halves(self, value: int) -> Blocked:
+    def block_in_halves(self, value: int) -> BlockedValue:
         """The value in blocks, as sums of two numbers in bf16."""
         if value not in self.split:
             source = self.block(value)
             made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
             self.w.call(
                 "round_images", "bf16x2", x=source.view(), y=made.whole,
-                last=last_block(source.channels), halo=made.halo,
+                last=channel_tail(source.channels), halo=made.halo,
             )  # fmt: skip
             self.split[value] = made
         return self.split[value]
 
-    def block_in_int16(self, value: int) -> tuple[Blocked, Slot]:
+    def block_in_int16(self, value: int) -> tuple[BlockedValue, Slot]:
         """The value in blocks, in 16-bit integers, and the scales of its images."""
         source = self.block(value)
         if value not in self.whole:
@@ -216,18 +216,18 @@ class Values:
             self.scales[value] = self._round_images(self.block(value), None)
         return self.scales[value]
 
-    def _round_images(self, source: Blocked, made: Blocked | None) -> Slot:
+    def _round_images(self, source: BlockedValue, made: BlockedValue | None) -> Slot:
         scale = self.w.temp(TensorSpec(DType.F32, (source.batch,)))
         self.w.call(
             "round_images", "int16", x=source.view(), y=made.whole if made else None,
-            scales=scale.view, last=last_block(source.channels),
+            scales=scale.view, last=channel_tail(source.channels),
             halo=made.halo if made else (0, 0, 0, 0),
         )  # fmt: skip
         return scale
 
     def _like(
-        self, source: Blocked, dtype: DType, block: int = BLOCK, numbers: int | None = None
-    ) -> Blocked:
+        self, source: BlockedValue, dtype: DType, block: int = BLOCK, numbers: int | None = None
+    ) -> BlockedValue:
         """Room for the same value in another type, in blocks of so many channels."""
         made = dataclasses.replace(
             source, room=-(-source.channels // block), first=0, dtype=dtype, block=block,
@@ -236,9 +236,9 @@ class Values:
         slot = self.w.temp(TensorSpec(dtype, (made.count,)))
         return dataclasses.replace(made, buffer=slot.buffer)
 
-    def block_into(self, value: int, place: Blocked) -> None:
+    def block_into(self, value: int, place: BlockedValue) -> None:
         """Write a plain value into blocks."""
-        last = last_block(place.channels)
+        last = channel_tail(place.channels)
         self.w.call(
             "reorder_to_nchw16c",
             x=four(self.view(value)),
@@ -289,7 +289,7 @@ class Values:
                 wide = (batch, blocks(channels), 1, 1, BLOCK)
                 made = self.w.temp(TensorSpec(DType.F32, wide))
                 plain = View(slot.buffer, (batch, channels, 1, 1), (channels, 1, 1, 1))
-                last = last_block(channels)
+                last = channel_tail(channels)
                 self.w.call(
                     "reorder_to_nchw16c", x=plain, y=made.view, last=last, halo=(0, 0, 0, 0)
                 )
@@ -299,7 +299,7 @@ class Values:
 
     # ---- writing -----------------------------------------------------------------------
 
-    def home(self, value: int) -> Blocked:
+    def home(self, value: int) -> BlockedValue:
         """Where a blocked value is to be written: in a buffer of its own, or in its root's."""
         if value not in self.homes:
             root, first = self.layout.root(value)
@@ -309,7 +309,7 @@ class Values:
                 self.homes[value] = self.home(root).part(first, self.layout.channels(value))
         return self.homes[value]
 
-    def finish(self, value: int, home: Blocked) -> None:
+    def finish(self, value: int, home: BlockedValue) -> None:
         """The value is there, but for its halo."""
         if any(home.halo):
             self.w.call("halo", y=home.whole, halo=home.halo)
@@ -319,16 +319,16 @@ class Values:
         """Where a blocked value is written, without its halo."""
         return self.home(value).view()
 
-    def _room(self, value: int) -> Blocked:
+    def _room(self, value: int) -> BlockedValue:
         shape = self.shape(value)
         height, width = spatial(shape)
-        home = Blocked(
+        home = BlockedValue(
             Buffer("temp", -1), shape[0], self.layout.channels(value), height, width,
             self.layout.halo(value), self.layout.room(value),
             dtype=DType.BF16 if value in self.rounding.only else DType.F32,
         )  # fmt: skip
         if value in self.rounding.broad:
-            home = home.in_blocks_of(BROAD)
+            home = home.with_block(NCHW32C)
         slot = self.w.temp(TensorSpec(home.dtype, (home.count,)))
         return dataclasses.replace(home, buffer=slot.buffer)
 

@@ -20,8 +20,8 @@ from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import (
     PANEL,
     SCATTER_SINCE,
-    Blocks,
-    pack_blocks,
+    BlockSparsePanels,
+    pack_block_sparse,
     pack_panels,
 )
 from tracea_graph.ops.gemm import GemmParams
@@ -113,10 +113,10 @@ def _skipping(
     """The product over the blocks at ``places``; of a zero matrix one block stays."""
     if not len(places):
         places = np.zeros(1, np.int32)
-    params: GemmParams = dataclasses.replace(region.params, layout=Blocks(block))
+    params: GemmParams = dataclasses.replace(region.params, layout=BlockSparsePanels(block))
     stem, shape = f"{name}_blocks{block}", (len(places), block, PANEL)
     blocks = Weight(
-        stem, DType.F32, shape, lambda: pack_blocks(pack_panels(matrix()), places, block)
+        stem, DType.F32, shape, lambda: pack_block_sparse(pack_panels(matrix()), places, block)
     )
     at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
     operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from tracea_graph.kernels.cpu.filters import (
     BLOCK,
     BLOCKED,
-    BROAD,
-    PAIRS,
-    Depthwise,
+    NCHW32C,
+    VNNI2,
+    DepthwiseFilters,
 )
 from tracea_graph.kernels.cpu.phases.pack_filters import (
     conv,
@@ -54,11 +54,13 @@ class ConvBf16(PatternPass):
     def check(self, m: Match) -> str | None:
         layout = m.root.params.layout
         dense = layout == BLOCKED
-        return None if not layout.rounds and (dense or isinstance(layout, Depthwise)) else ""
+        return (
+            None if not layout.rounds and (dense or isinstance(layout, DepthwiseFilters)) else ""
+        )
 
     def rewrite(self, m: Match) -> Rewrite | Sequence[Rewrite] | str:
         graph, region, params = m.graph, m.root, m.root.params
-        if isinstance(params.layout, Depthwise):
+        if isinstance(params.layout, DepthwiseFilters):
             lower = dataclasses.replace(params.layout, in_bf16=True)
             return rounded_as_read(self.name, region, layout=lower)
         weight = graph.weight(m.values["w"])
@@ -69,8 +71,8 @@ class ConvBf16(PatternPass):
         if params.channels % BLOCK % 2:
             return f"{params.channels} channels are no pairs"
         made, broad = list[Rewrite](), self.broad and _comes_broad(graph, m.values["x"], params)
-        for layout in filter_layouts(PAIRS, params, output_extents(graph, region)):
-            layout = BROAD if layout == PAIRS and broad else layout
+        for layout in filter_layouts(VNNI2, params, output_extents(graph, region)):
+            layout = NCHW32C if layout == VNNI2 and broad else layout
             lower = dataclasses.replace(params, layout=layout)
             filters = repack_filters(weight, params, layout)
             made.append(with_lowered_weights(self.name, region, lower, filters, PRODUCT_ERROR))
@@ -86,7 +88,7 @@ class DepthwiseBf16(PatternPass):
 
     def check(self, m: Match) -> str | None:
         layout = m.root.params.layout
-        fits = isinstance(layout, Depthwise) and layout.in_bf16 and not layout.rounded
+        fits = isinstance(layout, DepthwiseFilters) and layout.in_bf16 and not layout.rounded
         return None if fits else ""
 
     def rewrite(self, m: Match) -> Rewrite:
@@ -103,7 +105,7 @@ def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
         return False
     params = region.params
     if isinstance(params, ConvParams):
-        return params.layout in (BLOCKED, PAIRS, BROAD) and params.groups == 1
+        return params.layout in (BLOCKED, VNNI2, NCHW32C) and params.groups == 1
     pooled = isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
     moved = isinstance(params, LayoutParams) or region.op in ("Concat", "Split")
     parts = region.operands if region.op == "Concat" else (value,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from tracea_graph.kernels.cpu.filters import BLOCKED, SPLIT
+from tracea_graph.kernels.cpu.filters import BF16X2, BLOCKED
 from tracea_graph.kernels.cpu.phases.pack_filters import conv, repack_filters
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, with_lowered_weights
 from tracea_graph.reasons import Code, Reason
@@ -34,7 +34,7 @@ class ConvBf16x2(PatternPass):
             return Reason("its filters are not constant", Code.NOT_CONSTANT)
         if why := no_bf16(m.graph):
             return why
-        lower = dataclasses.replace(params, layout=SPLIT)
+        lower = dataclasses.replace(params, layout=BF16X2)
         return with_lowered_weights(
-            self.name, m.root, lower, repack_filters(weight, params, SPLIT), BF16X2_ERROR
+            self.name, m.root, lower, repack_filters(weight, params, BF16X2), BF16X2_ERROR
         )

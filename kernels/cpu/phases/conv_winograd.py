@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tracea_graph.kernels.cpu.filters import BLOCKED, Either, Winograd
+from tracea_graph.kernels.cpu.filters import BLOCKED, DispatchFilters, WinogradFilters
 from tracea_graph.kernels.cpu.phases.pack_filters import (
     conv,
     filter_layouts,
@@ -44,8 +44,8 @@ class ConvWinograd(PatternPass):
         if weight is None:
             return ()
         for layout in filter_layouts(BLOCKED, params, output_extents(graph, region)):
-            whole = layout.transformed if isinstance(layout, Either) else layout
-            if not isinstance(whole, Winograd):
+            whole = layout.transformed if isinstance(layout, DispatchFilters) else layout
+            if not isinstance(whole, WinogradFilters):
                 continue
             filters = winograd_filters(weight, params, whole, graph.opset)
             kept = region.operands[1:2] if layout.spare else ()

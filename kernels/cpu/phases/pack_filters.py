@@ -21,17 +21,17 @@ from tracea_graph.kernels.cpu.filters import (
     BLOCK,
     BLOCKED,
     DEPTHWISE,
+    FIRST_LAYER,
     PANELS,
-    STEM,
     WINOGRAD2,
     WINOGRAD2_INT16,
-    WINOGRAD2_PAIRS,
+    WINOGRAD2_VNNI2,
     WINOGRAD4,
-    Blocked,
-    Either,
+    BlockedFilters,
+    DispatchFilters,
     Filters,
-    Lanes,
-    Winograd,
+    LaneFilters,
+    WinogradFilters,
     transformable,
 )
 from tracea_graph.kernels.cpu.winograd import transform_to_onnx
@@ -82,7 +82,7 @@ class PackFilters(PatternPass):
         kept = must_stay_plain(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
-        if not isinstance(layout, Blocked | Lanes):
+        if not isinstance(layout, BlockedFilters | LaneFilters):
             return ""
         weights, count = dict[str, Weight](), layout.biases(params.filters)
         if bias and count != params.filters:
@@ -123,7 +123,7 @@ def _layout_for(
     if groups == 1:
         if window.pointwise and all(d == 1 for d in spatial):
             return PANELS
-        return STEM if i <= _STEM else BLOCKED
+        return FIRST_LAYER if i <= _STEM else BLOCKED
     if i == 1 and o == groups:
         return DEPTHWISE
     return BLOCKED if i % BLOCK == 0 and o // groups % BLOCK == 0 else PLAIN
@@ -157,7 +157,10 @@ def _side_by_side(weight: Weight, groups: int, count: int) -> Weight:
 
 
 def _packed(
-    weight: Weight, layout: Blocked | Lanes, opset: int, made: Sequence[Node] | None = None
+    weight: Weight,
+    layout: BlockedFilters | LaneFilters,
+    opset: int,
+    made: Sequence[Node] | None = None,
 ) -> Weight:
     """The same weights in a layout.
 
@@ -176,7 +179,9 @@ def _packed(
     )  # fmt: skip
 
 
-def winograd_filters(weight: Weight, params: ConvParams, layout: Winograd, opset: int) -> Weight:
+def winograd_filters(
+    weight: Weight, params: ConvParams, layout: WinogradFilters, opset: int
+) -> Weight:
     """Blocked filters by Winograd's transform.
 
     They take 1.8 (``winograd2``) or four times the bytes, so the runtime is left to compute them.
@@ -195,7 +200,7 @@ def winograd_filters(weight: Weight, params: ConvParams, layout: Winograd, opset
 
 def repack_filters(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight]:
     """The same filters in another layout, each of its arrays; nothing is kept between calls."""
-    if isinstance(layout, Either):
+    if isinstance(layout, DispatchFilters):
         parts = (layout.transformed, layout.direct)
         return [made for part in parts for made in repack_filters(weight, params, part)]
 
@@ -219,9 +224,9 @@ def filter_layouts(
     yield direct
     known = all(isinstance(d, int) for d in spatial)
     if transformable(params.window, params.groups):
-        for layout in (WINOGRAD2, WINOGRAD4, WINOGRAD2_PAIRS, WINOGRAD2_INT16):
+        for layout in (WINOGRAD2, WINOGRAD4, WINOGRAD2_VNNI2, WINOGRAD2_INT16):
             if layout.direct == direct:
-                yield layout if known else Either(layout)
+                yield layout if known else DispatchFilters(layout)
 
 
 def output_extents(graph: TileGraph, region: Region) -> tuple[Extent, ...]:

@@ -22,24 +22,24 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.kernels.cpu.masked import round_masked
+from tracea_graph.kernels.cpu.bitmap import round_bitmap
 from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,
+    BF16X2,
+    BITMAP,
+    BITMAP_BF16,
     INT16,
-    MASKED,
-    MASKED_BF16,
-    MIXED,
-    PAIRS,
     PANEL,
     PANELS,
-    SPLIT,
-    BlockPairs,
-    Blocks,
-    pack_block_pairs,
+    VNNI2,
+    WEIGHT_ONLY_BF16,
+    BlockSparsePanels,
+    BlockSparseVnni2Panels,
+    pack_bf16x2,
+    pack_block_sparse_vnni2,
     pack_int16,
-    pack_pairs,
     pack_scales,
-    pack_split,
+    pack_vnni2,
     unpack_panels,
 )
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
@@ -112,7 +112,9 @@ PRECISION_FALLBACKS = (
 )  # fmt: skip
 """Sets of rules to do without where the error is too large, the cheapest set first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
-_LAYOUTS: Mapping[str, WeightLayout] = MappingProxyType({"bf16": PAIRS, "bf16-weights": MIXED})
+_LAYOUTS: Mapping[str, WeightLayout] = MappingProxyType(
+    {"bf16": VNNI2, "bf16-weights": WEIGHT_ONLY_BF16}
+)
 Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]
 """A product over the weights of a name in lower precision, and those; or why it stays."""
 
@@ -185,8 +187,8 @@ class GemmBf16:
     @property
     def _able(self) -> tuple[WeightLayout, ...]:
         """Layouts that have one in this precision."""
-        blocks = map(Blocks, BLOCKS) if self.precision == "bf16" else ()
-        return (PANELS, MASKED, *blocks)
+        blocks = map(BlockSparsePanels, BLOCKS) if self.precision == "bf16" else ()
+        return (PANELS, BITMAP, *blocks)
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         yield from _lowered(self.name, PRODUCT_ERROR, self._able, self._lower, graph, region)
@@ -200,14 +202,14 @@ class GemmBf16:
             return why
         if stored is None:
             return not_constant(panels)
-        if layout == MIXED and params.layout == PANELS and params.k % 2:
+        if layout == WEIGHT_ONLY_BF16 and params.layout == PANELS and params.k % 2:
             return f"K = {params.k} is odd"
-        if params.layout == MASKED:
-            return dataclasses.replace(params, layout=MASKED_BF16), _numbers(stored)
-        if isinstance(params.layout, Blocks):
+        if params.layout == BITMAP:
+            return dataclasses.replace(params, layout=BITMAP_BF16), _numbers(stored)
+        if isinstance(params.layout, BlockSparsePanels):
             if params.layout.block % 2:
                 return "blocks of one step do not lie in pairs"
-            pairs = BlockPairs(params.layout.block)
+            pairs = BlockSparseVnni2Panels(params.layout.block)
             return dataclasses.replace(params, layout=pairs), _blocks_in_pairs(stored)
         return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)
 
@@ -249,7 +251,7 @@ class GemmBf16x2:
             return why
         if stored is None:
             return not_constant(panels)
-        return dataclasses.replace(params, layout=SPLIT), _in_halves(stored, params.n)
+        return dataclasses.replace(params, layout=BF16X2), _in_halves(stored, params.n)
 
 
 def _lowered(
@@ -319,9 +321,9 @@ def _in_halves(panels: Weight, n: int) -> Weight:
     k = panels.shape[1]
 
     def load() -> Array:
-        return pack_split(unpack_panels(np.asarray(panels.array(), np.float32), n))
+        return pack_bf16x2(unpack_panels(np.asarray(panels.array(), np.float32), n))
 
-    return Weight(f"{panels.name}_bf16x2", DType.BF16, SPLIT.shape(k, n), load)
+    return Weight(f"{panels.name}_bf16x2", DType.BF16, BF16X2.shape(k, n), load)
 
 
 def _blocks_in_pairs(blocks: Weight) -> Weight:
@@ -329,7 +331,7 @@ def _blocks_in_pairs(blocks: Weight) -> Weight:
     count, block, _ = blocks.shape
 
     def load() -> Array:
-        return pack_block_pairs(np.asarray(blocks.array(), np.float32))
+        return pack_block_sparse_vnni2(np.asarray(blocks.array(), np.float32))
 
     return Weight(f"{blocks.name}_bf16", DType.BF16, (count, block // 2, PANEL, 2), load)
 
@@ -340,7 +342,7 @@ def _numbers(stored: Weight) -> Weight:
         f"{stored.name}_bf16",
         DType.BF16,
         stored.shape,
-        lambda: round_masked(np.asarray(stored.array(), np.float32)),
+        lambda: round_bitmap(np.asarray(stored.array(), np.float32)),
     )
 
 
@@ -349,6 +351,6 @@ def _in_pairs(panels: Weight, n: int) -> Weight:
     k = panels.shape[1]
 
     def load() -> Array:
-        return pack_pairs(unpack_panels(np.asarray(panels.array(), np.float32), n))
+        return pack_vnni2(unpack_panels(np.asarray(panels.array(), np.float32), n))
 
-    return Weight(f"{panels.name}_bf16", DType.BF16, PAIRS.shape(k, n), load)
+    return Weight(f"{panels.name}_bf16", DType.BF16, VNNI2.shape(k, n), load)

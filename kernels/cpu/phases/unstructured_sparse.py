@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tracea_graph.ir import Array, DType, Weight, product
-from tracea_graph.kernels.cpu.masked import map_words, pack_masked
-from tracea_graph.kernels.cpu.panels import MASKED, PANEL, pack_panels
+from tracea_graph.kernels.cpu.bitmap import bitmap_words, pack_bitmap
+from tracea_graph.kernels.cpu.panels import BITMAP, PANEL, pack_panels
 from tracea_graph.kernels.cpu.phases.block_sparse import (
     dense_matrix,
     sources_of,
@@ -73,12 +73,12 @@ class UnstructuredSparseGemm(PatternPass):
 def _reading(
     rule: str, region: Region, name: str, matrix: Callable[[], Floats], count: int
 ) -> Rewrite:
-    params: GemmParams = dataclasses.replace(region.params, layout=MASKED)
+    params: GemmParams = dataclasses.replace(region.params, layout=BITMAP)
 
     def packed() -> tuple[Array, Array]:
-        return pack_masked(pack_panels(matrix()))
+        return pack_bitmap(pack_panels(matrix()))
 
-    words = (-(-params.n // PANEL), map_words(params.k))
+    words = (-(-params.n // PANEL), bitmap_words(params.k))
     stored = Weight(f"{name}_numbers", DType.F32, (count,), lambda: packed()[0])
     at = Weight(f"{name}_bits", DType.I32, words, lambda: packed()[1])
     operands = (region.operands[0], stored.name, *region.operands[2:], at.name)

@@ -21,7 +21,7 @@ inline bool first_layer_splits(const FirstLayerJob& job, const tracea_isa_table&
   const bool able = job.dilation_w == 1 && job.dilation_h <= kSplitStep &&
                     job.stride_w <= kSplitStep && job.stride_h <= kSplitStep &&
                     x.dims[1] <= TRACEA_STEM_CHANNELS && x.strides[3] <= kSplitApart;
-  return isa.pairs_pixels > isa.conv_pixels && able && job.post_ops.canvas.width > kLanes &&
+  return isa.bf16_pixels > isa.conv_pixels && able && job.post_ops.canvas.width > kLanes &&
          x.dims[1] * job.kernel_h * job.kernel_w >= kSplitTaps;
 }
 
@@ -49,7 +49,7 @@ inline bool open_split(Run& run, FirstLayerJob& job, const TensorView& w, Scratc
   const Canvas& y = job.post_ops.canvas;
   FirstLayerSplit& split = job.split;
   const int64_t channels = w.dims[1];
-  split.split = isa.first_layer_split, split.end = isa.conv_bf16_end, split.widest = isa.pairs_pixels;
+  split.split = isa.first_layer_split, split.end = isa.conv_bf16_end, split.widest = isa.bf16_pixels;
   split.column = TRACEA_STEM_LANES(channels);
   split.taps = ceil_div(job.kernel_w * split.column, kTapLanes);
   const int64_t columns = reach(y.width, job.stride_w, job.kernel_w, 1);

@@ -95,7 +95,7 @@ inline bool check_gemm(Signature& call) {
   const int32_t more = lane == 2 ? 2 : layout == gemm_call::kLayoutPanels ? 1 : 0;
   if (call.rank(gemm_call::kW) != rank + more || (lane == 2 && rank > 2))
     return call.fail("operands that are no matrices");
-  const bool lanes = lane == 2 && layout != gemm_call::kLayoutMixed;
+  const bool lanes = lane == 2 && layout != gemm_call::kLayoutWeightOnlyBf16;
   return element_size(call.type(gemm_call::kX)) == (lanes ? 2 : 4) ||
          call.fail("operands that are not as its layout says");
 }
@@ -122,12 +122,12 @@ inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, Gem
   if (layout == gemm_call::kLayoutPanels)
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && w.strides[o + 2] == 1;
-  else if (layout >= gemm_call::kLayoutPairs)  // x and w as lanes of two elements
+  else if (layout >= gemm_call::kLayoutVnni2)  // x and w as lanes of two elements
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && 2 * wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
          w.strides[1] == 2 * TRACEA_PANEL && w.strides[0] % 2 == 0 && x.strides[1] == 1 &&
-         (layout == gemm_call::kLayoutMixed || x.strides[0] % 2 == 0) &&
-         (layout != gemm_call::kLayoutSplit || job.k % (2 * TRACEA_SPLIT) == 0);
+         (layout == gemm_call::kLayoutWeightOnlyBf16 || x.strides[0] % 2 == 0) &&
+         (layout != gemm_call::kLayoutBf16x2 || job.k % (2 * TRACEA_SPLIT) == 0);
   else
     ok = ok && wide[by_row ? 0 : 1] == job.k && wide[by_row ? 1 : 0] == job.n;
   if (layout == gemm_call::kLayoutInt16) {
@@ -171,18 +171,18 @@ inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
   job.mr = job.isa->gemm_mr, job.nv = job.isa->gemm_nv;
   if (layout == gemm_call::kLayoutPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
-  } else if (layout >= gemm_call::kLayoutPairs) {
-    job.split = layout == gemm_call::kLayoutSplit;
-    if (layout == gemm_call::kLayoutPairs || job.split) {
+  } else if (layout >= gemm_call::kLayoutVnni2) {
+    job.split = layout == gemm_call::kLayoutBf16x2;
+    if (layout == gemm_call::kLayoutVnni2 || job.split) {
       job.kernel = job.split ? job.isa->gemm_bf16x2 : job.isa->gemm_bf16;
       job.end = job.split ? job.isa->gemm_bf16x2_end : job.isa->gemm_bf16_end;
-      job.mr = job.isa->pairs_mr, job.nv = job.isa->pairs_nv;
+      job.mr = job.isa->bf16_mr, job.nv = job.isa->bf16_nv;
       job.x_row /= 2;
     } else if (layout == gemm_call::kLayoutInt16) {
       job.kernel = job.isa->gemm_int16;
       job.x_row /= 2;
     } else {
-      job.kernel = job.isa->gemm_mixed;
+      job.kernel = job.isa->gemm_weight_only_bf16;
       job.x_step = 2;
     }
     job.k /= 2, job.w_panel = w[0] / 2, job.w_row = TRACEA_PANEL, job.w_column = 1;

@@ -7,15 +7,15 @@
 struct tracea_isa_table {
   const char* isa;             // its name in variants.py
   int32_t gemm_mr, gemm_nv;    // largest register tile
-  int32_t pairs_mr, pairs_nv;  // the same of gemm_bf16
+  int32_t bf16_mr, bf16_nv;  // the same of gemm_bf16
   int32_t conv_pixels, conv_nv;
-  int32_t pairs_pixels;        // conv_pixels of conv_bf16
+  int32_t bf16_pixels;        // conv_pixels of conv_bf16
   void (*gemm)(const tracea_gemm_tile*);
   void (*gemm_dot)(const tracea_gemm_dot_tile*);
   void (*gemm_pack)(const tracea_gemm_pack_tile*);
   void (*gemm_bf16)(const tracea_gemm_tile*);  // lanes of a tile are pairs of bf16, k counts pairs
   void (*gemm_bf16_end)(void);
-  void (*gemm_mixed)(const tracea_gemm_tile*);  // with float32 on the left
+  void (*gemm_weight_only_bf16)(const tracea_gemm_tile*);  // with float32 on the left
   void (*round_bf16)(const tracea_round_tile*);
   void (*gemm_int16)(const tracea_gemm_tile*);  // lanes are pairs of integers, k counts pairs
   void (*round_int16)(const tracea_round_int16_tile*);

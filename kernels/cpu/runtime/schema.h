@@ -37,8 +37,8 @@ namespace gemm_call {
 enum Int : int32_t { kLayout, kParts, kInts };
 enum View : int32_t { kX, kW, kBias, kRowScales, kColumnScales };
 enum Layout : int32_t {
-  kLayoutPanels, kLayoutKn, kLayoutNk, kLayoutPairs, kLayoutMixed, kLayoutInt16 = 7,
-  kLayoutSplit = 10
+  kLayoutPanels, kLayoutKn, kLayoutNk, kLayoutVnni2, kLayoutWeightOnlyBf16, kLayoutInt16 = 7,
+  kLayoutBf16x2 = 10
 };
 }
 namespace norm_call {

@@ -126,8 +126,8 @@ inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
 }
 
 inline bool valid_level(const Image& image, const tracea_isa_table& level, Digest& digest) {
-  const int32_t sides[] = {level.gemm_mr,     level.gemm_nv, level.pairs_mr,    level.pairs_nv,
-                           level.conv_pixels, level.conv_nv, level.pairs_pixels};
+  const int32_t sides[] = {level.gemm_mr,     level.gemm_nv, level.bf16_mr,    level.bf16_nv,
+                           level.conv_pixels, level.conv_nv, level.bf16_pixels};
   if (!image.name(level.isa) || level_of(level.isa) < 0 || level.chains != tracea_chain_count)
     return false;
   digest.text(level.isa);
@@ -135,7 +135,7 @@ inline bool valid_level(const Image& image, const tracea_isa_table& level, Diges
     if (side < 1 || side > kMaxTileSide) return false;
     digest.number(side);
   }
-  if (max(level.gemm_mr * level.gemm_nv, level.pairs_mr * level.pairs_nv) * TRACEA_PANEL > kMaxTile)
+  if (max(level.gemm_mr * level.gemm_nv, level.bf16_mr * level.bf16_nv) * TRACEA_PANEL > kMaxTile)
     return false;
   // the functions lie between the sizes and the chains
   constexpr size_t first = offsetof(tracea_isa_table, gemm), end = offsetof(tracea_isa_table, chains);

@@ -99,14 +99,14 @@ def _round(
     temps: list[Temp], calls: list[Call],
 ) -> dict[str, View]:  # fmt: skip
     """Let the product read x as its layout wants it; of integers, the scales by name."""
-    k, kinds = problem.k, {"pairs": DType.BF16, "int16": DType.I16}
+    k, kinds = problem.k, {"vnni2": DType.BF16, "int16": DType.I16}
     if problem.layout not in kinds:
         return {}
     whole, scale = Buffer("temp", 0), View(Buffer("temp", 1), ("m",), (1,))
     x, rounded = views[0], View(whole, ("m", k), (k, 1))
     temps.append(Temp(kinds[problem.layout], combine("mul", "m", k), 0, 1))
     views[0] = rounded
-    if problem.layout == "pairs":
+    if problem.layout == "vnni2":
         calls.append(CALLS.make("round", "bf16", x=x, y=rounded))
         return {}
     temps.append(Temp(DType.F32, "m", 0, 1))

@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     units_of,
     vectors_of,
 )
-from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile
+from tracea_graph.kernels.cpu.variants import conv_bf16_tile, conv_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.problem import Case
@@ -201,7 +201,7 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
 
 def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
     """Outputs and blocks of channels of the largest register tile."""
-    return (conv_pairs_tile if problem.in_bf16 else conv_tile)(isa)
+    return (conv_bf16_tile if problem.in_bf16 else conv_tile)(isa)
 
 
 def _brief(problem: ConvProblem, isa: str) -> bool:

@@ -53,8 +53,10 @@ class GemmProblem:
 
     @property
     def dtype(self) -> str:
-        """What is multiplied: ``f32``, ``bf16``, ``i16``, or ``mixed`` for bf16 weights alone."""
-        return {"pairs": "bf16", "mixed": "mixed", "int16": "i16"}.get(self.layout, "f32")
+        """Type of the operands: ``f32``, ``bf16``, ``i16``, or ``weight_only_bf16`` (x in f32)."""
+        return {"vnni2": "bf16", "weight_only_bf16": "weight_only_bf16", "int16": "i16"}.get(
+            self.layout, "f32"
+        )
 
     @property
     def weight_bytes(self) -> int:

@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     vectors_of,
 )
 from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
-from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
+from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning.problem import Case, default_of, row_class
@@ -193,7 +193,7 @@ def _compute_us(case: Case, work: Division, isa: str) -> float:
 
 def _tile(problem: GemmProblem, isa: str) -> tuple[int, int]:
     """Rows and panels of the largest register tile that multiplies these weights."""
-    return pairs_tile(isa) if problem.layout == "pairs" else gemm_tile(isa)
+    return gemm_bf16_tile(isa) if problem.layout == "vnni2" else gemm_tile(isa)
 
 
 def _steps(problem: GemmProblem) -> int:

@@ -11,10 +11,10 @@ from graphs import Net, normal, optimized
 from interpreter import check_lifetimes, run
 
 from tracea_graph.ir import evaluate
+from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.lowering.access_ranges import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.region import RowTile
 from tracea_graph.ttg import Region, TileGraph
@@ -86,7 +86,7 @@ def test_values_between_calls_shrink_to_one_tile() -> None:
         _, made = program(graph, *row_tiles)
         (batch,) = made.symbols
         sizes.append(sum(evaluate(t.count, {batch: 1}) for t in made.temps))
-        products.append(sum(c.products for c in calls_of_plan(encode(made), [1])))
+        products.append(sum(c.products for c in call_stats(encode(made), [1])))
     assert products[0] == products[1], "iterations compute no row twice"
     line = 2 * 16 * 7  # of what lies between the three; lines are padded when they are read
     assert sizes[0] - sizes[1] == line * (50 - 6) + line * (48 - 4)

@@ -19,7 +19,7 @@ from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_o
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
+from tracea_graph.kernels.cpu.panels import BF16X2, INT16, PANELS, VNNI2, WEIGHT_ONLY_BF16
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.arg import ARGS, ArgParams
@@ -156,10 +156,10 @@ IDS = (F32, I64, F32, I64, F32, I64)
 CASES = {
     "gemm": Case(GemmParams(12, 20, PANELS), (X, STORED)),
     "gemm, panels in bf16": Case(
-        GemmParams(12, 20, MIXED, True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
+        GemmParams(12, 20, WEIGHT_ONLY_BF16, True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
     ),
     "gemm, all in bf16, K odd": Case(
-        GemmParams(11, 20, PAIRS, epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
+        GemmParams(11, 20, VNNI2, epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
     ),
     "gemm, in integers, K odd": Case(
         GemmParams(11, 20, INT16, True, RELU),
@@ -170,10 +170,10 @@ CASES = {
         GemmParams(12, 20, INT16, parts=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
     ),
     "gemm, as sums of two": Case(
-        GemmParams(40, 20, SPLIT, True, RELU), ((*BS, 40), (2, 64, 16, 2), (20,)), (F32, BF16)
+        GemmParams(40, 20, BF16X2, True, RELU), ((*BS, 40), (2, 64, 16, 2), (20,)), (F32, BF16)
     ),
     "gemm, as sums of two, parts": Case(
-        GemmParams(32, 20, SPLIT, parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
+        GemmParams(32, 20, BF16X2, parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
     ),
     "gemm, one row": Case(GemmParams(12, 20, PANELS), ((1, 12), STORED)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, KN, True), (X, (12, 20), (20,))),

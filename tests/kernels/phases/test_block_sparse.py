@@ -11,7 +11,7 @@ from graphs import Net, assert_same, every_phase, normal, optimized
 
 from models.zero_blocks import block_mask
 from tracea_graph.ir import DType, Weight
-from tracea_graph.kernels.cpu.panels import PANELS, Blocks
+from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
@@ -48,7 +48,7 @@ def test_the_result_is_the_same(k: int, n: int) -> None:
     trace = optimized(graph, every_phase())
     assert trace.applied()["block-sparse-gemm"] == 1
     (region,) = graph.regions()
-    assert isinstance(region.params.layout, Blocks)
+    assert isinstance(region.params.layout, BlockSparsePanels)
     assert_same(made, graph, {"x": normal(5, k)})
 
 
@@ -71,7 +71,7 @@ def test_the_cost_model_chooses_the_block(
     zeros: float, block: tuple[int, int], chosen: int
 ) -> None:
     params, _ = planned(product(sparse(768, 768, zeros, block))[1], 128)
-    assert params.layout == Blocks(chosen)
+    assert params.layout == BlockSparsePanels(chosen)
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.05, 0.08])
@@ -109,7 +109,9 @@ def test_projections_that_became_one_product_are_skipped_together() -> None:
     graph = made.graph(*parts)
     assert optimized(graph, every_phase()).applied()["block-sparse-gemm"] == 1
     (region,) = graph.regions()
-    assert region.params.parts == (32, 32, 32) and isinstance(region.params.layout, Blocks)
+    assert region.params.parts == (32, 32, 32) and isinstance(
+        region.params.layout, BlockSparsePanels
+    )
     assert_same(made, graph, {"x": normal(4, 64)})
 
 

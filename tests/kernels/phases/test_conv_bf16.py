@@ -11,7 +11,7 @@ import pytest
 from graphs import Net, every_phase, normal
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.filters import PAIRS
+from tracea_graph.kernels.cpu.filters import VNNI2
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
@@ -39,12 +39,12 @@ def planned(graph: TileGraph, precision: str) -> tuple[Region, Trace]:
 @pytest.mark.parametrize(
     ("shape", "layouts"),
     [
-        ((20, 24, 1), ["pairs"]),
-        ((20, 24, 5), ["pairs"]),
-        ((32, 64, 3, 2), ["pairs"]),
-        ((20, 24, 3), ["pairs", "winograd2_pairs"]),
+        ((20, 24, 1), ["vnni2"]),
+        ((20, 24, 5), ["vnni2"]),
+        ((32, 64, 3, 2), ["vnni2"]),
+        ((20, 24, 3), ["vnni2", "winograd2_vnni2"]),
         ((24, 24, 3, 24), ["depthwise"]),
-        ((3, 24, 3), ["stem"]),
+        ((3, 24, 3), ["first_layer"]),
     ],
 )
 def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Sequence[str]) -> None:
@@ -52,9 +52,9 @@ def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Seque
     region, _ = planned(graph, "bf16")
     params = region.params
     assert isinstance(params, ConvParams) and params.layout.name in layouts
-    assert params.layout.rounds == (params.layout.name != "stem")
+    assert params.layout.rounds == (params.layout.name != "first_layer")
     weight = graph.weights[region.operands[1]]
-    dense = params.layout.name not in ("depthwise", "stem")
+    dense = params.layout.name not in ("depthwise", "first_layer")
     assert weight.dtype is (DType.BF16 if dense else DType.F32)
     assert weight.array().shape == weight.shape
 
@@ -69,7 +69,7 @@ def test_filters_are_rounded_once() -> None:
     graph = net(20, 24)
     exact = graph.weights["w0"].array()
     region, _ = planned(graph, "bf16")
-    stored = PAIRS.filters([graph.weights[region.operands[1]].array()], exact.shape)
+    stored = VNNI2.filters([graph.weights[region.operands[1]].array()], exact.shape)
     np.testing.assert_array_equal(stored, exact.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
@@ -126,8 +126,8 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     layouts = [
         s.params.layout.name for s in region.params.steps if isinstance(s.params, ConvParams)
     ]
-    by_twos = "broad" if tiles else "pairs"
-    assert layouts == ["pairs", by_twos, by_twos, "pairs", "depthwise", "pairs", by_twos]
+    nchw32c = "nchw32c" if tiles else "vnni2"
+    assert layouts == ["vnni2", nchw32c, nchw32c, "vnni2", "depthwise", "vnni2", nchw32c]
     names = [call.name for call in lower(graph, region).calls]
     assert names.count("copy") == 0 and names.count("pool_bf16") == 1
 
@@ -141,6 +141,6 @@ def test_products_inside_a_trunk_go_with_it() -> None:
     region, _ = planned(graph, "bf16")
     assert isinstance(region.params, RegionParams)
     (head,) = [s for s in region.params.steps if isinstance(s.params, GemmParams)]
-    assert head.params.layout.name == "pairs"
+    assert head.params.layout.name == "vnni2"
     assert graph.weights[region.operands[head.operands[1]]].dtype is DType.BF16
     assert lower(graph, region).calls[-1].name == "gemm_bf16"

@@ -39,11 +39,11 @@ def planned(
 @pytest.mark.parametrize(
     ("shape", "layout"),
     [
-        ((20, 24, 1), "split"),
-        ((19, 24, 3), "split"),
-        ((32, 64, 3, 2), "split"),
+        ((20, 24, 1), "bf16x2"),
+        ((19, 24, 3), "bf16x2"),
+        ((32, 64, 3, 2), "bf16x2"),
         ((24, 24, 3, 24), "depthwise"),
-        ((3, 24, 3), "stem"),
+        ((3, 24, 3), "first_layer"),
     ],
 )
 def test_dense_ones_between_blocks_do(shape: tuple[int, ...], layout: str) -> None:
@@ -56,7 +56,7 @@ def test_dense_ones_between_blocks_do(shape: tuple[int, ...], layout: str) -> No
         and params.layout.name == layout
         and not params.layout.rounds
     )
-    if layout == "split":
+    if layout == "bf16x2":
         weight = graph.weights[region.operands[1]]
         assert weight.dtype is DType.BF16 and weight.array().shape == weight.shape
         again = params.layout.filters([weight.array()], params.shape)
@@ -74,9 +74,9 @@ INTEGERS, EXACT = ("int16", "winograd2_int16"), ("blocked", "winograd2", "winogr
 @pytest.mark.parametrize(
     ("kernel", "tiles", "without", "layouts"),
     [
-        (1, True, ["conv-bf16"], ("split",)),
+        (1, True, ["conv-bf16"], ("bf16x2",)),
         (3, True, ["conv-bf16"], INTEGERS),
-        (3, True, ["conv-bf16", "conv-int16"], ("split",)),
+        (3, True, ["conv-bf16", "conv-int16"], ("bf16x2",)),
         (3, True, ["conv-bf16", "conv-int16", "conv-bf16x2"], EXACT),
         (1, False, ["conv-bf16"], INTEGERS),
         (1, False, ["conv-bf16", "conv-int16"], EXACT),

@@ -46,7 +46,7 @@ def planned(
         ((32, 64, 3, 2), ["int16"]),
         ((20, 24, 3), ["int16", "winograd2_int16"]),
         ((24, 24, 3, 24), ["depthwise"]),
-        ((3, 24, 3), ["stem"]),
+        ((3, 24, 3), ["first_layer"]),
     ],
 )
 def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from graphs import Net, every_phase, loaded, normal
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.panels import pack_pairs, unpack_pairs, unpack_split
+from tracea_graph.kernels.cpu.panels import pack_vnni2, unpack_bf16x2, unpack_vnni2
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
@@ -36,7 +36,8 @@ def planned(
 
 
 @pytest.mark.parametrize(
-    ("precision", "layout"), [("fp32", "panels"), ("bf16", "pairs"), ("bf16-weights", "mixed")]
+    ("precision", "layout"),
+    [("fp32", "panels"), ("bf16", "vnni2"), ("bf16-weights", "weight_only_bf16")],
 )
 def test_the_layout_follows_the_precision(precision: str, layout: str) -> None:
     graph = net()
@@ -60,7 +61,7 @@ def test_integers_take_scales_along(k: int) -> None:
         assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
 
 
-@pytest.mark.parametrize(("tiles", "layout"), [(False, "int16"), (True, "split")])
+@pytest.mark.parametrize(("tiles", "layout"), [(False, "int16"), (True, "bf16x2")])
 def test_what_bf16_is_barred_from_goes_to_integers_or_sums(tiles: bool, layout: str) -> None:
     graph = net()
     excluded = {"gemm-bf16": {graph.outputs[0]: "it was wrong"}}
@@ -75,11 +76,11 @@ def test_sums_of_two_lie_in_turns(k: int) -> None:
     graph = net(k)
     exact = np.asarray(graph.weights["w0"].array())
     region, _ = planned(graph, "bf16x2")
-    assert isinstance(region.params, GemmParams) and region.params.layout.name == "split"
+    assert isinstance(region.params, GemmParams) and region.params.layout.name == "bf16x2"
     weight = graph.weights[region.operands[1]]
     stored = weight.array()
     assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
-    upper, lower = unpack_split(stored, k, 20)
+    upper, lower = unpack_bf16x2(stored, k, 20)
     np.testing.assert_allclose(upper + lower, exact, rtol=2**-16)
 
 
@@ -91,7 +92,7 @@ def test_sums_of_two_want_an_opset_with_bf16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "layout"), [("bf16", "pair_blocks"), ("bf16-weights", "blocks")]
+    ("precision", "layout"), [("bf16", "block_sparse_vnni2"), ("bf16-weights", "block_sparse")]
 )
 def test_stored_blocks_are_rounded_too(precision: str, layout: str) -> None:
     made = Net()
@@ -108,9 +109,9 @@ def test_the_matrix_is_rounded_once() -> None:
     exact = graph.weights["w0"].array()
     region, _ = planned(graph, "bf16")
     stored = graph.weights[region.operands[1]].array()
-    np.testing.assert_array_equal(stored, pack_pairs(exact))
+    np.testing.assert_array_equal(stored, pack_vnni2(exact))
     np.testing.assert_array_equal(
-        unpack_pairs(stored, 7, 20), exact.astype(ml_dtypes.bfloat16).astype(np.float32)
+        unpack_vnni2(stored, 7, 20), exact.astype(ml_dtypes.bfloat16).astype(np.float32)
     )
 
 

@@ -51,7 +51,7 @@ def params_of(graph: TileGraph) -> GemmParams:
 def test_the_result_is_the_same(k: int, n: int) -> None:
     net, graph = product(scattered(k, n, 0.8), 2)
     assert optimized(graph, every_phase()).applied()["unstructured-sparse-gemm"] == 1
-    assert params_of(graph).layout.name == "masked"
+    assert params_of(graph).layout.name == "bitmap"
     assert_same(net, graph, {"x": normal(2, k)})
 
 
@@ -66,7 +66,7 @@ def test_what_is_stored_is_what_is_not_zero() -> None:
 
 def test_in_bf16_the_numbers_are() -> None:
     net, graph, _ = planned(scattered(256, 192, 0.8), 1, precision="bf16")
-    assert params_of(graph).layout.name == "masked_bf16"
+    assert params_of(graph).layout.name == "bitmap_bf16"
     (region,) = graph.regions()
     assert graph.weights[region.operands[1]].dtype is DType.BF16
     assert_same(net, graph, {"x": normal(1, 256)}, 1e-2)
@@ -80,7 +80,7 @@ def test_dense_stays_where_it_wins(zeros: float) -> None:
 def test_blocks_are_better_than_bits() -> None:
     w = normal(768, 768) * np.kron(np.random.default_rng(1).random((48, 48)) < 0.1,
                                    np.ones((16, 16)))  # fmt: skip
-    assert params_of(planned(w.astype(np.float32), 1)[1]).layout.name == "blocks"
+    assert params_of(planned(w.astype(np.float32), 1)[1]).layout.name == "block_sparse"
 
 
 @pytest.mark.parametrize(("rows", "said"), [("rows", "any number of rows"), (5, "5 rows")])

@@ -20,7 +20,7 @@ from graphs import (
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.filters import LAYOUTS, Either
+from tracea_graph.kernels.cpu.filters import LAYOUTS, DispatchFilters
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
@@ -70,11 +70,11 @@ def batch_norm(net: Net, x: str, channels: int, **attrs: Any) -> str:
         ((5, 6), {"pads": [0, 0, 0, 0], "strides": [3, 3]}, (3, 3), (0, 0, 0, 0)),
     ],
 )
-@pytest.mark.parametrize("layout", ["blocked", "stem", "depthwise", "plain"])
+@pytest.mark.parametrize("layout", ["blocked", "first_layer", "depthwise", "plain"])
 def test_taps_that_only_read_padding_go(
     size: tuple[int, int], attrs: dict[str, Any], kernel: Any, pads: Any, layout: str
 ) -> None:
-    channels = 3 if layout == "stem" else 16
+    channels = 3 if layout == "first_layer" else 16
     net = Net()
     x = net.input("x", "n", channels, *size)
     group = {"depthwise": 16, "plain": 8}.get(layout, 1)
@@ -114,7 +114,7 @@ def test_taps_are_taken_of_each_convolution_that_has_the_filters() -> None:
         ("plain", 48, 48, {"group": 6 * 4}),
         ("plain", 24, 24, {"group": 3}),
         ("plain", 16, 32, {"group": 16}),
-        ("stem", 3, 20, {}),
+        ("first_layer", 3, 20, {}),
         ("blocked", 16, 20, {"auto_pad": "SAME_UPPER", "pads": [], "strides": [2, 2]}),
         ("blocked", 16, 20, {"auto_pad": "SAME_LOWER", "pads": [], "strides": [3, 2]}),
         ("blocked", 16, 20, {"auto_pad": "VALID", "pads": []}),
@@ -343,7 +343,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     schedule_only(graph, ConvWinograd())
     schedule_only(graph, *FUSE)
     (region,) = graph.regions()
-    assert isinstance(region.params.layout, Either) and region.params.epilogue
+    assert isinstance(region.params.layout, DispatchFilters) and region.params.epilogue
     assert region.operands[-1] == "w0_blocked" and region.operands[1].startswith("w0_winograd")
     feeds = {"x": normal(2, 16, 3, 5)}
     assert_same(net, graph, feeds, 3e-5)
@@ -353,7 +353,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     ("rule", "direct", "transforms"),
     [
         (ConvWinograd(), "blocked", ["winograd2", "winograd4"]),
-        (ConvBf16(), "pairs", ["winograd2_pairs"]),
+        (ConvBf16(), "vnni2", ["winograd2_vnni2"]),
         (ConvInt16(), "int16", ["winograd2_int16"]),
     ],
     ids=["float32", "bf16", "int16"],
@@ -373,7 +373,7 @@ def test_one_rule_for_either_way(
     made = {}
     for proposal in found:
         (new,) = proposal.new
-        either = isinstance(new.params.layout, Either)
+        either = isinstance(new.params.layout, DispatchFilters)
         made[new.params.layout.name] = either
         weights = graph.weights | proposal.weights
         direct_shape = LAYOUTS[direct].shape((32, 16, kernel, kernel))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["map_words", "masked_to_onnx", "pack_masked", "round_masked", "unpack_masked"]
+__all__ = ["bitmap_to_onnx", "bitmap_words", "pack_bitmap", "round_bitmap", "unpack_bitmap"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Words = npt.NDArray[np.int32]
@@ -24,27 +24,27 @@ _COLUMNS, _STEPS = 16, 2
 """Bits of a step, steps of a word."""
 
 
-def map_words(k: int) -> int:
+def bitmap_words(k: int) -> int:
     """Words of a panel's row in the map."""
     return 1 + -(-k // _STEPS)
 
 
-def pack_masked(panels: Floats) -> tuple[Floats, Words]:
+def pack_bitmap(panels: Floats) -> tuple[Floats, Words]:
     """The numbers of panels ``[P, K, 16]`` other than zero, and their map."""
     kept = panels != 0
     count, k, _ = panels.shape
     totals = np.cumsum(kept.reshape(count, -1).sum(1))
-    bits = np.zeros((count, (map_words(k) - 1) * _STEPS, _COLUMNS), np.bool_)
+    bits = np.zeros((count, (bitmap_words(k) - 1) * _STEPS, _COLUMNS), np.bool_)
     bits[:, :k] = kept
     packed = np.packbits(bits.reshape(count, -1), axis=1, bitorder="little")
-    found = np.zeros((count, map_words(k)), np.int32)
+    found = np.zeros((count, bitmap_words(k)), np.int32)
     found[1:, 0] = totals[:-1]
     found[:, 1:] = packed.view("<i4")
     return panels[kept], found
 
 
-def unpack_masked(stored: Floats, words: Words, k: int) -> Floats:
-    """The inverse of :func:`pack_masked`: panels ``[P, k, 16]``."""
+def unpack_bitmap(stored: Floats, words: Words, k: int) -> Floats:
+    """The inverse of :func:`pack_bitmap`: panels ``[P, k, 16]``."""
     bits = np.ascontiguousarray(words[:, 1:]).view(np.uint8)
     kept = np.unpackbits(bits, axis=1, bitorder="little").reshape(len(words), -1, _COLUMNS)
     panels = np.zeros(kept.shape, stored.dtype)
@@ -52,7 +52,7 @@ def unpack_masked(stored: Floats, words: Words, k: int) -> Floats:
     return panels[:, :k]
 
 
-def round_masked(stored: Floats) -> Floats:
+def round_bitmap(stored: Floats) -> Floats:
     """Stored numbers in bf16."""
     import ml_dtypes
 
@@ -60,13 +60,13 @@ def round_masked(stored: Floats) -> Floats:
         return np.asarray(stored, np.float32).astype(ml_dtypes.bfloat16)
 
 
-def masked_to_onnx(b: BodyBuilder, stored: str, words: str, panels: int, k: int) -> str:
+def bitmap_to_onnx(b: BodyBuilder, stored: str, words: str, panels: int, k: int) -> str:
     """The panels ``[P, K, 16]`` in float32, K filled up to whole words."""
     width = _COLUMNS * _STEPS
-    wide = b("Cast", b.slice_last(words, 1, map_words(k), 1), to=DType.I64.onnx)
+    wide = b("Cast", b.slice_last(words, 1, bitmap_words(k), 1), to=DType.I64.onnx)
     unsigned = b("Mod", wide, b.ints(1 << width))
     each = b("Reshape", unsigned, b.ints(panels, -1, 1))
     bits = b("Mod", b("Div", each, b.ints(*(1 << i for i in range(width)))), b.ints(2))
-    shape = b.ints(panels, (map_words(k) - 1) * _STEPS, _COLUMNS)
+    shape = b.ints(panels, (bitmap_words(k) - 1) * _STEPS, _COLUMNS)
     kept = b("Transpose", b("NonZero", b("Reshape", bits, shape)), perm=(1, 0))
     return b("ScatterND", b("ConstantOfShape", shape), kept, stored)

@@ -14,13 +14,13 @@ from math import prod
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.cpu.plan import DecodedCall, DecodedPlan, decode
-from tracea_graph.kernels.program import Buffer, CallWork, View, ViewAccess
+from tracea_graph.kernels.program import Buffer, CallStats, View, ViewAccess
 from tracea_graph.kernels.schema import Operand, Sizes
 
-__all__ = ["calls_of_plan"]
+__all__ = ["call_stats"]
 
 
-def calls_of_plan(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+def call_stats(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
     """The work of every call under the values of the program's symbols.
 
     Raises GraphError for a plan of another version, or one that makes no sense.
@@ -49,7 +49,7 @@ def _in_all(
     call: DecodedCall,
     types: Mapping[Buffer, DType],
     bound: Mapping[str, int],
-) -> CallWork:
+) -> CallStats:
     """A call, in all iterations if a loop has it."""
     for loop in plan.loops:
         if loop.first <= index <= loop.last:
@@ -60,7 +60,7 @@ def _in_all(
     return _work(call, types, bound)
 
 
-def _together(turns: Sequence[CallWork]) -> CallWork:
+def _together(turns: Sequence[CallStats]) -> CallStats:
     """All iterations of a call; what each of them sees alike is touched once."""
     first = turns[0]
     views = [
@@ -77,7 +77,9 @@ def _together(turns: Sequence[CallWork]) -> CallWork:
     )
 
 
-def _work(one: DecodedCall, types: Mapping[Buffer, DType], symbols: Mapping[str, int]) -> CallWork:
+def _work(
+    one: DecodedCall, types: Mapping[Buffer, DType], symbols: Mapping[str, int]
+) -> CallStats:
     schema, call = one.schema, one.call
     dims: dict[str, list[tuple[int, ...]]] = {operand.name: [] for operand in schema.operands}
     accesses: list[tuple[Operand, ViewAccess]] = []
@@ -96,7 +98,7 @@ def _work(one: DecodedCall, types: Mapping[Buffer, DType], symbols: Mapping[str,
         count, *problem = schema.problem(Sizes(call, dims))
         products = 2.0 * count * prod(problem)
         size = f"{count}·" * (count > 1) + "×".join(map(str, problem))
-    return CallWork(
+    return CallStats(
         schema.name, products, float(prod(result.dims)), tuple(views), size,
         schema.multiplies or schema.dtype,
     )  # fmt: skip
