@@ -67,22 +67,22 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """Fused or not: µs of the kernel and of the operators it stands for (``apart``, regions of the
-    graph ``before``), and what is predicted."""
+    """A fused region and the operators it replaces (``unfused``, regions of the graph ``before``):
+    their measured and predicted times in µs."""
 
     row: MeasuredRegion
     cost: CostModel
     before: TileGraph
-    apart: tuple[Region, ...]
-    apart_us: float
+    unfused: tuple[Region, ...]
+    unfused_us: float
     fused_predicted: float
-    apart_predicted: float
+    unfused_predicted: float
 
     @property
     def right(self) -> bool:
         """True if what the model prefers takes at most a tenth longer than the better one."""
-        chosen = self.row.us if self.fused_predicted <= self.apart_predicted else self.apart_us
-        return chosen <= _CLOSE * min(self.row.us, self.apart_us)
+        chosen = self.row.us if self.fused_predicted <= self.unfused_predicted else self.unfused_us
+        return chosen <= _CLOSE * min(self.row.us, self.unfused_us)
 
 
 def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction]:
@@ -101,14 +101,14 @@ def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[FusionChoi
     rows = list(measured(dict(stored), name, path))
     model, precision = source_of(name)
     plain = measured(dict(stored), model, path)  # there onnxruntime's own operators were timed
-    apart = {signature(r.graph, r.region): r.us for r in plain if r.what == "ort"}
+    unfused = {signature(r.graph, r.region): r.us for r in plain if r.what == "ort"}
     before = planned(path, bindings, precision).before
     found = []
     for row in (r for r in rows if r.what == "kernel"):
         written = (v for n in row.region.nodes for v in n.outputs if v)
-        found_apart = {r.id: r for v in written if (r := before.producer(v)) is not None}
-        regions = tuple(found_apart.values())
-        times = [apart.get(signature(before, r), 0.0) for r in regions]
+        found_unfused = {r.id: r for v in written if (r := before.producer(v)) is not None}
+        regions = tuple(found_unfused.values())
+        times = [unfused.get(signature(before, r), 0.0) for r in regions]
         if sum(times) + row.us >= LEAST_US:
             before_us = sum(cost(before, r) for r in regions)
             fused_us = cost(row.graph, row.region)

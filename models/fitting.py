@@ -76,7 +76,7 @@ class _Fit:
             for name in _read(tables, p.cost, [(p.row.graph, p.row.region)]):
                 found[name][0].append(i)
         for i, c in enumerate(self.choices):
-            regions = [(c.row.graph, c.row.region), *((c.before, r) for r in c.apart)]
+            regions = [(c.row.graph, c.row.region), *((c.before, r) for r in c.unfused)]
             for name in _read(tables, c.cost, regions):
                 found[name][1].append(i)
         return found
@@ -102,8 +102,8 @@ def rechosen(choice: FusionChoice, tables: Tables) -> FusionChoice:
     """A choice under other tables."""
     cost = replace(choice.cost, tables=tables)
     fused = cost(choice.row.graph, choice.row.region)
-    apart = sum(cost(choice.before, r) for r in choice.apart)
-    return replace(choice, cost=cost, fused_predicted=fused, apart_predicted=apart)
+    unfused = sum(cost(choice.before, r) for r in choice.unfused)
+    return replace(choice, cost=cost, fused_predicted=fused, unfused_predicted=unfused)
 
 
 def fit(

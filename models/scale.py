@@ -119,9 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for count in map(int, filter(None, args.nodes.split(","))):
             path = Path(folder, f"{count}.onnx")
             path.write_bytes(layers(count).SerializeToString())
-            rows.append(_apart(planned, str(path), not args.import_only))
-    rows += [_apart(planned, str(path), not args.import_only) for path in args.models]
-    tiles = _apart(million_tiles)
+            rows.append(_in_fresh_process(planned, str(path), not args.import_only))
+    rows += [_in_fresh_process(planned, str(path), not args.import_only) for path in args.models]
+    tiles = _in_fresh_process(million_tiles)
     if args.json:
         print(json.dumps({"graphs": rows, "tiles": tiles}))
         return 0
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _apart(work: object, *args: object) -> dict[str, float]:
+def _in_fresh_process(work: object, *args: object) -> dict[str, float]:
     """What a function returns, called in a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result: dict[str, float] = pool.apply(work, args)  # type: ignore[arg-type]

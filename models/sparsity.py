@@ -42,7 +42,7 @@ __all__ = ["attention_model", "product_model"]
 Array = npt.NDArray[Any]
 Run = Callable[[], Any]
 HEADS, HEAD = 12, 64
-CALM = 0.05
+SETTLE_SECONDS = 0.05
 """Seconds until idle threads sleep, and for which a model then has its turn."""
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -156,9 +156,9 @@ def _burst(run: Run) -> list[float]:
     """ms of runs one after another, from when the threads of what ran before have stopped
     spinning."""
     began, found = time.perf_counter(), list[float]()
-    while (start := time.perf_counter()) < began + 2 * CALM or not found:
+    while (start := time.perf_counter()) < began + 2 * SETTLE_SECONDS or not found:
         run()
-        if start > began + CALM:
+        if start > began + SETTLE_SECONDS:
             found.append(1e3 * (time.perf_counter() - start))
     return found
 

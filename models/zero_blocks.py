@@ -51,15 +51,19 @@ def with_zero_blocks(
     copy.CopyFrom(model)
     products = [n for n in copy.graph.node if n.op_type in ("MatMul", "Gemm")]
     wanted = {n.input[1] for n in products}
-    turned = {n.input[1] for n in products if any(a.name == "transB" and a.i for a in n.attribute)}
+    transposed = {
+        n.input[1] for n in products if any(a.name == "transB" and a.i for a in n.attribute)
+    }
     for seed, tensor in enumerate(copy.graph.initializer):
         if tensor.name not in wanted or len(tensor.dims) != 2 or np.prod(tensor.dims) < _LEAST:
             continue
         array: npt.NDArray[Any] = numpy_helper.to_array(tensor)
-        turn = tensor.name in turned
-        size = array.shape[::-1] if turn else array.shape
+        transpose = tensor.name in transposed
+        size = array.shape[::-1] if transpose else array.shape
         mask = block_mask((size[0], size[1]), zeros, block, pattern, seed)
-        tensor.CopyFrom(numpy_helper.from_array(array * (mask.T if turn else mask), tensor.name))
+        tensor.CopyFrom(
+            numpy_helper.from_array(array * (mask.T if transpose else mask), tensor.name)
+        )
     return copy
 
 

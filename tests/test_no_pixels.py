@@ -38,7 +38,7 @@ def convolved(
     return net(act, y) if act else y
 
 
-def trunk() -> Net:
+def conv_program() -> Net:
     """A stem, pointwise, depthwise, strided and transformed convolutions; two results."""
     net = Net()
     x = convolved(net, net.input("x", "n", 3, "h", "w"), (3, 24), 3, 3, pads=[2] * 4)
@@ -159,7 +159,7 @@ def attention() -> Net:
 
 
 NETS: tuple[Callable[[], Net], ...] = (
-    trunk, apart, padded, normed, moved, pooled, no_images, lines_and_volumes, attention,
+    conv_program, apart, padded, normed, moved, pooled, no_images, lines_and_volumes, attention,
 )  # fmt: skip
 
 

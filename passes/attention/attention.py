@@ -74,7 +74,7 @@ class Attention:
         self, matcher: Matcher, softmax: Region, operand: Callable[..., AttentionOperand]
     ) -> Proposal:
         """``operand`` says how q and k lie, and v then lies so too."""
-        graph, apart = matcher.graph, operand is split_heads_operand
+        graph, split_heads = matcher.graph, operand is split_heads_operand
         scores = match_scores(matcher, softmax.operands[0])
         q = operand(graph, scores.product.operands[0], keys=False)
         k = operand(graph, scores.product.operands[1], keys=True)
@@ -82,20 +82,24 @@ class Attention:
         if scaled:
             q = head_major_operand(graph, scores.product.operands[0])
         weights, guarded = skip_nan_guard(matcher, softmax.results[0])
-        v, result = match_value_matmul(matcher, weights, apart)
+        v, result = match_value_matmul(matcher, weights, split_heads)
         masks = Masks(graph, (q.batch, q.heads, q.length, k.length), result)
         if scaled:
             masks.scale_by_head(q.value, scores.factor, scaled)
             q = replace(q, value=scaled)
         for term in reversed(scores.terms):
-            if term.flat and apart:
+            if term.flat and split_heads:
                 raise NoMatch(
                     f"the mask {graph.spec(term.value)} lies over matrices, not over heads"
                 )
             masks.take(masks.over_heads(term) if term.flat else term)
         masking = masks.done()
         scale = matcher.scale * q.scale * k.scale
-        ends = attention_outputs(graph, result) if apart else [AttentionOutput("rows", result, ())]
+        ends = (
+            attention_outputs(graph, result)
+            if split_heads
+            else [AttentionOutput("rows", result, ())]
+        )
         for tail in ends:
             params = attention_params(
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
@@ -121,7 +125,7 @@ def attention_params(
     zero_rows: str = "none",
     written: Collection[str] = (),
 ) -> AttentionParams:
-    """Raises Unfit unless q, k and v provably belong together; those ``written`` are float32."""
+    """Raises NoMatch unless q, k and v provably belong together; those ``written`` are float32."""
     q, k, v = qkv
     if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
         raise NoMatch("q, k and v have different heads")

@@ -46,14 +46,14 @@ def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
 
 
 def match_value_matmul(
-    matcher: Matcher, weights: str, apart: bool = True
+    matcher: Matcher, weights: str, split_heads: bool = True
 ) -> tuple[AttentionOperand, str]:
     """The operand v and the result ``[…,S,D]`` of the only product that reads the weights.
 
-    Unless heads are told ``apart``, both are matrices.
+    Unless heads are told ``split_heads``, both are matrices.
     """
     graph = matcher.graph
-    if not apart:
+    if not split_heads:
         product = reader(graph, weights, "MatMul")
         if product is None or product.operands[0] != weights:
             raise NoMatch("the Softmax does not feed one product with v")
@@ -74,7 +74,7 @@ def match_value_matmul(
     last = reader(graph, result, "Reshape")
     if len(matcher.shape(result)) == 3:
         if last is None or not _keeps_matrices(matcher, last):
-            raise NoMatch("the heads are not told apart behind the product with v")
+            raise NoMatch("the heads are not told split_heads behind the product with v")
         matcher.covered.append(last)
         result = last.results[0]
     return v, result

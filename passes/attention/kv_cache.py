@@ -46,8 +46,8 @@ def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> A
             return rows_operand(new.graph, value, heads)
         _write(new, "Identity", (value,), present, shape)
         return split_heads_operand(new.graph, value, False)
-    apart = _heads_of(new, value, heads, f"{value}_heads") if flat else value
-    return _joined(new, apart, past, present or f"{value}_joined")
+    split = _heads_of(new, value, heads, f"{value}_heads") if flat else value
+    return _joined(new, split, past, present or f"{value}_joined")
 
 
 def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:

@@ -31,7 +31,7 @@ __all__ = ["ABSORBING", "Masking", "Masks", "Term"]
 
 ABSORBING = -1e30
 """Adding a score to this gives this: adding it is the same as putting it in the score's place."""
-CALM = 1e20
+NEGLIGIBLE = 1e20
 """Numbers that vanish beside an absorbing one."""
 Shape = tuple[Extent, ...]
 
@@ -208,8 +208,8 @@ class Masks:
     def _vanish(self, steps: Sequence[_Drop | str], fill: float) -> bool:
         """True if adding these masks to ``fill`` gives ``fill``: they are far smaller."""
         sums = [interval(self.graph, s) for s in steps if isinstance(s, str)]
-        calm = all(low >= -CALM and high <= CALM for low, high in sums)
-        return not steps or (fill <= ABSORBING and calm and len(sums) == len(steps))
+        negligible = all(low >= -NEGLIGIBLE and high <= NEGLIGIBLE for low, high in sums)
+        return not steps or (fill <= ABSORBING and negligible and len(sums) == len(steps))
 
     def _dropping(self, causal: str, kept: list[str], drops: Sequence[_Drop]) -> Masking:
         if not drops:
@@ -236,7 +236,7 @@ class Masks:
 
     def _as_sum(self, drop: _Drop) -> str:
         """Causality mixed with other conditions is exact as one only: the mask as it was, which
-        layers share.  Raises Unfit where it is none that is added, or one that does not absorb
+        layers share.  Raises NoMatch where it is none that is added, or one that does not absorb
         the scores it is to take the place of."""
         if drop.causal != "none":
             if drop.whole:

@@ -36,7 +36,7 @@ class Matcher:
     scale: float = 1.0
 
     def through(self, value: str, op: str, why: str) -> Region:
-        """The ``op`` that writes ``value``, covered.  Raises Unfit with ``why``."""
+        """The ``op`` that writes ``value``, covered.  Raises NoMatch with ``why``."""
         region = operand_producer(self.graph, value, op)
         if region is None:
             raise NoMatch(why)

@@ -63,19 +63,19 @@ def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOp
     Raises NoMatch if its heads cannot be told.
     """
     value, scale = unscale(graph, value)
-    turned = keys
+    transposed = keys
     if keys and (swapped := _before_swap(graph, value)) is not None:
         value, more = unscale(graph, swapped)
-        scale, turned = scale * more, False
+        scale, transposed = scale * more, False
     value, more = unscale(graph, _before_flattening(graph, value))
-    found = _repeated(graph, value) if not turned else None
+    found = _repeated(graph, value) if not transposed else None
     shared = 1
     if found is not None:
         (value, shared), scale = found, scale * more
         value, more = unscale(graph, value)
-    operand = _split(graph, value, turned) or _selected(graph, value, turned)
+    operand = _split(graph, value, transposed) or _selected(graph, value, transposed)
     if operand is None:
-        operand = head_major_operand(graph, value, turned)
+        operand = head_major_operand(graph, value, transposed)
     return replace(operand, shared=shared, scale=operand.scale * scale * more)
 
 
@@ -124,10 +124,10 @@ def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
 # ---- [B,S,H·D] and columns of it ---------------------------------------------------------
 
 
-def _split(graph: TileGraph, value: str, turned: bool) -> AttentionOperand | None:
+def _split(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand | None:
     """Heads moved in front of the sequence by a Transpose, from a Reshape or as they are."""
     region = operand_producer(graph, value, "Transpose")
-    if region is None or attribute(region, "perm", ()) != (_SPLIT_KEYS if turned else _SPLIT):
+    if region is None or attribute(region, "perm", ()) != (_SPLIT_KEYS if transposed else _SPLIT):
         return None
     source, scale = unscale(graph, region.operands[0])
     shape = graph.spec(source).shape
@@ -174,14 +174,16 @@ def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
     return (source, start[0]) if axes in ((-1,), (rank - 1,)) else (value, 0)
 
 
-def _selected(graph: TileGraph, value: str, turned: bool) -> AttentionOperand | None:
+def _selected(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand | None:
     """One of three stacked in [B,S,3,H,D], chosen by Gather or by Split and Squeeze."""
     chosen = _choice(graph, value)
-    turn = operand_producer(graph, chosen[0], "Transpose") if chosen and not turned else None
-    reshape = operand_producer(graph, turn.operands[0], "Reshape") if turn else None
-    if chosen is None or turn is None or reshape is None:
+    transpose = (
+        operand_producer(graph, chosen[0], "Transpose") if chosen and not transposed else None
+    )
+    reshape = operand_producer(graph, transpose.operands[0], "Reshape") if transpose else None
+    if chosen is None or transpose is None or reshape is None:
         return None
-    if chosen[1] not in _THREE or attribute(turn, "perm", ()) != _THREE[chosen[1]]:
+    if chosen[1] not in _THREE or attribute(transpose, "perm", ()) != _THREE[chosen[1]]:
         return None
     return _stacked(graph, reshape, chosen[2])
 
@@ -225,16 +227,16 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 # ---- heads -------------------------------------------------------------------------------
 
 
-def head_major_operand(graph: TileGraph, value: str, turned: bool = False) -> AttentionOperand:
-    """``[B,H,S,D]``, or turned ``[B,H,D,T]``.  Raises NoMatch for anything else."""
+def head_major_operand(graph: TileGraph, value: str, transposed: bool = False) -> AttentionOperand:
+    """``[B,H,S,D]``, or transposed ``[B,H,D,T]``.  Raises NoMatch for anything else."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
         raise NoMatch("an operand is not split into heads")
     batch, heads, a, b = shape
-    length, size = (b, a) if turned else (a, b)
+    length, size = (b, a) if transposed else (a, b)
     if not isinstance(heads, int) or not isinstance(size, int):
         raise NoMatch("the number or size of heads is not known")
-    return AttentionOperand(value, "turned" if turned else "heads", batch, length, heads, size)
+    return AttentionOperand(value, "turned" if transposed else "heads", batch, length, heads, size)
 
 
 def _before_swap(graph: TileGraph, value: str) -> str | None:

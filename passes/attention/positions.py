@@ -77,8 +77,8 @@ class Positions:
         key = self._counted(f"keys.{stem}", size, room)
         step = self._write("step", "Reshape", self._steps(), self._numbers((-1, 1)),
                            shape=(self.rows, 1))  # fmt: skip
-        apart = self._numbers((-1, 1, 1, 1))
-        first = self._write("apart", "Reshape", self.first(), apart, shape=(self.batch, 1, 1, 1))
+        rank4 = self._numbers((-1, 1, 1, 1))
+        first = self._write("first4d", "Reshape", self.first(), rank4, shape=(self.batch, 1, 1, 1))
         last = self._write("last", "Add", first, step, shape=row)
         every = (*row[:3], room)
         later = self._write(f"later.{stem}", "Greater", key, last, shape=every, dtype=DType.BOOL)

@@ -31,7 +31,7 @@ class Scores:
 def match_scores(matcher: Matcher, value: str) -> Scores:
     """Covers what lies between ``value`` and the product, collecting the scale in ``matcher``.
 
-    Raises Unfit where another operator stands.
+    Raises NoMatch where another operator stands.
     """
     graph, terms = matcher.graph, list[Term]()
     while _distance(graph, value) is not None:

@@ -2,8 +2,8 @@
 
 Reshape(op(Reshape(x, [B·H,S,D]), Tile(w, [B,1,1])), [B,H,S,T])   ->   op(x, w)
 
-``torch.bmm`` takes matrices one after another, so heads are flattened before it and told apart
-behind it; what all items share is repeated before it, what all heads share too.  With heads of
+``torch.bmm`` takes matrices one after another, so heads are flattened before it and split again
+after it; what all items share is repeated before it, what all heads share too.  With heads of
 their own, operands broadcast and are not made at all.
 """
 
@@ -29,25 +29,25 @@ _MAX_DEPTH = 24
 
 
 class UnflattenHeads:
-    """What lies between flattening heads and telling them apart keeps them apart."""
+    """Remove the flattening of heads around operators that treat every matrix separately."""
 
     name = "unflatten-heads"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op != "Reshape" or len(region.operands) < 2:
             return
-        flat, apart = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
-        if flat is None or apart is None or (len(flat), len(apart)) != (3, 4):
+        flat, batched = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+        if flat is None or batched is None or (len(flat), len(batched)) != (3, 4):
             return
         root = graph.producer(region.operands[0])
-        if root is None or not isinstance(apart[1], int) or not tail_agrees(flat, apart, 2):
+        if root is None or not isinstance(batched[1], int) or not tail_agrees(flat, batched, 2):
             return
-        if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *apart[:2])):
+        if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *batched[:2])):
             return
         shared = set[str]()
         while True:
             new = _UnflattenedHeads(
-                graph, region.results[0], (apart[0], apart[1]), shared=frozenset(shared)
+                graph, region.results[0], (batched[0], batched[1]), shared=frozenset(shared)
             )
             try:
                 made = new.value(region.operands[0])
@@ -83,7 +83,7 @@ class UnflattenHeads:
 
 
 def _model(graph: TileGraph, region: Region) -> str | None:
-    """How an operator treats the axis of matrices: None if it might not keep them apart."""
+    """How an operator treats the axis of matrices: None if it may mix matrices."""
     if region.fused or region.captures or len(region.results) != 1:
         return None
     rank = graph.spec(region.results[0]).rank
@@ -122,7 +122,10 @@ class _UnflattenedHeads:
     """Values that others need as they are: they are split, and stay."""
 
     def value(self, value: str, depth: int = 0) -> str:
-        """The value apart, or one that broadcasts to it.  Raises NoMatch if it is neither."""
+        """Return the value as ``[B,H,…]``, or one that broadcasts to that.
+
+        Raises NoMatch if it can be written as neither.
+        """
         if value not in self.made:
             self.made[value] = self._found(value, depth)
         return self.made[value]
@@ -203,7 +206,7 @@ class _UnflattenedHeads:
     ) -> str:  # fmt: skip
         """A node that stands for a region, or makes another form of a value."""
         value, name = (of, "") if isinstance(of, str) else (of.results[0], of.node.name)
-        result = f"{self.stem}_apart{len(self.nodes)}"
+        result = f"{self.stem}_unflattened{len(self.nodes)}"
         known = dtype or self._spec(value).dtype
         self.nodes.append(Node(op, tuple(operands), (result,), dict(attrs or {}), "", name))
         self.specs[result] = TensorSpec(known, shape)
@@ -220,7 +223,7 @@ class _UnflattenedHeads:
         return self._node("Unsqueeze", [value, self._ints(0)], (1, *shape), value)
 
     def _split(self, value: str) -> str:
-        """``[B·H,S,T]`` with its heads apart: no byte of it moves."""
+        """``[B·H,S,T]`` as ``[B,H,S,T]``, a Reshape."""
         shape = self.graph.spec(value).shape or ()
         lifted = self._unsqueezed(value, shape)
         target = self._ints(-1, self.lead[1], 0, 0)

@@ -1,4 +1,4 @@
-"""Channel shuffles: Reshape, Transpose, Reshape that deal channels of groups out in turn.
+"""Channel shuffles: Reshape, Transpose, Reshape that interleave the channels of groups.
 
 [N, C, H, W] -> [N, g, C/g, H, W] -> [N, C/g, g, H, W] -> [N, C, H, W]
 [N, C, H, W] -> [N·C/p, p, H·W] -> [p, N·C/p, H·W] -> [p, N, C/p, H, W] -> Gather of each pile
@@ -26,19 +26,19 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["CHANNEL_SHUFFLE", "DeinterleaveChannels"]
 
-_TURNS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
+_GROUP_PERMS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
 """How the axes of groups and channels change places; the spatial ones may be one."""
 
 
-def _turned(op: Any, x: Any) -> Any:
+def _transposed_groups(op: Any, x: Any) -> Any:
     split = op.Reshape(x, ..., label="split")
-    return op.Reshape(op.Transpose(split, label="turn"), ...)
+    return op.Reshape(op.Transpose(split, label="transpose"), ...)
 
 
 def _shuffle_check(m: Match) -> str | None:
-    turn, before = m.labels["turn"], m.spec("x").shape
-    parts = m.graph.spec(turn.operands[0]).shape
-    if attribute(turn, "perm", ()) not in _TURNS or not is_f32(m.graph, m.values["x"]):
+    transpose, before = m.labels["transpose"], m.spec("x").shape
+    parts = m.graph.spec(transpose.operands[0]).shape
+    if attribute(transpose, "perm", ()) not in _GROUP_PERMS or not is_f32(m.graph, m.values["x"]):
         return ""
     if before is None or parts is None or len(before) != 4:
         return ""
@@ -54,17 +54,17 @@ def _shuffle_check(m: Match) -> str | None:
 
 def _shuffle(m: Match) -> Rewrite:
     """One move of a value whose channels are known."""
-    split, turn, value = m.labels["split"], m.labels["turn"], m.values["x"]
-    before, parts = m.spec("x").shape or (), m.graph.spec(turn.operands[0]).shape or ()
+    split, transpose, value = m.labels["split"], m.labels["transpose"], m.values["x"]
+    before, parts = m.spec("x").shape or (), m.graph.spec(transpose.operands[0]).shape or ()
     groups, channels = parts[1], before[1]
     assert isinstance(groups, int) and isinstance(channels, int)
     params = LayoutParams("shuffle", (groups, channels))
-    covered = with_feeders(m.graph, (split, turn, m.root), (value,))
+    covered = with_feeders(m.graph, (split, transpose, m.root), (value,))
     new = fused("channel-shuffle", params, (value,), m.root.results, covered)
     return Rewrite((new,), tuple(covered), step=True)
 
 
-CHANNEL_SHUFFLE = Rule("channel-shuffle", (_turned,), _shuffle, _shuffle_check)
+CHANNEL_SHUFFLE = Rule("channel-shuffle", (_transposed_groups,), _shuffle, _shuffle_check)
 
 
 class DeinterleaveChannels:
@@ -76,15 +76,15 @@ class DeinterleaveChannels:
         if region.op != "Gather" or attribute(region, "axis", 0) != 0:
             return
         stack = operand_producer(graph, region.operands[0], "Reshape")
-        turn = stack and operand_producer(graph, stack.operands[0], "Transpose")
-        split = turn and operand_producer(graph, turn.operands[0], "Reshape")
-        if stack is None or turn is None or split is None:
+        transpose = stack and operand_producer(graph, stack.operands[0], "Transpose")
+        split = transpose and operand_producer(graph, transpose.operands[0], "Reshape")
+        if stack is None or transpose is None or split is None:
             return
-        if attribute(turn, "perm", ()) != (1, 0, 2):
+        if attribute(transpose, "perm", ()) != (1, 0, 2):
             return
         value, piles = split.operands[0], region.operands[0]
         before, parts, after = (
-            graph.spec(v).shape for v in (value, turn.operands[0], stack.results[0])
+            graph.spec(v).shape for v in (value, transpose.operands[0], stack.results[0])
         )
         if before is None or len(before) != 4 or parts is None or not is_f32(graph, value):
             return
@@ -98,15 +98,15 @@ class DeinterleaveChannels:
         chosen = [_pile(graph, r, count) for r in readers]
         if readers[-1].id != region.id or None in chosen:
             return
-        between = (turn.operands[0], stack.operands[0])
-        if not all(map(only_read_by, (graph, graph), between, (turn, stack))):
+        between = (transpose.operands[0], stack.operands[0])
+        if not all(map(only_read_by, (graph, graph), between, (transpose, stack))):
             yield Miss(
                 self.name,
                 region.id,
                 Reason("what lies between its steps is read by others", Code.OTHER_READERS),
             )
             return
-        covered = with_feeders(graph, (split, turn, stack, *readers), (value,))
+        covered = with_feeders(graph, (split, transpose, stack, *readers), (value,))
         yield self._proposal(value, piles, before, each, covered, readers, chosen)
 
     def _proposal(

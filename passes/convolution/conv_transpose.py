@@ -94,7 +94,7 @@ class _Plan:
         return math.prod(self.strides)
 
     @property
-    def apart(self) -> bool:
+    def non_overlapping(self) -> bool:
         """True if windows do not overlap, so that one convolution 1x1 gives all phases."""
         places = [p for axis in self.axes for p in axis]
         single = all(len(p.taps) == 1 and not (p.before or p.after) for p in places)
@@ -115,7 +115,7 @@ class _Plan:
     def convolutions(self) -> list[tuple[_Phase, ...]]:
         """The phases along every axis of each convolution."""
         every = list(itertools.product(*self.axes))
-        return every[:1] if self.apart else every
+        return every[:1] if self.non_overlapping else every
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class ConvTranspose:
         steps = [fused(self.name, params, (x, packed.name), (places,), [region])]
         bias = [v for v in rest if v]
         for i, phases in enumerate(itertools.product(*plan.axes)):
-            maps = [_seen(plan, phases, taps, kernel, before) for taps in _taps(phases)]
+            maps = [_shifted_by_tap(plan, phases, taps, kernel, before) for taps in _taps(phases)]
             if bias:
                 maps.append(IndexMap((Move("unsqueeze", tuple(range(1, len(kernel) + 1))),)))
             reads = (*(places for _ in _taps(phases)), *bias)
@@ -173,10 +173,10 @@ class ConvTranspose:
         weights: dict[str, Weight] = {}
         bias: list[str] = []
         if rest and rest[0]:
-            stored = _bias(graph.weights[rest[0]], plan.count if plan.apart else 1)
+            stored = _bias(graph.weights[rest[0]], plan.count if plan.non_overlapping else 1)
             weights[stored.name], bias = stored, [stored.name]
         specs, steps, parts = {}, [], []
-        filters = plan.filters * (plan.count if plan.apart else 1)
+        filters = plan.filters * (plan.count if plan.non_overlapping else 1)
         for i, phases in enumerate(plan.convolutions):
             window, part = _window(phases), f"{result}_phase{i}" if plan.count > 1 else result
             params = ConvParams(plan.channels, filters, window, plan.groups, bias=bool(bias))
@@ -197,7 +197,7 @@ def _taps(phases: Sequence[_Phase]) -> list[tuple[int, ...]]:
     return list(itertools.product(*(range(len(p.taps)) for p in phases)))
 
 
-def _seen(
+def _shifted_by_tap(
     plan: _Plan, phases: Sequence[_Phase], at: Sequence[int], kernel: Sequence[int],
     before: Sequence[int],
 ) -> IndexMap:  # fmt: skip
@@ -282,7 +282,7 @@ def _filters(
 
     def load() -> Array:
         taken = np.asarray(weight.load(), np.float32)
-        if not phases or plan.apart:
+        if not phases or plan.non_overlapping:
             taken = np.moveaxis(taken, (0, 1), (-1, -2))
             return taken.reshape(params.shape)
         for axis, phase in enumerate(phases, 2):

@@ -62,7 +62,7 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
         start += size
     if bias:
         moved = _biased(s, moved, bias)
-    pasts, results = _cache_apart(s, past, *shape[:2], sizes[1])
+    pasts, results = _split_cache(s, past, *shape[:2], sizes[1])
     inputs = (*moved, "", mask, added, *pasts)
     attrs = {k: v for k, v in s.region.node.attrs.items() if k in _KEPT}
     return _multi_head(s, inputs, results, attrs)
@@ -81,7 +81,7 @@ def _multi_head(
     return s
 
 
-def _cache_apart(
+def _split_cache(
     s: OnnxBuilder, past: str, batch: Extent, rows: Extent, width: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Past keys and values of ``[2,B,H,P,D]``, and the operator's results: new ones are joined."""

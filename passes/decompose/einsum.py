@@ -73,7 +73,10 @@ class _Sum:
 
 
 def einsum(s: OnnxBuilder) -> OnnxBuilder:
-    """Raises Unfit where an axis is repeated, broadcast, or summed over in one operand."""
+    """Write an Einsum of one or two operands as matrix products, reshapes and transposes.
+
+    Raises CannotDecompose if an axis is repeated, broadcast, or summed over in one operand only.
+    """
     terms, result = _read(s)
     names = s.region.operands
     s.image(*names)

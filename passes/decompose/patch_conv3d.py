@@ -33,11 +33,11 @@ def stacked(s: OnnxBuilder) -> OnnxBuilder:
     if isinstance(window, str) or not _tiles(window, 0, deep) or not _tiles(window, 1, rows):
         raise CannotDecompose("")
     depth, across = deep // step, (result or ())[4]
-    y = _seen(s, x, batch, channels, depth, step, rows * cols)
+    y = _reshaped(s, x, batch, channels, depth, step, rows * cols)
     if step > 1:
         spec = TensorSpec(DType.F32, (batch, channels, step, depth, rows * cols))
         y = s("Transpose", y, perm=(0, 1, 3, 2, 4), spec=spec)
-    y = _seen(s, y, batch, channels * step, depth * rows, cols)
+    y = _reshaped(s, y, batch, channels * step, depth * rows, cols)
     high = depth * rows // kernel[0]
     y = s(
         "Conv", y, s.derived(weight, (filters, channels * step, *kernel)), *rest,
@@ -45,7 +45,7 @@ def stacked(s: OnnxBuilder) -> OnnxBuilder:
         pads=(0, window.pairs[2][0], 0, window.pairs[2][1]),
         spec=TensorSpec(DType.F32, (batch, filters, high, across)),
     )  # fmt: skip
-    _seen(s, y, batch, filters, depth, high // depth, int(str(across)))
+    _reshaped(s, y, batch, filters, depth, high // depth, int(str(across)))
     return s
 
 
@@ -56,6 +56,6 @@ def _tiles(window: Window, axis: int, size: int) -> bool:
     return whole and (kernel == 1 or window.dilations[axis] == 1)
 
 
-def _seen(s: OnnxBuilder, value: str, batch: Extent, *shape: int) -> str:
+def _reshaped(s: OnnxBuilder, value: str, batch: Extent, *shape: int) -> str:
     """The same elements as items of another shape."""
     return s("Reshape", value, s.indices(-1, *shape), spec=TensorSpec(DType.F32, (batch, *shape)))

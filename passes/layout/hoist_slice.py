@@ -52,7 +52,7 @@ class HoistSlice:
         reason = site.obstacle()
         if reason is None:
             site.name_result()
-        old = site.rows_apart() or site.flattened() or site.part()
+        old = site.unflattened() or site.flattened() or site.part()
         if old is None:
             return
         if reason is not None:
@@ -105,7 +105,7 @@ class _Hoist:
 
     # ---- the operator on what is selected ----------------------------------------------
 
-    def rows_apart(self) -> tuple[Region, ...] | None:
+    def unflattened(self) -> tuple[Region, ...] | None:
         """One operator that works on every place by itself; what goes then."""
         source, chosen = self.source, self.chosen
         axes = operand_axes(self.graph, source, chosen.axis)

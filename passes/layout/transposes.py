@@ -38,7 +38,7 @@ class SinkTransposes:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         if region.fused or len(region.results) != 1 or region.op == "Transpose":
             return
-        if not any(_turned(graph, v) for v in region.operands):
+        if not any(_channels_first(graph, v) for v in region.operands):
             return
         sunk = _Sunk(graph, region)
         if region.op == "Concat":
@@ -60,16 +60,16 @@ class CancelTransposes:
     name = "cancel-transposes"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        turned = region.results[0] if region.op == "Transpose" else ""
-        value = _there_and_back(graph, turned)
+        transposed = region.results[0] if region.op == "Transpose" else ""
+        value = _there_and_back(graph, transposed)
         readers = graph.in_order(graph.readers(region)) if value else []
-        if not readers or graph.is_output(turned):
+        if not readers or graph.is_output(transposed):
             return
-        if any(r.fused or turned in r.captures for r in readers):
+        if any(r.fused or transposed in r.captures for r in readers):
             return
         old = (*_dropped(graph, region, region.operands), region, *readers)
         yield Proposal(
-            self.name, old, tuple(_reading(r, turned, value) for r in readers), step=True
+            self.name, old, tuple(_reading(r, transposed, value) for r in readers), step=True
         )
 
 
@@ -88,7 +88,7 @@ def _perm(region: Region | None) -> tuple[int, ...]:
     return tuple(perm) if isinstance(perm, tuple) else ()
 
 
-def _turned(graph: TileGraph, value: str) -> str:
+def _channels_first(graph: TileGraph, value: str) -> str:
     """What a value is with its channels first; empty if no Transpose put them last."""
     source = graph.producer(value) if value else None
     return source.operands[0] if source and _perm(source) == _LAST else ""
@@ -123,7 +123,7 @@ class _Sunk:
         return Region(f"{self.region.id}:{result}", op, node.inputs, node.outputs, (node,))
 
     def same(self, inputs: Sequence[str], **attrs: Attr) -> tuple[Region, ...] | None:
-        """The operator with other operands, and its result turned to channels last."""
+        """The operator with other operands, and its result transposed to channels last."""
         result = self.region.results[0]
         spec = self.graph.spec(result)
         if spec.shape is None or len(spec.shape) != len(_FIRST):
@@ -157,7 +157,7 @@ def _by_element(sunk: _Sunk) -> tuple[Region, ...] | None:
     before: list[Region] = []
     inputs: list[str] = []
     for value in region.operands:
-        found = _turned(graph, value) or _as_it_is(graph, value) or _constant(sunk, value)
+        found = _channels_first(graph, value) or _as_it_is(graph, value) or _constant(sunk, value)
         if not found and _small(graph, value):
             found = f"{region.results[0]}_first{len(inputs)}"
             spec = graph.spec(value)
@@ -200,35 +200,35 @@ def _small(graph: TileGraph, value: str) -> bool:
 
 
 def _concat(sunk: _Sunk) -> tuple[Region, ...] | None:
-    inputs = [_turned(sunk.graph, v) for v in sunk.region.operands]
+    inputs = [_channels_first(sunk.graph, v) for v in sunk.region.operands]
     axis = int(str(attribute(sunk.region, "axis", 0)))
     return sunk.same(inputs, axis=_LAST[axis]) if all(inputs) else None
 
 
 def _pad(sunk: _Sunk) -> tuple[Region, ...] | None:
-    source = _turned(sunk.graph, sunk.region.operands[0])
+    source = _channels_first(sunk.graph, sunk.region.operands[0])
     pads = sunk.given(1, "pads")
     if not source or pads is None or len(pads) != 2 * len(_FIRST) or len(sunk.region.operands) < 2:
         return None
     if sunk.region.operands[3:4] not in ((), ("",)):
         return None
-    turned = sunk.numbers("pads", [pads[4 * end + a] for end in (0, 1) for a in _FIRST])
-    return sunk.same((source, turned, *sunk.region.operands[2:3]))
+    transposed = sunk.numbers("pads", [pads[4 * end + a] for end in (0, 1) for a in _FIRST])
+    return sunk.same((source, transposed, *sunk.region.operands[2:3]))
 
 
 def _reduce(sunk: _Sunk) -> tuple[Region, ...] | None:
     region = sunk.region
-    source, axes = _turned(sunk.graph, region.operands[0]), sunk.given(1, "axes")
+    source, axes = _channels_first(sunk.graph, region.operands[0]), sunk.given(1, "axes")
     if not source or not axes:
         return None
     places = {a % len(_LAST) for a in axes}
-    turned = sorted(_LAST[a] for a in places)
+    transposed = sorted(_LAST[a] for a in places)
     attrs: dict[str, Attr] = dict(region.node.attrs)
     inputs = [source]
     if "axes" in attrs:
-        attrs["axes"] = tuple(turned)
+        attrs["axes"] = tuple(transposed)
     else:
-        inputs.append(sunk.numbers("axes", turned))
+        inputs.append(sunk.numbers("axes", transposed))
     if attribute(region, "keepdims", 1):
         return sunk.same(inputs, **attrs)
     left = [_LAST[a] for a in range(len(_LAST)) if a not in places]

@@ -120,7 +120,7 @@ class _UnflattenedRows:
             for i, v in enumerate(region.operands)
         )
         self.kept += [v for i, v in enumerate(region.operands) if v and i not in by_rows]
-        result = f"{value}_apart" if depth else self.result
+        result = f"{value}_unflattened" if depth else self.result
         self._write(region, operands, result)
         if depth:
             self.specs[result] = TensorSpec(self.graph.spec(value).dtype, (*self.lead, shape[1]))

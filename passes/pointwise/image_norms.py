@@ -172,21 +172,21 @@ def _channels(kind: str) -> Any:
     return rewrite
 
 
-def _turned(op: Any, x: Any, gamma: Any, beta: Any) -> Any:
+def _transposed_norm(op: Any, x: Any, gamma: Any, beta: Any) -> Any:
     last = op.Transpose(x, label="there")
     return op.Transpose(op.LayerNormalization(last, gamma, beta, label="norm"), label="back")
 
 
-def _turned_check(m: Match) -> str | None:
+def _transposed_norm_check(m: Match) -> str | None:
     if (reason := _image(m, "gamma", "beta")) is not None:
         return reason
     rank = m.spec("x").rank or 0
     there = (0, *range(2, rank), 1)
     back = (0, rank - 1, *range(1, rank - 1))
     if attribute(m.labels["there"], "perm", None) != there:
-        return "x is not turned so that its channels come last"
+        return "x is not transposed to channels last"
     if attribute(m.labels["back"], "perm", None) != back:
-        return "the result is not turned back"
+        return "the result is not transposed back to channels first"
     if attribute(m.labels["norm"], "axis", -1) not in (-1, rank - 1):
         return "it normalises more than the channels"
     if not (_is_vector(m, "gamma") and _is_vector(m, "beta")):
@@ -196,7 +196,7 @@ def _turned_check(m: Match) -> str | None:
     return None
 
 
-def _turn(m: Match) -> Region:
+def _transposed_layer_norm(m: Match) -> Region:
     epsilon = float(attribute(m.labels["norm"], "epsilon", 1e-5))  # type: ignore[arg-type]
     return _region("transposed-layer-norm", m, "layer", epsilon, 0)
 
@@ -207,7 +207,9 @@ LAYER_NORM_OVER_CHANNELS = Rule(
     "layer-norm-over-channels", LAYER_NORMS, _channels("layer"), over_channels
 )
 RMS_NORM_OVER_CHANNELS = Rule("rms-norm-over-channels", RMS_NORMS, _channels("rms"), over_channels)
-TRANSPOSED_LAYER_NORM = Rule("transposed-layer-norm", (_turned,), _turn, _turned_check)
+TRANSPOSED_LAYER_NORM = Rule(
+    "transposed-layer-norm", (_transposed_norm,), _transposed_layer_norm, _transposed_norm_check
+)
 
 RULES = (
     CHANNEL_NORM_OP,

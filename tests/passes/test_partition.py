@@ -62,7 +62,7 @@ def test_a_residual_net_is_one_program() -> None:
     check(net, graph, FEEDS)
 
 
-def test_values_others_read_leave_the_trunk() -> None:
+def test_values_others_read_leave_the_program() -> None:
     net, x = new()
     y = net("Relu", conv(net, x, 16))
     z = conv(net, y, 16)
@@ -73,7 +73,7 @@ def test_values_others_read_leave_the_trunk() -> None:
     assert_same(net, graph, FEEDS, 3e-5)
 
 
-def test_no_path_leaves_a_trunk_and_comes_back() -> None:
+def test_no_path_leaves_a_program_and_comes_back() -> None:
     net, x = new()
     y = conv(net, x, 16)
     other = net("CumSum", y, net.const(1, np.int64))
@@ -169,7 +169,7 @@ def test_sizes_known_only_when_it_runs(size: tuple[int, int]) -> None:
     check(net, graph, {"x": normal(1, 16, *size)})
 
 
-def test_a_frozen_convolution_parts_the_trunk() -> None:
+def test_a_frozen_convolution_splits_the_program() -> None:
     net, x = new()
     values = [x]
     for _ in range(5):
@@ -181,7 +181,7 @@ def test_a_frozen_convolution_parts_the_trunk() -> None:
     assert_same(net, graph, FEEDS, 3e-5)
 
 
-def test_a_lone_convolution_is_no_trunk() -> None:
+def test_a_lone_convolution_is_no_program() -> None:
     net, x = new()
     graph = net.graph(net("Relu", conv(net, x, 16)))
     optimized(graph)
@@ -299,7 +299,7 @@ def test_a_window_larger_than_its_input_stays() -> None:
 
 
 @pytest.mark.parametrize(("axis", "rule"), [(1, "cluster-conv"), (3, "cluster")])
-def test_the_channel_of_the_largest_number_ends_a_trunk(axis: int, rule: str) -> None:
+def test_the_channel_of_the_largest_number_ends_a_program(axis: int, rule: str) -> None:
     """What looks along positions is made behind it, in the same program."""
     net, x = new()
     scores = conv(net, net("Relu", conv(net, x, 16)), 21, k=1)
@@ -310,7 +310,7 @@ def test_the_channel_of_the_largest_number_ends_a_trunk(axis: int, rule: str) ->
     check(net, graph, FEEDS)
 
 
-def test_rows_behind_a_trunk_are_of_its_program() -> None:
+def test_rows_after_a_conv_program_are_of_its_program() -> None:
     """Images, then one row a position: the Transpose between them is worth no kernel alone."""
     net, x = new()
     images = net("MaxPool", net("Relu", conv(net, x, 16)), kernel_shape=[2, 2], strides=[2, 2])

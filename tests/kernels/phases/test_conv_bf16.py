@@ -84,7 +84,7 @@ def test_an_old_opset_is_a_miss() -> None:
     assert ("conv-bf16", "opset 11 has no bf16; 13 is the first") in trace.misses()
 
 
-def test_a_trunk_stores_bf16_between_its_steps() -> None:
+def test_a_program_stores_bf16_between_its_steps() -> None:
     net = Net()
     x = net.input("x", "n", 16, 9, 7)
     expanded = net("Relu", net("Conv", x, net.weight(32, 16, 1, 1)))
@@ -132,7 +132,7 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     assert names.count("copy") == 0 and names.count("pool_bf16") == 1
 
 
-def test_products_inside_a_trunk_go_with_it() -> None:
+def test_products_inside_a_program_go_with_it() -> None:
     net = Net()
     x = net.input("x", "n", 16, 9, 7)
     deep = net("Conv", x, net.weight(32, 16, 3, 3), pads=[1] * 4)

@@ -107,7 +107,7 @@ def test_a_value_is_split_once_for_all_its_readers() -> None:
     assert kinds == {DType.BF16}
 
 
-def test_products_inside_a_trunk_go_with_it() -> None:
+def test_products_inside_a_program_go_with_it() -> None:
     net = Net()
     deep = net("Conv", net.input("x", "n", 16, 9, 7), net.weight(32, 16, 3, 3), pads=[1] * 4)
     flat = net("Flatten", net("GlobalAveragePool", deep))

@@ -95,7 +95,7 @@ MISSED: dict[str, tuple[Write, str, str]] = {
     ),
     "turned elsewhere": (
         lambda n, x: turned(n, x, (0, 3, 2, 1)), "transposed-layer-norm",
-        "the result is not turned back",
+        "the result is not transposed back to channels first",
     ),
 }  # fmt: skip
 
