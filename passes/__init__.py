@@ -1,4 +1,4 @@
-"""The target-independent passes in order, and why in this order."""
+"""List the target-independent passes in order, and say why in this order."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ REVERTIBLE = (
     DEAD_CHANNELS, LOW_RANK_EXACT, *LOW_RANK, *PRUNED, "block-sparse-gemm",
     "unstructured-sparse-gemm", "window-attention",
 )  # fmt: skip
-"""Rules that can be undone for one region, which then keeps its plain form."""
+"""Rules that can be undone for a single region, which then keeps its unoptimized form."""
 WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
 """Rules that depend on the values of weights."""
 
 NOT_COMPRESSED: Mapping[str, Compressed] = MappingProxyType({})
-"""No matrix is replaced."""
+"""Compress no matrix."""
 
 
 @dataclass(frozen=True)
 class Request:
     """What a plan is asked for.
 
-    ``precision`` is one of ``config.PRECISIONS``; without ``prepack`` every matrix stays as the
-    original stores it; ``windows`` are for attention; ``compressed`` has what replaces matrices,
-    by the names these are stored under; ``scan`` what an earlier plan found in weights.
+    ``precision`` is one of ``config.PRECISIONS``.  Without ``prepack``, matrices keep the layout
+    of the model.  ``windows`` restrict attention.  ``compressed`` maps the name of a stored matrix
+    to its replacement.  ``scan`` holds the weight analysis of earlier plans.
     """
 
     precision: str = "fp32"
@@ -87,13 +87,13 @@ class Request:
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))
-"""Run first: the rules match the operators inside composite and fused ones."""
+"""Run first: rules match the plain operators inside composite and fused ones."""
 
 _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
-"""Before idioms are matched: matrices with an axis of heads broadcast."""
+"""Run before matching idioms: with a separate axis of heads, operands broadcast."""
 
 _HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
-"""Before anything is fused: remove rows nobody reads."""
+"""Run before fusing anything: remove rows nobody reads."""
 
 _MATCH = Phase(
     "match",
@@ -105,13 +105,13 @@ _MATCH = Phase(
         RotaryEmbedding(),
     ),
 )
-"""Match idioms before fusing: half of one fused would hide it."""
+"""Match idioms before fusing: an idiom that is half fused no longer matches."""
 
 _UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))
-"""When matrix multiplications are regions, which take rows over any number of axes."""
+"""Run after ``convert``: converted products accept any number of row axes."""
 
 _TRANSPOSES = Phase("transposes", (SinkTransposes(), CancelTransposes(), Conv3dToConv2d()))
-"""After idioms are matched, before convolutions take their epilogues."""
+"""Run after matching idioms and before fusing epilogues into convolutions."""
 
 _REDUCE = Phase(
     "reduce",
@@ -122,23 +122,23 @@ _REDUCE = Phase(
         )
     ),
 )
-"""After convolutions: a pool or norm between them is a step of their program."""
+"""Run after ``convert``: pools and norms between convolutions become steps of their program."""
 
 _IOTA = Phase("iota", (Iota(),))
-"""After idioms with integers and masks are matched, before a part of one is fused."""
+"""Run after matching integer and mask idioms and before fusing parts of them."""
 
 LAYOUT = (
-    # a concatenation is sunk into its consumer where possible, before producers write into it
+    # try to sink a concatenation into its consumer before fusing producers into it
     Phase("fuse-views", (FuseView(), FuseReshape(), Concat(), SinkConcat())),
     Phase("layout-ops", (FuseIntoConcat(), FuseView(), FuseReshape(), StridedCopy())),
-    # when nothing else fuses: operands that two regions read are read once
+    # last: let two regions that read the same operand read it once
     Phase("horizontal-fusion", (HorizontalFusion(),)),
 )
-"""Views and copies, after all rules that match more than these."""
+"""Fuse views and copies, after every rule that matches larger patterns."""
 
 
 def _convert(prepack: bool) -> Phase:
-    """Convert operators to regions that others can be fused into."""
+    """Convert operators to custom ops into which others can be fused."""
     return Phase(
         "convert",
         (
@@ -165,7 +165,7 @@ def _convert(prepack: bool) -> Phase:
 
 
 def _fuse(prepack: bool) -> tuple[Phase, ...]:
-    """Fuse neighbours into regions; merge matrices of one input if weights may be prepacked."""
+    """Fuse neighbours into regions; merge products of one input if weights may be prepacked."""
     near = (MergeQkv(),) if prepack else ()
     alone = (MergeGemms(),) if prepack else ()
     fuse = (
@@ -179,7 +179,7 @@ def _fuse(prepack: bool) -> tuple[Phase, ...]:
         RulePass(embedding.EMBEDDING_NORM),
         VerticalFusion(),
     )
-    # last: a sum that fits the epilogue of a product must not become the prologue of a norm
+    # after epilogues: a sum that fits a product's epilogue must not become a norm's prologue
     prologues = (
         NormPrologue(),
         reductions.ReducePrologue(),
@@ -191,9 +191,9 @@ def _fuse(prepack: bool) -> tuple[Phase, ...]:
 
 
 def phases(request: Request = Request()) -> tuple[Phase, ...]:
-    """The phases that need not know a target, in order; a backend's own follow them.
+    """Return the target-independent phases in order; a backend appends its own.
 
-    Within a phase the scheduler decides by predicted gain.
+    Within a phase the scheduler orders proposals by predicted gain.
     """
     compressed = request.compressed
     looked_up = (Phase("compress-tables", (LowRankEmbedding(compressed),)),)

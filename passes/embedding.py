@@ -1,4 +1,4 @@
-"""Embedding sums.
+"""Fuse embedding lookups, their sums and the norm after them.
 
 Gather(table, ids)                          -> FusedEmbedding
 Add(FusedEmbedding, FusedEmbedding)         -> FusedEmbedding of both tables
@@ -19,7 +19,7 @@ from tracea_graph.ttg import Region
 __all__ = ["EMBEDDING", "EMBEDDING_NORM", "EMBEDDING_SUM"]
 
 _MIN_COLUMNS = 16
-"""Narrower tables are index arithmetic, not embeddings."""
+"""Columns below which a table is index arithmetic, not an embedding."""
 
 
 def _rows_of(op: Any, table: Any, ids: Any) -> Any:
@@ -38,7 +38,7 @@ def _table_check(m: Match) -> str | None:
 
 
 def _embed(m: Match) -> Region:
-    """Rows of a constant float32 table looked up by integer ids."""
+    """Look up rows of a constant float32 table by integer ids."""
     operands = (m.values["table"], m.values["ids"])
     return fused("embedding", EmbeddingParams(1), operands, m.root.results, [m.root])
 
@@ -57,7 +57,7 @@ def _sum_check(m: Match) -> str | None:
 
 
 def _sum(m: Match) -> Rewrite | str:
-    """The sum of two look-ups is one pass over the rows."""
+    """Sum two lookups in one pass over the rows."""
     a, b = m.labels["a"], m.labels["b"]
     operands = (*a.operands, *b.operands)
     params = EmbeddingParams(a.params.tables + b.params.tables)
@@ -81,7 +81,7 @@ def _norm_check(m: Match) -> str | None:
 
 
 def _norm(m: Match) -> Region:
-    """The normalisation of an embedding sum runs on each block of rows."""
+    """Normalise each block of rows of an embedding sum while it is in cache."""
     rows, value = m.labels["rows"], m.root.operands[0]
     keep = not only_read_by(m.graph, value, m.root)
     params = dataclasses.replace(rows.params, norm=m.root.params.norm, keep_sum=keep)

@@ -1,4 +1,4 @@
-"""Sizes that provably agree, and the sizes integer scalars of a graph stand for."""
+"""Prove extents equal, and read the extents that integer scalars of a graph hold."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ Polynomial = Counter[tuple[str, ...]]
 
 
 def where_equal(a: Extent, b: Extent) -> bool:
-    """True if two extents are the same polynomial: past + seq and seq + past."""
+    """Return whether two extents are equal as polynomials, such as past + seq and seq + past."""
     return a == b or _polynomial(a) == _polynomial(b)
 
 
 def _polynomial(extent: Extent) -> Polynomial:
-    """Monomials (sorted factors) and their coefficients; anything but + − · is a factor."""
+    """Return monomials (sorted factors) and coefficients; other operators than + − · are
+    factors."""
     if isinstance(extent, int):
         return _trimmed(Counter({(): extent}))
     if isinstance(extent, str) or extent.op not in _ARITHMETIC.values():
@@ -54,14 +55,14 @@ def _trimmed(p: Polynomial) -> Polynomial:
 
 
 def tail_agrees(a: tuple[Extent, ...], b: tuple[Extent, ...], count: int) -> bool:
-    """True if the last ``count`` extents are provably equal, one by one."""
+    """Return whether the last ``count`` extents are pairwise provably equal."""
     return len(a) >= count <= len(b) and all(
         where_equal(x, y) for x, y in zip(a[-count:], b[-count:], strict=True)
     )
 
 
 def constant_ints(graph: TileGraph, value: str) -> tuple[int, ...] | None:
-    """The numbers of a small integer constant, flattened."""
+    """Return the elements of a small integer constant, flattened, or None."""
     weight = graph.weight(value)
     if weight is None or weight.count > 64 or not np.issubdtype(weight.array().dtype, np.integer):
         return None
@@ -69,7 +70,8 @@ def constant_ints(graph: TileGraph, value: str) -> tuple[int, ...] | None:
 
 
 def tuple_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
-    """The axes of the Unsqueeze or Squeeze that writes a value, by attribute or operand."""
+    """Return the axes of the Unsqueeze or Squeeze that writes a value, from attribute or
+    operand."""
     region = graph.producer(value)
     if region is None:
         return None
@@ -80,7 +82,7 @@ def tuple_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
 
 
 def scalar_extent(graph: TileGraph, value: str, depth: int = 0) -> Extent | None:
-    """The size an integer of one element stands for: Gather(Shape(x), 1) is x's second one."""
+    """Return the extent a one-element integer holds: Gather(Shape(x), 1) is x's second extent."""
     if (known := constant_ints(graph, value)) is not None:
         return known[0] if len(known) == 1 else None
     region = graph.producer(value)
@@ -102,7 +104,7 @@ def scalar_extent(graph: TileGraph, value: str, depth: int = 0) -> Extent | None
 
 
 def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
-    """What a Shape lists."""
+    """Return the extents a Shape op lists, or None."""
     region = graph.producer(value)
     if region is None or region.op != "Shape":
         return None
@@ -114,8 +116,10 @@ def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
 
 
 def reshape_target(before: Sequence[Extent], after: Sequence[Extent]) -> tuple[int, ...] | None:
-    """The Reshape between two shapes: numbers, copies, and one that follows; None if there is
-    no such."""
+    """Return the target operand of a Reshape from ``before`` to ``after``.
+
+    Elements are numbers, 0 (copy the dimension) and one -1 (inferred).  None if there is none.
+    """
     target = tuple(
         d if isinstance(d, int) else 0 if list(before[i : i + 1]) == [d] else -1
         for i, d in enumerate(after)

@@ -1,13 +1,13 @@
-"""Cluster neighbouring regions into one program: convolutional parts, transformer blocks.
+"""Cluster neighbouring regions into one program: convolutional subgraphs, transformer blocks.
 
-FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegion
-FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
-… and a convolutional cluster among them                      -> one FusedRegion
+FusedConv, FusedPool, elementwise expressions, channel layout ops -> one FusedRegion
+FusedGemm, FusedAttention, FusedNorm, FusedElementwise            -> one FusedRegion
+those and a convolutional cluster between them                    -> one FusedRegion
 
-Values between two steps never leave the program, so each is stored in the layout its kernels
-prefer.  The tile graph draws the boundaries (``ttg.partition``).  It asks about regions, not about
-ops: every region that has a kernel may be a member, and an anchor is one whose loops sum over axes
-that are tiled.
+Values between two steps stay inside the program and are stored in the layout its kernels prefer.
+``ttg.partition`` grows the clusters from predicates over regions, not over op kinds: every
+region that has a kernel may be a member, and a region whose loops reduce over tiled axes is an
+anchor.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, par
 __all__ = ["Cluster", "ClusterAll", "ClusterConv"]
 
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
-"""Of one program: what the library accepts, with room for scratch."""
+"""Limit of steps per program that the kernel library accepts, minus a reserve for scratch."""
 
 _NUMBERS = (DType.BOOL, DType.I32, DType.I64)
-"""Types beside float32 that programs hold."""
+"""Types other than float32 that programs may hold."""
 _LATER = "an earlier product or convolution begins its program"
 _UNFIT = "its shapes do not provably fit inside a program"
 
 Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
-"""Parameters, operands and results."""
+"""Parameters, operands and results of the steps."""
 
 
 @dataclass(frozen=True)
 class ClusterConv:
-    """Cluster reductions over images with all neighbours that can be steps."""
+    """Cluster image reductions (convolutions, pools) with all neighbours that can be steps."""
 
     name: str = "cluster-conv"
 
@@ -57,8 +57,8 @@ class ClusterConv:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Cluster all other reductions with the regions between them: transformer blocks, with
-    the convolutional clusters around them."""
+    """Cluster all other reductions with the regions between them: transformer blocks, together
+    with the convolutional clusters around them."""
 
     name: str = "cluster"
 
@@ -68,8 +68,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class ClusterAll:
-    """Cluster every region that has a kernel, reduction or not, where values that leave a
-    program are costly.  The limits are those of a backend's plans."""
+    """Cluster every region that has a kernel, for targets on which a value that leaves a program
+    is costly.  The backend's plans set the limits."""
 
     max_steps: int
     max_operands: int
@@ -81,7 +81,8 @@ class ClusterAll:
 
 
 def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Proposal | Miss]:
-    """Propose the program of an anchor and its neighbours, at its first step."""
+    """Propose the program of an anchor and its neighbours; the program's first step proposes
+    it."""
     if not membership.is_anchor(region):
         yield from _outside(name, membership, region)
         return
@@ -92,7 +93,7 @@ def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Pro
     unfit, joined = set[str](), set[str]()
     for seed in filter(membership.is_anchor, partition_from(membership.graph, region, rules)):
         if seed.id in joined or (seed.id != region.id and not unfit):
-            continue  # what did not fit may have kept the others from a program of their own
+            continue  # regions behind an unfit one may form a program of their own
         while len(members := partition_from(membership.graph, seed, rules, unfit)) > 1:
             out = _first_unfit(membership, members)
             if out is None:
@@ -110,7 +111,7 @@ def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Pro
 
 
 def _outside(name: str, membership: _Membership, region: Region) -> Iterator[Miss]:
-    """Why a region that could be a step, or a program, is not in the program beside it."""
+    """Report why a region that could be a step or a program is not in the neighbouring program."""
     graph = membership.graph
     if not region.fused:
         return
@@ -153,20 +154,20 @@ class _Membership:
         self._models: dict[str, RegionModel | None] = {}
 
     def model(self, region: Region) -> RegionModel | None:
-        """The loops of a region that kernels can run; None if they are not known."""
+        """Return the loop model of a region that kernels can run, or None if it is not known."""
         if region.id not in self._models:
             self._models[region.id] = self.graph.model(region) if region.fused else None
         return self._models[region.id]
 
     def is_anchor(self, region: Region) -> bool:
-        """True if its results are sums: only then is there more to a value than moving it."""
+        """Return whether the region reduces, that is, does more than move values."""
         if _is_conv_cluster(region):
             return True
         model = self.model(region)
         return model is not None and bool(model.depth)
 
     def steps_of(self, region: Region) -> Steps | None:
-        """The steps a region would be: every op is one; None if it cannot be one."""
+        """Return the steps a region would contribute, one per op, or None if it cannot be one."""
         if not region.fused:
             return self._moves(region)
         if _is_conv_cluster(region):
@@ -177,7 +178,8 @@ class _Membership:
         return ((region.params, region.operands, region.results),) if fits and known else None
 
     def _moves(self, region: Region) -> Steps | None:
-        """Between two steps another shape is another view of what lies there; and parts of it."""
+        """Steps of a view (reshape, slice): inside a program it only reinterprets a stored
+        value."""
         graph = self.graph
         values = [v for v in region.results if v and (graph.is_output(v) or graph.uses(v))]
         if region.op not in (*RESHAPES, "Split") or not is_f32(graph, region.operands[0], *values):
@@ -203,7 +205,7 @@ def _is_conv_cluster(region: Region) -> bool:
 
 
 def _inside(region: Region) -> Steps:
-    """The steps of a program; values that never leave it get names."""
+    """Steps of a clustered region; values that never leave it get local names."""
     params, values = region.params, list(region.operands)
     assert isinstance(params, RegionParams)
     leaving = dict(zip(params.results, region.results, strict=True))
@@ -217,7 +219,7 @@ def _inside(region: Region) -> Steps:
 
 
 def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
-    """True if an operation has the value's shape: whether a program knows that, it says itself."""
+    """Return whether an operation infers the value's shape inside the program."""
     shape = graph.spec(value).shape
     try:
         (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
@@ -229,7 +231,7 @@ def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
 
 
 class _ConvMembership(_Membership):
-    """Predicates of convolutional clusters; rows of matrices are clustered later."""
+    """Predicates of convolutional clusters; the rows of matrices are clustered later."""
 
     def is_anchor(self, region: Region) -> bool:
         model = self.model(region)
@@ -242,9 +244,11 @@ class _ConvMembership(_Membership):
         return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
 
     def may_end(self, region: Region) -> bool:
-        """What needs one position only, or vectors, finishes what anchors began, so does what
-        leaves one number of all channels, and what brings several together.  Any other move at
-        the end only moves."""
+        """Whether a region after the last anchor should join the program.
+
+        Accepted are ops that need one position only or vectors, that reduce all channels to one
+        number, or that join several values.  Any other trailing layout op stays outside.
+        """
         if not region.fused:
             return any(len(reads) > 1 for _, reads, _ in self.steps_of(region) or ())
         model = self.model(region)
@@ -253,7 +257,7 @@ class _ConvMembership(_Membership):
 
 
 class _FullMembership(_Membership):
-    """Predicates of whole-model clusters: every region that has a kernel, and moves."""
+    """Predicates of whole-model clusters: every region that has a kernel, and layout ops."""
 
     def is_anchor(self, region: Region) -> bool:
         if region.fused:
@@ -264,8 +268,8 @@ class _FullMembership(_Membership):
         return self._of_any_type(region) or _first_positions(self.graph, region)
 
     def _prepares(self, region: Region) -> bool:
-        """True if all that reads it, by way of other shapes and parts, is run by kernels: then it
-        is a node in front of a program, for nothing."""
+        """Whether kernels consume all of the region's results, possibly through views; the region
+        is then a free node in front of a program."""
         graph = self.graph
         readers = graph.readers(region)
         return (
@@ -275,7 +279,7 @@ class _FullMembership(_Membership):
         )
 
     def _passes_on(self, region: Region, reader: Region) -> bool:
-        """True if a reader is such a node itself, of the region's result and not of its size."""
+        """Whether ``reader`` is such a view itself, of the region's result and not of its size."""
         own = reader.operands[0] in region.results and self._prepared(reader)
         return bool(own) and self._prepares(reader)
 
@@ -286,7 +290,7 @@ class _FullMembership(_Membership):
         return [(p, names, (v,)) for p, names, v in moves]
 
     def _of_any_type(self, region: Region) -> Steps | None:
-        """Another shape of indices and masks."""
+        """Steps of a view of integers or booleans (indices and masks)."""
         if region.fused or region.op not in RESHAPES:
             return None
         (value,), source = region.results, region.operands[0]
@@ -299,7 +303,8 @@ class _FullMembership(_Membership):
 
 
 def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
-    """The first positions of a table of numbers: as many as a value has along one of its axes."""
+    """Steps that slice the leading positions of a constant table to the length of a value's
+    axis."""
     if region.fused or region.op != "Slice" or len(region.operands) != 5:
         return None
     x, source, sizes = region.operands[0], graph.producer(region.operands[0]), ShapeValues(graph)
@@ -317,26 +322,26 @@ def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
 
 
 def _of_images(model: RegionModel) -> bool:
-    """True if channels, which are summed or which tiles are cut along, lie before positions."""
+    """Whether channels, summed or tiled, come before the spatial axes."""
     first = model.reads[0].dims
     channels = {*model.cols, *model.depth}
     return len(first) > 2 and any(axis in channels for axis, _ in first[1].terms)
 
 
 def _of_channels(model: RegionModel) -> bool:
-    """True if all that is left of a position's channels is one number."""
+    """Whether the region reduces all channels of a position to one number."""
     dims, over = model.reads[0].dims, model.space.reductions
     gone = len(model.space.axes) == len(dims) > 2
     return gone and over == tuple(name for name, _ in dims[1].terms)
 
 
 def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region | None:
-    """The first region whose shapes do not follow from those of what is outside."""
+    """Return the first region whose shapes cannot be inferred from those of the outside values."""
     outside = sorted(
         {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
     )
     graph = membership.graph
-    # as the program will know them: sizes are symbols of its own
+    # shapes as the program sees them, over its own symbols
     local, _ = localise(clipped([graph.spec(v) for v in outside]))
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
     for region in members:
@@ -352,7 +357,7 @@ def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region |
 def _build(
     membership: _Membership, members: Sequence[Region]
 ) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
-    """The program of some regions, what it reads and what others read of it."""
+    """Return the program's parameters, the values it reads and those others read from it."""
     graph = membership.graph
     steps = [s for r in members for s in membership.steps_of(r) or ()]
     inside = {v for _, _, results in steps for v in results}

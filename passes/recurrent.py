@@ -1,4 +1,4 @@
-"""Recurrent cells.
+"""Convert recurrent layers.
 
 LSTM(x, W, R, B, , h0, c0), GRU(…)  -> FusedRecurrent
 """
@@ -25,7 +25,7 @@ _PLAIN = {
     "gru": (b"sigmoid", b"tanh"),
 }
 _LENGTHS, _STATE, _PEEPHOLES = 4, 5, 7
-"""Places of optional operands."""
+"""Indices of optional operands."""
 _RESULTS = ("y", "h", "c")
 
 
@@ -42,7 +42,7 @@ def _padded(region: Region) -> tuple[str, ...]:
 
 
 def _convert(m: Match) -> Rewrite:
-    """A cell with constant matrices and ONNX's default activations."""
+    """Convert a layer with constant matrices and ONNX's default activations."""
     graph, region, operands = m.graph, m.root, _padded(m.root)
     kind = region.op.lower()
     states = [v for v in operands[_STATE : _STATE + (2 if kind == "lstm" else 1)] if v]
@@ -64,7 +64,7 @@ def _convert(m: Match) -> Rewrite:
 
 
 def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...]) -> str | None:
-    """Why a cell is none that the kernel computes, or None."""
+    """Return why the kernel cannot compute a layer, or None."""
     direction = _text(region, "direction", "forward")
     if any(graph.weight(v) is None for v in operands[1:3]):
         return f"the matrices {operands[1]!r} and {operands[2]!r} are not both constant"
@@ -98,7 +98,7 @@ def _bytes(value: object) -> bytes:
 
 
 def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams) -> list[Weight]:
-    """W, R, the bias and the gru's rest; named after what they are made of."""
+    """Return W, R, the bias and the GRU's separate bias, named after their sources."""
     rows, directions = params.gates * params.hidden, params.directions
     late = rows - params.hidden  # the last gate's part is reset with the product
     bias = graph.weights[operands[3]] if operands[3] else None

@@ -1,4 +1,4 @@
-"""Making fused regions, and the questions several rules ask of a graph."""
+"""Build fused regions, and answer questions that several rules ask of a graph."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def fused(
     results: Sequence[str],
     covered: Sequence[Region],
 ) -> Region:
-    """A region of a custom op that replaces ``covered``, first operator first.
+    """Return a region of a custom op that replaces ``covered``, first operator first.
 
-    Raises ValueError if its parameters are of another number of operands.
+    Raises ValueError if ``params`` takes a different number of operands.
     """
     if len(operands) != params.operands:
         raise ValueError(f"{rule} gives {len(operands)} operands to what takes {params.operands}")
@@ -54,7 +54,7 @@ def fused(
 
 
 def int_constant(numbers: int | Sequence[int]) -> Weight:
-    """An int64 constant, a scalar or along one axis, named by what it holds."""
+    """Return an int64 constant, scalar or one-dimensional, named after its numbers."""
     array = np.array(numbers, np.int64)
     digits = "_".join(str(n).replace("-", "m") for n in array.ravel())
     name = f"ints_{digits}" if array.ndim else f"int_{digits}"
@@ -62,7 +62,7 @@ def int_constant(numbers: int | Sequence[int]) -> Weight:
 
 
 def attribute(region: Region, name: str, default: object) -> object:
-    """An attribute of an original operator."""
+    """Return an attribute of an original ONNX operator, or ``default``."""
     return region.node.attrs.get(name, default)
 
 
@@ -71,12 +71,13 @@ def is_f32(graph: TileGraph, *values: str) -> bool:
 
 
 def same_shape(a: TensorSpec, b: TensorSpec) -> bool:
-    """True if both shapes are known and provably equal."""
+    """Return whether both shapes are known and provably equal."""
     return a.shape is not None and a.shape == b.shape
 
 
 def collapses(spec: TensorSpec, result: TensorSpec) -> bool:
-    """True if an operand lies regularly over ``[rows, columns]``: full, a row, a column, one."""
+    """Return whether an operand broadcasts over ``[rows, columns]`` as full, row, column or
+    scalar."""
     shape, full = spec.shape, result.shape
     if shape is None or full is None:
         return False
@@ -86,13 +87,13 @@ def collapses(spec: TensorSpec, result: TensorSpec) -> bool:
 
 
 def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
-    """The region that writes ``value``, if it is an ``op``."""
+    """Return the region that writes ``value`` if its op is ``op``, else None."""
     region = graph.producer(value)
     return region if region is not None and region.op == op else None
 
 
 def gemm_producer(graph: TileGraph, value: str) -> Region | None:
-    """The product whose first result ``value`` is, if it can still absorb what follows."""
+    """Return the product whose first result is ``value`` if it can still fuse a consumer."""
     region = graph.producer(value)
     if region is None or region.op not in ("FusedGemm", "FusedMatMul"):
         return None
@@ -101,13 +102,13 @@ def gemm_producer(graph: TileGraph, value: str) -> Region | None:
 
 
 def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
-    """True if nothing but ``region`` needs the value."""
+    """Return whether ``region`` is the only reader of the value, which is no graph output."""
     uses = graph.uses(value)
     return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
 
 def read_outside(graph: TileGraph, values: Iterable[str], covered: Sequence[Region]) -> str:
-    """The first value that others than ``covered`` need too; empty if there is none."""
+    """Return the first value that regions outside ``covered`` read too; empty if there is none."""
     inside = {r.id for r in covered}
     for value in values:
         if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
@@ -118,7 +119,7 @@ def read_outside(graph: TileGraph, values: Iterable[str], covered: Sequence[Regi
 def with_feeders(
     graph: TileGraph, covered: Sequence[Region], operands: Sequence[str]
 ) -> list[Region]:
-    """``covered``, and what computes values for it alone that ``operands`` do not name.
+    """Return ``covered`` plus the regions that feed only it and are not behind ``operands``.
 
     Reshape(x, Concat(Shape(x), …))  ->  the shape arithmetic goes with the Reshape
     """

@@ -1,4 +1,4 @@
-"""Pattern matching, proposals and the priority scheduler."""
+"""Match patterns, propose rewrites and schedule them by predicted gain."""
 
 from __future__ import annotations
 

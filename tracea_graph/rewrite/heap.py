@@ -1,10 +1,10 @@
-"""The heap proposals wait in: equal ones together, the most gain per cost first.
+"""Queue proposals in a heap, equal ones grouped, the largest gain per cost first.
 
-    worth of a pattern = predicted gain of a site / (1 + share of the budget the pattern costs)
+    worth of a group = predicted gain of one site / (1 + share of the budget the group costs)
 
-Sites are of one pattern if the same rule makes the same region of the same operators on operands
-of the same shapes: they are lowered, tuned, compiled and measured once, so they share the cost and
-are disposed of together.  A kind of region the model has already costs nothing more.
+Sites belong to one group if one rule makes equal regions from equal operators on operands of
+equal shapes.  They are lowered, tuned, compiled and measured once, so they share that cost and are
+applied together.  A kind of region that the model already contains costs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _ProposalKind:
 
 
 class Heap:
-    """Patterns by phase, then worth, then the order they were first seen in."""
+    """Proposals grouped by kind and ordered by phase, worth and first appearance."""
 
     def __init__(self, price: Price, memo: Memo) -> None:
         self._price, self._memo = price, memo
@@ -50,7 +50,7 @@ class Heap:
         self._count = 0
 
     def push(self, graph: TileGraph, waiting: QueuedProposal) -> None:
-        """Add a site to its pattern, which goes up (or down) in the heap."""
+        """Add a site to its group and update the group's worth."""
         key = self._keys[waiting] = (
             waiting.phase,
             self._memo.pattern(graph, waiting.proposal),
@@ -61,7 +61,7 @@ class Heap:
         self._place(key, pattern)
 
     def withdraw(self, waiting: QueuedProposal) -> None:
-        """Take a site back, if it still waits."""
+        """Remove a site if it is still queued."""
         key = self._keys.pop(waiting, None)
         if key is None:
             return
@@ -73,7 +73,7 @@ class Heap:
             del self._patterns[key]
 
     def pop(self) -> QueuedProposal | None:
-        """The first site of the best pattern, or None if nothing waits."""
+        """Remove and return the first site of the best group; None if the heap is empty."""
         while self._heap:
             _, worth, first, key = heapq.heappop(self._heap)
             pattern = self._patterns.get(key)
@@ -83,11 +83,11 @@ class Heap:
         return None
 
     def resolve(self, proposal: Proposal) -> None:
-        """The kinds of region it makes are decided: further sites cost nothing."""
+        """Mark the region kinds of an applied proposal as paid for: further sites cost nothing."""
         self._known.update(map(self._memo.kind, proposal.new))
 
     def _place(self, key: Hashable, pattern: _ProposalKind) -> None:
-        """An entry with the pattern's present worth; the older ones are passed over by pop."""
+        """Push an entry with the group's current worth; :meth:`pop` skips outdated entries."""
         site = next(iter(pattern.sites))
         kinds = {self._memo.kind(r): r for r in site.proposal.new}
         new = sum(self._cost(kind, r) for kind, r in kinds.items() if kind not in self._known)

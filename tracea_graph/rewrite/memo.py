@@ -1,9 +1,9 @@
-"""What passes said of regions, to be said again as long as all they looked at is as it was.
+"""Cache the answers of passes about regions for as long as what they read is unchanged.
 
-A rewrite changes the graph in one place, and a plan is made several times over the same graph with
-ever more of it frozen.  Most questions were asked before: the graph says what each answer depended
-on (:meth:`TileGraph.watched`), and the answer holds in every copy in which that is in the same
-state.  Proposals are the same objects then, so what is known of them (gain, pattern) is too.
+A rewrite changes the graph in one place, and the pipeline plans the same graph several times with
+more and more of it frozen, so most questions repeat.  :meth:`TileGraph.watched` records which
+regions an answer depends on; the answer is valid in every copy of the graph in which these have
+the recorded states.  Cached proposals are identical objects, so gains and patterns are cached too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tracea_graph.ttg.states import History
 __all__ = ["Answer", "Memo"]
 
 Answer = tuple[str, Proposal | Miss]
-"""The name of a pass and what it said."""
+"""Name of a pass and the proposal or miss it returned."""
 
 _MOST = 8
-"""Answers kept of one region: it comes to the same states again in the next plan."""
+"""Cached answers per region: the next plan takes it through the states of this one again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Answers, and the states of what they depend on."""
+    """Answers, the values they depend on and the states of these."""
 
     seen: tuple[str, ...]
     states: list[int]
@@ -37,7 +37,7 @@ class _Entry:
 
 @dataclass
 class Memo:
-    """Answers about one graph under one set of phases, whose copies must share ``history``."""
+    """Answers about one graph under one list of phases; copies of the graph share ``history``."""
 
     history: History = field(default_factory=dict)
     gains: dict[Proposal, float] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Memo:
     def ask(
         self, graph: TileGraph, region: Region, key: Hashable, passes: Sequence[Pass]
     ) -> tuple[Answer, ...]:
-        """What passes say of a region; ``key`` tells them from other passes.
+        """Return what the passes answer about a region, from the cache if it is valid.
 
-        Raises RuleError if one raises.
+        ``key`` identifies this set of passes.  Raises RuleError if a pass raises.
         """
         about = self._entries.setdefault(key, {})
         entries = about.get(region, ())
@@ -69,13 +69,14 @@ class Memo:
         return new.said
 
     def kind(self, region: Region) -> int:
-        """A number for what a region computes, whatever it is given."""
+        """Return a number that identifies what a region computes, whatever its operands are."""
         if region not in self._kinds:
             self._kinds[region] = self._number(_kind_of(region))
         return self._kinds[region]
 
     def pattern(self, graph: TileGraph, proposal: Proposal) -> int:
-        """A number for the rule, what it takes and what it makes, wherever that is."""
+        """Return a number that identifies a proposal's rule and its old and new regions by
+        kind."""
         if proposal not in self._patterns:
             preview = Preview(graph, proposal)
             old = tuple(self._signature(graph, r) for r in proposal.old)
@@ -84,7 +85,7 @@ class Memo:
         return self._patterns[proposal]
 
     def _signature(self, graph: TileGraph, region: Region) -> Hashable:
-        """What tells a region from others that would be lowered and predicted differently."""
+        """Return all that lowering and cost prediction of a region depend on."""
         specs = tuple(
             (graph.spec(v).dtype, graph.spec(v).shape, graph.weight(v) is not None) if v else None
             for v in region.operands

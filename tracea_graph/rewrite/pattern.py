@@ -1,15 +1,15 @@
-"""Patterns as plain functions, matched on a normalised form of the graph.
+"""Match patterns, written as plain functions, on a normalised form of the graph.
 
     def pattern(op, x, w, b):
         return op.Add(op.MatMul(x, w), b)
 
-The parameters are variables: each binds one value, the same one wherever it appears.  A float
-matches a constant of one element.  ``Add``, ``Mul``, ``Max`` and ``Min`` match either operand
-order.  Spellings that mean the same are one form: ``op.scaled`` (``x*c``, ``x/(1/c)``),
-``op.square`` (``x*x``, ``Pow(x, 2)``), ``op.rsqrt`` (``1/Sqrt``, ``Reciprocal(Sqrt)``,
-``Pow(x, -½)``), ``op.over_sqrt`` (``a/Sqrt(v)``, ``a*rsqrt(v)``).  ``op.one_of`` names several
-operators of which any fits; ``...`` behind the last operand lets anything follow, where otherwise
-constants alone may.  Fused regions are operators of their own name: ``op.FusedGemm(x, ...)``.
+Parameters are variables: each binds one value, and repeated uses must bind the same value.  A
+float matches a constant with one element.  ``Add``, ``Mul``, ``Max`` and ``Min`` match in either
+operand order.  Equivalent forms have one name: ``op.scaled`` (``x*c``, ``x/(1/c)``), ``op.square``
+(``x*x``, ``Pow(x, 2)``), ``op.rsqrt`` (``1/Sqrt``, ``Reciprocal(Sqrt)``, ``Pow(x, -½)``),
+``op.over_sqrt`` (``a/Sqrt(v)``, ``a*rsqrt(v)``).  ``op.one_of`` matches any of several operators.
+Trailing operands beyond the pattern must be constant unless the pattern ends in ``...``.  Fused
+regions match by the name of their op: ``op.FusedGemm(x, ...)``.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = [
 
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min")
 _LITERAL_RTOL = 5e-5
-"""How far a literal may be off: exporters write √2 with as few as five digits."""
+"""Relative tolerance of a literal: exporters write √2 with as few as five digits."""
 _EXACT_RTOL = 1e-6
-"""The same for numbers such as ½, 1 and 3, which nobody rounds."""
+"""Relative tolerance of literals that are exact in decimal, such as ½, 1 and 3."""
 
 
 @dataclass(frozen=True)
 class Var:
-    """Binds any value."""
+    """A pattern variable, which binds any value."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class CallPattern:
-    """An operator with leading operands; further constant operands are allowed, and behind a
-    last ``...`` any others."""
+    """An operator with leading operands; further operands must be constant unless ``args`` ends
+    with ``...``."""
 
     op: str
     args: tuple[Any, ...]
@@ -56,13 +56,14 @@ class CallPattern:
 
 @dataclass(frozen=True)
 class EitherPattern:
-    """The first alternative that matches."""
+    """Alternatives, of which the first that matches counts."""
 
     alternatives: tuple[Any, ...]
 
 
 class OpBuilder:
-    """``op.Name(args, label=…)`` builds a :class:`CallPattern`; lower case: normal forms."""
+    """Build patterns: ``op.Name(args, label=…)`` a :class:`CallPattern`, lower case a normal
+    form."""
 
     def __getattr__(self, name: str) -> Callable[..., CallPattern]:
         def call(*args: Any, label: str = "") -> CallPattern:
@@ -71,27 +72,27 @@ class OpBuilder:
         return call
 
     def either(self, *alternatives: Any) -> EitherPattern:
-        """Any of these forms."""
+        """Match any of these patterns."""
         return EitherPattern(alternatives)
 
     def one_of(self, names: Iterable[str], *args: Any, label: str = "") -> EitherPattern:
-        """The same operands of any of these operators."""
+        """Match these operands under any of the named operators."""
         return EitherPattern(tuple(CallPattern(name, args, label) for name in names))
 
     def scaled(self, x: Any, factor: float) -> EitherPattern:
-        """``x * factor`` or ``x / (1 / factor)``."""
+        """Match ``x * factor`` or ``x / (1 / factor)``."""
         return EitherPattern(
             (CallPattern("Mul", (x, factor)), CallPattern("Div", (x, 1 / factor)))
         )
 
     def square(self, x: Any, label: str = "") -> EitherPattern:
-        """``x * x`` or ``Pow(x, 2)``."""
+        """Match ``x * x`` or ``Pow(x, 2)``."""
         return EitherPattern(
             (CallPattern("Mul", (x, x), label), CallPattern("Pow", (x, 2.0), label))
         )
 
     def rsqrt(self, x: Any) -> EitherPattern:
-        """``1 / Sqrt(x)``, ``Reciprocal(Sqrt(x))`` or ``Pow(x, -0.5)``."""
+        """Match ``1 / Sqrt(x)``, ``Reciprocal(Sqrt(x))`` or ``Pow(x, -0.5)``."""
         root = CallPattern("Sqrt", (x,))
         return EitherPattern(
             (
@@ -102,7 +103,7 @@ class OpBuilder:
         )
 
     def over_sqrt(self, a: Any, v: Any) -> EitherPattern:
-        """``a / Sqrt(v)`` or ``a * rsqrt(v)``."""
+        """Match ``a / Sqrt(v)`` or ``a * rsqrt(v)``."""
         return EitherPattern(
             (
                 CallPattern("Div", (a, CallPattern("Sqrt", (v,)))),
@@ -113,7 +114,7 @@ class OpBuilder:
 
 @dataclass
 class Match:
-    """What a pattern bound: values by variable, regions by label, and everything it covers."""
+    """Bindings of a pattern: values by variable, regions by label, and all covered regions."""
 
     graph: TileGraph
     root: Region
@@ -137,21 +138,22 @@ class Match:
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a rule whose pattern matched does not apply."""
+    """Why a rule does not apply although its pattern matched."""
 
     rule: str
     where: str
     reason: str
     match: Match | None = field(default=None, compare=False, repr=False)
-    """What fits all the same."""
+    """The match that was refused."""
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What a rule puts in place of what it covers.
+    """The replacement a rule makes for the regions it covers.
 
-    ``old`` is that where it is not what the pattern covers.  ``specs`` and ``weights`` describe
-    values that are new.  See :class:`~tracea_graph.rewrite.proposal.Proposal` for the rest.
+    ``old`` lists the replaced regions if they differ from those the pattern covers.  ``specs`` and
+    ``weights`` describe new values.  :class:`~tracea_graph.rewrite.proposal.Proposal` explains the
+    other fields.
     """
 
     new: tuple[Region, ...]
@@ -163,16 +165,17 @@ class Rewrite:
 
 
 Made = Region | Rewrite | Sequence[Rewrite] | str
-"""What a rule's ``rewrite`` returns: a region, a rewrite, alternatives, or why there is none."""
+"""Result of a rule's ``rewrite``: a region, a rewrite, alternatives, or a reason for none."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """``pattern`` finds, ``check`` says why not (or None), ``rewrite`` builds the new region.
+    """A pattern rule: ``patterns`` match, ``check`` returns a reason to refuse or None,
+    ``rewrite`` builds the new region.
 
-    A reason may be found on the way, too: then it is what ``rewrite`` returns.  An empty one means
-    that there is nothing to tell.  A rule that ``keeps`` writes what lies inside for its other
-    readers; others do not apply where there are any.
+    ``rewrite`` may return a reason too.  The empty reason refuses without reporting a miss.  A
+    rule with ``keeps`` writes covered values that have other readers again; without it, such
+    readers prevent a match.
     """
 
     name: str
@@ -183,7 +186,7 @@ class Rule:
 
 
 def constant_number(graph: TileGraph, value: str) -> float | None:
-    """The number behind a constant of one element, or None."""
+    """Return the number a constant with one element holds, or None."""
     weight = graph.weight(value)
     if weight is None or weight.count != 1:
         return None
@@ -192,17 +195,17 @@ def constant_number(graph: TileGraph, value: str) -> float | None:
 
 
 def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match | Miss | None:
-    """The first of :func:`matches`."""
+    """Return the first result of :func:`matches`, or None."""
     return next(matches(pattern, graph, root), None)
 
 
 def matches(
     pattern: Callable[..., Any], graph: TileGraph, root: Region, keeps: bool = False
 ) -> Iterator[Match | Miss]:
-    """Match a pattern that ends in ``root``, all ways it fits.
+    """Yield every way in which a pattern that ends in ``root`` matches.
 
-    A Miss, where there is no other way: it fits, but something inside is read by others or is a
-    graph output, which is no matter to a rule that ``keeps`` it.
+    If none is left, yields a Miss for a match that was refused because a covered value has other
+    readers or is a graph output.  With ``keeps`` such matches are accepted.
     """
     tree, last = _tree(pattern)
     if root.op not in last:
@@ -221,14 +224,14 @@ def matches(
 
 @cache
 def _tree(pattern: Callable[..., Any]) -> tuple[Any, frozenset[str]]:
-    """What a pattern builds, once, as it depends on nothing; and what its last operator can be."""
+    """Build a pattern once, as it is constant, with the set of operators its root can be."""
     variables = tuple(inspect.signature(pattern).parameters)[1:]
     tree = pattern(OpBuilder(), *map(Var, variables))
     return tree, _ops_at_root(tree)
 
 
 def _ops_at_root(tree: Any) -> frozenset[str]:
-    """Operators the last one of a pattern can be."""
+    """Return the operators that the root of a pattern can be."""
     if isinstance(tree, EitherPattern):
         return frozenset[str]().union(*map(_ops_at_root, tree.alternatives))
     return frozenset((tree.op,))
@@ -271,7 +274,7 @@ def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
 
 
 def _at_root(tree: Any, root: Region, found: Match) -> Iterator[Match]:
-    """Whichever of its results anybody reads."""
+    """Match each result of the root region that has readers."""
     if isinstance(tree, EitherPattern):
         for alternative in tree.alternatives:
             yield from _at_root(alternative, root, found)

@@ -1,4 +1,4 @@
-"""What passes give the scheduler, and what its caller allows."""
+"""Define what passes hand to the scheduler and how its caller restricts it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = [
 ]  # fmt: skip
 
 Cost = Callable[[TileGraph, Region], float]
-"""Predicted time of one region in µs."""
+"""Function that predicts the time of one region in µs."""
 Price = Callable[[Region], float]
-"""Share of the budget that compiling and measuring a new kind of region takes."""
+"""Function that predicts the share of the budget spent on building and timing a region kind."""
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Replace ``old`` by ``new``; ``specs`` and ``weights`` describe values that are new.
+    """A replacement of ``old`` by ``new``; ``specs`` and ``weights`` describe new values.
 
-    ``error`` is the error it is predicted to bring into the outputs, as a share of ``max|y|``
-    (0: exact).  A ``step`` is applied whatever it gains: it is there for what others make of it,
-    and whoever planned looks in the end at what is left alone.  ``shared`` are regions it needs
-    that other sites need too: equal by name, the graph gets each once.
+    ``error`` is the predicted error of the outputs as a share of ``max|y|``; 0 means exact.  A
+    ``step`` is applied whatever its gain because later rules build on it; the planner drops steps
+    that turn out useless.  ``shared`` are regions that several sites need: the graph gets one of
+    each name.
     """
 
     rule: str
@@ -43,31 +43,31 @@ class Proposal:
 
     @classmethod
     def of(cls, rule: str, old: tuple[Region, ...], made: Rewrite) -> Proposal:
-        """A rule's rewrite of these regions."""
+        """Build a proposal from a rule's rewrite of the regions ``old``."""
         return cls(rule, old, made.new, made.specs, made.weights, error=made.error, step=made.step)
 
     @property
     def where(self) -> str:
-        """The value that names the site."""
+        """The value that identifies the site: the first result of the last old region."""
         return self.new[0].results[0]
 
 
 class Pass(Protocol):
-    """Something that proposes rewrites anchored at one region."""
+    """A transformation that proposes rewrites anchored at one region."""
 
     @property
     def name(self) -> str:
-        """The name ``--only`` and ``--skip`` use."""
+        """The name that ``--only`` and ``--skip`` take."""
         ...
 
     def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal | Miss]:
-        """Proposals whose last operator is ``region``, and near misses with their reason."""
+        """Yield proposals whose last operator is ``region``, and misses with their reasons."""
         ...
 
 
 @dataclass(frozen=True)
 class RulePass:
-    """A pattern rule as a pass."""
+    """Adapt a :class:`Rule` to the :class:`Pass` protocol."""
 
     rule: Rule
 
@@ -80,19 +80,19 @@ class RulePass:
 
 
 class PatternPass(ABC):
-    """A pattern rule with options, which are the fields of its class; see :class:`Rule`."""
+    """Base class of pattern rules whose options are dataclass fields; see :class:`Rule`."""
 
     name: str
     patterns: ClassVar[tuple[Callable[..., Any], ...]]
     keeps: ClassVar[bool] = False
 
     def check(self, m: Match) -> str | None:
-        """Why the rule does not apply, or None; "" is a reason that nobody needs to know."""
+        """Return why the rule does not apply, or None; "" refuses without reporting a miss."""
         return None
 
     @abstractmethod
     def rewrite(self, m: Match) -> Made:
-        """What takes the place of what matched."""
+        """Return the replacement of a match; see :data:`Made`."""
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         return _proposed(self, graph, region)
@@ -118,7 +118,7 @@ def _proposed(
 
 
 def _made(rule: Rule | PatternPass, found: Match | Miss) -> Sequence[Rewrite] | str:
-    """The rewrites, or why there are none; nothing where there is nothing to tell."""
+    """Return the rewrites, or a reason for none; "" if nothing is to be reported."""
     if isinstance(found, Miss):
         fits = found.match is None or rule.check(found.match) != ""
         return found.reason if fits else ""
@@ -131,10 +131,10 @@ def _made(rule: Rule | PatternPass, found: Match | Miss) -> Sequence[Rewrite] | 
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Passes that run to a fixed point together, before the next phase starts; ``always``,
-    whatever rules the caller allows.
+    """Passes that run together to a fixed point before the next phase starts.
 
-    Raises ValueError if two have one name: the scheduler tells them apart by it.
+    An ``always`` phase runs whatever rules the caller allows.  Raises ValueError if two passes
+    have the same name, by which the scheduler identifies them.
     """
 
     name: str
@@ -149,13 +149,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """What the caller allows the scheduler: rules, the least gain in µs, and the error.
+    """Limits the caller sets for the scheduler: rules, minimum gain in µs and error.
 
-    ``frozen`` maps values whose operators stay as they are to the reason; ``excluded`` does so for
-    single rules.  ``max_error`` bounds the root of the summed squares of predicted errors, which
-    are independent roundings.  ``has_time`` is asked again and again: scheduling ends with
-    OutOfTime once it is False.  ``lacks`` says why nothing could run a fused region, "" where
-    something can.
+    ``frozen`` maps values whose operators must stay to the reason; ``excluded`` does so per rule.
+    ``max_error`` bounds the root of the sum of squares of predicted errors, which are treated as
+    independent.  ``has_time`` is polled; scheduling ends with OutOfTime once it returns False.
+    ``lacks`` returns why no kernel can run a fused region, "" if one can.
     """
 
     only: frozenset[str] = frozenset()
@@ -170,7 +169,7 @@ class SchedulerLimits:
 
 
 class Preview(TileGraph):
-    """A graph's questions, answered as if a proposal's new values existed."""
+    """A view of a graph in which a proposal's new values already exist."""
 
     def __init__(self, graph: TileGraph, proposal: Proposal) -> None:
         self._graph, self._proposal = graph, proposal
@@ -186,5 +185,5 @@ class Preview(TileGraph):
         return self._proposal.weights.get(value) or self._graph.weight(value)
 
     def producer(self, value: str) -> Region | None:
-        """As the graph is: what a value is made of does not change."""
+        """Return the producer in the original graph: the proposal does not change it."""
         return self._graph.producer(value)

@@ -1,10 +1,10 @@
-"""The priority scheduler: passes propose, it disposes, and it writes down why.
+"""Apply the proposals of passes in order of predicted gain, and record every decision.
 
-All proposals wait in one heap (:class:`Heap`).  A phase depends on those before it: its passes are
-first asked when nothing earlier is left to decide, and what they propose comes after.  The best
-pattern's sites that are still legal are applied; then only the passes of that phase are asked
-again, about the neighbourhood that changed, and once the heap is empty those that found something
-in the way.  The outcome is deterministic: ties break by the order of passes and regions.
+All proposals wait in one :class:`Heap`.  The passes of a phase are asked when no earlier phase has
+anything left to decide, and their proposals come after those of earlier phases.  The legal sites
+of the best group are applied; then the passes of that phase are asked again about the changed
+neighbourhood, and once the heap is empty also about the sites where they reported a miss.  The
+outcome is deterministic: ties break by the order of passes and regions.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def schedule(
     price: Price = lambda region: 0.0,
     memo: Memo | None = None,
 ) -> Trace:
-    """Run the phases in order on ``graph``, in place.
+    """Run the phases in order on ``graph``, in place, and return the trace of decisions.
 
-    A ``memo`` of earlier runs, with the same phases and costs on copies of the same graph with the
-    memo's history, saves asking again what was asked then.
+    A ``memo`` of earlier runs saves repeated work; it must come from runs with equal phases and
+    costs on copies of this graph that share its history.
 
-    Raises RuleError if a rule raises, or a rewrite breaks the graph, and OutOfTime if the caller's
-    patience ends; ``graph`` is of no use then.
+    Raises RuleError if a rule raises or a rewrite breaks the graph, and OutOfTime if
+    ``limits.has_time`` returns False; ``graph`` is invalid then.
     """
     if memo is None:
         graph.record((memo := Memo()).history)
     run = _Run(graph, phases, cost, limits, price, memo)
     for index in range(len(phases)):
-        if run.open(index) or not index:  # the graph may come with what nobody reads
+        if run.open(index) or not index:  # the input may contain dead regions
             graph.prune()
     return run.trace
 
@@ -65,8 +65,8 @@ def _wanted(name: str, limits: SchedulerLimits) -> bool:
 
 
 def constant_values(graph: TileGraph) -> frozenset[str]:
-    """Values no input decides: ONNX Runtime computes them when a session opens, kernels would
-    with every run."""
+    """Return the values that depend on no input: ONNX Runtime folds them when a session opens,
+    while kernels would recompute them in every run."""
     known = set(graph.weights)
     for region in graph.in_order(graph.regions()):
         foldable = not region.fused and not region.captures and region.op not in _RECOMPUTED
@@ -76,14 +76,14 @@ def constant_values(graph: TileGraph) -> frozenset[str]:
 
 
 _RECOMPUTED = RANDOM_OPS | {"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
-"""What ONNX Runtime does not fold."""
+"""Operators that ONNX Runtime does not fold."""
 
 _Asked = tuple[str, int, str]
-"""Who was asked about what: region, phase and pass."""
+"""Region, phase and pass of a question."""
 
 
 class _Run:
-    """The heap, the phases opened so far, and who has to be asked again."""
+    """State of a run: the heap, the phases opened so far and the answers to revisit."""
 
     def __init__(
         self,
@@ -97,20 +97,20 @@ class _Run:
         self.graph, self.phases, self.cost, self.limits = graph, phases, cost, limits
         self.heap, self.trace, self.memo = Heap(price, memo), Trace(), memo
         self.opened: dict[tuple[int, str], Pass] = {}
-        # by region, phase and pass, as of the last time they were asked
+        # latest answers by region, phase and pass
         self.missed: dict[_Asked, dict[Miss, None]] = {}
         self.waiting: dict[_Asked, list[QueuedProposal]] = {}
-        self.spoke: dict[tuple[str, int], set[str]] = {}  # passes that had something to say
+        self.spoke: dict[tuple[str, int], set[str]] = {}  # passes that answered
         self.told: set[Miss] = set()
-        self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
+        self.took: dict[str, str] = {}  # removed regions, and the rule that did it
         self.times: dict[Region, float] = {}
-        self.error = 0.0  # predicted, of all that was applied
+        self.error = 0.0  # predicted for all applied rewrites
         self.constant = constant_values(graph)
         self.own = dict(graph.weights)
 
     def open(self, index: int) -> int:
-        """Ask a phase's passes everywhere, and dispose of what comes until nothing does; return
-        how many rewrites were applied."""
+        """Ask the passes of a phase about every region and apply proposals to a fixed point;
+        return the number of applied rewrites."""
         opened = self.phases[index]
         passes = [p for p in opened.passes if opened.always or _wanted(p.name, self.limits)]
         self.opened |= {(index, p.name): p for p in passes}
@@ -136,7 +136,7 @@ class _Run:
         self.missed.clear()
 
     def drain(self) -> int:
-        """Dispose of everything in the heap; return how many rewrites were applied."""
+        """Decide every proposal in the heap; return the number of applied rewrites."""
         applied = 0
         while (site := self.heap.pop()) is not None:
             applied += self.dispose(site)
@@ -145,7 +145,7 @@ class _Run:
     def ask(
         self, region: Region, phase: int, passes: Sequence[Pass], key: Hashable = None
     ) -> None:
-        """What passes of a phase, all of them unless there is a ``key``, say of a region."""
+        """Ask ``passes`` of a phase (all of it if ``key`` is None) about a region."""
         if not self.limits.has_time():
             raise OutOfTime("planning took too long")
         if region.writes and self.constant.issuperset(region.writes):
@@ -177,13 +177,13 @@ class _Run:
         return gains[proposal]
 
     def time(self, graph: TileGraph, region: Region) -> float:
-        """A region and the shapes around it never change, so it is predicted once."""
+        """Predict the time of a region once; neither it nor the shapes around it change."""
         if region not in self.times:
             self.times[region] = self.cost(graph, region)
         return self.times[region]
 
     def dispose(self, site: QueuedProposal) -> bool:
-        """Apply a proposal if it is still legal; write down what became of it."""
+        """Apply a proposal if it is still legal, and record the verdict."""
         proposal, phase = site.proposal, self.phases[site.phase].name
         rule, where, nodes = proposal.rule, proposal.where, _names(proposal.old)
         if (verdict := self.verdict(site)) is not None:
@@ -241,16 +241,16 @@ class _Run:
         return None
 
     def lacking(self, proposal: Proposal) -> str:
-        """Why nothing could run one of its regions, "" where something can run them all."""
+        """Return why no kernel can run one of the proposal's regions, "" if all can be run."""
         preview = Preview(self.graph, proposal)
         fused = (r for r in (*proposal.new, *proposal.shared) if r.fused)
         with RuleErrorContext(proposal.rule):
             return next(filter(None, (self.limits.lacks(preview, r) for r in fused)), "")
 
     def is_taken(self, weight: Weight) -> bool:
-        """True if the name of a new constant already means something else in the model.
+        """Return whether a new constant's name is taken by a different value of the model.
 
-        Rules name constants by what they hold, so those that are already there are equal.
+        Rules name constants after their content, so constants of equal name are equal.
         """
         name = weight.name
         if self.graph.producer(name) is not None or name in self.graph.inputs:
@@ -272,7 +272,7 @@ class _Run:
 
 
 def _impossible(proposal: Proposal, error: GraphError) -> str:
-    """Why the graph refused a rewrite, in terms of the model."""
+    """Return why the graph refused a rewrite, in terms of the model's values."""
     if isinstance(error, StillReadError):
         return other_readers(error.value)
     if not isinstance(error, CycleError):
@@ -286,6 +286,6 @@ def _impossible(proposal: Proposal, error: GraphError) -> str:
 
 
 def _names(regions: Iterable[Region]) -> tuple[str, ...]:
-    """What the original operators of some regions are called."""
+    """Return the names of the original operators of some regions."""
     nodes = {id(n): n for r in regions for n in r.nodes}
     return tuple(n.name or next(iter(n.outputs), n.op) for n in nodes.values())

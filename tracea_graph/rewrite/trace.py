@@ -1,4 +1,4 @@
-"""The trace: one line for every proposal and near miss, in the order they were decided."""
+"""Record one line for every proposal and near miss, in the order of decisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Trace", "TraceEntry"]
 
 @dataclass(frozen=True)
 class TraceEntry:
-    """One line of the trace."""
+    """One decision of the scheduler."""
 
     phase: str
     rule: str
@@ -24,11 +24,11 @@ class TraceEntry:
     reason: str = ""
     gain_us: float = 0.0
     nodes: tuple[str, ...] = ()
-    """The original operators it was about: their names, or first results."""
+    """Names of the original operators concerned, or their first results."""
 
     @property
     def code(self) -> Code:
-        """The code of the reason, or of the verdict where that says all."""
+        """The code of the reason, or of the verdict if there is no reason."""
         return _CODES.get(self.verdict) or code_of(self.reason)
 
 
@@ -37,8 +37,7 @@ _CODES = {"applied": Code.APPLIED, "superseded": Code.SUPERSEDED}
 
 @dataclass
 class Trace:
-    """What was proposed, and what became of it, in order; ``broken`` says which rules were left
-    out because they raised."""
+    """All decisions in order; ``broken`` lists the rules that were dropped because they raised."""
 
     entries: list[TraceEntry] = field(default_factory=list)
     broken: Sequence[RuleError] = ()
@@ -47,7 +46,7 @@ class Trace:
         self.entries.append(TraceEntry(*args))  # type: ignore[arg-type]
 
     def faults(self) -> dict[str, str]:
-        """A sentence for each rule that was left out because it raised, and its traceback."""
+        """Return, per rule dropped because it raised, a sentence and the traceback."""
         return {
             f"rule {error.rule!r} is left out: it raised {error.raised} (a bug; -v shows where)":
             "".join(traceback.format_exception(error))
@@ -55,7 +54,7 @@ class Trace:
         }  # fmt: skip
 
     def applied(self) -> dict[str, int]:
-        """How often each rule was applied."""
+        """Return how often each rule was applied."""
         counts: dict[str, int] = {}
         for decision in self.entries:
             if decision.verdict == "applied":
@@ -63,7 +62,7 @@ class Trace:
         return counts
 
     def misses(self) -> dict[tuple[str, str], int]:
-        """(rule, reason) of every near miss, with its count."""
+        """Return (rule, reason) of every near miss with its count."""
         counts: dict[tuple[str, str], int] = {}
         for decision in self.entries:
             if decision.verdict in ("missed", "rejected"):
