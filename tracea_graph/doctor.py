@@ -63,7 +63,7 @@ class Doctor:
     @property
     def _told(self) -> Diagnostics:
         if (told := self._backend.diagnostics) is None:
-            raise UsageError(f"the backend {self._backend.name} says nothing of this machine")
+            raise UsageError(f"{self._backend.name} has no diagnostics for this machine")
         return told
 
     @cached_property
@@ -142,7 +142,7 @@ def _conflict(installed: dict[str, str]) -> tuple[str, str]:
     keep, python = special[0], sys.executable
     return (
         f"{' and '.join(installed)} are installed together and overwrite each other's files: "
-        "providers go missing without a word",
+        "providers disappear without an error",
         f"{python} -m pip uninstall -y {' '.join(installed)} && "
         f"{python} -m pip install {keep}=={installed[keep]}",
     )

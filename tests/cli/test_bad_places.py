@@ -59,7 +59,7 @@ def test_a_foreign_file_in_the_way(
 ) -> None:
     (home / f"out.{ending}").write_text('{"mine": true}')
     said = refused(capsys, "good.onnx", "-o", "out.onnx")
-    assert f"out.{ending} is in the way and was not made by this tool" in said
+    assert f"out.{ending} exists and was not written by this tool" in said
 
 
 def test_an_output_that_is_the_inputs_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_several_models_that_would_overwrite_each_other(
     assert "good.onnx is given twice" in refused(capsys, "good.onnx", "good.onnx", "-o", "out")
     assert "must be a folder" in refused(capsys, "good.onnx", "a/good.onnx", "-o", "out.onnx")
     product(home / "good.tracea.onnx")
-    assert "is written there" in refused(capsys, "good.onnx", "good.tracea.onnx")
+    assert "would overwrite it" in refused(capsys, "good.onnx", "good.tracea.onnx")
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_what_does_not_exist_is_named(
     assert "there is no report" in said
     (tmp_path / "bad.json").write_text("[]")
     said = told(capsys, "explain", model, "--result", tmp_path / "bad.json", code=2)
-    assert "is no report of this tool" in said
+    assert "is not a report of this tool" in said
 
 
 def saved(net: Net, folder: Path, *outputs: str) -> Path:

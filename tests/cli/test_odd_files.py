@@ -109,7 +109,7 @@ def test_a_pipe_is_no_earlier_result(
 ) -> None:
     os.mkfifo(f"out.{ending}")
     said = ends(capsys, ["good.onnx", *UNTIMED, *SOMEWHERE])
-    assert f"out.{ending} is in the way and was not made by this tool" in said
+    assert f"out.{ending} exists and was not written by this tool" in said
 
 
 # ---- data that is damaged ----------------------------------------------------------------

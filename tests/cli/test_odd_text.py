@@ -31,16 +31,16 @@ m (float[4] x) => (float[4] y) { t = Tanh (x) e = Exp (t) y = nowhere.Foo (e) }
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[" * 100_000, "has more lists inside lists than can be read"),
-        ("shape: " + "[" * 100_000 + "]" * 100_000, "has more lists inside lists"),
+        ("[" * 100_000, "nests lists too deeply"),
+        ("shape: " + "[" * 100_000 + "]" * 100_000, "nests lists too deeply"),
         (ALIASES, "has no such value for 'a1': it holds lists or mappings"),
         (f"{ALIASES}shape: {{a: *a8}}", "has no such value for 'a1'"),
         ("patterns:\n- match: x\n  tile: {rows: &a [*a]}", "has rows of at least"),
         ("patterns: &a [*a]", "a hint needs a match"),
         ("shape: &a [*a]", "has no such value for 'shape'"),
-        ("budget: " + "9" * 100_000, "is no YAML: Exceeds the limit"),
+        ("budget: " + "9" * 100_000, "is not valid YAML: Exceeds the limit"),
         ("budget: 0x" + "9" * 100_000, "has no such value for 'budget'"),
-        ("budget: 2001-99-99", "is no YAML: month must be in 1..12"),
+        ("budget: 2001-99-99", "is not valid YAML: month must be in 1..12"),
         ('output: "a\\0b.onnx"', "has no such value for 'output': it holds a NUL"),
     ],
     ids=["open", "deep", "aliases", "sizes", "tile", "itself", "shape", "digits", "hex", "date",
@@ -63,7 +63,7 @@ def test_a_compiler_whose_quotes_do_not_end(
 ) -> None:
     monkeypatch.setenv("CXX", '"x')
     said = refused(capsys, "good.onnx", *UNTIMED, "--cache", "../empty", code=4)
-    assert said == 'error: CXX is no command, No closing quotation: "x\n'
+    assert said == 'error: CXX is not a command, No closing quotation: "x\n'
 
 
 # ---- plans -------------------------------------------------------------------------------

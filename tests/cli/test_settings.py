@@ -52,12 +52,12 @@ def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1, 2]", "is no mapping of options to values"),
-        ("a: [", "is no YAML"),
+        ("[1, 2]", "does not map options to values"),
+        ("a: [", "is not valid YAML"),
         ("nonsense: 1", "there is no option --nonsense=1"),
         ("thr: 1", "there is no option --thr=1"),
         ("conf: other.yaml", "there is no option --conf=other.yaml"),
-        ("budget: soon", "'soon' is no time such as 60"),
+        ("budget: soon", "'soon' is not a time such as 60"),
         ("config: other.yaml", "cannot have 'config'"),
         ("patterns: gemm", "patterns is a list of hints"),
         ("patterns: [{tile: {rows: 4}}]", "a hint needs a match"),

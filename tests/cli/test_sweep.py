@@ -24,8 +24,8 @@ def test_a_result_for_each_budget(home: Path, capsys: pytest.CaptureFixture[str]
     ("words", "said"),
     [
         (("good.onnx",), "required: --max-error"),
-        (("good.onnx", "--max-error", "0"), "are no errors above 0"),
-        (("good.onnx", "--max-error", "x"), "are no errors above 0"),
+        (("good.onnx", "--max-error", "0"), "is not a list of errors above 0"),
+        (("good.onnx", "--max-error", "x"), "is not a list of errors above 0"),
         (("good.onnx", "good.onnx", "--max-error", "1e-2"), "takes one model"),
         (("good.onnx", "--max-error", "1e-2", "-o", "a.onnx"), "must be a folder"),
     ],

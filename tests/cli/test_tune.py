@@ -68,7 +68,7 @@ def test_an_interrupt_exits_130(
     [
         (("report", "--cache", "empty"), "nothing was tuned yet"),
         (("report", "gone.jsonl"), "gone.jsonl cannot be read"),
-        (("m.onnx", "--budget", "soon"), "'soon' is no time such as 60"),
+        (("m.onnx", "--budget", "soon"), "'soon' is not a time such as 60"),
         (("worker",), "the following arguments are required: --storage"),
         (("worker", "--storage", "ftp://x"), "--storage takes a URL"),
     ],

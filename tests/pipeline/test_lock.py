@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused(model: Path, locked: Path, tmp_path: Path)
     assert "is malformed" in refusal(model, lock=spoilt(settings={"sharpness": 1}))
     assert "is malformed" in refusal(model, lock=spoilt(frozen=[3]))
     (tmp_path / "text.json").write_text("not JSON")
-    assert "is no plan lock" in refusal(model, lock=tmp_path / "text.json")
+    assert "is not a plan lock" in refusal(model, lock=tmp_path / "text.json")
     groups = json.loads(locked.read_text())["groups"]
     kept = next(g for g in groups if g["kept"])
     changed = [g | {"count": g["count"] + (g == kept)} for g in groups]

@@ -135,7 +135,7 @@ def test_the_inputs_own_data_stays_though_an_earlier_result_had_it(paths: Paths)
 def test_a_foreign_file_is_not_overwritten(paths: Paths, ending: str) -> None:
     foreign = paths.model.with_suffix(ending)
     foreign.write_text("{}")
-    with pytest.raises(UsageError, match="is in the way and was not made by this tool"):
+    with pytest.raises(UsageError, match="exists and was not written by this tool"):
         publish(paths, "one", library=True)
     assert names(paths.model.parent) == [foreign.name] and foreign.read_text() == "{}"
 

@@ -57,6 +57,6 @@ def unstable_answers(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]
             if moved > TOLERANCE.overturn:
                 return (
                     f"{name!r} reaches {top:.0e} before it saturates, where rounding moves it "
-                    f"by {moved:.0e}: that alone can turn an output over; --data gives real inputs"
+                    f"by {moved:.0e}: enough to change an output; --data gives real inputs"
                 )
     return ""

@@ -50,7 +50,7 @@ COMBINED_SHARE = 0.5
 """Of what is left then: for the comparison of all that is open."""
 
 
-_UNTIMED = "what stayed could not be timed"
+_UNTIMED = "the kept rewrites could not be timed"
 _BUSY = "other processes keep a core busy: the ratios are less certain"
 
 
@@ -278,7 +278,9 @@ class _Selector:
         if clear_gain(total, self.bench.keys):
             return GroupSelection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
-        why = Reason(f"all that stayed is no clear gain ({numbers})", Code.ORIGINAL_KEPT)
+        why = Reason(
+            f"the kept rewrites together are no clear gain ({numbers})", Code.ORIGINAL_KEPT
+        )
         return self._at_least_whole(verdicts, first, total, why)
 
     def _at_least_whole(

@@ -37,7 +37,7 @@ def run_cache(args: argparse.Namespace, console: Console) -> int:
         else:
             gone = [key for key, entry in cache if _is_stale(entry, args, environment)]
             cache.remove(gone)
-            console.print(f"{_results(len(gone))} forgotten, {len(cache)} left")
+            console.print(f"{_results(len(gone))} removed, {len(cache)} left")
     return 0
 
 
@@ -87,7 +87,7 @@ def _import(cache: TuningCache, name: str) -> int:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{name} is no text") from None
+        raise UsageError(f"{name} is not a text file") from None
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}") from None
     entries = list(_entries(text, "standard input" if name == "-" else name))
@@ -102,7 +102,7 @@ def _entries(text: str, name: str) -> Iterator[tuple[str, CacheEntry]]:
             row = json.loads(line)
             yield str(row["key"]), CacheEntry.from_json(row)
         except (KeyError, TypeError, ValueError):
-            raise UsageError(f"line {number} of {name} is no exported result") from None
+            raise UsageError(f"line {number} of {name} is not an exported result") from None
 
 
 def _is_stale(entry: CacheEntry, args: argparse.Namespace, environment: Environment) -> bool:

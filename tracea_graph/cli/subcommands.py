@@ -195,7 +195,7 @@ def _budgets(text: str) -> tuple[float, ...]:
     except ValueError:
         found = [0.0]
     if not 0 < found[0] <= found[-1] < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} are no errors above 0, such as 1e-3,1e-2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of errors above 0")
     return tuple(found)
 
 

@@ -83,7 +83,7 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
         count = run_published_trials(
             options, backend, opened, idle=args.idle, say=lambda s: console.print(s)
         )
-    console.print(f"{count} cases were settled with this machine's help")
+    console.print(f"{count} cases were tuned with this machine's help")
     return 0
 
 

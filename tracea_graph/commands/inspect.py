@@ -274,7 +274,7 @@ def _measured(report: Path, required: bool) -> dict[str, str]:
             raise UsageError(f"there is no report {report}") from None
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{report} is no report of this tool: {error}") from error
+        raise UsageError(f"{report} is not a report of this tool: {error}") from error
 
 
 def _range(gains: Sequence[float]) -> str:

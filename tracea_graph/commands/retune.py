@@ -183,7 +183,7 @@ def strip(path: Path, out: Path, single_file: bool = False) -> Written:
     model = load(path, inline=True)
     if left := calls_of(model):
         raise UsageError(
-            f"{path} was written without bodies (--require-library): what {left[0].op} stands for "
+            f"{path} was written without bodies (--require-library): what {left[0].op} replaces "
             "is not in it"
         )
     return write_inlined(model, out, single_file=single_file)

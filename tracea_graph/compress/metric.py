@@ -31,7 +31,7 @@ def load_metric(text: str) -> Metric:
     """The function of ``FILE.py:FUNCTION``, guarded: what it raises or answers is checked.
 
     Raises UsageError if there is none; so does the metric for an error of its own, or an answer
-    that is no number from 0.
+    that is not a number, 0 or more.
     """
     file, _, name = text.rpartition(":")
     path = Path(file)

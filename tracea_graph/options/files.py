@@ -39,15 +39,16 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise UsageError(f"--config {path} is no text") from None
+        raise UsageError(f"--config {path} is not a text file") from None
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:  # the latter for dates and numbers
-        raise UsageError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
+        why = " ".join(str(error).split())
+        raise UsageError(f"--config {path} is not valid YAML: {why}") from None
     except RecursionError:
-        raise UsageError(f"--config {path} has more lists inside lists than can be read") from None
+        raise UsageError(f"--config {path} nests lists too deeply") from None
     if not isinstance(found, dict):
-        raise UsageError(f"--config {path} is no mapping of options to values")
+        raise UsageError(f"--config {path} does not map options to values")
     return {str(name): value for name, value in found.items()}
 
 

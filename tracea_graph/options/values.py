@@ -18,7 +18,7 @@ _MOST_THREADS = 1024
 def count(text: str) -> int:
     """A number from 1."""
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
@@ -29,7 +29,7 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or more")
     return value
 
 
@@ -37,7 +37,7 @@ def seconds(text: str) -> float:
     """``90``, ``90s``, ``1.5m`` or ``2h``, from 0."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 60, 60s or 5m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 60, 60s or 5m")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 

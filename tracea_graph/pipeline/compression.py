@@ -169,7 +169,7 @@ class CompressionSearch:
         if hidden:
             self.warnings.append(
                 f"{', '.join(hidden[:3])}{' …' if hidden[3:] else ''}: "
-                "what it reads has no name in the original, so it stays as it is"
+                "its input has no name in the original, so it is unchanged"
             )
         return tuple(layer for layer in layers if seen(layer))
 
@@ -196,7 +196,7 @@ class CompressionSearch:
             if data and rows < layer.known:
                 self.warnings.append(
                     f"--data gives {layer.title} {rows} rows, fewer than the {layer.known} "
-                    "numbers in each: what was not seen counts as unimportant"
+                    "elements of each: directions without data count as unimportant"
                 )
             by_layer[layer.name] = self.layer_options.options_for(
                 layer, gram, layer.name in producers
@@ -264,8 +264,8 @@ class CompressionSearch:
         if not chosen:
             mildest = min((c.error for cs in by_layer.values() for c in cs), default=0.0)
             self.warnings.append(
-                f"nothing holds an error of {self.budget:g} that saves anything: "
-                f"the mildest change of one layer has {mildest**self.power:.2g}"
+                f"no compression stays within an error of {self.budget:g}: "
+                f"the smallest change of one layer has {mildest**self.power:.2g}"
             )
             return None
         predicted = total_error([*chosen.values()]) ** self.power

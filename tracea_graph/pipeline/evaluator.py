@@ -188,7 +188,7 @@ class Evaluator:
                     culprits = self._bisect(rest)
             if not culprits:
                 self.reason = Reason(
-                    f"no rewrite is the culprit: without any it is wrong too: {first}",
+                    f"no rewrite is the culprit: the model without rewrites is wrong too: {first}",
                     Code.OUT_OF_TOLERANCE,
                 )
                 return None

@@ -256,7 +256,7 @@ def read_lock(path: Path) -> Lock:
     except FileNotFoundError:
         raise UsageError(f"there is no plan {path}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no plan lock: {error}") from error
+        raise UsageError(f"{path} is not a plan lock: {error}") from error
     return parse_lock(content, path)
 
 

@@ -112,7 +112,9 @@ def paths_of_all(
     written: dict[Path, Path] = {}
     for source, paths in zip(sources, every, strict=True):
         if (input_there := read.get(_mark(paths.model))) is not None:
-            raise UsageError(f"{input_there} is to be read, but {source} is written there")
+            raise UsageError(
+                f"{input_there} is an input, and the result of {source} would overwrite it"
+            )
         if (other := written.setdefault(paths.model.absolute(), source)) is not source:
             if other == source:
                 raise UsageError(f"{source} is given twice")
@@ -265,9 +267,9 @@ def check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
             raise UsageError(f"{path} belongs to the input; choose another output with -o")
     advice = "move it, or choose another output with -o"
     if paths.library.exists() and not _is_our_library(paths.library):
-        raise UsageError(f"{paths.library} is in the way and was not made by this tool; {advice}")
+        raise UsageError(f"{paths.library} exists and was not written by this tool; {advice}")
     if paths.report.exists() and not _earlier(paths):
-        raise UsageError(f"{paths.report} is in the way and was not made by this tool; {advice}")
+        raise UsageError(f"{paths.report} exists and was not written by this tool; {advice}")
 
 
 def _same(a: Path, b: Path) -> bool:

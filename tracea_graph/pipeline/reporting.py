@@ -50,8 +50,8 @@ from tracea_graph.views.report import fed_too
 __all__ = ["Reporter", "WeightProperty", "analyze_weights", "storage_rows", "weight_rows"]
 
 _SKIPPED = (
-    "channels without weights are left out: a NaN or an infinity that reached the outputs through "
-    "them alone no longer does"
+    "channels whose weights are zero were dropped: a NaN or an infinity that reached the outputs "
+    "through them alone does so no longer"
 )
 
 

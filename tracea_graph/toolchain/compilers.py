@@ -80,7 +80,7 @@ def _words(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
-        raise BuildError(f"CXX is no command, {error}: {command}") from None
+        raise BuildError(f"CXX is not a command, {error}: {command}") from None
 
 
 _log = logging.getLogger(__name__)

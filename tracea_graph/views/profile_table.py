@@ -114,7 +114,7 @@ def summary(profile: Profile) -> Iterator[str]:
         f"in programs; a whole run takes {profile.run_ms:.2f} ms"
     )
     yield (
-        f"bytes walked: {in_bytes(before)} before (operator by operator), "
+        f"bytes moved: {in_bytes(before)} before (operator by operator), "
         f"{in_bytes(after)} after (what a node must read and write)"
     )
     peaks = ", ".join(f"{peak:.0f} GFLOP/s {name}" for name, peak in profile.roofs.peaks.items())

@@ -21,9 +21,7 @@ def render_retuned(found: Retuned) -> RenderableType:
 def _parts(found: Retuned) -> Iterator[RenderableType]:
     kept = len(found.rows) - len(found.dropped)
     change = "rewritten" if found.dropped else "unchanged"
-    yield Text(
-        f"{plain(found.model)}: {kept} of {len(found.rows)} kinds of kernels stay, {change}"
-    )
+    yield Text(f"{plain(found.model)}: {kept} of {len(found.rows)} kernel types kept, {change}")
     table = new_table("kernels")
     table.add_column("type", no_wrap=True)
     table.add_column("nodes", justify="right")
