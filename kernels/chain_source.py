@@ -202,7 +202,7 @@ def functions(chain: Chain) -> frozenset[str]:
     if types & set(INTEGERS):
         needs |= {"ints"}
     if DType.BF16 in types:
-        needs |= {"halves"}
+        needs |= {"bf16"}
     return frozenset(needs)
 
 

@@ -1,7 +1,7 @@
-"""The kernel variants: one line per op, element type, instruction set and tile.
+"""Kernel variants: one entry per op, element type, instruction set and register tile.
 
-Several tiles of one op, type and level may stand side by side.  A library holds one of them: the
-one it is asked for, else the first that is listed.
+An op may list several tiles for one type and level.  A library holds one of them: the tile that
+was requested, or else the first in the list.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PANEL = 16
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _ELEMENTS = MappingProxyType({"int16": "i16", "bf16x2": "bf16"})
-"""Element types that are called otherwise than what a kernel multiplies."""
+"""Element type in C symbols, where it differs from the dtype of the call."""
 Tiles = Mapping[tuple[str, str], str]
-"""Tiles that are asked for, by kernel and level."""
+"""Requested tiles by kernel and level."""
 NO_TILES: Tiles = MappingProxyType({})
 
 
@@ -41,9 +41,9 @@ NO_TILES: Tiles = MappingProxyType({})
 class Variant:
     """One kernel for one instruction set.
 
-    ``tile`` is the part of the symbol that tells the tile; ``params`` are what the template asks
-    for beyond it; ``functions`` the vector functions its text uses; ``dtype`` what it multiplies,
-    as records of calls say it.
+    ``tile`` names the register tile in symbols.  ``params`` are the template's parameters,
+    ``functions`` the sections of the vector headers that it uses, and ``dtype`` is the element
+    type as call schemas name it.
     """
 
     op: str
@@ -56,17 +56,17 @@ class Variant:
 
     @property
     def kernel(self) -> str:
-        """Its op and element type, in one word."""
+        """The op and element type as one name, such as ``gemm_bf16``."""
         return Call.name_of(self.op, self.dtype)
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What no two variants have in common."""
+        """A unique key."""
         return self.op, self.dtype, self.isa, self.tile
 
     @property
     def element(self) -> str:
-        """The type of the numbers it multiplies."""
+        """The type of the multiplied elements."""
         return _ELEMENTS.get(self.dtype, self.dtype)
 
     def symbol(self, name: str) -> str:
@@ -76,74 +76,76 @@ class Variant:
 
 
 def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
-    """A product on tiles up to ``mr`` rows by ``nv`` panels; all accumulators fit registers.
+    """A GEMM on register tiles of up to ``mr`` rows by ``nv`` panels.
 
-    ``dot_rows``: rows at once where the right operand is read along k.
+    ``dot_rows``: rows per tile where the right operand is stored ``[N, K]``.
     """
     params = {"mr": mr, "nv": nv, "dot_rows": dot_rows}
-    functions = frozenset({"sums", "transpose"})
+    functions = frozenset({"hreduce", "transpose"})
     return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
 
 
 def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
-    """The same on pairs of bf16, right operand packed; the left one in bf16 or float32."""
-    params = {"mr": mr, "nv": nv, "matrix": False}
-    functions = frozenset({"halves", "pairs"})
+    """A GEMM with a packed vnni2 bf16 right operand; the left operand is bf16 or fp32."""
+    params = {"mr": mr, "nv": nv, "amx": False}
+    functions = frozenset({"bf16", "vnni2"})
     tile = f"{mr}x{nv * PANEL}"
     return Variant("gemm", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
 
 
 def _gemm_int16(isa: str, mr: int, nv: int) -> Variant:
-    """The same on pairs of 16-bit integers, the tile that of float32."""
+    """A GEMM on vnni2 16-bit integers, with the tile of the fp32 GEMM."""
     params = {"mr": mr, "nv": nv, "run": RUN, "limit": LIMIT}
     functions, tile = frozenset({"int16"}), f"{mr}x{nv * PANEL}"
     return Variant("gemm", isa, "gemm_int16.cpp.in", tile, params, functions, "int16")
 
 
-def _gemm_bf16x2(isa: str, mr: int, nv: int, matrix: bool = False) -> Variant:
-    """The same on sums of two numbers in bf16: three products in bf16 (``split_bf16``)."""
-    params = {"mr": mr, "nv": nv, "matrix": matrix}
-    functions, tile = frozenset({"halves", "pairs"}), f"{mr}x{nv * PANEL}"
+def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> Variant:
+    """A GEMM on bf16x2 (hi + lo) operands: three bf16 products (``split_bf16``)."""
+    params = {"mr": mr, "nv": nv, "amx": amx}
+    functions, tile = frozenset({"bf16", "vnni2"}), f"{mr}x{nv * PANEL}"
     return Variant("gemm", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16x2")
 
 
 def _gemm_blocks(isa: str, *rows: int) -> Variant:
-    """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
-    steps = 2 if isa == "avx2" else 4  # of k at once; with four, gcc runs out of registers there
+    """A block-sparse GEMM on tiles of ``rows`` rows, listed largest first and ending in 1."""
+    steps = (
+        2 if isa == "avx2" else 4
+    )  # of k unrolled; with four, gcc runs out of registers on AVX2
     params = {"rows": rows, "dtype": "f32", "steps": steps}
     return Variant("gemm_block_sparse", isa, "gemm_block_sparse.cpp.in", f"{rows[0]}x16", params)
 
 
 def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
-    """The same in pairs of bf16."""
+    """A block-sparse GEMM on vnni2 bf16."""
     same = _gemm_blocks(isa, *rows)
     params, functions = (
         {**same.params, "dtype": "bf16", "steps": 2},
-        frozenset({"halves", "pairs"}),
+        frozenset({"bf16", "vnni2"}),
     )
     return replace(same, params=params, functions=functions, dtype="bf16")
 
 
 def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[Variant, Variant]:
-    """Products by stored numbers, in float32 and in bf16: up to ``rows`` rows at once, steps of k
-    in ``sums`` sums."""
+    """Bitmap-sparse GEMMs in fp32 and bf16 on up to ``rows`` rows, with ``sums`` independent
+    accumulators along k."""
     params = {"rows": rows, "sums": sums, "dtype": "f32"}
     functions = frozenset({"expand"})
     same = Variant("gemm_bitmap", isa, "gemm_bitmap.cpp.in", f"{rows}x16", params, functions)
     half = {**params, "dtype": "bf16"}
-    return same, replace(same, params=half, functions=functions | {"halves"}, dtype="bf16")
+    return same, replace(same, params=half, functions=functions | {"bf16"}, dtype="bf16")
 
 
 def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
-    """Pairs on 2 x 2 matrix tiles of 16 x 16; a left operand in float32 on ``mr`` by ``nv``."""
-    params = {"mr": mr, "nv": nv, "matrix": True}
-    functions = frozenset({"halves", "pairs"})
+    """A bf16 GEMM on 2 x 2 AMX tiles of 16 x 16; ``mr`` x ``nv`` tiles for fp32 left operands."""
+    params = {"mr": mr, "nv": nv, "amx": True}
+    functions = frozenset({"bf16", "vnni2"})
     return Variant("gemm", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
 
 
 def _norm(isa: str, rows: int) -> Variant:
     tile = f"{rows}x{isa_of(isa).width}"
-    return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows}, frozenset({"halves"}))
+    return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows}, frozenset({"bf16"}))
 
 
 def _gather(isa: str) -> Variant:
@@ -152,102 +154,108 @@ def _gather(isa: str) -> Variant:
 
 def _copy(isa: str) -> Variant:
     width = isa_of(isa).width
-    return Variant("copy", isa, "copy.cpp.in", f"{width}x{width}", functions=frozenset({"turn"}))
+    return Variant(
+        "copy", isa, "copy.cpp.in", f"{width}x{width}", functions=frozenset({"transpose_tile"})
+    )
 
 
 def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
-    """Register tiles of ``rows`` by ``panels``, each largest first and ending in 1."""
+    """Attention on register tiles of ``rows`` by ``panels``, listed largest first, ending in 1."""
     params: dict[str, object] = {
         "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels,
-        "matrix": False,
+        "amx": False,
     }  # fmt: skip
-    functions = frozenset({"exp_neg", "exp_fast", "sums", "tanh", "transpose"})
+    functions = frozenset({"exp_neg", "exp_fast", "hreduce", "tanh", "transpose"})
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
 def _attention_bf16(
-    isa: str, rows: tuple[int, ...], panels: tuple[int, ...], matrix: bool = False
+    isa: str, rows: tuple[int, ...], panels: tuple[int, ...], amx: bool = False
 ) -> Variant:
-    """The same with both products in bf16, perhaps on ``matrix`` tiles of 16 x 16."""
+    """Attention with both matrix multiplications in bf16, on AMX tiles if ``amx``."""
     same = _attention(isa, rows, panels)
-    functions = same.functions - {"sums"} | {"halves", "pairs"}
+    functions = same.functions - {"hreduce"} | {"bf16", "vnni2"}
     return replace(
         same,
         dtype="bf16",
-        params={**same.params, "dtype": "bf16", "matrix": matrix},
+        params={**same.params, "dtype": "bf16", "amx": amx},
         functions=functions,
     )
 
 
 def _conv(isa: str, pixels: int, nv: int) -> Variant:
-    """A convolution on tiles up to ``pixels`` (even) outputs by ``nv`` channel blocks.
+    """A convolution on tiles of up to ``pixels`` (even) outputs by ``nv`` channel blocks.
 
-    Where there are few output channels, about ``sums`` vectors are summed at once.
+    With few output channels, about ``sums`` vectors are accumulated at once.
     """
     sums = {1: 4, 8: 10, 16: 22}[isa_of(isa).width]
-    eights = isa_of(isa).width == 16 and nv > 1
-    params = {"pixels": pixels, "nv": nv, "sums": sums, "eights": eights}
-    functions = frozenset({"sums", "eights"} if eights else {"sums"})
+    half_tile = isa_of(isa).width == 16 and nv > 1
+    params = {"pixels": pixels, "nv": nv, "sums": sums, "half_tile": half_tile}
+    functions = frozenset({"hreduce", "half_tile"} if half_tile else {"hreduce"})
     return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params, functions)
 
 
 def _depthwise(isa: str, *widths: int) -> Variant:
-    """Lines in pieces of one of ``widths`` outputs: largest first, ending in 1."""
-    params = {"dtype": "f32", "widths": widths, "pairs": False}
+    """A depthwise convolution on ``widths`` outputs of a row, largest first, ending in 1."""
+    params = {"dtype": "f32", "widths": widths, "vnni2": False}
     return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", params)
 
 
-def _conv_bf16(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
-    """The same on pairs of bf16, or of float32 with results in bf16.
+def _conv_bf16(isa: str, pixels: int, nv: int, amx: bool = False) -> Variant:
+    """A convolution on vnni2 bf16, or on fp32 with bf16 results.
 
-    On ``matrix`` tiles pairs take 2 x 2 of 16 x 16; ``pixels`` and ``nv`` are those of float32.
+    With ``amx``, bf16 inputs take 2 x 2 tiles of 16 x 16, and ``pixels`` and ``nv`` are those of
+    fp32 inputs.
     """
     same = _conv(isa, pixels, nv)
-    eights = not matrix and same.params["eights"]
+    half_tile = not amx and same.params["half_tile"]
     return replace(
         same, template="conv_bf16.cpp.in", dtype="bf16",
-        tile="32x32" if matrix else same.tile,
-        params={**same.params, "matrix": matrix, "eights": eights},
-        functions=frozenset({"halves", "pairs"} | ({"eights"} if eights else set())),
+        tile="32x32" if amx else same.tile,
+        params={**same.params, "amx": amx, "half_tile": half_tile},
+        functions=frozenset({"bf16", "vnni2"} | ({"half_tile"} if half_tile else set())),
     )  # fmt: skip
 
 
-def _conv_bf16x2(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
-    """The same on sums of two numbers in bf16."""
-    same = _conv_bf16(isa, pixels, nv, matrix)
+def _conv_bf16x2(isa: str, pixels: int, nv: int, amx: bool = False) -> Variant:
+    """A convolution on bf16x2 (hi + lo) inputs and filters."""
+    same = _conv_bf16(isa, pixels, nv, amx)
     return replace(
         same, template="conv_bf16x2.cpp.in", dtype="bf16x2",
-        params={**same.params, "eights": False}, functions=frozenset({"halves", "pairs"}),
+        params={**same.params, "half_tile": False}, functions=frozenset({"bf16", "vnni2"}),
     )  # fmt: skip
 
 
 def _depthwise_bf16(isa: str, *widths: int) -> Variant:
-    """The same with inputs in bf16; sums stay in float32, and weights where no instruction
-    multiplies pairs of bf16, or one is slower than two in float32, as beside matrix tiles."""
+    """A depthwise convolution on bf16 inputs with fp32 accumulators.
+
+    Weights stay in fp32 unless the level multiplies vnni2 bf16 faster than fp32, which AMX levels
+    do not.
+    """
     same = _depthwise(isa, *widths)
-    pairs = isa == "avx512bf16"
-    params = {**same.params, "dtype": "bf16", "pairs": pairs}
-    functions = frozenset({"halves", "pairs"} if pairs else {"halves"})
+    vnni2 = isa == "avx512bf16"
+    params = {**same.params, "dtype": "bf16", "vnni2": vnni2}
+    functions = frozenset({"bf16", "vnni2"} if vnni2 else {"bf16"})
     return replace(same, params=params, functions=functions, dtype="bf16")
 
 
 def _winograd_bf16(isa: str) -> Variant:
-    """Winograd's transforms from and to bf16."""
-    params, functions = {"dtype": "bf16"}, frozenset({"halves"})
+    """Winograd transforms from and to bf16."""
+    params, functions = {"dtype": "bf16"}, frozenset({"bf16"})
     return Variant("winograd", isa, "winograd.cpp.in", "", params, functions, "bf16")
 
 
 def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[Variant, Variant]:
-    """The same on pairs of 16-bit integers, and Winograd's transforms to and from them."""
+    """A convolution on vnni2 16-bit integers, and the Winograd transforms to and from them."""
     same, functions = _conv(isa, pixels, nv), frozenset({"int16"})
-    params = {**same.params, "eights": False}
+    params = {**same.params, "half_tile": False}
     return replace(
         same, template="conv_int16.cpp.in", params=params, functions=functions, dtype="int16"
     ), Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "int16")
 
 
 def _blocked(isa: str) -> tuple[Variant, ...]:
-    """What only moves or joins blocked values, and the convolution of plain ones."""
+    """Kernels that move or pool blocked values, plain convolution and fp32 Winograd transforms."""
     turn = frozenset({"transpose"} if isa != "scalar" else ())
     rows, vectors = {1: (4, 2), 8: (4, 3), 16: (8, 3)}[isa_of(isa).width]
     plain = {"rows": rows, "vectors": vectors}
@@ -256,7 +264,7 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
     half = {**pool.params, "dtype": "bf16"}
     return (
         pool,
-        replace(pool, params=half, functions=taken | {"halves"}, dtype="bf16"),
+        replace(pool, params=half, functions=taken | {"bf16"}, dtype="bf16"),
         Variant("resize", isa, "resize.cpp.in", "1x16"),
         Variant(
             "channel_shuffle",
@@ -277,10 +285,10 @@ def _reduce(isa: str) -> Variant:
 
 
 def _arg(isa: str, vectors: int) -> Variant:
-    """``vectors`` of columns at once."""
+    """An argmax or argmin over ``vectors`` vectors of columns at once."""
     tile, params = f"{vectors}x{isa_of(isa).width}", {"vectors": vectors}
     return Variant(
-        "arg_reduce", isa, "arg_reduce.cpp.in", tile, params, frozenset({"mask", "places"})
+        "arg_reduce", isa, "arg_reduce.cpp.in", tile, params, frozenset({"mask", "lane_index"})
     )
 
 
@@ -296,8 +304,11 @@ def _softmax(isa: str, rows: int) -> Variant:
 
 
 def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> Variant:
-    """``vectors`` of units of each gate for up to ``lstm`` or ``gru`` rows; for a ``few``, where
-    gates alone would leave registers empty, several times as many."""
+    """Recurrent cells: ``vectors`` vectors of units per gate for up to ``lstm`` or ``gru`` rows.
+
+    For a ``few`` rows, whose gates alone would leave registers unused, several times as many
+    units.
+    """
     cells = {
         "lstm": (lstm, 0, 1), "gru": (gru, few, 2), "gru_gates": (gru, few, 2),
         "gru_state": (gru, few, 4),
@@ -328,7 +339,7 @@ VARIANTS = (
     _gemm_bf16x2("avx2", 6, 1),
     _gemm_bf16x2("avx512", 8, 3),
     _gemm_bf16x2("avx512bf16", 8, 3),
-    _gemm_bf16x2("amxbf16", 32, 2, matrix=True),
+    _gemm_bf16x2("amxbf16", 32, 2, amx=True),
     *(_norm(isa, 4) for isa in _ALL),
     *map(_gather, _BASES),
     *map(_copy, _BASES),
@@ -339,7 +350,7 @@ VARIANTS = (
     _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
     _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),
     _attention_bf16("avx512bf16", (6, 4, 2, 1), (4, 2, 1)),
-    _attention_bf16("amxbf16", (), (), matrix=True),
+    _attention_bf16("amxbf16", (), (), amx=True),
     _conv("scalar", 2, 1),
     _conv("avx2", 6, 1),
     _conv("avx512", 14, 2),
@@ -350,12 +361,12 @@ VARIANTS = (
     _conv_bf16("avx2", 6, 1),
     _conv_bf16("avx512", 14, 2),
     _conv_bf16("avx512bf16", 14, 2),
-    _conv_bf16("amxbf16", 14, 2, matrix=True),
+    _conv_bf16("amxbf16", 14, 2, amx=True),
     _conv_bf16x2("scalar", 2, 1),
     _conv_bf16x2("avx2", 6, 1),
     _conv_bf16x2("avx512", 14, 2),
     _conv_bf16x2("avx512bf16", 14, 2),
-    _conv_bf16x2("amxbf16", 14, 2, matrix=True),
+    _conv_bf16x2("amxbf16", 14, 2, amx=True),
     _depthwise_bf16("scalar", 4, 1),
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),

@@ -7,7 +7,7 @@ INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 // Rows of values, and of weights along them: ${"pairs of keys" if dtype == "bf16" else "keys"}.
 INLINE int64_t value_rows(int64_t keys) { return ${"(keys + 1) / 2" if dtype == "bf16" else "keys"}; }
 INLINE int64_t value_row(int64_t key) { return ${"key / 2" if dtype == "bf16" else "key"}; }
-//% if matrix
+//% if amx
 // Matrix tiles take 16 of them at once: behind the last there are zeros.
 INLINE int64_t stored_rows(int64_t keys) { return value_rows(keys) + 15; }
 //% else

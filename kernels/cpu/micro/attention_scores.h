@@ -148,7 +148,7 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
         const vf x = load(q + i * t->q_stride + d, m);
         UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d, m), x, a[w]);
       }
-      store(scores + i * KB + j, sums(a) * set1(t->scale));
+      store(scores + i * KB + j, hreduce(a) * set1(t->scale));
     }
   }
 }

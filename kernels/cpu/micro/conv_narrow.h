@@ -26,7 +26,7 @@ INLINE void end_narrow(const vf (&c)[N][F], const tracea_conv_tile* t, int64_t a
       const int sum = g + j < N * F ? g + j : g;
       four[j] = c[sum / F][sum % F];
     }
-    sums(four, each + g);
+    hreduce(four, each + g);
   }
   const vf lo = set1(t->lo), hi = set1(t->hi);
   float* y = t->y + at * PANEL;

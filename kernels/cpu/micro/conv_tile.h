@@ -14,9 +14,9 @@ struct Plain {
   //% endif
 };
 
-// Sums of a last block of outputs of which eight count: none, or a vector of eight beside the
-// whole ones of each output.
-struct NoEight {
+// Accumulators of a last output block with at most eight channels: none, or a vector of eight lanes
+// beside the full vectors of each output.
+struct NoHalfTile {
   enum { COUNT = 0 };
   INLINE_MEMBER void start(const float*) {}
   INLINE_MEMBER void resume(const float*) {}
@@ -31,9 +31,9 @@ struct NoEight {
   INLINE_MEMBER void write_rounded(float*) const {}
   //% endif
 };
-//% if eights
+//% if half_tile
 
-struct Eight {
+struct HalfTile {
   enum { COUNT = 1 };
   vh sum;
   INLINE_MEMBER void start(const float* bias) { sum = low_half(bias ? load(bias) : set1(0.0f)); }
@@ -44,7 +44,7 @@ struct Eight {
   INLINE_MEMBER void write(float* y) const { store(y, sum); }
   template <class STEP>
   INLINE_MEMBER void step(vf x, const float* w) {
-    sum = settled(STEP::add(low_half(x), load_half(w), sum));
+    sum = keep_in_register(STEP::add(low_half(x), load_half(w), sum));
   }
   //% if dtype == "bf16"
   INLINE_MEMBER void add_rounded(const float* from) {
@@ -72,15 +72,15 @@ INLINE const float* at(const char* base, const Steps& s, int i) {
 }
 
 //% set sums, sum = ("vi", "whole") if dtype == "int16" else ("vf", "c")
-template <class STEP, int A, int B, int NV, class EIGHT>
-INLINE void multiply(${sums} (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
+template <class STEP, int A, int B, int NV, class TAIL>
+INLINE void multiply(${sums} (&c)[A + B][NV * P], TAIL (&e)[A + B], const char* a,
                      const char* b, const Steps& s, const float* w, int64_t w_panel) {
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
     const float* const from = i < A ? at(a, s, i) : at(b, s, i - A);
     //% if dtype == "bf16"
-    if (NV * P + EIGHT::COUNT == 1) {  // used once, an input needs no register
+    if (NV * P + TAIL::COUNT == 1) {  // used once, an input needs no register
       c[i][0] = STEP::add_at(from, row[0], c[i][0]);
       continue;
     }
@@ -88,7 +88,7 @@ INLINE void multiply(${sums} (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char*
     const vf x = set1(*from);
     UNROLL for (int j = 0; j < NV * P; j++) {
       c[i][j] = STEP::add(x, row[j], c[i][j]);
-      if (EIGHT::COUNT) c[i][j] = settled(c[i][j]);
+      if (TAIL::COUNT) c[i][j] = keep_in_register(c[i][j]);
     }
     e[i].template step<STEP>(x, w + NV * w_panel);
   }
@@ -118,8 +118,8 @@ struct Outputs {
 // A pixel of 16 bf16, in steps of 32 bits; a broad one has as many as PANEL.
 enum { HALF = PANEL / 2 };
 
-template <int A, int B, int NV, class EIGHT>
-INLINE void add_rounded(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const Outputs& o, int64_t lanes) {
+template <int A, int B, int NV, class TAIL>
+INLINE void add_rounded(vf (&c)[A + B][NV * P], TAIL (&e)[A + B], const Outputs& o, int64_t lanes) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     const float* from = run_at<A>(o.add, o.add_line, i, lanes) + j / P * o.add_panel;
     c[i][j] = c[i][j] + load_bf16((const uint16_t*)from + j % P * W);
@@ -128,8 +128,8 @@ INLINE void add_rounded(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const Outputs
     e[i].add_rounded(run_at<A>(o.add, o.add_line, i, lanes) + NV * o.add_panel);
 }
 
-template <int A, int B, int NV, class EIGHT>
-INLINE void store_rounded(const vf (&c)[A + B][NV * P], const EIGHT (&e)[A + B],
+template <int A, int B, int NV, class TAIL>
+INLINE void store_rounded(const vf (&c)[A + B][NV * P], const TAIL (&e)[A + B],
                           const Outputs& o, int64_t lanes) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     float* to = run_at<A>(o.y, o.y_line, i, lanes) + j / P * o.y_panel;
@@ -160,10 +160,10 @@ INLINE void expect(const float* base, int64_t line, int64_t panel) {
 }
 
 // The tiles of a run, one after another: NV whole blocks of outputs, and perhaps half of one.
-template <class STEP, int A, int B, int NV, class EIGHT = NoEight>
+template <class STEP, int A, int B, int NV, class TAIL = NoHalfTile>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
-  constexpr int ALL = NV + EIGHT::COUNT;  // blocks
+  constexpr int ALL = NV + TAIL::COUNT;  // blocks
   const int64_t y_lanes = t->y_step, add_lanes = t->add_step;
   const bool two = t->lines == 2;
   Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
@@ -200,10 +200,10 @@ void tile(const tracea_conv_tile* t) {
     vi whole[A + B][NV * P];
     UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
       whole[i][j] = vi{};
-    NoEight e[A + B];
+    NoHalfTile e[A + B];
     //% else
     vf c[A + B][NV * P];
-    EIGHT e[A + B];
+    TAIL e[A + B];
     if (continues) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
         c[i][j] = load(y_at(i, j));

@@ -63,7 +63,7 @@ INLINE void add_pairs(vf (&c)[N], const uint16_t* x, const float* w,
     UNROLL for (int k = 0; k < TAPS; k++) {
       const int p = i - column_of<COLS>(k);
       if (p >= 0 && p % STEP == 0 && p / STEP < N)
-        c[p / STEP] = dot_pairs(v, tap[k], c[p / STEP]);
+        c[p / STEP] = dot_vnni2(v, tap[k], c[p / STEP]);
     }
   }
 }

@@ -3,7 +3,7 @@
 enum { STREAMS = 4, NEAR = 4096 };  // floats
 
 // Columns n, n + gap … of C for MR rows from `row` on.  Each of the NR streams goes through
-// neighbouring rows of B in turn: long runs of memory, which is what hardware prefetches.
+// neighbouring rows of B in alternation: long runs of memory, which is what hardware prefetches.
 template <int MR, int NR>
 INLINE void dot(const tracea_gemm_dot_tile* t, int64_t row, int64_t n, int64_t gap) {
   vf c[MR][NR];
@@ -34,7 +34,7 @@ INLINE void dot(const tracea_gemm_dot_tile* t, int64_t row, int64_t n, int64_t g
     vf four[STREAMS];
     float sum[STREAMS];
     UNROLL for (int j = 0; j < STREAMS; j++) four[j] = j < NR ? c[i][j % NR] : set1(0.0f);
-    sums(four, sum);
+    hreduce(four, sum);
     UNROLL for (int j = 0; j < NR; j++)
       to[i * t->ldc + j * gap] = t->bias ? sum[j] + t->bias[n + j * gap] : sum[j];
   }

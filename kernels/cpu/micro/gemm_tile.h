@@ -1,5 +1,5 @@
 // The register tile of a product whose operands are read step by step of k.
-// A look at the prefetch queue comes every CHUNK steps; the loop over them does two in a turn.
+// A look at the prefetch queue comes every CHUNK steps; the loop over them does two per iteration.
 
 // Lines STEP bytes apart, requested at an even pace over the k loop.
 template <int STEP, int LOCALITY>

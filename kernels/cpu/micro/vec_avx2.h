@@ -48,10 +48,10 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
-//% if "sums" in needs
+//% if "hreduce" in needs
 
 // The sums of four vectors, each in an order of its own.
-INLINE void sums(const vf (&a)[4], float* to) {
+INLINE void hreduce(const vf (&a)[4], float* to) {
   const vf ab = _mm256_unpacklo_ps(a[0], a[1]) + _mm256_unpackhi_ps(a[0], a[1]);
   const vf cd = _mm256_unpacklo_ps(a[2], a[3]) + _mm256_unpackhi_ps(a[2], a[3]);
   const vf each = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
@@ -208,14 +208,14 @@ INLINE vf minus_turns(vf x, vf n) {
   return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
 }
 //% endif
-//% if "pairs" in needs
+//% if "vnni2" in needs
 
 // A lane holds two bf16, the first in its lower half; each half as a float.
 INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
 INLINE vf upper(vf a) {
   return (vf)_mm256_blend_epi16(_mm256_setzero_si256(), (__m256i)a, 0xaa);
 }
-INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE vf dot_vnni2(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
 //% if "int16" in needs
 
@@ -238,7 +238,7 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n = W) {
   for (int64_t i = 0; i < n; i++) p[i] = each[i];
 }
 //% endif
-//% if "halves" in needs
+//% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.
 INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
@@ -264,10 +264,10 @@ INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
   return v;
 }
 //% endif
-//% if "turn" in needs or "transpose" in needs
+//% if "transpose_tile" in needs or "transpose" in needs
 
-// Eight rows become eight columns.
-INLINE void turn_block(vf* a) {
+// Transposes 8 x 8.
+INLINE void transpose_block(vf* a) {
   vf b[8];
   UNROLL for (int r = 0; r < 8; r += 2) {
     b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
@@ -284,21 +284,21 @@ INLINE void turn_block(vf* a) {
   }
 }
 //% endif
-//% if "turn" in needs
+//% if "transpose_tile" in needs
 
 // dst[c][r] = src[r][c], r < rows, c < cols; of either at most W count.
-INLINE void turn(const float* src, int64_t stride, int64_t rows, int64_t cols, float* dst,
+INLINE void transpose_tile(const float* src, int64_t stride, int64_t rows, int64_t cols, float* dst,
                  int64_t dst_stride) {
   vf a[8];
   if (rows >= 8 && cols >= 8) {
     UNROLL for (int r = 0; r < 8; r++) a[r] = load(src + r * stride);
-    turn_block(a);
+    transpose_block(a);
     UNROLL for (int c = 0; c < 8; c++) store(dst + c * dst_stride, a[c]);
     return;
   }
   const vm in = first(cols), out = first(rows);
   UNROLL for (int r = 0; r < 8; r++) a[r] = r < rows ? load(src + r * stride, in) : set1(0.0f);
-  turn_block(a);
+  transpose_block(a);
   UNROLL for (int c = 0; c < 8; c++) if (c < cols) store(dst + c * dst_stride, a[c], out);
 }
 //% endif
@@ -309,7 +309,7 @@ INLINE void transpose8(const float* src, int64_t stride, int rows, int cols, flo
   const vm m = first(cols);
   vf a[8];
   UNROLL for (int r = 0; r < 8; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
-  turn_block(a);
+  transpose_block(a);
   UNROLL for (int c = 0; c < 8; c++) if (c < cols) store(dst + c * 16, a[c]);
 }
 
@@ -320,10 +320,10 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
       transpose8(src + r * stride + c, stride, rows - r, cols - c, dst + c * 16 + r);
 }
 //% endif
-//% if "sums" in needs
+//% if "hreduce" in needs
 
 // Lane i: the sum of a[i].
-INLINE vf sums(vf (&a)[8]) {
+INLINE vf hreduce(vf (&a)[8]) {
   const vf low = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
   const vf high = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
   return _mm256_permute2f128_ps(low, high, 0x20) + _mm256_permute2f128_ps(low, high, 0x31);
@@ -339,12 +339,12 @@ INLINE vm mask_of(const bool* p) {
                           _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
 //% endif
-//% if "places" in needs
+//% if "lane_index" in needs
 
 // Vectors of indices.
 INLINE vi splat(int32_t n) { return (vi)_mm256_set1_epi32(n); }
 INLINE vi lanes() { return (vi)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
-INLINE vi load_places(const int32_t* p, vm m) { return (vi)_mm256_maskload_epi32(p, m); }
-INLINE void store_places(int32_t* p, vi v, vm m) { _mm256_maskstore_epi32(p, m, (__m256i)v); }
+INLINE vi load_indices(const int32_t* p, vm m) { return (vi)_mm256_maskload_epi32(p, m); }
+INLINE void store_indices(int32_t* p, vi v, vm m) { _mm256_maskstore_epi32(p, m, (__m256i)v); }
 INLINE vm less(vi a, vi b) { return _mm256_cmpgt_epi32((__m256i)b, (__m256i)a); }
 //% endif

@@ -87,10 +87,10 @@ INLINE vf gated_fast(vf x, vf w) {
   return x * _mm512_rcp14_ps(d);
 }
 //% endif
-//% if "sums" in needs
+//% if "hreduce" in needs
 
 // The sums of four vectors, each in an order of its own.
-INLINE void sums(const vf (&a)[4], float* to) {
+INLINE void hreduce(const vf (&a)[4], float* to) {
   const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
   const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
   const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
@@ -217,17 +217,17 @@ INLINE vf minus_turns(vf x, vf n) {
   return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
 }
 //% endif
-//% if "pairs" in needs
+//% if "vnni2" in needs
 
 // A lane holds two bf16, the first in its lower half; each half as a float.
 INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
 INLINE vf upper(vf a) { return (vf)_mm512_maskz_mov_epi16(0xaaaaaaaa, (__m512i)a); }
 //% if isa == "avx512bf16"
-INLINE vf dot_pairs(vf a, vf b, vf c) {
+INLINE vf dot_vnni2(vf a, vf b, vf c) {
   return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
 }
 //% else
-INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE vf dot_vnni2(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
 //% endif
 //% if "int16" in needs
@@ -248,7 +248,7 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), to_int16(v));
 }
 //% endif
-//% if "halves" in needs
+//% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.
 //% if isa in ("avx512bf16", "amxbf16")
@@ -278,7 +278,7 @@ INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
   return (vf)_mm512_or_si512(a, _mm512_slli_epi32(b, 16));
 }
 //% endif
-//% if "eights" in needs
+//% if "half_tile" in needs
 
 // The lower eight lanes alone, at half the cost.
 typedef __m256 vh;
@@ -289,26 +289,26 @@ INLINE void store(float* p, vh v) { _mm256_storeu_ps(p, v); }
 INLINE vh fma(vh a, vh b, vh c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vh min(vh a, vh b) { return _mm256_min_ps(a, b); }
 INLINE vh max(vh a, vh b) { return _mm256_max_ps(a, b); }
-//% if "pairs" in needs
+//% if "vnni2" in needs
 //% if isa == "avx512bf16"
-INLINE vh dot_pairs(vh a, vh b, vh c) {
+INLINE vh dot_vnni2(vh a, vh b, vh c) {
   return _mm256_dpbf16_ps(c, (__m256bh)a, (__m256bh)b);
 }
 //% else
-INLINE vh dot_pairs(vh a, vh b, vh c) {
-  return low_half(dot_pairs(from_half(a), from_half(b), from_half(c)));
+INLINE vh dot_vnni2(vh a, vh b, vh c) {
+  return low_half(dot_vnni2(from_half(a), from_half(b), from_half(c)));
 }
 //% endif
 //% endif
-//% if "halves" in needs
+//% if "bf16" in needs
 INLINE void store_bf16(uint16_t* p, vh v) {
   _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(to_bf16(from_half(v))));
 }
 //% endif
 //% endif
-//% if "turn" in needs or "transpose" in needs or "sums" in needs
+//% if "transpose_tile" in needs or "transpose" in needs or "hreduce" in needs
 
-//% include "vec_avx512_turn.h"
+//% include "vec_avx512_transpose.h"
 //% endif
 //% if "permute" in needs
 
@@ -319,14 +319,14 @@ INLINE vm mask_of(const bool* p) {
   return _mm_test_epi8_mask(_mm_loadu_si128((const __m128i*)p), _mm_set1_epi8(1));
 }
 //% endif
-//% if "places" in needs
+//% if "lane_index" in needs
 
 // Vectors of indices.
 INLINE vi splat(int32_t n) { return (vi)_mm512_set1_epi32(n); }
 INLINE vi lanes() {
   return (vi)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
-INLINE vi load_places(const int32_t* p, vm m) { return (vi)_mm512_maskz_loadu_epi32(m, p); }
-INLINE void store_places(int32_t* p, vi v, vm m) { _mm512_mask_storeu_epi32(p, m, (__m512i)v); }
+INLINE vi load_indices(const int32_t* p, vm m) { return (vi)_mm512_maskz_loadu_epi32(m, p); }
+INLINE void store_indices(int32_t* p, vi v, vm m) { _mm512_mask_storeu_epi32(p, m, (__m512i)v); }
 INLINE vm less(vi a, vi b) { return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b); }
 //% endif

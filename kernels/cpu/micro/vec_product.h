@@ -1,16 +1,16 @@
-// The inner product every matrix kernel is built from.
+// The inner product of all dense kernels.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
-// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+// Hides a value's origin, so that gcc keeps it in a register instead of recomputing it.
 template <class T>
 INLINE T opaque(T x) {
   __asm__("" : "+r"(x));
   return x;
 }
 
-// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+// Pins an accumulator to its register; otherwise gcc moves some of them and spills others.
 template <class T>
-INLINE T settled(T x) {
+INLINE T keep_in_register(T x) {
   //% if isa != "scalar"
   __asm__("" : "+v"(x));
   //% endif
@@ -27,24 +27,24 @@ INLINE void step(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)
   }
 }
 
-//% if "pairs" in needs
-// c + the sum of two products, of which `a` is one pair for all lanes.
-INLINE vf dot_pairs_at(const float* a, vf b, vf c) {
+//% if "vnni2" in needs
+// dot_vnni2 with the pair at `a` broadcast to all lanes.
+INLINE vf dot_vnni2_at(const float* a, vf b, vf c) {
   //% if isa == "avx512bf16"
   // gcc would load the pair by an instruction of its own, which takes 1.4 cycles instead of 1.
   __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
   return c;
   //% else
-  return dot_pairs(set1(*a), b, c);
+  return dot_vnni2(set1(*a), b, c);
   //% endif
 }
 
-// The same where a lane holds two bf16: two steps at once.
+// step() on lanes of two bf16: two steps of k at once.
 template <int MR, int NV>
-INLINE void step_pairs(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
+INLINE void step_vnni2(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) {
     const vf x = set1(a[i * lda]);
-    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = dot_pairs(x, b[j], c[i][j]);
+    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = dot_vnni2(x, b[j], c[i][j]);
   }
 }
 

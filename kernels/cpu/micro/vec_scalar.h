@@ -46,9 +46,9 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
-//% if "sums" in needs
+//% if "hreduce" in needs
 
-INLINE void sums(const vf (&a)[4], float* to) {
+INLINE void hreduce(const vf (&a)[4], float* to) {
   for (int i = 0; i < 4; i++) to[i] = a[i];
 }
 //% endif
@@ -129,17 +129,17 @@ INLINE vf minus_turns(vf x, vf n) {
   return (vf)((x - n * 0x1.921fb54p+0) - n * 0x1.10b4611a62633p-30);
 }
 //% endif
-//% if "turn" in needs
+//% if "transpose_tile" in needs
 
 // dst[0][0] = src[0][0]: a block of one.
-INLINE void turn(const float* src, int64_t, int64_t, int64_t, float* dst, int64_t) { *dst = *src; }
+INLINE void transpose_tile(const float* src, int64_t, int64_t, int64_t, float* dst, int64_t) { *dst = *src; }
 //% endif
-//% if "pairs" in needs
+//% if "vnni2" in needs
 
 // A lane holds two bf16, the first in its lower half; each half as a float.
 INLINE vf lower(vf a) { return from_bits((vi)((uint32_t)bits(a) << 16)); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (vi)0xffff0000); }
-INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE vf dot_vnni2(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
 //% if "int16" in needs
 
@@ -155,7 +155,7 @@ INLINE void store_int16(int16_t* p, vf v, int64_t = 1) {
   *p = (int16_t)(uint16_t)bits(v + 12582912.0f);
 }
 //% endif
-//% if "halves" in needs
+//% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.
 INLINE void store_bf16(uint16_t* p, vf v, int64_t = 1) {
@@ -177,9 +177,9 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
     for (int r = 0; r < 16; r++) dst[c * 16 + r] = r < rows ? src[r * stride + c] : 0.0f;
 }
 //% endif
-//% if "sums" in needs
+//% if "hreduce" in needs
 
-INLINE vf sums(vf (&a)[1]) { return a[0]; }
+INLINE vf hreduce(vf (&a)[1]) { return a[0]; }
 //% endif
 //% if "permute" in needs
 
@@ -187,13 +187,13 @@ INLINE vf permute(vf a, vi) { return a; }
 INLINE vi load_lanes(const int32_t* p) { return *p; }
 INLINE vm mask_of(const bool* p) { return *p; }
 //% endif
-//% if "places" in needs
+//% if "lane_index" in needs
 
 // Vectors of indices.
 INLINE vi splat(int32_t n) { return n; }
 INLINE vi lanes() { return 0; }
-INLINE vi load_places(const int32_t* p, vm m) { return m ? *p : 0; }
-INLINE void store_places(int32_t* p, vi v, vm m) {
+INLINE vi load_indices(const int32_t* p, vm m) { return m ? *p : 0; }
+INLINE void store_indices(int32_t* p, vi v, vm m) {
   if (m) *p = v;
 }
 INLINE vm less(vi a, vi b) { return a < b; }

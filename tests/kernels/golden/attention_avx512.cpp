@@ -82,7 +82,7 @@ INLINE vf v_exp_fast(vf x) {
   return fma(power * r, fma(r, set1(9.38384503e-4f), set1(0.0433242321f)), power);
 }
 // The sums of four vectors, each in an order of its own.
-INLINE void sums(const vf (&a)[4], float* to) {
+INLINE void hreduce(const vf (&a)[4], float* to) {
   const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
   const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
   const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
@@ -91,14 +91,14 @@ INLINE void sums(const vf (&a)[4], float* to) {
   const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
-// Blocks of sixteen vectors of sixteen lanes: turned, and summed lane by lane.
-INLINE vf pairs(vf a, vf b, int high) {
+// Transposes and horizontal sums of 16 x 16 blocks.
+INLINE vf unpack_pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
 }
 
-// Sixteen rows become sixteen columns.
-INLINE void turn_block(vf* a) {
+// Transposes 16 x 16.
+INLINE void transpose_block(vf* a) {
   vf b[16];
   UNROLL for (int r = 0; r < 16; r += 2) {
     b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
@@ -106,7 +106,7 @@ INLINE void turn_block(vf* a) {
   }
   // a[r + c]: column c, 4 + c, 8 + c, 12 + c of rows r .. r + 3, one per 128-bit lane.
   UNROLL for (int r = 0; r < 16; r += 4) UNROLL for (int c = 0; c < 4; c++)
-    a[r + c] = pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
+    a[r + c] = unpack_pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
   UNROLL for (int c = 0; c < 4; c++) {
     const vf low0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x44);
     const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
@@ -123,11 +123,11 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
   const vm m = first(cols);
   vf a[16];
   UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
-  turn_block(a);
+  transpose_block(a);
   UNROLL for (int c = 0; c < 16; c++) if (c < cols) store(dst + c * 16, a[c]);
 }
 // Lane i: the sum of a[i].
-INLINE vf sums(vf (&a)[16]) {
+INLINE vf hreduce(vf (&a)[16]) {
   UNROLL for (int i = 0; i < 16; i += 2)
     a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
   UNROLL for (int i = 0; i < 16; i += 4) {
@@ -175,19 +175,19 @@ INLINE vf v_tanh(vf x) {
   const Ratio r = tanh_ratio(x);
   return r.top / r.under;
 }
-// The inner product every matrix kernel is built from.
+// The inner product of all dense kernels.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
-// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+// Hides a value's origin, so that gcc keeps it in a register instead of recomputing it.
 template <class T>
 INLINE T opaque(T x) {
   __asm__("" : "+r"(x));
   return x;
 }
 
-// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+// Pins an accumulator to its register; otherwise gcc moves some of them and spills others.
 template <class T>
-INLINE T settled(T x) {
+INLINE T keep_in_register(T x) {
   __asm__("" : "+v"(x));
   return x;
 }
@@ -476,7 +476,7 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
         const vf x = load(q + i * t->q_stride + d, m);
         UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d, m), x, a[w]);
       }
-      store(scores + i * KB + j, sums(a) * set1(t->scale));
+      store(scores + i * KB + j, hreduce(a) * set1(t->scale));
     }
   }
 }

@@ -57,7 +57,7 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 // The sums of four vectors, each in an order of its own.
-INLINE void sums(const vf (&a)[4], float* to) {
+INLINE void hreduce(const vf (&a)[4], float* to) {
   const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
   const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
   const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
@@ -75,9 +75,9 @@ INLINE void store(float* p, vh v) { _mm256_storeu_ps(p, v); }
 INLINE vh fma(vh a, vh b, vh c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vh min(vh a, vh b) { return _mm256_min_ps(a, b); }
 INLINE vh max(vh a, vh b) { return _mm256_max_ps(a, b); }
-// Blocks of sixteen vectors of sixteen lanes: turned, and summed lane by lane.
+// Transposes and horizontal sums of 16 x 16 blocks.
 // Lane i: the sum of a[i].
-INLINE vf sums(vf (&a)[16]) {
+INLINE vf hreduce(vf (&a)[16]) {
   UNROLL for (int i = 0; i < 16; i += 2)
     a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
   UNROLL for (int i = 0; i < 16; i += 4) {
@@ -97,19 +97,19 @@ template <typename... Rest>
 INLINE vf poly(vf x, float c, Rest... rest) {
   return fma(poly(x, rest...), x, set1(c));
 }
-// The inner product every matrix kernel is built from.
+// The inner product of all dense kernels.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
-// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+// Hides a value's origin, so that gcc keeps it in a register instead of recomputing it.
 template <class T>
 INLINE T opaque(T x) {
   __asm__("" : "+r"(x));
   return x;
 }
 
-// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+// Pins an accumulator to its register; otherwise gcc moves some of them and spills others.
 template <class T>
-INLINE T settled(T x) {
+INLINE T keep_in_register(T x) {
   __asm__("" : "+v"(x));
   return x;
 }
@@ -142,9 +142,9 @@ struct Plain {
   static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
 };
 
-// Sums of a last block of outputs of which eight count: none, or a vector of eight beside the
-// whole ones of each output.
-struct NoEight {
+// Accumulators of a last output block with at most eight channels: none, or a vector of eight lanes
+// beside the full vectors of each output.
+struct NoHalfTile {
   enum { COUNT = 0 };
   INLINE_MEMBER void start(const float*) {}
   INLINE_MEMBER void resume(const float*) {}
@@ -155,7 +155,7 @@ struct NoEight {
   template <class STEP>
   INLINE_MEMBER void step(vf, const float*) {}
 };
-struct Eight {
+struct HalfTile {
   enum { COUNT = 1 };
   vh sum;
   INLINE_MEMBER void start(const float* bias) { sum = low_half(bias ? load(bias) : set1(0.0f)); }
@@ -166,7 +166,7 @@ struct Eight {
   INLINE_MEMBER void write(float* y) const { store(y, sum); }
   template <class STEP>
   INLINE_MEMBER void step(vf x, const float* w) {
-    sum = settled(STEP::add(low_half(x), load_half(w), sum));
+    sum = keep_in_register(STEP::add(low_half(x), load_half(w), sum));
   }
 };
 struct Steps {  // in bytes
@@ -185,8 +185,8 @@ INLINE const float* at(const char* base, const Steps& s, int i) {
   }
 }
 
-template <class STEP, int A, int B, int NV, class EIGHT>
-INLINE void multiply(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
+template <class STEP, int A, int B, int NV, class TAIL>
+INLINE void multiply(vf (&c)[A + B][NV * P], TAIL (&e)[A + B], const char* a,
                      const char* b, const Steps& s, const float* w, int64_t w_panel) {
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
@@ -195,7 +195,7 @@ INLINE void multiply(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
     const vf x = set1(*from);
     UNROLL for (int j = 0; j < NV * P; j++) {
       c[i][j] = STEP::add(x, row[j], c[i][j]);
-      if (EIGHT::COUNT) c[i][j] = settled(c[i][j]);
+      if (TAIL::COUNT) c[i][j] = keep_in_register(c[i][j]);
     }
     e[i].template step<STEP>(x, w + NV * w_panel);
   }
@@ -228,10 +228,10 @@ INLINE void expect(const float* base, int64_t line, int64_t panel) {
 }
 
 // The tiles of a run, one after another: NV whole blocks of outputs, and perhaps half of one.
-template <class STEP, int A, int B, int NV, class EIGHT = NoEight>
+template <class STEP, int A, int B, int NV, class TAIL = NoHalfTile>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
-  constexpr int ALL = NV + EIGHT::COUNT;  // blocks
+  constexpr int ALL = NV + TAIL::COUNT;  // blocks
   const int64_t y_lanes = t->y_step, add_lanes = t->add_step;
   const bool two = t->lines == 2;
   Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
@@ -263,7 +263,7 @@ void tile(const tracea_conv_tile* t) {
       return run_at<A, PANEL>(o.y, o.y_line, i) + j / P * o.y_panel + j % P * W;
     };
     vf c[A + B][NV * P];
-    EIGHT e[A + B];
+    TAIL e[A + B];
     if (continues) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
         c[i][j] = load(y_at(i, j));
@@ -374,7 +374,7 @@ INLINE void end_narrow(const vf (&c)[N][F], const tracea_conv_tile* t, int64_t a
       const int sum = g + j < N * F ? g + j : g;
       four[j] = c[sum / F][sum % F];
     }
-    sums(four, each + g);
+    hreduce(four, each + g);
   }
   const vf lo = set1(t->lo), hi = set1(t->hi);
   float* y = t->y + at * PANEL;
@@ -482,21 +482,21 @@ constexpr tracea_conv_fn TILE[14][2] = {
     },
 };
 
-constexpr tracea_conv_fn EIGHTS[14] = {
-    tile<Plain, 1, 0, 1, Eight>,
-    tile<Plain, 1, 1, 1, Eight>,
-    tile<Plain, 2, 1, 1, Eight>,
-    tile<Plain, 2, 2, 1, Eight>,
-    tile<Plain, 3, 2, 1, Eight>,
-    tile<Plain, 3, 3, 1, Eight>,
-    tile<Plain, 4, 3, 1, Eight>,
-    tile<Plain, 4, 4, 1, Eight>,
-    tile<Plain, 5, 4, 1, Eight>,
-    tile<Plain, 5, 5, 1, Eight>,
-    tile<Plain, 6, 5, 1, Eight>,
-    tile<Plain, 6, 6, 1, Eight>,
-    tile<Plain, 7, 6, 1, Eight>,
-    tile<Plain, 7, 7, 1, Eight>,
+constexpr tracea_conv_fn HALF_TILES[14] = {
+    tile<Plain, 1, 0, 1, HalfTile>,
+    tile<Plain, 1, 1, 1, HalfTile>,
+    tile<Plain, 2, 1, 1, HalfTile>,
+    tile<Plain, 2, 2, 1, HalfTile>,
+    tile<Plain, 3, 2, 1, HalfTile>,
+    tile<Plain, 3, 3, 1, HalfTile>,
+    tile<Plain, 4, 3, 1, HalfTile>,
+    tile<Plain, 4, 4, 1, HalfTile>,
+    tile<Plain, 5, 4, 1, HalfTile>,
+    tile<Plain, 5, 5, 1, HalfTile>,
+    tile<Plain, 6, 5, 1, HalfTile>,
+    tile<Plain, 6, 6, 1, HalfTile>,
+    tile<Plain, 7, 6, 1, HalfTile>,
+    tile<Plain, 7, 7, 1, HalfTile>,
 };
 
 constexpr tracea_conv_fn NARROW[TRACEA_NARROW] = {
@@ -506,7 +506,7 @@ constexpr tracea_conv_fn NARROW[TRACEA_NARROW] = {
 }  // namespace
 
 TRACEA_API void tracea_f32_conv_14x32__avx512(const tracea_conv_tile* t) {
-  if (t->eight && t->nv == 2) return EIGHTS[t->pixels * t->lines - 1](t);
+  if (t->eight && t->nv == 2) return HALF_TILES[t->pixels * t->lines - 1](t);
   TILE[t->pixels * t->lines - 1][t->nv - 1](t);
 }
 TRACEA_API void tracea_f32_conv_narrow_14x32__avx512(const tracea_conv_tile* t) { NARROW[t->nv - 1](t); }

@@ -69,8 +69,8 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
-// Eight rows become eight columns.
-INLINE void turn_block(vf* a) {
+// Transposes 8 x 8.
+INLINE void transpose_block(vf* a) {
   vf b[8];
   UNROLL for (int r = 0; r < 8; r += 2) {
     b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
@@ -87,18 +87,18 @@ INLINE void turn_block(vf* a) {
   }
 }
 // dst[c][r] = src[r][c], r < rows, c < cols; of either at most W count.
-INLINE void turn(const float* src, int64_t stride, int64_t rows, int64_t cols, float* dst,
+INLINE void transpose_tile(const float* src, int64_t stride, int64_t rows, int64_t cols, float* dst,
                  int64_t dst_stride) {
   vf a[8];
   if (rows >= 8 && cols >= 8) {
     UNROLL for (int r = 0; r < 8; r++) a[r] = load(src + r * stride);
-    turn_block(a);
+    transpose_block(a);
     UNROLL for (int c = 0; c < 8; c++) store(dst + c * dst_stride, a[c]);
     return;
   }
   const vm in = first(cols), out = first(rows);
   UNROLL for (int r = 0; r < 8; r++) a[r] = r < rows ? load(src + r * stride, in) : set1(0.0f);
-  turn_block(a);
+  transpose_block(a);
   UNROLL for (int c = 0; c < 8; c++) if (c < cols) store(dst + c * dst_stride, a[c], out);
 }
 // Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
@@ -161,7 +161,7 @@ INLINE void move_rows(const float* x, float* y, int64_t rows, int64_t cols, cons
 INLINE void turn_rows(const float* x, float* y, int64_t rows, int64_t cols, const Strides& s) {
   for (int64_t c = 0; c < cols; c += W)
     for (int64_t r = 0; r < rows; r += W)
-      turn(x + c * s.x_col + r, s.x_col, cols - c, rows - r, y + r * s.y_row + c, s.y_row);
+      transpose_tile(x + c * s.x_col + r, s.x_col, cols - c, rows - r, y + r * s.y_row + c, s.y_row);
 }
 
 void move_floats(const float* x, float* y, int64_t rows, int64_t cols, const Strides& s) {

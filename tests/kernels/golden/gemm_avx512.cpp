@@ -59,7 +59,7 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 // The sums of four vectors, each in an order of its own.
-INLINE void sums(const vf (&a)[4], float* to) {
+INLINE void hreduce(const vf (&a)[4], float* to) {
   const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
   const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
   const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
@@ -68,14 +68,14 @@ INLINE void sums(const vf (&a)[4], float* to) {
   const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
-// Blocks of sixteen vectors of sixteen lanes: turned, and summed lane by lane.
-INLINE vf pairs(vf a, vf b, int high) {
+// Transposes and horizontal sums of 16 x 16 blocks.
+INLINE vf unpack_pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
 }
 
-// Sixteen rows become sixteen columns.
-INLINE void turn_block(vf* a) {
+// Transposes 16 x 16.
+INLINE void transpose_block(vf* a) {
   vf b[16];
   UNROLL for (int r = 0; r < 16; r += 2) {
     b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
@@ -83,7 +83,7 @@ INLINE void turn_block(vf* a) {
   }
   // a[r + c]: column c, 4 + c, 8 + c, 12 + c of rows r .. r + 3, one per 128-bit lane.
   UNROLL for (int r = 0; r < 16; r += 4) UNROLL for (int c = 0; c < 4; c++)
-    a[r + c] = pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
+    a[r + c] = unpack_pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
   UNROLL for (int c = 0; c < 4; c++) {
     const vf low0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x44);
     const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
@@ -100,11 +100,11 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
   const vm m = first(cols);
   vf a[16];
   UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
-  turn_block(a);
+  transpose_block(a);
   UNROLL for (int c = 0; c < 16; c++) if (c < cols) store(dst + c * 16, a[c]);
 }
 // Lane i: the sum of a[i].
-INLINE vf sums(vf (&a)[16]) {
+INLINE vf hreduce(vf (&a)[16]) {
   UNROLL for (int i = 0; i < 16; i += 2)
     a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
   UNROLL for (int i = 0; i < 16; i += 4) {
@@ -124,19 +124,19 @@ template <typename... Rest>
 INLINE vf poly(vf x, float c, Rest... rest) {
   return fma(poly(x, rest...), x, set1(c));
 }
-// The inner product every matrix kernel is built from.
+// The inner product of all dense kernels.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
-// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+// Hides a value's origin, so that gcc keeps it in a register instead of recomputing it.
 template <class T>
 INLINE T opaque(T x) {
   __asm__("" : "+r"(x));
   return x;
 }
 
-// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+// Pins an accumulator to its register; otherwise gcc moves some of them and spills others.
 template <class T>
-INLINE T settled(T x) {
+INLINE T keep_in_register(T x) {
   __asm__("" : "+v"(x));
   return x;
 }
@@ -157,7 +157,7 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
 // The register tile of a product whose operands are read step by step of k.
-// A look at the prefetch queue comes every CHUNK steps; the loop over them does two in a turn.
+// A look at the prefetch queue comes every CHUNK steps; the loop over them does two per iteration.
 
 // Lines STEP bytes apart, requested at an even pace over the k loop.
 template <int STEP, int LOCALITY>
@@ -254,7 +254,7 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 enum { STREAMS = 4, NEAR = 4096 };  // floats
 
 // Columns n, n + gap … of C for MR rows from `row` on.  Each of the NR streams goes through
-// neighbouring rows of B in turn: long runs of memory, which is what hardware prefetches.
+// neighbouring rows of B in alternation: long runs of memory, which is what hardware prefetches.
 template <int MR, int NR>
 INLINE void dot(const tracea_gemm_dot_tile* t, int64_t row, int64_t n, int64_t gap) {
   vf c[MR][NR];
@@ -285,7 +285,7 @@ INLINE void dot(const tracea_gemm_dot_tile* t, int64_t row, int64_t n, int64_t g
     vf four[STREAMS];
     float sum[STREAMS];
     UNROLL for (int j = 0; j < STREAMS; j++) four[j] = j < NR ? c[i][j % NR] : set1(0.0f);
-    sums(four, sum);
+    hreduce(four, sum);
     UNROLL for (int j = 0; j < NR; j++)
       to[i * t->ldc + j * gap] = t->bias ? sum[j] + t->bias[n + j * gap] : sum[j];
   }
