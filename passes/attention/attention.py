@@ -1,11 +1,10 @@
-"""Attention as exporters write it.
+"""Match attention as exporters decompose it.
 
-    q, k, v -> heads -> MatMul -> scale -> cap -> masks -> Softmax -> MatMul -> merge
-                                                                    -> FusedAttention
+    q, k, v -> split heads -> MatMul -> scale -> softcap -> masks -> Softmax -> MatMul -> merge
+                                                                                -> FusedAttention
 
-Where no heads are told apart, every matrix is an item with one head.  Where q, k and v come from
-is ``attention_operands``' business, the masks are ``attention_masks``', how the heads are merged
-``attention_tail``'s.
+If heads are not a separate axis, every matrix counts as an item with one head.  ``operands``
+traces q, k and v, ``masks`` reads the masks and ``consumers`` follows the merging of heads.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Attention", "attention_params", "attention_proposal"]
 
 _MAX_HEAD = 256
-"""The widest head kernels take."""
+"""Largest head size that kernels support."""
 _RANGE = 11
-"""The opset from which a body can count positions."""
+"""Opset of Range, which the ONNX function body needs to compute positions."""
 
 
 class Attention:
-    """Scaled dot-product attention around one Softmax."""
+    """Match scaled dot-product attention around one Softmax."""
 
     name = "attention"
 
@@ -73,7 +72,7 @@ class Attention:
     def _attention(
         self, matcher: Matcher, softmax: Region, operand: Callable[..., AttentionOperand]
     ) -> Proposal:
-        """``operand`` says how q and k lie, and v then lies so too."""
+        """``operand`` reads q, k and v: as split heads or as matrices."""
         graph, split_heads = matcher.graph, operand is split_heads_operand
         scores = match_scores(matcher, softmax.operands[0])
         q = operand(graph, scores.product.operands[0], keys=False)
@@ -125,7 +124,10 @@ def attention_params(
     zero_rows: str = "none",
     written: Collection[str] = (),
 ) -> AttentionParams:
-    """Raises NoMatch unless q, k and v provably belong together; those ``written`` are float32."""
+    """Return the parameters of an attention over q, k and v; those ``written`` are float32.
+
+    Raises NoMatch unless q, k and v provably have matching types, heads and extents.
+    """
     q, k, v = qkv
     if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
         raise NoMatch("q, k and v have different heads")
@@ -162,9 +164,10 @@ def attention_proposal(
     tail: AttentionOutput,
     others: tuple[str, ...] = (),
 ) -> Proposal:
-    """The region and what its mask needs.  Raises NoMatch if somebody else needs a value inside.
+    """Build the region and what its mask needs.
 
-    ``others`` are results of the covered operators that new regions of ``masks`` write.
+    ``others`` are further results of the covered operators that new regions of ``masks`` write.
+    Raises NoMatch if a covered value has other readers.
     """
     graph = matcher.graph
     external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))

@@ -1,12 +1,12 @@
-"""Attention that is one operator already.
+"""Convert ONNX and ONNX Runtime attention operators.
 
-    Attention-23 (3-D or 4-D, masks, is_causal, softcap, past and present)   -> FusedAttention
-    com.microsoft MultiHeadAttention (masks, order, past and present)        -> FusedAttention
-    com.microsoft GroupQueryAttention                                        -> see grouped
+    Attention-23 (3-D or 4-D, masks, is_causal, softcap, past and present)      -> FusedAttention
+    com.microsoft MultiHeadAttention (masks, causality, past and present)       -> FusedAttention
+    com.microsoft GroupQueryAttention                                           -> ``group_query``
 
-Past keys and values are joined by a Concat that stays, since the graph needs its result
-(``caches``).  Of a query whose every key is masked ONNX Runtime's Attention makes zeros; its
-MultiHeadAttention gives what the softmax does, with float32's lowest number out of order.
+Past keys and values are joined by a Concat that stays, because the graph needs its result
+(``kv_cache``).  For a query whose keys are all masked, ONNX Runtime's Attention returns zeros; its
+MultiHeadAttention returns the softmax of scores in which causality masks with the lowest float32.
 Source: ONNX operator ``Attention``, opsets 23 to 25; ONNX Runtime's contributed operators.
 """
 
@@ -46,13 +46,13 @@ _MULTI_HEAD_INPUTS = (
 )  # fmt: skip
 _MULTI_HEAD_UNMODELLED = (_MULTI_HEAD_INPUTS[3], *_MULTI_HEAD_INPUTS[8:])
 _AS_FUNCTION = 25
-"""The opset from which ONNX Runtime runs the function that defines Attention."""
+"""Opset from which ONNX Runtime runs the function body of Attention."""
 _FILTER = -10000.0
-"""What its mask of keys adds to scores of padding, unless an attribute says."""
+"""Default of ``mask_filter_value``, which is added to the scores of padding keys."""
 
 
 class AttentionOp:
-    """An attention operator becomes the region the kernels run."""
+    """Convert an attention operator to FusedAttention."""
 
     name = "attention-op"
 
@@ -178,15 +178,18 @@ class AttentionOp:
 
 
 def _zero_rows(opset: int) -> str:
-    """ONNX Runtime's kernel counts what is masked with the lowest float; the operator's function,
-    which it runs where it has no kernel of that opset, only what is masked with −inf."""
+    """Return how a query without keys is treated.
+
+    ONNX Runtime's kernel counts scores at the lowest float as masked; the operator's function
+    body, which it runs at opsets without a kernel, only −inf.
+    """
     return "masked" if opset < _AS_FUNCTION else "infinite"
 
 
 def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> Term:
-    """What padding does to scores: ``lowered`` is added, but not to keys out of order.
+    """Return the bias of padding: add ``lowered``, except to keys that causality masks.
 
-    These have ``LOWEST`` instead, and what is above it vanishes beside that.
+    Those get ``LOWEST``, beside which larger biases vanish in float32.
     """
     if not ordered or lowered > LOWEST:
         return Term(key_padding_bias(masks, mask, lowered))

@@ -1,4 +1,4 @@
-"""From a Softmax forward: a guard, the product with v, and how far the heads are merged again."""
+"""Match forward from a Softmax: a NaN guard, the product with v, and the merging of heads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPLIT = (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class AttentionOutput:
-    """One end the attention may have: its layout, its result, and what it covers beyond."""
+    """One possible end of the attention: its layout, its result and the regions it adds."""
 
     layout: str
     result: str
@@ -31,7 +31,7 @@ class AttentionOutput:
 
 
 def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
-    """Pass ``Where(IsNaN(p), 0, p)``; True if there is one."""
+    """Skip ``Where(IsNaN(p), 0, p)``; return the value after it and whether it was there."""
     graph = matcher.graph
     test = next((r for r in readers(graph, weights) if r.op == "IsNaN"), None)
     if test is None:
@@ -48,9 +48,9 @@ def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
 def match_value_matmul(
     matcher: Matcher, weights: str, split_heads: bool = True
 ) -> tuple[AttentionOperand, str]:
-    """The operand v and the result ``[…,S,D]`` of the only product that reads the weights.
+    """Return the operand v and the result ``[…,S,D]`` of the only product that reads ``weights``.
 
-    Unless heads are told ``split_heads``, both are matrices.
+    Without ``split_heads`` both are matrices.  Raises NoMatch for other readers.
     """
     graph = matcher.graph
     if not split_heads:
@@ -86,7 +86,7 @@ def _keeps_matrices(matcher: Matcher, region: Region) -> bool:
 
 
 def attention_outputs(graph: TileGraph, result: str) -> list[AttentionOutput]:
-    """Possible ends from the head-major ``result`` on, the farthest first."""
+    """Return the possible ends after the head-major ``result``, the most distant first."""
     ends = [AttentionOutput("heads", result, ())]
     turn = reader(graph, result, "Transpose")
     if turn is None or attribute(turn, "perm", ()) != _SPLIT:

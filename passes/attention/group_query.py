@@ -1,20 +1,20 @@
-"""com.microsoft GroupQueryAttention: rotary embedding, a cache, and attention in one operator.
+"""Convert com.microsoft GroupQueryAttention: rotary embedding, KV cache and attention.
 
-    q, k, v ─rotate→ append k and v to the cache ─→ FusedAttention from places
+    q, k, v ─rotate→ append k and v to the cache ─→ FusedAttention with positions
 
-Item b of a batch holds ``seqlens_k[b] + 1`` rows once its S new ones are there, which are data:
+Item b of a batch holds ``seqlens_k[b] + 1`` rows including its S new ones; lengths are data:
 
-    place[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
-    query i sees keys up to place[b] + i, the last ``local_window_size`` of them
-    cos and sin are read at position place[b] + i; of a first prompt at ids[0, 0] + i if it has ids
-    with a bias of scores, what it does not see is −inf in the mask that the bias becomes
-    without a cap, queries of several keys none of which scores above float32's lowest give zeros
+    position[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
+    query i sees keys up to position[b] + i, at most the last ``local_window_size`` of them
+    cos and sin are read at position[b] + i; in a first prompt with position ids at ids[0, 0] + i
+    with an attention bias, masked keys are −inf in the mask built from the bias
+    without softcap, a query of several keys whose scores are all at float32's lowest returns zeros
 
-The cache is as long as the past one, or ``total_sequence_length`` if that is more.  What it holds
-behind an item's last row nobody reads (ONNX Runtime writes zeros there, and so do we); outputs of
-a first prompt beyond an item's own length are anybody's numbers there, and plain causal attention
-here.  Positions and the rows of the tables are computed once for all layers.
-Source: ONNX Runtime's documentation of its contributed operators, and its CPU kernel's answers.
+The cache is as long as the past one, or ``total_sequence_length`` if that is larger.  Rows after
+an item's last are never read (ONNX Runtime writes zeros there; so does this op).  Outputs of a
+first prompt after an item's own length are unspecified there, and plain causal attention here.
+Positions and table rows are computed once for all layers. Source: ONNX Runtime's documentation of
+its contributed operators, and its CPU kernel's results.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _INPUTS = (
 _UNMODELLED = _INPUTS[11:]
 _OFF = ("smooth_softmax", "sliding_window_cache", "qk_output", "kv_cache_bit_width")
 _MAX_HEAD = 256
-"""The widest head kernels take."""
+"""Largest head size that kernels support."""
 _RANGE = 11
-"""The opset from which a body can count positions."""
+"""Opset of Range, which the ONNX function body needs to compute positions."""
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Heads of one operand: ``count`` of them from column ``offset`` of a value of ``width``."""
+    """``count`` heads that start at column ``offset`` of a value with ``width`` columns."""
 
     value: str
     count: int
@@ -65,7 +65,8 @@ class _Columns:
 
 
 def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
-    """Raises NoMatch for what is not modelled, or not known."""
+    """Convert a GroupQueryAttention node; raises NoMatch for unsupported attributes and
+    operands."""
     operands = (*node.operands, *[""] * (len(_INPUTS) - len(node.operands)))
     _check(graph, node, operands)
     batch, rows, size, qkv = _heads(graph, node, operands)
@@ -115,7 +116,7 @@ def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
 
 
 def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
-    """Raises NoMatch for operands and attributes that are not modelled."""
+    """Raise NoMatch for unsupported operands and attributes."""
     for name, value in zip(_INPUTS, operands, strict=True):
         if value and name in _UNMODELLED:
             raise NoMatch(f"it has a {name}")
@@ -149,7 +150,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
 def _heads(
     graph: TileGraph, node: Region, operands: tuple[str, ...]
 ) -> tuple[Extent, Extent, int, list[_Columns]]:
-    """Batch, sequence, the size of a head, and where the heads of q, k and v are."""
+    """Return batch, sequence length, head size, and the columns of q, k and v."""
     heads, shared = (int(number(node, name)) for name in ("num_heads", "kv_num_heads"))
     shape = graph.spec(operands[0]).shape
     if heads < 1 or shared < 1 or heads % shared:

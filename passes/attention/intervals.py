@@ -1,4 +1,4 @@
-"""Bounds of float32 values, by interval arithmetic backwards from a value.
+"""Bound float32 values by interval arithmetic over their producers.
 
 (1 − Cast(bool)) · c        lies in [min(c, 0), max(c, 0)]
 Where(keep, 0, c)           lies in [min(c, 0), max(c, 0)]
@@ -25,7 +25,7 @@ UNBOUNDED: Interval = (-inf, inf)
 _LARGEST = float(np.finfo(np.float32).max)
 _MAX_DEPTH = 16
 _MAX_CONSTANT = 1 << 22
-"""Elements of a constant that are still worth reading."""
+"""Largest constant, in elements, that is read for its bounds."""
 
 _COPIES = (
     "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile",
@@ -34,7 +34,7 @@ _COPIES = (
 
 
 def interval(graph: TileGraph, value: str, depth: int = 0) -> Interval:
-    """The least and greatest value an element may have; :data:`UNBOUNDED` if not known."""
+    """Return lower and upper bound of a value's elements; :data:`UNBOUNDED` if not known."""
     weight = graph.weight(value)
     if weight is not None:
         return _of_constant(graph, value)
@@ -68,7 +68,8 @@ def _of_constant(graph: TileGraph, value: str) -> Interval:
 
 
 def _of_cast(graph: TileGraph, region: Region, depth: int) -> Interval:
-    """From boolean or float32, to float32 or any integer; other casts may wrap or overflow."""
+    """Bound casts from bool or float32 to float32 or integers; other casts may wrap or
+    overflow."""
     source = graph.spec(region.operands[0]).dtype
     if source is DType.BOOL:
         return 0.0, 1.0
@@ -104,7 +105,7 @@ _ARITHMETIC: Mapping[str, Callable[[Interval, Interval], Interval]] = MappingPro
 
 
 def _rounded(bounds: Interval) -> Interval:
-    """What float32 makes of it: beyond the largest number lies infinity; NaN bounds nothing."""
+    """Round bounds to float32: overflow becomes infinity, NaN becomes unbounded."""
     low, high = bounds
     if isnan(low) or isnan(high):
         return UNBOUNDED

@@ -1,9 +1,10 @@
-"""Keys and values of an attention operator that takes past ones, or gives what it used.
+"""Read keys and values of attention operators with past inputs or present outputs.
 
     k [B,S,H·D] -> Reshape -> Transpose -> Concat(past, ·) = present
     k [B,H,S,D] -> Concat(past, ·) = present, or Identity = present
 
-What is joined is read as heads; what is only given away is read where it comes from.
+Attention reads concatenated keys from the present output as heads; keys that are only copied to an
+output are read from their source.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ __all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]
 
 
 def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> AttentionOperand:
-    """k or v as the operator reads it; ``new`` takes what is written for that.
+    """Return the operand that attention reads for k or v; ``new`` collects the new regions.
 
-    ``heads`` of a rank-3 value; ``past`` and ``present`` may be absent.  Raises NoMatch.
+    ``heads`` counts the heads of a rank-3 value; ``past`` and ``present`` may be "".  Raises
+    NoMatch.
     """
     shape = new.graph.spec(value).shape
     if shape is None or len(shape) not in (3, 4):
@@ -51,7 +53,7 @@ def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> A
 
 
 def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
-    """``[B,S,H·D]`` as ``[B,H,S,D]``."""
+    """Return ``[B,S,H·D]`` as ``[B,H,S,D]``."""
     batch, rows, width = new.graph.spec(value).shape or ()
     if not isinstance(width, int) or width % heads:
         raise NoMatch("heads are not split from a rank-3 tensor")
@@ -91,10 +93,10 @@ def _write(
 
 
 def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
-    """A boolean mask of the first ``counts`` (int64 ``[B]``) keys of each item.
+    """Return a boolean mask of the first ``counts`` (int64 ``[B]``) keys of each item.
 
-    ``causal``: query i of item b sees keys up to i + counts[b] − S.  Layers share it.  Raises
-    NoMatch for counts that are not one for each item.
+    With ``causal``, query i of item b sees keys up to i + counts[b] − S.  Layers share the mask.
+    Raises NoMatch unless there is one count per item.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full
     if spec.dtype is not DType.I64 or spec.shape != (batch,):
@@ -135,11 +137,11 @@ def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str
 
 
 def key_padding_bias(new: Masks, mask: str, number: float | None) -> str:
-    """What a mask of keys, ``[B,T]`` or ``[B,S,T]``, adds to the scores.
+    """Return what a key mask ``[B,T]`` or ``[B,S,T]`` adds to the scores.
 
-    That is ``number`` where it is not above 0; without a number a boolean mask, true where it is
-    above 0.  Layers share it.  Its sizes are those the operator takes, whatever their names.
-    Raises NoMatch for another rank.
+    The bias is ``number`` where the mask is not above 0.  If ``number`` is None, return a boolean
+    mask instead, true where the mask is above 0.  Layers share the result.  Its extents are those
+    of the operator, whatever symbols the mask has.  Raises NoMatch for other ranks.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(mask), new.full
     if spec.rank not in (2, 3) or spec.dtype is None:

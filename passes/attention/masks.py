@@ -1,12 +1,12 @@
-"""The masks between a product of q and k and its Softmax.
+"""Read the masks between the product of q and k and its Softmax.
 
     Where(keep, scores, low), Where(drop, low, scores), scores + Where(keep, 0, low)
-                                  causal, where the condition proves to be; else a boolean mask
+                                  causal if the condition proves to be; else a boolean mask
     scores + mask                 an additive mask
-    several of them               causality, and one mask that says the rest
+    several masks                 causality and one mask for the rest
 
-Masks are read where they come from, before an Expand; several become one by a few operators that
-layers share.
+Masks are read before an Expand; several are combined into one by a few operators that layers
+share.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["ABSORBING", "Masking", "Masks", "Term"]
 
 ABSORBING = -1e30
-"""Adding a score to this gives this: adding it is the same as putting it in the score's place."""
+"""Largest number x for which score + x = x in float32: adding x equals replacing the score."""
 NEGLIGIBLE = 1e20
-"""Numbers that vanish beside an absorbing one."""
+"""Bound of numbers that vanish when added to an absorbing one."""
 Shape = tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
 class Term:
-    """One masking step: ``value`` is added, or where it is true (``inverted``: is not) the score
-    stays and becomes ``fill`` elsewhere.  ``flat``: it lies over matrices ``[B·H,S,T]``;
-    ``factor``: it is added before the scores are scaled by that."""
+    """One masking step: add ``value``, or keep the score where ``value`` is true and fill
+    elsewhere.
+
+    ``inverted`` keeps where it is false.  ``flat`` masks cover matrices ``[B·H,S,T]``.  ``factor``
+    is the scale applied to the scores after this mask was added.
+    """
 
     value: str
     fill: float | None = None
@@ -51,7 +54,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Masking:
-    """What all terms amount to: causality and at most one mask."""
+    """The combined mask: causality and at most one additive or boolean mask."""
 
     causal: str = "none"
     kind: str = "none"
@@ -61,8 +64,9 @@ class Masking:
 
 @dataclass(frozen=True)
 class _Drop:
-    """Scores become ``fill`` unless every condition holds and the key is seen in this order;
-    ``selects``: whatever was there before, else by adding ``fill``, as the mask ``whole`` does.
+    """Replace scores by ``fill`` unless all ``kept`` conditions and the causal order hold.
+
+    ``selects`` replaces them; otherwise ``fill`` is added, as in the original mask ``whole``.
     """
 
     kept: tuple[str, ...]
@@ -74,9 +78,9 @@ class _Drop:
 
 @dataclass
 class Masks:
-    """Collects terms, innermost first, for scores of shape ``[B, H, S, T]``; makes what is new.
+    """Collect masking terms, innermost first, for scores ``[B, H, S, T]``; build new values.
 
-    ``name`` begins the names of new values; ``shared`` are regions other layers need too.
+    ``name`` prefixes the names of new values; ``shared`` lists regions that other layers need too.
     """
 
     graph: TileGraph
@@ -89,7 +93,7 @@ class Masks:
     shared: list[Region] = field(default_factory=list)
 
     def take(self, term: Term) -> None:
-        """Raises NoMatch for a boolean mask that puts NaN or +inf in the place of scores."""
+        """Add a term.  Raises NoMatch for a boolean mask that fills with NaN or +inf."""
         if term.fill is not None:
             if isnan(term.fill) or term.fill == inf:
                 raise NoMatch("a boolean mask puts no number in the place of scores")
@@ -108,7 +112,7 @@ class Masks:
             self.steps.append(_unexpanded(self.graph, term.value))
 
     def over_heads(self, term: Term) -> Term:
-        """A term over matrices ``[N,S,T]``, each an item with one head."""
+        """Return a term over matrices ``[N,S,T]`` as one over items with one head each."""
         spec = self.graph.spec(term.value)
         shape = spec.shape or ()
         if len(shape) != 3 or spec.dtype is None:
@@ -122,18 +126,18 @@ class Masks:
         return replace(term, value=name, flat=False)
 
     def scale_by_head(self, queries: str, factor: str, name: str) -> None:
-        """Queries ``[B,H,S,D]`` times ``[H,1,1]``: then the scores are."""
+        """Scale the queries ``[B,H,S,D]`` by ``[H,1,1]``, which scales the scores per head."""
         spec = self.graph.spec(queries)
         node = Node("Mul", (queries, factor), (name,))
         self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
         self.specs[name] = spec
 
     def order(self, causal: str, fill: float = -inf) -> None:
-        """Keys are seen in this order, others score ``fill``."""
+        """Mask keys out of causal order with ``fill``."""
         self.steps.append(_Drop((), causal, fill, True))
 
     def _sum_as_drop(self, value: str) -> _Drop | None:
-        """A mask of zeros and one absorbing number, by its condition."""
+        """Return a mask of zeros and one absorbing number as its condition."""
         fill = dropped_number(self.graph, value)
         if fill is None or not fill <= ABSORBING:
             return None
@@ -144,7 +148,7 @@ class Masks:
         return None if parts is None else self._conditions(parts, fill, False)
 
     def _causal_side(self, value: str) -> tuple[str, ...] | None:
-        """The sides of a sum of masks one of which is causality alone."""
+        """Return the other sides of a sum of masks, one of which is causality alone."""
         region = operand_producer(self.graph, value, "Add")
         for side in region.operands if region else ():
             drop = self._sum_as_drop(side)
@@ -161,12 +165,13 @@ class Masks:
             return _Drop((whole,), "none", fill, selects)
         if drop is None:
             return _Drop((whole,), "none", fill, selects)
-        if len(drop.kept) > 1 and not inverted:  # one mask that says more than it must
+        if len(drop.kept) > 1 and not inverted:  # keep it as one mask
             return _Drop((whole,), drop.causal, fill, selects)
         return drop
 
     def _conditions(self, parts: Sequence[Band | str], fill: float, selects: bool) -> _Drop | None:
-        """None if a band is not causality as the kernels know it."""
+        """Split conditions into causality and others; None if a band is not causal to the
+        kernels."""
         orders = {self._order(p.reach) for p in parts if isinstance(p, Band)}
         if len(orders) > 1 or "" in orders:
             return None
@@ -179,10 +184,10 @@ class Masks:
             return "bottom"
         return "top" if where_equal(reach, 0) else ""
 
-    # ---- all of them together ------------------------------------------------------------
+    # ---- combine --------------------------------------------------------------------------
 
     def done(self) -> Masking:
-        """Raises NoMatch for masks that interfere or do not provably broadcast to the scores."""
+        """Combine all terms.  Raises NoMatch for masks that interfere or may not broadcast."""
         drops = [s for s in self.steps if isinstance(s, _Drop)]
         if len(drops) == len(self.steps) and _are_one(drops):
             orders = {d.causal for d in drops} - {"none"}
@@ -206,7 +211,8 @@ class Masks:
         return Masking(causal, "add", value, fill)
 
     def _vanish(self, steps: Sequence[_Drop | str], fill: float) -> bool:
-        """True if adding these masks to ``fill`` gives ``fill``: they are far smaller."""
+        """Return whether adding these masks to ``fill`` gives ``fill`` because they are far
+        smaller."""
         sums = [interval(self.graph, s) for s in steps if isinstance(s, str)]
         negligible = all(low >= -NEGLIGIBLE and high <= NEGLIGIBLE for low, high in sums)
         return not steps or (fill <= ABSORBING and negligible and len(sums) == len(steps))
@@ -227,7 +233,8 @@ class Masks:
         return total
 
     def _choosing(self, drop: _Drop, sums: Sequence[str], causal: str) -> str:
-        """All masks so far where a key is kept, one absorbing number where it is dropped."""
+        """Return the sum of masks where a key is kept and an absorbing number where it is
+        dropped."""
         if causal != "none" or drop.causal != "none" or not drop.fill <= ABSORBING:
             raise NoMatch("a mask takes the place of scores that another mask has changed")
         keep = self._joined("And", drop.kept, DType.BOOL)
@@ -235,9 +242,11 @@ class Masks:
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
     def _as_sum(self, drop: _Drop) -> str:
-        """Causality mixed with other conditions is exact as one only: the mask as it was, which
-        layers share.  Raises NoMatch where it is none that is added, or one that does not absorb
-        the scores it is to take the place of."""
+        """Return a mask of causality and other conditions as the additive mask it was.
+
+        Only as one mask is it exact, and layers share it.  Raises NoMatch if it is not an additive
+        mask, or if its fill does not absorb the scores it replaces.
+        """
         if drop.causal != "none":
             if drop.whole:
                 return drop.whole
@@ -249,14 +258,14 @@ class Masks:
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
     def constant(self, number: float) -> str:
-        """A float32 scalar."""
+        """Return the name of a float32 scalar."""
         name = f"mask_fill_{number:.9g}"
         self.weights[name] = Weight(name, DType.F32, (), lambda: np.asarray(number, np.float32))
         self.specs[name] = self.weights[name].spec
         return name
 
     def _make(self, op: str, operands: tuple[str, ...], name: str, dtype: DType) -> str:
-        """A value computed by one operator."""
+        """Return a value computed by one operator."""
         shapes = [self.spec(v).shape for v in operands]
         if any(s is None for s in shapes):
             raise NoMatch("the rank of a mask is not known")
@@ -273,11 +282,11 @@ class Masks:
         return name
 
     def numbers(self, *numbers: int) -> str:
-        """int64 along one axis."""
+        """Return the name of a one-dimensional int64 constant."""
         return self._integers(numbers)
 
     def number(self, number: int) -> str:
-        """An int64 scalar."""
+        """Return the name of an int64 scalar."""
         return self._integers(number)
 
     def _integers(self, numbers: int | tuple[int, ...]) -> str:
@@ -306,16 +315,16 @@ class Masks:
 
 
 def _are_one(drops: Sequence[_Drop]) -> bool:
-    """True if a key is dropped by all of them together as by any: one number takes its place."""
+    """Return whether one drop of all conditions equals several drops in sequence."""
     fills = {d.fill for d in drops}
     return len(drops) < 2 or fills == {-inf} or (len(fills) == 1 and all(d.selects for d in drops))
 
 
 def _is_cut(have: Extent, need: Extent) -> bool:
-    """True for min(``need``, anything): added to scores of that size the two are equal.
+    """Return whether ``have`` is min(``need``, …), and thus equals ``need`` in a valid model.
 
-    Were they not, the mask would be smaller than the scores, and the original would fail; a mask
-    cut to a single key is refused by the runtime.
+    Were the mask smaller than the scores, the original would fail; a mask cut to a single key,
+    which would broadcast, is refused by the runtime.
     """
     if not isinstance(have, Expr) or have.op != "min":
         return False
@@ -323,6 +332,6 @@ def _is_cut(have: Extent, need: Extent) -> bool:
 
 
 def _unexpanded(graph: TileGraph, value: str) -> str:
-    """What an Expand repeats: kernels broadcast the mask themselves."""
+    """Return the input of an Expand: kernels broadcast masks themselves."""
     region = operand_producer(graph, value, "Expand")
     return value if region is None else region.operands[0]

@@ -1,4 +1,4 @@
-"""Walking the graph around a Softmax: what every part of the attention rule asks and remembers."""
+"""Shared state and helpers of the matchers around an attention's Softmax."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ __all__ = [
 
 
 class NoMatch(Exception):
-    """The graph around a Softmax is no attention we model; the message says why."""
+    """The graph around a Softmax is not a supported attention; the message says why."""
 
 
 @dataclass
 class Matcher:
-    """The regions an attention stands for, and the factor found on the scores."""
+    """Regions covered by an attention, and the scale found on its scores."""
 
     graph: TileGraph
     covered: list[Region] = field(default_factory=list)
     scale: float = 1.0
 
     def through(self, value: str, op: str, why: str) -> Region:
-        """The ``op`` that writes ``value``, covered.  Raises NoMatch with ``why``."""
+        """Cover and return the ``op`` that writes ``value``.  Raises NoMatch with reason
+        ``why``."""
         region = operand_producer(self.graph, value, op)
         if region is None:
             raise NoMatch(why)
@@ -44,7 +45,7 @@ class Matcher:
         return region
 
     def shape(self, value: str) -> tuple[Extent, ...]:
-        """The extents of a value.  Raises NoMatch if not even the rank is known."""
+        """Return the shape of a value.  Raises NoMatch if its rank is not known."""
         shape = self.graph.spec(value).shape
         if shape is None:
             raise NoMatch(f"the rank of {value!r} is not known")
@@ -52,7 +53,7 @@ class Matcher:
 
 
 def unscale(graph: TileGraph, value: str) -> tuple[str, float]:
-    """The value before multiplications and divisions by constants, and their factor."""
+    """Return the value before multiplications and divisions by constants, and their product."""
     scale = 1.0
     while (region := graph.producer(value)) is not None and region.op in ("Mul", "Div"):
         a, b = region.operands
@@ -67,19 +68,19 @@ def unscale(graph: TileGraph, value: str) -> tuple[str, float]:
 
 
 def readers(graph: TileGraph, value: str) -> list[Region]:
-    """Who reads ``value`` for more than its size, each once."""
+    """Return the regions that read ``value`` for more than its shape, each once."""
     found = {u.region.id: u.region for u in graph.uses(value)}
     return [r for r in found.values() if r.op != "Shape"]
 
 
 def reader(graph: TileGraph, value: str, op: str) -> Region | None:
-    """The only region that reads ``value``, if it is an ``op``."""
+    """Return the only reader of ``value`` if its op is ``op``, else None."""
     found = readers(graph, value)
     return found[0] if len(found) == 1 and found[0].op == op else None
 
 
 def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequence[str]) -> None:
-    """Raise NoMatch if anybody else needs a value inside; ``results`` are written again."""
+    """Raise NoMatch if a covered value has other readers; ``results`` are written again."""
     inside = {r.id for r in covered}
     for region in covered:
         for value in region.writes:
@@ -102,7 +103,7 @@ def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequenc
 
 
 def number(region: Region, name: str, default: float = 0.0) -> float:
-    """A numeric attribute of an original operator."""
+    """Return a numeric attribute of an original operator."""
     value = attribute(region, name, default)
     return float(value) if isinstance(value, (int, float)) else default
 

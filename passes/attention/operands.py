@@ -1,14 +1,14 @@
-"""Where q, k and v of an attention come from, read through the operators that only move them.
+"""Trace q, k and v of an attention back through operators that only move data.
 
-    x [B,S,H·D] -> Reshape -> Transpose          rows of x
-    x [B,S,W] -> Split or Slice -> the same      columns of x
+    x [B,S,H·D] -> Reshape -> Transpose                                rows of x
+    x [B,S,W] -> Split or Slice -> Reshape -> Transpose                columns of x
     x [B,S,3·H·D] -> Reshape [B,S,3,H,D] -> Transpose -> Gather i      columns of x
     x [B,S,3·H·D] -> Reshape [B,S,3,H,D] -> Gather i -> Transpose      columns of x
-    x [B,G,T,D] -> Unsqueeze -> Expand -> Reshape [B,H,T,D]            heads of x, shared
-    x [B,H,S,D] -> Reshape [B·H,S,D]             heads of x
-    anything else of rank 4                      heads as they are
+    x [B,G,T,D] -> Unsqueeze -> Expand -> Reshape [B,H,T,D]            shared heads of x
+    x [B,H,S,D] -> Reshape [B·H,S,D]                                   heads of x
+    any other value of rank 4                                          its heads
 
-What is read through goes with the attention only if nobody else needs it.
+The operators in between stay if they have other readers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SPLIT_KEYS = (0, 2, 3, 1)
 _SWAP = (0, 1, 3, 2)
 _SWAP_MATRICES = (0, 2, 1)
 _THREE = {0: (2, 0, 3, 1, 4), 1: (0, 2, 3, 1, 4)}
-"""Permutations of [B,S,3,H,D] that bring the three to this axis."""
+"""Permutations of [B,S,3,H,D] that move the axis of three to this position."""
 
 
 @dataclass(frozen=True)
 class AttentionOperand:
-    """One tensor attention reads: ``heads`` heads of ``size``, in a layout of the op.
+    """One tensor that attention reads: ``heads`` heads of ``size``, in a layout of the op.
 
-    ``shared`` tells how many query heads each of them serves; ``scale`` what multiplies it.
+    ``shared`` is the number of query heads per head; ``scale`` a factor on the operand.
     """
 
     value: str
@@ -58,9 +58,9 @@ class AttentionOperand:
 
 
 def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOperand:
-    """The operand behind the MatMul's ``[…,S,D]`` input; ``keys``: it is ``[…,D,T]``.
+    """Return the operand behind a MatMul's input ``[…,S,D]`` (``[…,D,T]`` if ``keys``).
 
-    Raises NoMatch if its heads cannot be told.
+    Raises NoMatch if its heads are not known.
     """
     value, scale = unscale(graph, value)
     transposed = keys
@@ -80,8 +80,10 @@ def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOp
 
 
 def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOperand:
-    """The matrices ``[N,S,D]`` of a MatMul's operand, each an item with one head; ``keys``: they
-    are ``[N,D,T]``.  Raises NoMatch if keys do not lie by rows."""
+    """Return matrices ``[N,S,D]`` (``[N,D,T]`` if ``keys``) as items with one head each.
+
+    Raises NoMatch unless keys are stored by rows.
+    """
     value, scale = unscale(graph, value)
     if keys:
         region = operand_producer(graph, value, "Transpose")
@@ -97,7 +99,7 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
 
 
 def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
-    """A ``[B,S,H·D]`` value, or the columns of the tensor it was cut from.  Raises NoMatch."""
+    """Return a ``[B,S,H·D]`` value, or the columns it was sliced from.  Raises NoMatch."""
     value, scale = unscale(graph, value)
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or shape[2] % heads:
@@ -110,7 +112,7 @@ def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
 
 
 def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
-    """The tensor whose columns a rank-3 value is, the first of them, and how many there are."""
+    """Return the tensor whose columns a rank-3 value is, the first column and their number."""
     source, offset = _columns(graph, value)
     width = (graph.spec(source).shape or ("",))[-1]
     if isinstance(width, int):
@@ -125,7 +127,7 @@ def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
 
 
 def _split(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand | None:
-    """Heads moved in front of the sequence by a Transpose, from a Reshape or as they are."""
+    """Match a Transpose that moves heads before the sequence, with or without a Reshape."""
     region = operand_producer(graph, value, "Transpose")
     if region is None or attribute(region, "perm", ()) != (_SPLIT_KEYS if transposed else _SPLIT):
         return None
@@ -152,7 +154,7 @@ def _split(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand |
 
 
 def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
-    """The tensor a column range was cut from, and its first column."""
+    """Return the tensor a column range was sliced from, and its first column."""
     region = graph.producer(value)
     if region is None or region.fused or region.op not in ("Split", "Slice"):
         return value, 0
@@ -175,7 +177,7 @@ def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
 
 
 def _selected(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand | None:
-    """One of three stacked in [B,S,3,H,D], chosen by Gather or by Split and Squeeze."""
+    """Match one of three values stacked in [B,S,3,H,D], chosen by Gather or Split and Squeeze."""
     chosen = _choice(graph, value)
     transpose = (
         operand_producer(graph, chosen[0], "Transpose") if chosen and not transposed else None
@@ -189,7 +191,7 @@ def _selected(graph: TileGraph, value: str, transposed: bool) -> AttentionOperan
 
 
 def _stacked(graph: TileGraph, reshape: Region, index: int) -> AttentionOperand | None:
-    """The columns of one of several stacked by a Reshape ``[B,S,n·H·D]`` -> ``[B,S,n,H,D]``."""
+    """Return element ``index`` of a Reshape ``[B,S,n·H·D]`` -> ``[B,S,n,H,D]`` as columns."""
     before, stacked = (graph.spec(v).shape for v in (reshape.operands[0], reshape.results[0]))
     if before is None or stacked is None or len(before) != 3 or len(stacked) != 5:
         return None
@@ -205,7 +207,7 @@ def _stacked(graph: TileGraph, reshape: Region, index: int) -> AttentionOperand 
 
 
 def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
-    """The stack a value is one element of, its axis and its index."""
+    """Return the stacked value, the axis and the index that a value is selected by."""
     region = graph.producer(value)
     if region is None or region.fused:
         return None
@@ -228,7 +230,7 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 
 
 def head_major_operand(graph: TileGraph, value: str, transposed: bool = False) -> AttentionOperand:
-    """``[B,H,S,D]``, or transposed ``[B,H,D,T]``.  Raises NoMatch for anything else."""
+    """Return ``[B,H,S,D]`` (``[B,H,D,T]`` if ``transposed``) as heads; raises NoMatch."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
         raise NoMatch("an operand is not split into heads")
@@ -240,7 +242,7 @@ def head_major_operand(graph: TileGraph, value: str, transposed: bool = False) -
 
 
 def _before_swap(graph: TileGraph, value: str) -> str | None:
-    """The value of which this one has the last two axes swapped, or None."""
+    """Return the value whose last two axes this one swaps, or None."""
     region = operand_producer(graph, value, "Transpose")
     if region is not None and attribute(region, "perm", ()) in (_SWAP, _SWAP_MATRICES):
         return region.operands[0]
@@ -261,7 +263,7 @@ def _before_swap(graph: TileGraph, value: str) -> str | None:
 
 
 def _before_flattening(graph: TileGraph, value: str) -> str:
-    """The ``[B,H,S,D]`` value behind matrices ``[B·H,S,D]``."""
+    """Return the value ``[B,H,S,D]`` that was reshaped to ``[B·H,S,D]``, else ``value``."""
     region = operand_producer(graph, value, "Reshape")
     flat = graph.spec(value).shape
     if region is None or flat is None or len(flat) != 3:
@@ -273,7 +275,8 @@ def _before_flattening(graph: TileGraph, value: str) -> str:
 
 
 def _repeated(graph: TileGraph, value: str) -> tuple[str, int] | None:
-    """The ``[B,G,T,D]`` value each of whose heads is repeated side by side, and how often."""
+    """Return the value ``[B,G,T,D]`` whose heads are repeated next to each other, and how
+    often."""
     last = operand_producer(graph, value, "Reshape")
     after = graph.spec(value).shape
     if last is None or after is None or len(after) != 4:

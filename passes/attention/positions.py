@@ -1,7 +1,7 @@
-"""Where the rows of a step lie in caches whose items have lengths of their own.
+"""Compute the positions of new rows in caches whose items have individual lengths.
 
-Written as operators that all layers share, from ``seqlens_k`` and ``total_sequence_length``; see
-``grouped``.
+The values are ONNX operators over ``seqlens_k`` and ``total_sequence_length`` that all layers
+share; see ``group_query``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Positions"]
 
 @dataclass
 class Positions:
-    """Of the ``batch`` items and ``rows`` new rows of a GroupQueryAttention with ``operands``.
+    """Positions of ``batch`` items with ``rows`` new rows of a GroupQueryAttention.
 
-    ``regions``, ``specs`` and ``weights`` are what it wrote; names say what of, so that layers
-    with the same lengths have the same ones.
+    ``regions``, ``specs`` and ``weights`` collect the new operators.  Their names depend only on
+    ``operands`` and ``rows``, so layers with equal lengths share them.
     """
 
     graph: TileGraph
@@ -39,10 +39,10 @@ class Positions:
     def spec(self, value: str) -> TensorSpec:
         return self.specs.get(value) or self.graph.spec(value)
 
-    # ---- what layers read --------------------------------------------------------------
+    # ---- values that layers read ---------------------------------------------------------
 
     def first(self) -> str:
-        """int64 ``[B]``: the place of each item's first new row."""
+        """Return int64 ``[B]``: the position of each item's first new row."""
         each, one = (self.batch,), self._number(1)
         length = self._flat(self.operands[5], self.batch, "length")
         behind = self._write("behind", "Add", length, one, shape=each)
@@ -50,7 +50,7 @@ class Positions:
         return self._write("first", "Where", self._prompt(), self._number(0), place, shape=each)
 
     def slots(self) -> str:
-        """``[P]``: as many elements as the cache has rows in the end."""
+        """Return a value of shape ``[P]``, one element for each row of the resulting cache."""
         total, past = self._total(), self.operands[3]
         held: Extent = (self.graph.spec(past).shape or (0,) * 4)[2] if past else 0
         if past:
@@ -63,9 +63,9 @@ class Positions:
         )  # fmt: skip
 
     def bias(self, value: str, heads: int) -> str:
-        """What is added to scores, ``[B,1 or H,S,P]``: ``value``, −inf where a key is not seen.
+        """Return the attention bias ``[B,1 or H,S,P]``: ``value``, −inf where a key is masked.
 
-        ``value`` is ``[1 or B,1 or H,S,T]``, T keys in all; caches of P may be longer.
+        ``value`` is ``[1 or B,1 or H,S,T]`` for T keys in all; caches of P rows may be longer.
         """
         shape = self.graph.spec(value).shape
         if shape is None or len(shape) != 4 or shape[1] not in (1, heads):
@@ -98,7 +98,7 @@ class Positions:
                            shape=full, dtype=DType.F32)  # fmt: skip
 
     def tables(self) -> tuple[str, str]:
-        """The rows of cos and sin at every new position, ``[B,S,R]``."""
+        """Return the rows of cos and sin at every new position, ``[B,S,R]``."""
         ids, given = self._ids(), self.operands[9]
         found = []
         for table in self.operands[7:9]:
@@ -110,7 +110,7 @@ class Positions:
         return found[0], found[1]
 
     def _ids(self) -> str:
-        """int64 ``[B,S]``: the position of every new row."""
+        """Return int64 ``[B,S]``: the position id of every new row."""
         steps = self._steps()
         given, every = self.operands[9], (self.batch, self.rows)
         if not given:
@@ -130,7 +130,7 @@ class Positions:
         return self._counted("steps", self._rows(), self.rows)
 
     def _counted(self, role: str, size: str, extent: Extent) -> str:
-        """int64 ``0, 1, …``, as many as ``size``."""
+        """Return int64 ``0, 1, …, size - 1``."""
         count = self._write(f"{role}.count", "Reshape", size, self._numbers(()), shape=())
         zero, one = self._numbers(0), self._numbers(1)
         return self._write(role, "Range", zero, count, one, shape=(extent,))
@@ -138,16 +138,16 @@ class Positions:
     # ---- lengths -----------------------------------------------------------------------
 
     def _total(self) -> str:
-        """int64 ``[1]``."""
+        """Return ``total_sequence_length`` as int64 ``[1]``."""
         return self._flat(self.operands[6], 1, "total")
 
     def _prompt(self) -> str:
-        """Whether there was nothing before, ``[1]``."""
+        """Return whether this is a first prompt, as bool ``[1]``."""
         operands = self._total(), self._rows()
         return self._write("prompt", "Equal", *operands, shape=(1,), dtype=DType.BOOL)
 
     def _room(self, held: Extent) -> Extent:
-        """Rows of the cache in the end; a new symbol where the graph does not say."""
+        """Return the rows of the resulting cache; a new symbol if the graph does not tell."""
         total = scalar_extent(self.graph, self.operands[6])
         if total is None:
             return f"{self._stem}.{held}"
@@ -156,18 +156,19 @@ class Positions:
         return combine("max", total, held)
 
     def _flat(self, value: str, count: Extent, role: str) -> str:
-        """Integers as int64 along one axis."""
+        """Return integers as int64 along one axis."""
         wide = self._write(
             f"{role}64", "Cast", value, shape=self.graph.spec(value).shape, to=DType.I64.onnx
         )
         return self._write(role, "Reshape", wide, self._number(-1), shape=(count,))
 
     def _rows(self) -> str:
-        """int64 ``[1]``: the new rows."""
+        """Return the number of new rows as int64 ``[1]``."""
         return self._size(self.rows, self.operands[0], 1)
 
     def _size(self, extent: Extent, value: str, axis: int) -> str:
-        """An extent as int64 ``[1]``, from an input of the graph that has it, else a value."""
+        """Return an extent as int64 ``[1]``, read from a graph input that has it, else from a
+        value."""
         if isinstance(extent, int):
             return self._number(extent)
         for entry in self.graph.inputs:
@@ -198,7 +199,7 @@ class Positions:
         self, role: str, op: str, *operands: str, shape: tuple[Extent, ...] | None,
         dtype: DType = DType.I64, **attrs: Attr,
     ) -> str:  # fmt: skip
-        """The value one operator makes, called after the lengths and its role."""
+        """Write one operator and return its value, named after the lengths and ``role``."""
         name = f"{self._stem}.{role}"
         if name not in self.specs:
             node = Node(op, operands, (name,), attrs)

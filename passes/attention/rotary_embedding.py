@@ -1,10 +1,10 @@
-"""RotaryEmbedding (opset 23, and com.microsoft's) as a concatenation of its rotated parts.
+"""Convert RotaryEmbedding (opset 23 and com.microsoft) to a concatenation of rotated parts.
 
     x1, x2 = halves of x (or its even and odd columns)
-    y = [x1·cos − x2·sin, x2·cos + x1·sin, what is not rotated]
+    y = [x1·cos − x2·sin, x2·cos + x1·sin, the columns that are not rotated]
 
-Source: Su et al., "RoFormer" (2021); the operators' own specifications.  The decomposed forms
-need no rule of their own: they are a Concat between elementwise operators.
+The decomposed form needs no rule: it already is a Concat of elementwise operators.
+Source: Su et al., "RoFormer" (2021); the operators' specifications.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["RotaryEmbedding", "RotaryOperands"]
 
 _FIRST = Chain((FULL,) * 4, (Step("mul", (0, 2)), Step("mul", (1, 3)), Step("sub", (4, 5))), (6,))
 _SECOND = Chain((FULL,) * 4, (Step("mul", (1, 2)), Step("mul", (0, 3)), Step("add", (4, 5))), (6,))
-"""Over x1, x2, cos, sin."""
+"""Operands x1, x2, cos, sin."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class RotaryOperands:
     rotated: int
     interleaved: bool
     split: IndexMap
-    """From x to four axes, the last of them a head's columns."""
+    """Map from x to four axes, the last of which are a head's columns."""
     table: IndexMap
-    """From cos and sin to the same four axes."""
+    """Map from cos and sin to these four axes."""
     merged: int
-    """Columns of the result where its heads are merged, else 0."""
+    """Columns of the result if its heads are merged, else 0."""
 
     def params(self) -> ConcatParams:
-        """Over x and the rows of both tables."""
+        """Return the parameters over x and the rows of both tables."""
         half = self.rotated // 2
         if self.interleaved:
             cuts = [Move("slice", (3, start, HUGE, 2)) for start in (0, 1)]
@@ -70,7 +70,7 @@ class RotaryOperands:
 
 
 class RotaryEmbedding:
-    """The operator as arithmetic on views of its operands."""
+    """Convert the operator to arithmetic on views of its operands."""
 
     name = "rotary-embedding"
 
@@ -101,7 +101,7 @@ class RotaryEmbedding:
 
 
 def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
-    """The operator in numbers, or why not."""
+    """Return the operator's operands and attributes, or why it is not supported."""
     own = region.op != "RotaryEmbedding"
     if len(region.operands) < 3 or (own and len(region.operands) < 4):
         return "an operand is missing"
@@ -140,7 +140,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
 def _gathered(
     graph: TileGraph, region: Region, found: RotaryOperands
 ) -> tuple[tuple[str, str], tuple[Region, ...], dict[str, TensorSpec]]:
-    """The tables' rows for every position, and the look-ups that fetch them."""
+    """Return the table rows for every position, and the lookups that gather them."""
     if not found.ids:
         return (found.cos, found.sin), (), {}
     rows = graph.spec(found.ids).shape or ()

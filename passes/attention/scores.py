@@ -1,4 +1,4 @@
-"""From a Softmax back to the product of q and k: masks, cap and scale on the way."""
+"""Match backwards from a Softmax to the product of q and k: masks, softcap and scale."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_DEPTH = 12
 
 @dataclass(frozen=True)
 class Scores:
-    """The product of q and k, the masking terms, outermost first, the cap, and a factor for each
-    head, where there is one."""
+    """The product of q and k, its masking terms (outermost first), the softcap, and a scale per
+    head if there is one."""
 
     product: Region
     terms: tuple[Term, ...]
@@ -29,9 +29,9 @@ class Scores:
 
 
 def match_scores(matcher: Matcher, value: str) -> Scores:
-    """Covers what lies between ``value`` and the product, collecting the scale in ``matcher``.
+    """Cover the regions from the product to ``value`` and multiply the scale into ``matcher``.
 
-    Raises NoMatch where another operator stands.
+    Raises NoMatch for any other operator in between.
     """
     graph, terms = matcher.graph, list[Term]()
     while _distance(graph, value) is not None:
@@ -56,7 +56,7 @@ def match_scores(matcher: Matcher, value: str) -> Scores:
 
 
 def _scaled(matcher: Matcher, value: str, terms: tuple[Term, ...]) -> Scores:
-    """Scale, cap and scale again: cap · tanh(scale / cap · product)."""
+    """Match scale, softcap and scale again: cap · tanh(scale / cap · product)."""
     value, matcher.scale = _unscaled(matcher, value)
     region, softcap = matcher.graph.producer(value), 0.0
     if region is not None and region.op == "Tanh":
@@ -103,7 +103,7 @@ def _scaled(matcher: Matcher, value: str, terms: tuple[Term, ...]) -> Scores:
 
 
 def _by_head(graph: TileGraph, region: Region) -> tuple[str, str] | None:
-    """The product and a factor ``[H,1,1]`` of a multiplication: each head has its own scale."""
+    """Return the product and the factor ``[H,1,1]`` of a multiplication with a scale per head."""
     for value, factor in (region.operands, region.operands[::-1]) if region.op == "Mul" else ():
         shape, own = graph.spec(value).shape or (), graph.spec(factor).shape or ()
         each = len(shape) == 4 and own in ((*shape[1:2], 1, 1), (1, *shape[1:2], 1, 1))
@@ -125,7 +125,7 @@ def _unscaled(matcher: Matcher, value: str) -> tuple[str, float]:
 
 
 def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
-    """Steps back to a product through masks, scales, caps and reshapes; None if there is none."""
+    """Count the steps back to a product through masks, scales, softcap and reshapes; else None."""
     value = unscale(graph, value)[0]
     region = graph.producer(value)
     if region is None or region.fused or depth > _MAX_DEPTH:
@@ -142,7 +142,7 @@ def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
 
 
 def _sides(graph: TileGraph, region: Region) -> tuple[str, str]:
-    """The scores and the mask of a sum: the scores are nearer to a product."""
+    """Return scores and mask of a sum: the scores are closer to a product."""
     a, b = region.operands
     far = _MAX_DEPTH + 2
     distances = [far if (d := _distance(graph, v)) is None else d for v in (a, b)]
@@ -160,7 +160,7 @@ def _choice(graph: TileGraph, region: Region) -> tuple[str, Term]:
 
 
 def _before_reshape(matcher: Matcher, region: Region) -> str:
-    """Scores as ``[B,H,S,T]`` or as matrices ``[B·H,S,T]``."""
+    """Skip a Reshape of scores from matrices ``[B·H,S,T]`` to ``[B,H,S,T]`` or back."""
     source = region.operands[0]
     before, after = matcher.shape(source), matcher.shape(region.results[0])
     if {len(before), len(after)} <= {3, 4} and tail_agrees(before, after, 2):
@@ -169,7 +169,7 @@ def _before_reshape(matcher: Matcher, region: Region) -> str:
 
 
 def _over_matrices(graph: TileGraph, scores: str, mask: str) -> bool:
-    """True for ``[B·H,S,T]`` with a mask that has such a leading axis of its own."""
+    """Return whether scores are ``[B·H,S,T]`` and the mask has its own leading axis."""
     shape: tuple[Extent, ...] | None = graph.spec(scores).shape
     own = graph.spec(mask).shape
     if shape is None or own is None or len(shape) == 4:

@@ -1,10 +1,10 @@
-"""Products of batched matrices whose heads are one axis with the items.
+"""Restore the head axis of batched matrices ``[B·H,S,D]``.
 
 Reshape(op(Reshape(x, [B·H,S,D]), Tile(w, [B,1,1])), [B,H,S,T])   ->   op(x, w)
 
-``torch.bmm`` takes matrices one after another, so heads are flattened before it and split again
-after it; what all items share is repeated before it, what all heads share too.  With heads of
-their own, operands broadcast and are not made at all.
+``torch.bmm`` takes one axis of matrices, so exporters flatten heads before it, split them again
+after it, and repeat operands that all items or heads share.  With a separate axis of heads such
+operands broadcast and need not be repeated.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class UnflattenHeads:
 
 
 def _model(graph: TileGraph, region: Region) -> str | None:
-    """How an operator treats the axis of matrices: None if it may mix matrices."""
+    """Return how an operator treats the axis of matrices; None if it may mix matrices."""
     if region.fused or region.captures or len(region.results) != 1:
         return None
     rank = graph.spec(region.results[0]).rank
@@ -106,7 +106,8 @@ def _model(graph: TileGraph, region: Region) -> str | None:
 
 @dataclass
 class _UnflattenedHeads:
-    """Values ``[B·H,…]`` as ``[B,H,…]``, and the nodes that make them, named by ``stem``."""
+    """Values ``[B·H,…]`` rewritten as ``[B,H,…]``, and their nodes, whose names begin with
+    ``stem``."""
 
     graph: TileGraph
     stem: str
@@ -119,7 +120,7 @@ class _UnflattenedHeads:
     made: dict[str, str] = field(default_factory=dict)
     products: int = 0
     shared: frozenset[str] = frozenset()
-    """Values that others need as they are: they are split, and stay."""
+    """Flattened values with other readers: their source is reshaped, and they stay."""
 
     def value(self, value: str, depth: int = 0) -> str:
         """Return the value as ``[B,H,…]``, or one that broadcasts to that.
@@ -155,7 +156,7 @@ class _UnflattenedHeads:
         return self._computed(region, model, depth)
 
     def _source(self, region: Region, shape: tuple[Extent, ...]) -> str:
-        """What a Reshape flattened, or a Tile or Expand repeated; else empty."""
+        """Return the input of a Reshape that flattens, or of a Tile or Expand; else empty."""
         if region.fused or region.op not in ("Reshape", "Tile", "Expand"):
             return ""
         source = region.operands[0]
@@ -177,7 +178,7 @@ class _UnflattenedHeads:
         attrs: dict[str, Attr] = dict(region.node.attrs)
         shapes = [self._shape(v) for v in operands]
         lead = max((s[:-2] for s in shapes), key=len)
-        if len(lead) == 1:  # the same for all items
+        if len(lead) == 1:  # shared by all items
             lead = max(((s[0],) for s in shapes if len(s) == 3), key=lambda d: d != (1,))
         if model == "swap":
             attrs["perm"] = (*range(len(lead)), len(lead) + 1, len(lead))
@@ -204,7 +205,7 @@ class _UnflattenedHeads:
         dtype: DType | None = None,
         attrs: Mapping[str, Attr] | None = None,
     ) -> str:  # fmt: skip
-        """A node that stands for a region, or makes another form of a value."""
+        """Write a node that replaces a region or reshapes a value."""
         value, name = (of, "") if isinstance(of, str) else (of.results[0], of.node.name)
         result = f"{self.stem}_unflattened{len(self.nodes)}"
         known = dtype or self._spec(value).dtype
@@ -223,14 +224,14 @@ class _UnflattenedHeads:
         return self._node("Unsqueeze", [value, self._ints(0)], (1, *shape), value)
 
     def _split(self, value: str) -> str:
-        """``[B·H,S,T]`` as ``[B,H,S,T]``, a Reshape."""
+        """Write a Reshape from ``[B·H,S,T]`` to ``[B,H,S,T]``."""
         shape = self.graph.spec(value).shape or ()
         lifted = self._unsqueezed(value, shape)
         target = self._ints(-1, self.lead[1], 0, 0)
         return self._node("Reshape", [lifted, target], (*self.lead, *shape[1:]), value)
 
     def _repeated(self, index: str, x: str) -> str:
-        """Indices for every matrix, as GatherElements wants them."""
+        """Expand indices to every matrix, which GatherElements needs."""
         shape = self._shape(index)
         if len(shape) == 4:
             return index

@@ -1,9 +1,9 @@
-"""Windowed attention on request: queries see the keys near them, others are never computed.
+"""Restrict attention to a window on request: keys outside it are never computed.
 
 FusedAttention(q, k, v)    ->    FusedAttention(q, k, v, window)
 
-This changes what the model computes.  A query all of whose near keys are masked (padding among
-padding) gives zeros: NaN would reach every query of the next layer, as 0 times NaN is NaN.
+This changes what the model computes.  A query whose window holds only masked keys (padding among
+padding) returns zeros, since NaN would spread to every query of the next layer through 0 · NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["WindowAttention"]
 
 @dataclass(frozen=True)
 class WindowAttention:
-    """Attention of a sequence over itself gets the last of the windows that name its layer."""
+    """Give self-attention the last of the windows that name its layer."""
 
     windows: tuple[AttentionWindow, ...] = ()
     name: str = "window-attention"
@@ -53,6 +53,6 @@ class WindowAttention:
 
 
 def _layer(graph: TileGraph, region: Region) -> int:
-    """The attention's number in the order of the graph, from 0."""
+    """Return the attention's index in graph order, from 0."""
     order = (r.id for r in graph.regions() if isinstance(r.params, AttentionParams))
     return next(i for i, name in enumerate(order) if name == region.id)
