@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.options import OPTIONS, Options, values
-from tracea_graph.tuning.tasks import WORTH
+from tracea_graph.tuning.tasks import MIN_GAIN
 
 _ENOUGH, _CLOSE, _NEAR = 0.05, 0.03, 1.10
 """End to end: a gain worth tuning for, and what a policy may leave; of a region: near the best."""
@@ -59,7 +59,7 @@ class Compared:
 
 
 def _searched(
-    path: Path, args: argparse.Namespace, budget: float, worth: float = WORTH
+    path: Path, args: argparse.Namespace, budget: float, min_gain: float = MIN_GAIN
 ) -> TunedModel:
     with tempfile.TemporaryDirectory(prefix="tracea-tuned-") as folder:
         return tune_model(
@@ -68,7 +68,7 @@ def _searched(
                 threads=args.threads, precision=args.precision, seed=args.seed, budget=budget,
                 cache=Path(folder), effort="thorough",
             ),
-            worth=worth,
+            min_gain=min_gain,
         )  # fmt: skip
 
 

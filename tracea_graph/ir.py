@@ -238,16 +238,16 @@ class Weight:
     """A constant of the model whose bytes are read only when asked for.
 
     ``load`` returns the array and may be called more than once; it must not cache, so that
-    memory stays bounded by what is in use.  One with a ``recipe`` is not stored: it would take
-    more bytes than what these nodes make it from when the model is loaded.  A ``filled`` one is
-    one number as often as its shape says, of which the model stores nothing.
+    memory stays bounded by what is in use.  A weight with ``computed_by`` nodes is not stored:
+    those nodes compute it from smaller constants when the model is loaded.  A ``filled`` weight
+    repeats one number and is not stored either.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     load: Callable[[], Array] = field(repr=False)
-    recipe: tuple[Node, ...] = field(default=(), repr=False, compare=False)
+    computed_by: tuple[Node, ...] = field(default=(), repr=False, compare=False)
     filled: bool = field(default=False, repr=False, compare=False)
 
     @cached_property

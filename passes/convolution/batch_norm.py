@@ -88,7 +88,7 @@ class ConvBatchNorm:
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
             return Miss(self.name, last.id, Reason("the bias is not constant", Code.NOT_CONSTANT))
-        if weight.recipe or must_stay_plain(graph, w):
+        if weight.computed_by or must_stay_plain(graph, w):
             return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
         make = fold_affine_after if after else fold_affine_before
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])

@@ -126,7 +126,7 @@ def _branch(graph: TileGraph, term: Region) -> _Branch | str:
     weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
     if term.params.epilogue is not None or weight is None or (bias and offsets is None):
         return "a branch is no longer linear, or its bias not constant"
-    if weight.recipe or must_stay_plain(graph, w):
+    if weight.computed_by or must_stay_plain(graph, w):
         return f"{w!r} would have to be stored, which it is not now"
     return _Branch(term, weight, offsets)
 

@@ -224,7 +224,7 @@ def _replaceable(graph: TileGraph, region: Region) -> bool:
     """True if the weights of a product may be stored anew."""
     value = region.operands[1]
     weight = graph.weight(value)
-    if weight is None or weight.recipe:
+    if weight is None or weight.computed_by:
         return False
     return not isinstance(region.params, ConvParams) or not must_stay_plain(graph, value)
 

@@ -14,9 +14,9 @@ from tracea_graph.check.bisection import bisect
 from tracea_graph.check.distance import (
     Elementwise,
     ErrorLimits,
-    choices,
     errors,
     floors,
+    index_outputs,
     undecided,
 )
 from tracea_graph.check.reference import reference
@@ -115,16 +115,17 @@ def test_an_index_may_differ_only_where_scores_are_close(tmp_path, gap, status):
     feeds = {"one": {"x": np.eye(1, 8, dtype=np.float32)}}
     found = outcome(
         tmp_path, ARGMAX, ARGMAX, feeds,
-        weights={"w": near}, other={"w": swapped}, choices=choices(graph(ARGMAX, w=near)),
+        weights={"w": near}, other={"w": swapped},
+        index_outputs=index_outputs(graph(ARGMAX, w=near)),
     )  # fmt: skip
     assert found.status == status, found.sentence
     assert [o.output for o in found.outputs] == ["i"], "scores are no output"
 
 
-def test_choices_are_found_behind_views():
+def test_index_outputs_are_found_behind_views():
     text = """g (float[2,5] x, int64[1] k) => (float[2,k] v, int32[2,k] i, int64[1,5] j) {
         v, t = TopK(x, k)  i = Cast<to=6>(t)  j = ArgMin(x) }"""
-    found = choices(graph(text))
+    found = index_outputs(graph(text))
     assert {n: (c.scores, c.axis) for n, c in found.items()} == {"i": ("x", -1), "j": ("x", 0)}
 
 

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     here = machine_facts(CPU.fingerprint(), Environment())
     entries = {
         "good": CacheEntry(VALUE, [{}], True, "gemm 8x8, 4 rows", here),
-        "begun": CacheEntry(VALUE, [], False, "gemm 8x16, 4 rows", here),
+        "unfinished": CacheEntry(VALUE, [], False, "gemm 8x16, 4 rows", here),
         "stale": CacheEntry(VALUE, [], True, "gemm 8x32, 4 rows", {**here, "tracea": "0.0"}),
         "far": CacheEntry(VALUE, [], True, "gemm 8x64, 4 rows", {**here, "machine": "another"}),
         "old": CacheEntry(VALUE, [], True, "gemm 8x96, 4 rows", here, time.time() - 90 * 86400),
@@ -53,7 +53,7 @@ def test_the_list_says_what_is_usable_here(
              if "│" in line}  # fmt: skip
     assert "1.250×" in lines["gemm 8x8, 4 rows"] and "final " in lines["gemm 8x8, 4 rows"]
     assert "of elsewhere" in lines["gemm 8x64, 4 rows"]
-    assert "begun" in lines["gemm 8x16, 4 rows"]
+    assert "unfinished" in lines["gemm 8x16, 4 rows"]
     assert run(folder, "ls", "--json") == 0
     rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["good"]["trials"] == 1 and rows["good"]["value"] == VALUE
@@ -83,10 +83,10 @@ def test_a_file_that_is_no_export_changes_nothing(
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        ((), {"good", "begun", "far", "old"}),
-        (("--begun",), {"good", "far", "old"}),
-        (("--other-machines",), {"good", "begun", "old"}),
-        (("--older", "30"), {"good", "begun", "far"}),
+        ((), {"good", "unfinished", "far", "old"}),
+        (("--unfinished",), {"good", "far", "old"}),
+        (("--other-machines",), {"good", "unfinished", "old"}),
+        (("--older", "30"), {"good", "unfinished", "far"}),
         (("--all",), set()),
     ],
 )

@@ -34,7 +34,7 @@ from tracea_graph.tuning import (
 )
 from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
 from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.tasks import GainEstimates, allot, by_worth, tasks_of
+from tracea_graph.tuning.tasks import GainEstimates, allot, by_priority, tasks_of
 from tracea_graph.tuning.tuner import NOT_WORTH_TUNING
 
 SMALL, LARGE = GemmProblem(384, 384), GemmProblem(768, 3072)
@@ -98,7 +98,7 @@ PROSPECTS = GainEstimates(SCHEDULE_SPACE, "avx512", (1,))
 
 def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
     loads = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (1, 128)))
-    tasks = by_worth(tasks_of(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
+    tasks = by_priority(tasks_of(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
     assert [j.asked for j in tasks] == sorted((j.asked for j in tasks), reverse=True)
     assert {j.case for j in tasks if j.asked} == {
         Case(LARGE, 1),

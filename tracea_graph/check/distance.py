@@ -19,14 +19,14 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
-    "NO_CHOICES",
-    "Choice",
+    "NO_INDEX_OUTPUTS",
     "Elementwise",
     "ErrorLimits",
     "Errors",
-    "choices",
+    "IndexOutput",
     "errors",
     "floors",
+    "index_outputs",
     "is_float",
     "otherwise",
     "relative_distance",
@@ -180,19 +180,19 @@ def _cosine(x: Array, y: Array) -> float:
 
 
 @dataclass(frozen=True)
-class Choice:
+class IndexOutput:
     """An output that holds indices along ``axis`` of the value ``scores`` (ArgMax, TopK)."""
 
     scores: str
     axis: int
 
 
-NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
+NO_INDEX_OUTPUTS: Mapping[str, IndexOutput] = MappingProxyType({})
 
 
-def choices(graph: TileGraph) -> Mapping[str, Choice]:
+def index_outputs(graph: TileGraph) -> Mapping[str, IndexOutput]:
     """The outputs that are indices chosen by score, behind Cast, Identity and Squeeze too."""
-    found: dict[str, Choice] = {}
+    found: dict[str, IndexOutput] = {}
     for output in graph.outputs:
         region, value = graph.producer(output), output
         while region is not None and region.op in ("Cast", "Identity", "Squeeze"):
@@ -204,7 +204,7 @@ def choices(graph: TileGraph) -> Mapping[str, Choice]:
             continue
         axis = region.node.attrs.get("axis", -1 if region.op == "TopK" else 0)
         if isinstance(axis, int):
-            found[output] = Choice(region.operands[0], axis)
+            found[output] = IndexOutput(region.operands[0], axis)
     return found
 
 

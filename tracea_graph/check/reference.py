@@ -15,8 +15,8 @@ import numpy as np
 
 from tracea_graph.check.conditioning import unstable_answers
 from tracea_graph.check.distance import (
-    NO_CHOICES,
-    Choice,
+    NO_INDEX_OUTPUTS,
+    IndexOutput,
     errors,
     floors,
     is_float,
@@ -71,7 +71,7 @@ def reference(
     original: Path,
     feeds: Feeds,
     *,
-    choices: Mapping[str, Choice] = NO_CHOICES,
+    index_outputs: Mapping[str, IndexOutput] = NO_INDEX_OUTPUTS,
     watched: Sequence[str] = (),
     spare: Set[str] = frozenset(),
     trouble: str = "",
@@ -87,7 +87,7 @@ def reference(
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
-    scores = {choice.scores for choice in choices.values()}
+    scores = {choice.scores for choice in index_outputs.values()}
     try:
         with acquire(None, {}) as worker:
             return _reference(worker, original, feeds, scores, watched, spare, threads)

@@ -24,9 +24,9 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.check.distance import (
-    NO_CHOICES,
-    Choice,
+    NO_INDEX_OUTPUTS,
     ErrorLimits,
+    IndexOutput,
     errors,
     is_float,
     otherwise,
@@ -99,21 +99,24 @@ def verify(
     feeds: Feeds,
     *,
     limits: ErrorLimits | None = None,
-    choices: Mapping[str, Choice] = NO_CHOICES,
+    index_outputs: Mapping[str, IndexOutput] = NO_INDEX_OUTPUTS,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     acquire: AcquireWorker = new_worker,
 ) -> Verification:
     """Run both and compare.
 
-    ``choices`` names the outputs that are indices chosen by score (:func:`choices`); ``env`` goes
-    to the candidate's worker, and ``acquire`` supplies workers.  A worker that dies or refuses a
-    request fails the candidate; nothing is raised.
+    ``index_outputs`` are the outputs that hold indices chosen by score
+    (:func:`~tracea_graph.check.distance.index_outputs`); ``env`` goes to the candidate's worker,
+    and ``acquire`` supplies workers.  A worker that dies or refuses a request fails the
+    candidate; nothing is raised.
     """
-    known = reference(original, feeds, choices=choices, threads=threads, acquire=acquire)
+    known = reference(
+        original, feeds, index_outputs=index_outputs, threads=threads, acquire=acquire
+    )
     return compare(
         known, candidate, library, feeds,
-        limits=limits, choices=choices, threads=threads, env=env, acquire=acquire,
+        limits=limits, index_outputs=index_outputs, threads=threads, env=env, acquire=acquire,
     )  # fmt: skip
 
 
@@ -124,7 +127,7 @@ def compare(
     feeds: Feeds,
     *,
     limits: ErrorLimits | None = None,
-    choices: Mapping[str, Choice] = NO_CHOICES,
+    index_outputs: Mapping[str, IndexOutput] = NO_INDEX_OUTPUTS,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     acquire: AcquireWorker = new_worker,
@@ -169,7 +172,7 @@ def compare(
                         continue
                     feed = {**feeds[label], **known.drawn.get(label, {})}
                     answers = worker.run("candidate", feed, limit=known.patience)
-                    found += _judge(known, label, answers, limits, choices)
+                    found += _judge(known, label, answers, limits, index_outputs)
                     if brief and not all(output.passed for output in found):
                         return _verdict(known, _worst_of(found), limits)
     except WorkerError as error:
@@ -216,7 +219,7 @@ def _judge(
     label: str,
     answers: Outputs,
     limits: ErrorLimits,
-    choices: Mapping[str, Choice],
+    index_outputs: Mapping[str, IndexOutput],
 ) -> Iterator[OutputError]:
     """One entry per output of one run."""
     off, on, scores = known.off[label], known.on[label], known.scores[label]
@@ -240,7 +243,14 @@ def _judge(
             )
         else:
             yield _discrete(
-                name, label, found, (wanted, on[name]), scores, limits.of(name), floor, choices
+                name,
+                label,
+                found,
+                (wanted, on[name]),
+                scores,
+                limits.of(name),
+                floor,
+                index_outputs,
             )
 
 
@@ -252,12 +262,12 @@ def _discrete(
     scores: Outputs,
     tolerance: float,
     floor: float,
-    choices: Mapping[str, Choice],
+    index_outputs: Mapping[str, IndexOutput],
 ) -> OutputError:
     """An integer, boolean or string output: equal to either reference, or too close to tell."""
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
-    said, choice = otherwise(found, wanted[0]), choices.get(name)
+    said, choice = otherwise(found, wanted[0]), index_outputs.get(name)
     if choice is not None and undecided(
         found, wanted[0], scores[choice.scores], choice.axis, tolerance
     ):

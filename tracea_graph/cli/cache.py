@@ -56,7 +56,7 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
     for key, entry in entries:
         gain = entry.value.get("gain", 1.0) if isinstance(entry.value, dict) else 1.0
         usable = all(entry.about.get(name) == value for name, value in here.items())
-        state = ("final" if entry.final else "begun") + ("" if usable else ", of elsewhere")
+        state = ("final" if entry.final else "unfinished") + ("" if usable else ", of elsewhere")
         table.add_row(
             escape(entry.what), entry.about.get("threads", "?"), entry.about.get("dtype", "?"),
             f"{gain:.3f}×", str(len(entry.evidence)), state,
@@ -109,7 +109,7 @@ def _is_stale(entry: CacheEntry, args: argparse.Namespace, environment: Environm
     """Whether an entry is to be forgotten: nothing here can ever hit it, or it was asked for."""
     here = machine_facts(host_fingerprint(), environment)
     own = entry.about.get("machine") == here["machine"]
-    if args.all or (args.begun and not entry.final) or (args.other_machines and not own):
+    if args.all or (args.unfinished and not entry.final) or (args.other_machines and not own):
         return True
     if args.older is not None and time.time() - entry.written > args.older * _DAY:
         return True

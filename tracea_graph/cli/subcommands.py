@@ -301,6 +301,6 @@ def add_cache(commands: Any) -> None:
 def _add_prune(action: Parser) -> None:
     add = action.add_argument
     add("--older", type=float, metavar="DAYS", help="also remove older results")
-    add("--begun", action="store_true", help="also remove unfinished results")
+    add("--unfinished", action="store_true", help="also remove unfinished results")
     add("--other-machines", action="store_true", help="also remove results of other machines")
     add("--all", action="store_true", help="remove everything")

@@ -20,7 +20,7 @@ from tracea_graph.target import target_of, tile_words
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Case, Listener, Propose, TuningOptions, TuningResult, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
-from tracea_graph.tuning.tasks import WORTH
+from tracea_graph.tuning.tasks import MIN_GAIN
 
 __all__ = ["TunedModel", "tune_model"]
 
@@ -45,14 +45,14 @@ def tune_model(
     options: Options,
     *,
     lost_after: float = 60.0,
-    worth: float = WORTH,
+    min_gain: float = MIN_GAIN,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
     """Tune what has schedules in a model as ``options`` would write it, within their budget.
 
-    What promises less than ``worth`` end to end is left as it is.  Raises ModelError, UsageError
-    and BuildError as optimizing does.
+    Cases whose predicted end-to-end gain is below ``min_gain`` are not tuned.  Raises ModelError,
+    UsageError and BuildError as optimizing does.
     """
     model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)
@@ -65,7 +65,7 @@ def tune_model(
     rest = sum(_beside(planner.cost, graph, region) for region in graph.regions())
     tuning = TuningOptions(
         target.levels, options.thread_counts, options.budget, rest * len(bindings), options.seed,
-        options.storage, lost_after, worth,
+        options.storage, lost_after, min_gain,
     )  # fmt: skip
     found = tune(
         loads, tuning, target.backend, options.environment, listen=listen, propose=propose,

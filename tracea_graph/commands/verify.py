@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tracea_graph.check.distance import choices
+from tracea_graph.check.distance import index_outputs
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
 from tracea_graph.errors import ModelError, UsageError
@@ -43,10 +43,10 @@ def verify_models(
     library = library_of(candidate, library)
     inputs = gather_inputs(model, options)
     feeds = inputs.verification
-    chosen = dict(choices(model.graph))
+    chosen = dict(index_outputs(model.graph))
     threads = max(options.thread_counts)
     wanted = reference(
-        original, feeds, choices=chosen, spare=inputs.spare, trouble=inputs.trouble,
+        original, feeds, index_outputs=chosen, spare=inputs.spare, trouble=inputs.trouble,
         threads=threads,
     )  # fmt: skip
     if wanted.unloadable:
@@ -57,7 +57,7 @@ def verify_models(
         library,
         feeds,
         limits=replace(options.limits, own=tolerances or {}),
-        choices=chosen,
+        index_outputs=chosen,
         threads=threads,
     )
     calls, nodes = len(calls_of(other)), len(nodes_of(other.skeleton))

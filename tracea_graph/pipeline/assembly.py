@@ -95,7 +95,7 @@ class Assembly:
         waiting = [v for r in self.graph.regions() for v in r.reads if v in weights]
 
         def make(value: str) -> None:
-            for node in weights[value].recipe if value in weights else ():
+            for node in weights[value].computed_by if value in weights else ():
                 for source in node.reads:
                     make(source)
                 made.update(dict.fromkeys(node.outputs, node))

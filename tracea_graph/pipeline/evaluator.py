@@ -14,7 +14,7 @@ from pathlib import Path
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.comparison import PairedBenchmark
 from tracea_graph.check.conditioning import ill_conditioned
-from tracea_graph.check.distance import Choice, ErrorLimits, choices
+from tracea_graph.check.distance import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.selection import (
     Group,
@@ -98,7 +98,7 @@ class Evaluator:
             reference,
             self.model.path,
             self.inputs.verification,
-            choices=self._choices(),
+            index_outputs=self._index_outputs(),
             watched=ill_conditioned(self.model.graph),
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
@@ -283,7 +283,7 @@ class Evaluator:
             candidate.library,
             self.inputs.verification,
             limits=self._limits(),
-            choices=self._choices(),
+            index_outputs=self._index_outputs(),
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": level} if candidate.library else {},
             acquire=self._acquire,
@@ -294,8 +294,8 @@ class Evaluator:
             brief=self._bisecting,
         )
 
-    def _choices(self) -> dict[str, Choice]:
-        return dict(choices(self.model.graph))
+    def _index_outputs(self) -> dict[str, IndexOutput]:
+        return dict(index_outputs(self.model.graph))
 
     def _limits(self) -> ErrorLimits:
         return ErrorLimits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits

@@ -16,7 +16,7 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.shared_study import SharedStorage, SharedStudy
 from tracea_graph.tuning.study import StudyResult
-from tracea_graph.tuning.tasks import GainEstimates, TuningTask, allot, by_worth, tasks_of
+from tracea_graph.tuning.tasks import GainEstimates, TuningTask, allot, by_priority, tasks_of
 from tracea_graph.tuning.tuner import KNOWN, Fixture, Tuner
 
 __all__ = ["run_published_trials", "tune_distributed"]
@@ -44,7 +44,7 @@ def tune_distributed(
     tasks = tasks_of(workloads, made.schedule_space, made.level, made.threads, options.rest_us)
     found = {task.case: made.known(task) for task in tasks}
     estimates = GainEstimates(made.schedule_space, made.level, made.threads)
-    todo = by_worth((j for j in tasks if found[j.case].source not in KNOWN), estimates)
+    todo = by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
     made.tell(TuningStarted(tuple(found.values()), tuple(todo), options.budget))
     trials = allot(todo, estimates, options.budget)
     parts = []

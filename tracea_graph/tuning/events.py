@@ -25,7 +25,8 @@ __all__ = [
 class TuningResult:
     """What became of one case.
 
-    ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``begun`` (time ran out) or ``default``.
+    ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``unfinished`` (time ran out) or
+    ``default``.
     ``why`` says, of what was not in the cache, why it was not; of a default, why it was left.
     """
 

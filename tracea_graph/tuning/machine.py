@@ -15,7 +15,7 @@ from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.tuning.problem import Problem
 from tracea_graph.tuning.schedule_space import Tunable
-from tracea_graph.tuning.tasks import WORTH
+from tracea_graph.tuning.tasks import MIN_GAIN
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
 __all__ = ["CACHE_FILE", "TuningOptions", "tuner"]
@@ -29,7 +29,7 @@ class TuningOptions:
 
     ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
     studies that other machines share; ``lost_after`` the seconds until a trial there is given up;
-    ``worth`` the end-to-end gain (a share) below which cases are left as they are.
+    ``min_gain`` the end-to-end gain (a share) below which cases are left as they are.
     """
 
     levels: Sequence[str]
@@ -39,7 +39,7 @@ class TuningOptions:
     seed: int = 0
     storage: str = ""
     lost_after: float = 60.0
-    worth: float = WORTH
+    min_gain: float = MIN_GAIN
 
 
 @contextmanager
@@ -68,6 +68,6 @@ def tuner(
         yield Tuner(
             cache, fixture, schedule_space=schedule_space, level=options.levels[-1],
             threads=options.threads, facts=machine_facts(backend.fingerprint(), environment),
-            architecture=schedule_space.architecture, seed=options.seed, worth=options.worth,
+            architecture=schedule_space.architecture, seed=options.seed, min_gain=options.min_gain,
             listen=listen, propose=propose, pin=pin,
         )  # fmt: skip

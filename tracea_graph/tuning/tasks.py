@@ -17,13 +17,13 @@ from tracea_graph.tuning.replicas import replicas
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.space import candidates
 
-__all__ = ["WORTH", "GainEstimates", "TuningTask", "allot", "by_worth", "tasks_of"]
+__all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
 
 _PETTY_US = 3.0
 """A product faster than this is not worth tuning: calling it costs as much."""
 _PRIOR_GAIN = 0.03
 """What a case is expected to win before any was measured, where the cost model sees less."""
-WORTH = 0.01
+MIN_GAIN = 0.01
 """A run whose remaining cases promise less, end to end, is left as it is."""
 _UNASKED_WEIGHT = 0.1
 _FEWEST, _MOST = 4, 160
@@ -92,7 +92,7 @@ class GainEstimates:
     schedule_space: ScheduleSpace
     level: str
     threads: Sequence[int]
-    worth: float = WORTH
+    min_gain: float = MIN_GAIN
     _seen: dict[Case, float] = field(default_factory=dict)
     _won: dict[int, list[float]] = field(default_factory=dict)
 
@@ -130,21 +130,21 @@ class GainEstimates:
         wanted = [self.of(task) * task.weight for task in tasks]
         return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
-    def hopeless(self, tasks: Iterable[TuningTask]) -> set[int]:
+    def below_min_gain(self, tasks: Iterable[TuningTask]) -> set[int]:
         """Runs whose remaining tasks together promise too little."""
         sums: dict[int, float] = {}
         for task in tasks:
             sums[task.run] = sums.get(task.run, 0.0) + self.of(task)
-        return {run for run, gain in sums.items() if gain < self.worth}
+        return {run for run, gain in sums.items() if gain < self.min_gain}
 
 
-def by_worth(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
+def by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
     """Jobs asked for first, then by expected gain per cost."""
 
-    def worth(task: TuningTask) -> float:
+    def priority(task: TuningTask) -> float:
         return estimates.of(task) / estimates.run_us(task.case)
 
-    return sorted(tasks, key=lambda task: (not task.asked, -worth(task)))
+    return sorted(tasks, key=lambda task: (not task.asked, -priority(task)))
 
 
 def allot(

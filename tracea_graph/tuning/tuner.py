@@ -34,7 +34,14 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore
-from tracea_graph.tuning.tasks import WORTH, GainEstimates, TuningTask, allot, by_worth, tasks_of
+from tracea_graph.tuning.tasks import (
+    MIN_GAIN,
+    GainEstimates,
+    TuningTask,
+    allot,
+    by_priority,
+    tasks_of,
+)
 
 __all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 
@@ -70,7 +77,7 @@ class Tuner:
     the thread counts a schedule must do well at; ``facts`` what results depend on besides the
     problem (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how many
     candidates a case has, the policy's first; ``propose`` may change the candidates of a case,
-    ``pin`` settle it; runs that promise less than ``worth`` end to end are left.
+    ``pin`` settle it; runs that promise less than ``min_gain`` end to end are left.
     """
 
     def __init__(
@@ -85,7 +92,7 @@ class Tuner:
         architecture: Processor | None = None,
         limit: int | None = None,
         seed: int = 0,
-        worth: float = WORTH,
+        min_gain: float = MIN_GAIN,
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
         propose: Propose = lambda case, ranked: ranked,
@@ -96,7 +103,7 @@ class Tuner:
         self._cache, self.fixture, self._limit = cache, fixture, limit
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
-        self._pin, self._worth = pin, worth
+        self._pin, self._min_gain = pin, min_gain
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
@@ -111,11 +118,11 @@ class Tuner:
         if budget <= 0:
             self.tell(TuningStarted(tuple(found.values()), (), budget))
             return list(found.values())
-        estimates = GainEstimates(self.schedule_space, self.level, self.threads, self._worth)
+        estimates = GainEstimates(self.schedule_space, self.level, self.threads, self._min_gain)
         for task in tasks:
             if found[task.case].source == "cache":
                 estimates.won(task, found[task.case].gain)
-        todo = by_worth((j for j in tasks if found[j.case].source not in KNOWN), estimates)
+        todo = by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
         left = self._promising(todo, estimates, found)
         self.tell(TuningStarted(tuple(found.values()), tuple(left), budget))
         if left:
@@ -139,11 +146,11 @@ class Tuner:
         found: dict[Case, TuningResult],
     ) -> list[TuningTask]:
         """Jobs of runs worth going on with; of the others it is noted why they are left."""
-        hopeless = estimates.hopeless(tasks)
+        below_min_gain = estimates.below_min_gain(tasks)
         for task in tasks:
-            if task.run in hopeless and found[task.case].source == "default":
+            if task.run in below_min_gain and found[task.case].source == "default":
                 found[task.case] = replace(found[task.case], why=NOT_WORTH_TUNING)
-        return [task for task in tasks if task.run not in hopeless]
+        return [task for task in tasks if task.run not in below_min_gain]
 
     def about(self, case: Case) -> dict[str, str]:
         """Everything a case's result depends on here."""
@@ -166,7 +173,7 @@ class Tuner:
                 gain = float(entry.value["gain"])
                 if entry.final:
                     return TuningResult(case, schedule, gain, "cache", share=task.share)
-                return TuningResult(case, schedule, gain, "begun", CUT_SHORT, task.share)
+                return TuningResult(case, schedule, gain, "unfinished", CUT_SHORT, task.share)
         except (KeyError, TypeError, ValueError):  # spoilt: measure again
             pass
         why = difference(about, self._abouts)
@@ -205,7 +212,7 @@ class Tuner:
         )
         outcome = study.run()
         self.save(case, outcome)
-        source, why = ("measured", "") if outcome.final else ("begun", CUT_SHORT)
+        source, why = ("measured", "") if outcome.final else ("unfinished", CUT_SHORT)
         tuned = TuningResult(case, outcome.schedule, outcome.gain, source, why, task.share)
         self.tell(CaseFinished(tuned, self.clock() - start, len(outcome.trials)))
         return tuned

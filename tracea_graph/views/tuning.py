@@ -15,7 +15,10 @@ from tracea_graph.tuning import Case, TuningResult
 
 __all__ = ["Curve", "convergence_svg", "curves", "render_curves", "render_tuned", "schedule_text"]
 
-_SOURCES = {"cache": "hit", "hint": "hint", "measured": "miss, measured", "begun": "miss, begun"}
+_SOURCES = {
+    "cache": "hit", "hint": "hint", "measured": "miss, measured",
+    "unfinished": "miss, unfinished",
+}  # fmt: skip
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH, _HEIGHT, _MARGIN = 720, 360, 60
 _COLOURS = ("#2a6fdb", "#d9582b", "#2f9e44", "#9c36b5", "#e8a200", "#0b8a8f", "#c2255c", "#5c6b7a")

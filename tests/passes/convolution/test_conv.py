@@ -163,7 +163,7 @@ def test_filters_others_need_are_packed_at_load() -> None:
     region = only(graph, "FusedConv")
     packed = graph.weights[region.operands[1]]
     assert region.params.layout.name == "blocked"
-    assert [n for n in packed.recipe if shared in n.inputs] and shared in graph.weights
+    assert [n for n in packed.computed_by if shared in n.inputs] and shared in graph.weights
     feeds = {"x": normal(1, 64, 9, 7), "y": normal(64, 64, 3, 3, seed=1)}
     assert_same(net, graph, feeds)
 
