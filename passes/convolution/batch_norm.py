@@ -1,9 +1,9 @@
-"""Batch normalisations with fixed figures: a product and a sum per channel, folded where exact.
+"""Fold or convert batch normalisations with constant statistics.
 
 BatchNormalization(FusedConv(x))           -> FusedConv(x) with other filters and bias
-FusedConv(BatchNormalization(x))           -> the same, where nothing is padded
+FusedConv(BatchNormalization(x))           -> FusedConv(x) with other filters, if nothing is padded
 BatchNormalization(x)                      -> FusedElementwise(x · scale + shift)
-Reshape(BatchNormalization(Reshape(x)))    -> the same: bands of rows have figures of their own
+Reshape(BatchNormalization(Reshape(x)))    -> FusedElementwise(x · scale + shift) per group of rows
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = ["BATCH_NORM", "ConvBatchNorm", "read_affine"]
 
 
 def read_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
-    """What a BatchNormalization with fixed figures computes; or why it is something else."""
+    """Return the affine map of a BatchNormalization with constant statistics, or why it has
+    none."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
         return Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE)
     figures = [w for v in region.operands[1:5] if (w := graph.weight(v)) is not None]
@@ -56,7 +57,8 @@ def read_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
 
 
 class ConvBatchNorm:
-    """A batch normalisation behind a convolution, or before one that pads nothing."""
+    """Fold a batch normalisation into the convolution before it, or after it if nothing is
+    padded."""
 
     name = "conv-batch-norm"
 
@@ -104,7 +106,7 @@ def _norm(op: Any, x: Any) -> Any:
 
 
 def _convert(m: Match) -> Rewrite | str:
-    """A batch normalisation no convolution took is a product and a sum per channel."""
+    """Convert a batch normalisation that no convolution absorbed to a product and a sum."""
     graph, region = m.graph, m.root
     affine, spec = read_affine(graph, region), m.spec("x")
     if isinstance(affine, str):
@@ -129,7 +131,7 @@ BATCH_NORM = Rule("batch-norm", (_norm,), _convert)
 
 
 def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:
-    """A norm between Reshapes that make channels of bands of rows, and rows of them again:
+    """Match a norm between Reshapes that make groups of rows channels, and channels rows again:
     ``[N, C, H, W]`` as ``[N, C·k, H/k, W]`` (sub-spectral normalisation)."""
     first = operand_producer(graph, norm.operands[0], "Reshape")
     readers = graph.readers(norm)
@@ -150,7 +152,7 @@ def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:
 
 
 def _over_rows(weight: Weight, shape: Sequence[Extent]) -> Weight:
-    """One number for each channel and band ``[C·k, 1, 1]`` as ``[1, C, H, 1]``."""
+    """Return numbers per channel and group of rows ``[C·k, 1, 1]`` as ``[1, C, H, 1]``."""
     channels, rows = int(str(shape[1])), int(str(shape[2]))
     times = channels * rows // weight.count
     return Weight(

@@ -1,7 +1,7 @@
-"""Channel shuffles: Reshape, Transpose, Reshape that interleave the channels of groups.
+"""Match channel shuffles: Reshape, Transpose, Reshape that interleave the channels of groups.
 
 [N, C, H, W] -> [N, g, C/g, H, W] -> [N, C/g, g, H, W] -> [N, C, H, W]
-[N, C, H, W] -> [N·C/p, p, H·W] -> [p, N·C/p, H·W] -> [p, N, C/p, H, W] -> Gather of each pile
+[N, C, H, W] -> [N·C/p, p, H·W] -> [p, N·C/p, H·W] -> [p, N, C/p, H, W] -> Gather of each part
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["CHANNEL_SHUFFLE", "DeinterleaveChannels"]
 
 _GROUP_PERMS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
-"""How the axes of groups and channels change places; the spatial ones may be one."""
+"""Permutations that swap groups and channels; the spatial axes may be flattened to one."""
 
 
 def _transposed_groups(op: Any, x: Any) -> Any:
@@ -53,7 +53,7 @@ def _shuffle_check(m: Match) -> str | None:
 
 
 def _shuffle(m: Match) -> Rewrite:
-    """One move of a value whose channels are known."""
+    """Replace the operators by one shuffle, if the channels are known."""
     split, transpose, value = m.labels["split"], m.labels["transpose"], m.values["x"]
     before, parts = m.spec("x").shape or (), m.graph.spec(transpose.operands[0]).shape or ()
     groups, channels = parts[1], before[1]
@@ -68,7 +68,7 @@ CHANNEL_SHUFFLE = Rule("channel-shuffle", (_transposed_groups,), _shuffle, _shuf
 
 
 class DeinterleaveChannels:
-    """Every p-th channel, p times: a shuffle, and the ranges of channels it makes of the piles."""
+    """Match p strided slices of the channels: a shuffle, then a contiguous slice for each part."""
 
     name = "deinterleave-channels"
 
@@ -127,7 +127,7 @@ class DeinterleaveChannels:
 
 
 def _pile(graph: TileGraph, reader: Region, count: int) -> int | None:
-    """Which pile a Gather takes as it is; None if it is another operator, or does not say."""
+    """Return which part a Gather selects; None for other operators and computed indices."""
     if reader.op != "Gather" or attribute(reader, "axis", 0) != 0:
         return None
     weight = graph.weight(reader.operands[1])

@@ -1,4 +1,4 @@
-"""Convolutions with constant filters, and what they absorb.
+"""Convert convolutions with constant filters, and fuse padding and elementwise ops into them.
 
 Conv(x, W, b)                              -> FusedConv
 FusedConv(Pad(x))                          -> FusedConv(x) with more padding
@@ -43,7 +43,7 @@ def _conv(op: Any, x: Any) -> Any:
 
 
 def _convert(m: Match) -> Rewrite | str:
-    """A convolution with constant filters."""
+    """Convert a convolution with constant filters."""
     graph, region = m.graph, m.root
     x, w, *rest = region.operands
     weight, shape = graph.weight(w), graph.spec(x).shape
@@ -89,7 +89,7 @@ def _pad_check(m: Match) -> str | None:
 
 
 def _pad(m: Match) -> Region:
-    """Zeros padded in front of a convolution are its own padding."""
+    """Turn zero padding before a convolution into its own padding."""
     pad, pads = m.labels["pad"], _read_pad(m.graph, m.labels["pad"])
     assert not isinstance(pads, str)
     window = m.root.params.window
@@ -100,7 +100,7 @@ def _pad(m: Match) -> Region:
 
 
 def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
-    """Zeros before and after the spatial axes; or why it is something else."""
+    """Return the zeros before and after each spatial axis, or why they are not known."""
     if attribute(pad, "mode", "constant") not in ("constant", b"constant"):
         return "the padding repeats or mirrors"
     if len(pad.operands) > 3 and pad.operands[3]:
@@ -133,7 +133,7 @@ CONV_PAD = Rule("conv-pad", (_behind_pad,), _pad, _pad_check)
 
 
 class ConvEpilogue:
-    """Elementwise work on a convolution's result is done while its tile is in registers or L1."""
+    """Fuse elementwise ops on a convolution's result, while its tile is in registers or L1."""
 
     name = "conv-epilogue"
 
@@ -194,7 +194,8 @@ class ConvEpilogue:
 
 
 def channel_kind(spec: TensorSpec, result: TensorSpec) -> str | None:
-    """How an operand lies over ``[N, C, spatial…]``: full, per channel, one number; else None."""
+    """Return how an operand broadcasts over ``[N, C, spatial…]``: full, channel or scalar; else
+    None."""
     shape, full = spec.shape, result.shape
     if shape is None or full is None or len(shape) > len(full):
         return None

@@ -1,11 +1,11 @@
-"""Nets over volumes (videos, scans) as nets over images: depth becomes the first axis.
+"""Convert nets over volumes (videos, scans) to nets over images, with depth as the batch axis.
 
 Conv(x [1,C,D,H,W], W [O,C,kd,kh,kw])
     ->  FusedLayout(frames, x' [D,C,H,W]); Conv(W' [O,kd·C,kh,kw])
-MaxPool, ConvTranspose, Concat, GlobalAveragePool, elementwise  ->  the same over images
+MaxPool, ConvTranspose, Concat, GlobalAveragePool, elementwise  ->  their counterparts over images
 
-A whole group of such operators is turned at once: transposes stand where it begins and ends only.
-Everything written for images then holds: blocks, Winograd's transform, epilogues, bf16.
+A connected group of operators is converted at once, with transposes only at its borders.  The
+results profit from all that exists for images: blocked layouts, Winograd, epilogues, bf16.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Conv3dToConv2d"]
 
 _OPSET = 13
-"""Where all operators have the operands that are written here."""
+"""Oldest opset whose operators take the operands that are written here."""
 
 
 class Conv3dToConv2d:
-    """One item of any size that is known."""
+    """Convert a group of operators over one item whose extents are all known."""
 
     name = "conv3d-to-conv2d"
 
@@ -55,7 +55,7 @@ class Conv3dToConv2d:
 
 
 def _is_volume(graph: TileGraph, value: str) -> bool:
-    """True for one item [1, C, D, H, W] of float32, all sizes known."""
+    """Return whether a value is one float32 item [1, C, D, H, W] of known extents."""
     if not value or graph.weight(value) is not None:
         return False
     spec = graph.spec(value)
@@ -65,7 +65,7 @@ def _is_volume(graph: TileGraph, value: str) -> bool:
 
 
 def _group(graph: TileGraph, first: Region) -> Sequence[Region]:
-    """Operators around one that volumes connect, and that can be turned; in order."""
+    """Return the convertible operators connected to ``first`` by volumes, in graph order."""
     found: dict[str, Region] = {}
     waiting = [first]
     while waiting:

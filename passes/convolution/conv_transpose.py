@@ -1,13 +1,13 @@
-"""Transposed convolutions, by phases.
+"""Convert transposed convolutions to one convolution per phase of the stride.
 
-ConvTranspose(x, W, b)    ->    FusedConv for every phase of the stride, side by side, spread
-ConvTranspose(x, W, b)    ->    FusedConv 1x1, of whose channels each phase is a sum, spread
+ConvTranspose(x, W, b)    ->    FusedConv for every phase, then interleave the results
+ConvTranspose(x, W, b)    ->    FusedConv 1x1 for all taps, sums for every phase, then interleave
 
-Results whose places differ by whole strides are an ordinary convolution of x with every
-stride-th tap, in reverse; no zero is inserted nor multiplied.  Where windows do not overlap all
-phases are one convolution 1x1 with as many times the filters.  Where output channels are few, most
-lanes of a phase would be missing: then every tap is a filter of one convolution 1x1, and a result
-the sum of what its taps gave at the places they read.
+Results whose positions differ by a multiple of the stride are an ordinary convolution of x with
+every stride-th tap, reversed; no zeros are inserted or multiplied.  If windows do not overlap, all
+phases are one 1x1 convolution with more filters.  With few output channels, most lanes of a phase
+would be unused; then every tap is a filter of one 1x1 convolution, and each result is the sum of
+the tap results it covers.
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (2016).
 """
 
@@ -38,17 +38,17 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["ConvTranspose"]
 
 _MANY = 8
-"""Input channels above which a product for every tap pays, where few channels come out."""
+"""Input channels from which a product per tap pays off if output channels are few."""
 _PHASES = 16
-"""Convolutions at most."""
+"""Maximum number of convolutions."""
 _FEW = 4
-"""Output channels up to which taps are the filters."""
+"""Output channels up to which every tap is a filter."""
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """Every stride-th result along one axis: the kernel's taps in the order of the input they
-    read, and how many of them hang over before and after it."""
+    """One phase along an axis: the kernel taps, ordered by the input they read, and how far they
+    reach before and after it."""
 
     taps: tuple[int, ...]
     before: int
@@ -56,7 +56,7 @@ class _Phase:
 
 
 def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list[_Phase] | str:
-    """The phases of one axis; or why they are no convolutions of one size.
+    """Return the phases of one axis, or why they are not convolutions of equal size.
 
     Result ``stride · i + a`` reads input ``i + q - t`` with tap ``r + stride · t``, where q and r
     are quotient and remainder of ``a + pads[0]``.
@@ -77,7 +77,7 @@ def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list
 
 @dataclass(frozen=True)
 class _Plan:
-    """What becomes of one transposed convolution."""
+    """Decomposition of one transposed convolution."""
 
     channels: int
     filters: int
@@ -95,16 +95,16 @@ class _Plan:
 
     @property
     def non_overlapping(self) -> bool:
-        """True if windows do not overlap, so that one convolution 1x1 gives all phases."""
+        """Whether windows do not overlap, so that one 1x1 convolution computes all phases."""
         places = [p for axis in self.axes for p in axis]
         single = all(len(p.taps) == 1 and not (p.before or p.after) for p in places)
         return single and self.groups == 1 and self.filters % ALIGNED == 0
 
     @property
     def few(self) -> bool:
-        """True if so few channels come out that sums of what taps gave are faster than phases.
+        """Whether output channels are so few that summing tap results is faster than phases.
 
-        Where the sums lie depends on the sizes, which are known then.
+        The sums need known extents.
         """
         longest = math.prod(max(len(p.taps) for p in axis) for axis in self.axes)
         known = all(isinstance(extent, int) for extent in self.space)
@@ -113,14 +113,14 @@ class _Plan:
 
     @property
     def convolutions(self) -> list[tuple[_Phase, ...]]:
-        """The phases along every axis of each convolution."""
+        """Phases along every axis, for each convolution."""
         every = list(itertools.product(*self.axes))
         return every[:1] if self.non_overlapping else every
 
 
 @dataclass(frozen=True)
 class ConvTranspose:
-    """A transposed convolution with constant filters, not dilated."""
+    """Convert a transposed convolution with constant filters and without dilation."""
 
     plain: bool = False
     name: str = "conv-transpose"
@@ -137,7 +137,7 @@ class ConvTranspose:
             yield self._build(graph, region, plan)
 
     def _sums(self, graph: TileGraph, region: Region, plan: _Plan) -> Proposal:
-        """Every tap times x, then for each phase the sum of what its taps gave."""
+        """Multiply x by every tap, then sum the tap results of each phase."""
         x, w, *rest = region.operands
         weight, result = graph.weights[w], region.results[0]
         kernel, places = weight.shape[2:], f"{result}_taps"
@@ -193,7 +193,7 @@ class ConvTranspose:
 
 
 def _taps(phases: Sequence[_Phase]) -> list[tuple[int, ...]]:
-    """The taps of a phase, along each axis by their place in the order of what they read."""
+    """Return the index tuples of a phase's taps, ordered by the input they read."""
     return list(itertools.product(*(range(len(p.taps)) for p in phases)))
 
 
@@ -201,7 +201,7 @@ def _shifted_by_tap(
     plan: _Plan, phases: Sequence[_Phase], at: Sequence[int], kernel: Sequence[int],
     before: Sequence[int],
 ) -> IndexMap:  # fmt: skip
-    """What one tap of a phase gave, where its results are."""
+    """Return the view of one tap's results that a phase adds."""
     tap = np.ravel_multi_index([p.taps[j] for p, j in zip(phases, at, strict=True)], kernel)
     moves = [Move("slice", (1, int(tap) * plan.filters, (int(tap) + 1) * plan.filters, 1))]
     rows = zip(phases, at, before, plan.space, strict=True)
@@ -214,7 +214,7 @@ def _shifted_by_tap(
 
 
 def _sum_of(count: int) -> Chain:
-    """All operands added up, in order."""
+    """Return the chain that adds all operands in order."""
     steps = tuple(Step("add", (i + count - 1 if i else 0, i + 1)) for i in range(count - 1))
     return Chain((FULL,) * count, steps, (2 * count - 2 if steps else 0,))
 
@@ -278,7 +278,7 @@ def _window(phases: Sequence[_Phase]) -> Window:
 def _filters(
     weight: Weight, params: ConvParams, phases: Sequence[_Phase], name: str, plan: _Plan
 ) -> Weight:
-    """Filters ``[C, O/groups, kernel…]`` of one phase, or one after the other of them all."""
+    """Return filters ``[C, O/groups, kernel…]`` of one phase, or of all phases concatenated."""
 
     def load() -> Array:
         taken = np.asarray(weight.load(), np.float32)
@@ -295,7 +295,7 @@ def _filters(
 
 
 def _bias(bias: Weight, count: int) -> Weight:
-    """A bias so many times."""
+    """Return the bias repeated ``count`` times."""
     return Weight(
         f"{bias.name}_spread", DType.F32, (bias.count * count,),
         lambda: np.tile(np.asarray(bias.load(), np.float32), count),

@@ -1,4 +1,4 @@
-"""Filters and biases of convolutions computed from others, when they are asked for."""
+"""Derive filters and biases of convolutions from others, lazily."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = [
 
 
 def must_stay_plain(graph: TileGraph, value: str) -> bool:
-    """True for filters that must stay as they are: others read them too and they are too large to
-    be stored twice, or they are made from smaller constants."""
+    """Return whether filters must stay: others read them and they are too large to store twice,
+    or they are computed from smaller constants."""
     return bool(nodes_making(graph, value)) or is_shared(graph, value, ("Conv", "FusedConv"))
 
 
 def select_taps(weight: Weight, taps: Sequence[slice]) -> Weight:
-    """Some taps of each filter."""
+    """Return some taps of each filter."""
     kernel = tuple(len(range(*t.indices(k))) for t, k in zip(taps, weight.shape[2:], strict=True))
     where = "_".join(f"{t.start}_{t.stop}" for t in taps)
     index: tuple[Any, ...] = (..., *taps)
@@ -46,8 +46,8 @@ def select_taps(weight: Weight, taps: Sequence[slice]) -> Weight:
 
 @dataclass(frozen=True)
 class ChannelAffine:
-    """``y = scale · x + shift`` per channel, as a batch normalisation is once its figures are
-    fixed: ``scale = γ / √(var + ε)``, ``shift = β − mean · scale``, in fp64."""
+    """An affine map per channel, ``y = scale · x + shift``, equal to a batch normalisation with
+    constant statistics: ``scale = γ / √(var + ε)``, ``shift = β − mean · scale``, in fp64."""
 
     gamma: Weight
     beta: Weight
@@ -68,7 +68,8 @@ class ChannelAffine:
         return scale, beta - mean * scale
 
     def weights(self, name: str, rank: int) -> tuple[Weight, Weight]:
-        """Scale and shift as weights ``[C, 1…]`` that broadcast over ``rank`` spatial axes."""
+        """Return scale and shift as weights ``[C, 1…]`` that broadcast over ``rank`` spatial
+        axes."""
         shape = (self.channels, *(1,) * rank)
 
         def part(index: int) -> Callable[[], Array]:
@@ -82,7 +83,7 @@ class ChannelAffine:
 def fold_affine_after(
     params: ConvParams, weight: Weight, bias: Weight | None, affine: ChannelAffine, name: str
 ) -> tuple[Weight, Weight]:
-    """Filters and bias of ``affine(conv(x))``."""
+    """Return filters and bias of ``affine(conv(x))``."""
     shape = params.shape
 
     def filters() -> Array:
@@ -103,12 +104,12 @@ def fold_affine_after(
 def fold_affine_before(
     params: ConvParams, weight: Weight, bias: Weight | None, affine: ChannelAffine, name: str
 ) -> tuple[Weight, Weight]:
-    """Filters and bias of ``conv(affine(x))``, which is exact without padding only."""
+    """Return filters and bias of ``conv(affine(x))``; exact only without padding."""
     shape = params.shape
     per_group = params.filters // params.groups
 
     def by_filter(values: Floats) -> Floats:
-        """``[C]`` as ``[O, I, 1…]``: what each filter's channels are multiplied by."""
+        """Return ``[C]`` as factors ``[O, I, 1…]`` of each filter's channels."""
         grouped = values.reshape(params.groups, 1, shape[1])
         spread = np.broadcast_to(grouped, (params.groups, per_group, shape[1]))
         return spread.reshape(*shape[:2], *(1,) * (len(shape) - 2))
@@ -131,5 +132,5 @@ def fold_affine_before(
 
 
 def _offsets(bias: Weight | None, params: ConvParams) -> Floats:
-    """The bias; zeros for none."""
+    """Return the bias, or zeros if there is none."""
     return np.zeros(params.filters) if bias is None else bias.load().astype(np.float64)

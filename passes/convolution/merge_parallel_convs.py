@@ -1,10 +1,10 @@
-"""Parallel convolutions of one input whose results are added up: one convolution.
+"""Merge parallel convolutions of one input whose results are added.
 
 FusedConv(x) + FusedConv(x) + BatchNormalization(x) …    ->    FusedConv(x)
 
-Convolutions are linear in their filters: filters of the same steps through x add up, each at its
-place in the largest window, and a batch normalisation is a filter of one tap on its own channel.
-Every tap of the sum is one of the largest kernel's, so nothing is multiplied that was not before.
+Convolutions are linear in their filters: filters of equal stride add up, aligned in the largest
+window, and a batch normalisation is a diagonal filter with one tap.  Every tap of the sum belongs
+to the largest kernel, so the number of multiplications does not grow.
 Source: Ding et al., "RepVGG: Making VGG-style ConvNets Great Again" (2021).
 """
 
@@ -35,7 +35,7 @@ _SUMS = ("Add", "Sum")
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution without an epilogue and its weights, or ``affine`` alone."""
+    """One summand: a convolution without epilogue and its weights, or only ``affine``."""
 
     region: Region
     filters: Weight | None = None
@@ -44,12 +44,13 @@ class _Branch:
 
 
 class MergeParallelConvs:
-    """A sum of convolutions, and of batch normalisations, of one value."""
+    """Merge a sum of convolutions and batch normalisations of one value."""
 
     name = "merge-parallel-convs"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        """Of this sum, or of one that it is a part of: the widest window may come in late."""
+        """Propose for this sum or a larger one around it, since the widest window may come
+        last."""
         while region.op in _SUMS:
             found = self._folded(graph, region)
             if isinstance(found, Proposal):
@@ -74,7 +75,7 @@ class MergeParallelConvs:
 
 
 def _terms(graph: TileGraph, region: Region) -> Iterator[Region]:
-    """What makes the operands of a sum, through sums that nobody else reads."""
+    """Return the producers of a sum's operands, through nested sums without other readers."""
     for value in region.operands:
         made = graph.producer(value)
         if made is None or not only_read_by(graph, value, region):
@@ -132,7 +133,7 @@ def _branch(graph: TileGraph, term: Region) -> _Branch | str:
 
 
 def _place(params: ConvParams | None, widest: ConvParams) -> list[list[int]] | str:
-    """Along each axis the taps of the widest window that read what a branch's taps read."""
+    """Return, per axis, the taps of the widest window that read what a branch's taps read."""
     window = params.window if params else Window.unit((1,) * widest.window.rank)
     channels = widest.filters if params is None else params.channels
     groups = widest.groups if params is None else params.groups
@@ -154,7 +155,7 @@ def _place(params: ConvParams | None, widest: ConvParams) -> list[list[int]] | s
 def _filters(
     params: ConvParams, branches: Sequence[_Branch], places: Sequence[list[list[int]]]
 ) -> Array:
-    """In fp64, each number rounded once."""
+    """Sum the filters in fp64 and round each number once."""
     o, i, *_ = params.shape
     total: Floats = np.zeros(params.shape)
     every = np.arange(o)

@@ -1,8 +1,7 @@
-"""Padding by computed sizes, as nets write it whose branches meet at odd sizes, and with what is
-inside, as nets do that make images.
+"""Pad with amounts computed at run time (U-Net skip connections) and in reflect or edge mode.
 
-Pad(x, arithmetic over Shape(x), Shape(y))    ->    a move inside a program
-Pad(x, numbers, reflect or edge)              ->    a move inside a program
+Pad(x, arithmetic over Shape(x), Shape(y))    ->    a layout step inside a program
+Pad(x, numbers, reflect or edge)              ->    a layout step inside a program
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["PAD"]
 
 _OPSET = 11
-"""Where Pad takes its sizes as an operand."""
+"""Opset from which Pad takes its amounts as an operand."""
 
 
 def _padded(op: Any, x: Any, pads: Any) -> Any:
@@ -31,8 +30,8 @@ def _padded(op: Any, x: Any, pads: Any) -> Any:
 
 
 def _pad(m: Match) -> Rewrite | str:
-    """Zeros around rows and columns, as many as the sizes of known values tell; or what is
-    reflected there or repeated, as many as numbers tell."""
+    """Convert zero padding of rows and columns by known or computed amounts, and reflect or edge
+    padding by constant amounts."""
     graph, region = m.graph, m.root
     if graph.opset < _OPSET:
         return ""

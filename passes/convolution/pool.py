@@ -1,4 +1,4 @@
-"""Pooling over windows, or over everything, and the flattening behind it."""
+"""Convert pooling over windows or all positions, and fuse the flattening after it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
 _WINDOWED = ("MaxPool", "AveragePool")
 _CLIPPED = 19
-"""The opset since which ONNX Runtime's averages count nothing beyond the padding; where sizes are
-rounded up they never did."""
+"""Opset from which ONNX Runtime's AveragePool does not count positions after the padding; with
+ceil_mode it never does."""
 
 
 def _pooled(op: Any, x: Any) -> Any:
@@ -31,7 +31,7 @@ def _pooled(op: Any, x: Any) -> Any:
 
 
 def _pool(m: Match) -> Rewrite | str:
-    """The maximum over all spatial axes only where a convolution made what it is of."""
+    """Convert a pool; a global maximum only if a convolution produces its input."""
     found = _read(m.graph, m.root)
     if isinstance(found, str):
         return found
@@ -40,7 +40,7 @@ def _pool(m: Match) -> Rewrite | str:
 
 
 def _read(graph: TileGraph, region: Region) -> PoolParams | str:
-    """The parameters, a reason why there are none, or "" where it is no pooling at all."""
+    """Return the parameters, a reason for none, or "" if it is not a supported pool."""
     shape = graph.spec(region.operands[0]).shape
     if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
         plain = region.op in _REDUCED
@@ -64,7 +64,7 @@ def _read(graph: TileGraph, region: Region) -> PoolParams | str:
 
 
 def _made_by_conv(graph: TileGraph, value: str) -> bool:
-    """True for a convolution's result, also behind operators that read nothing else."""
+    """Return whether a convolution produces a value, possibly through unary operators."""
     region = graph.producer(value)
     while region is not None and region.op not in ("Conv", "FusedConv"):
         alone = all(graph.weight(v) is not None for v in region.operands[1:] if v)
@@ -104,15 +104,15 @@ def _windowed(region: Region, spatial: Sequence[Extent], opset: int) -> PoolPara
 
 
 def _within(window: Window, spatial: Sequence[Extent]) -> bool:
-    """True if no window reaches beyond an image and its padding, however small it is."""
+    """Return whether no window reaches beyond the padded image, however small that is."""
     axes = zip(spatial, window.spans, window.pairs, strict=True)
     return all(sum(pads) + (n if isinstance(n, int) else 1) >= span for n, span, pads in axes)
 
 
 def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | str:
-    """The window with as much padding behind as its last position needs, or why it has none.
+    """Return the window with its end padding raised to what ceil_mode needs, or a reason.
 
-    A window larger than all there is becomes exactly that.
+    A window without padding that covers the image is cut to the image.
     """
     kernel, after = list(window.kernel), []
     axes = zip(spatial, window.spans, window.strides, window.pairs, strict=True)
@@ -144,7 +144,7 @@ def _flat_check(m: Match) -> str | None:
 
 
 def _flatten(m: Match) -> Region:
-    """``[N, C, 1, 1]`` written as ``[N, C]`` at once."""
+    """Write ``[N, C, 1, 1]`` as ``[N, C]`` directly."""
     pool = m.labels["pool"]
     params = dataclasses.replace(pool.params, flat=True)
     return fused("pool-flatten", params, pool.operands, m.root.results, (pool, m.root))
@@ -165,8 +165,8 @@ def _line_check(m: Match) -> str | None:
 
 
 def _pool_line(m: Match) -> Region:
-    """Lines ``[N, C, L]`` made images of one line, pooled to one number per channel, and back:
-    so newer exporters write adaptive pooling of lines."""
+    """Match global pooling of ``[N, C, L]`` through ``[N, C, 1, L]`` and back, as newer exporters
+    write adaptive 1-D pooling."""
     lift, pool = m.labels["lift"], m.labels["pool"]
     covered = (lift, pool, m.root)
     return fused("pool-unsqueeze", pool.params, lift.operands[:1], m.root.results, covered)

@@ -1,4 +1,4 @@
-"""Resize and Upsample that blend neighbours or take one: a step of the program around them."""
+"""Convert linear and nearest Resize and Upsample to a step of the surrounding program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["RESIZE"]
 
 _COORDINATES_SINCE, _SCALES_SINCE = 11, 9
-"""Opsets that first let coordinates be chosen, and scales be an operand."""
+"""Opsets from which coordinate modes are attributes and scales an operand."""
 
 
 def _resized(op: Any, x: Any) -> Any:
@@ -26,7 +26,7 @@ def _resized(op: Any, x: Any) -> Any:
 
 
 def _resize(m: Match) -> Rewrite | str:
-    """To the nearest where that is no repetition (``strided-copy``)."""
+    """Convert a resize; nearest by integer factors is left to ``strided-copy``."""
     mode = attribute(m.root, "mode", "nearest")
     if mode not in ("linear", "bilinear", "nearest"):
         return ""
@@ -42,11 +42,11 @@ def _resize(m: Match) -> Rewrite | str:
 
 RESIZE = Rule("resize", (_resized,), _resize)
 Found = tuple[ResizeParams, tuple[str, ...]]
-"""The parameters, and what the kernel reads."""
+"""Parameters and operands of the kernel."""
 
 
 def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
-    """What the kernel is to do, or a reason why it cannot."""
+    """Return the parameters and operands, or why the kernel does not support the resize."""
     value = region.operands[0]
     before = graph.spec(value).shape
     if before is None or len(before) not in (3, 4) or not isinstance(before[1], int):
@@ -71,7 +71,7 @@ def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
 
 
 def _way(graph: TileGraph, region: Region, mode: str) -> str:
-    """One of ``WAYS``, or why it is none of them."""
+    """Return one of ``WAYS``, or why the mode is none of them."""
     old = _is_old(graph, region)
     how = attribute(region, "coordinate_transformation_mode", "half_pixel")
     how = "asymmetric" if old else str(how)
@@ -88,7 +88,7 @@ def _is_old(graph: TileGraph, region: Region) -> bool:
 
 
 def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
-    """By constant scales, to known sizes, or to those of another value."""
+    """Resize by constant scales, to constant sizes, or to the sizes of another value."""
     value = region.operands[0]
     before, after = (graph.spec(v).shape for v in (value, region.results[0]))
     scales = _scales(graph, region, _is_old(graph, region))
@@ -108,8 +108,8 @@ def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
 
 
 def _of_that_size(graph: TileGraph, region: Region, shape: Sequence[Extent]) -> str | None:
-    """A value whose height and width are those of the result whatever the symbols are: best one
-    that it is put together with, so that a program sees that they fit; else an input."""
+    """Return a value that has the result's height and width for all symbols: preferably one it is
+    combined with, so that a program sees that they agree; else a graph input."""
     beside = (v for reader in graph.readers(region) for v in reader.reads)
     for value in dict.fromkeys((*beside, *graph.inputs)):
         spec = graph.spec(value)
@@ -120,7 +120,7 @@ def _of_that_size(graph: TileGraph, region: Region, shape: Sequence[Extent]) -> 
 
 
 def _follows(graph: TileGraph, value: str, region: Region) -> bool:
-    """True if a value is computed from what a region writes."""
+    """Return whether a value depends on a region's result."""
     seen, waiting = set[str](), [graph.producer(value)]
     while waiting:
         made = waiting.pop()
@@ -138,7 +138,7 @@ def _numbers(dims: tuple[Extent, ...]) -> tuple[int, ...]:
 
 
 def _scales(graph: TileGraph, region: Region, old: bool) -> tuple[float, ...] | None:
-    """The factors of all axes, if they are constants."""
+    """Return the scale factors of all axes if they are constant."""
     given = attribute(region, "scales", None)
     if isinstance(given, tuple):
         return tuple(float(np.float32(s)) for s in given)

@@ -1,8 +1,8 @@
-"""What integer tensors that describe sizes hold, in terms of the dimensions of other values.
+"""Evaluate integer tensors that hold sizes, over the dimensions of other values.
 
     Gather(Shape(a), 2) - Gather(Shape(b), 2)    ->    [a.2 - b.2]
 
-Only operators exporters compute sizes with are read; anything else is not known.
+Only the operators that exporters use for size arithmetic are read; others are unknown.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _DEEPEST, _LARGEST = 40, 64
 
 @dataclass
 class ShapeValues:
-    """Reads values; ``dims`` says which dimension each symbol it made stands for."""
+    """Read integer tensors; ``dims`` maps each new symbol to its value and axis."""
 
     graph: TileGraph
     dims: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def read(self, value: str, depth: int = 0) -> Elements | None:
-        """The elements, each an extent; None if they are not known."""
+        """Return the elements, each an extent; None if they are not known."""
         weight = self.graph.weight(value)
         if weight is not None:
             small = weight.dtype in (DType.I64, DType.I32) and weight.count <= _LARGEST
@@ -64,7 +64,7 @@ class ShapeValues:
 
 
 def _truncated(a: Extent, b: Extent) -> Extent:
-    """``a / b`` towards zero, as ONNX divides integers; ``b`` is a number above zero."""
+    """Return ``a / b`` truncated towards zero as in ONNX; ``b`` must be a positive number."""
     if not isinstance(b, int) or b < 1:
         raise ValueError("a size divided by what is not known")
     above = combine("floordiv", combine("max", a, 0), b)
@@ -124,7 +124,7 @@ def _joined(region: Region, operands: list[Elements]) -> Elements | None:
 
 
 def _flat(region: Region, operands: list[Elements]) -> Elements | None:
-    """Unsqueeze and Squeeze of numbers and short lists."""
+    """Read Unsqueeze and Squeeze of scalars and short vectors."""
     if operands[0].size != 1:
         return None
     return operands[0].reshape(1 if region.op == "Unsqueeze" else ())

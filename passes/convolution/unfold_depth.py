@@ -1,4 +1,4 @@
-"""One operator over volumes as operators over images, for ``conv3d-to-conv2d``."""
+"""Rewrite one operator over volumes as operators over images, for ``conv3d-to-conv2d``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["DepthUnfolder", "unfold_region"]
 
 _ALIKE = (*UNARY, "Clip", "BatchNormalization", "Identity")
-"""Operators that do to images what they do to volumes."""
+"""Operators that treat images and volumes alike."""
 _JOINING = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 
 
 @dataclass
 class DepthUnfolder:
-    """Regions, and what is new, of operators turned one after another.
+    """Regions and new values of operators that are converted one after another.
 
-    A volume ``v [1, C, D, H, W]`` is the value ``v_images [D, C, H, W]``.
+    A volume ``v [1, C, D, H, W]`` becomes the value ``v_images [D, C, H, W]``.
     """
 
     graph: TileGraph
@@ -36,7 +36,7 @@ class DepthUnfolder:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def images(self, value: str) -> str:
-        """The name of a volume's images."""
+        """Return the name of a volume's images."""
         name = f"{value}_images"
         _, c, d, h, w = self.graph.spec(value).shape or ()
         self.specs[name] = TensorSpec(DType.F32, (d, c, h, w))
@@ -66,14 +66,14 @@ class DepthUnfolder:
         self.weights |= other.weights
 
     def enter(self, value: str) -> None:
-        """Make the images of a volume."""
+        """Convert a volume to images."""
         shape = self.graph.spec(value).shape or ()
         flat = self.value(f"{value}_item", shape[1:])
         self.add("Reshape", (value, self.ints(*map(int, map(str, shape[1:])))), flat)
         self.add("Transpose", (flat,), self.images(value), perm=(1, 0, 2, 3))
 
     def leave(self, value: str) -> None:
-        """Make a volume of its images."""
+        """Convert images back to a volume."""
         shape = self.graph.spec(value).shape or ()
         source = self.images(value)
         if shape[2] != 1:
@@ -83,7 +83,7 @@ class DepthUnfolder:
 
 
 def unfold_region(graph: TileGraph, region: Region) -> DepthUnfolder | None:
-    """An operator over images; None if there is none."""
+    """Return an operator rewritten over images; None if it is not supported."""
     turn = _TURNS.get(region.op)
     if turn is None or region.captures or len(region.writes) != 1 or not region.operands:
         return None
@@ -146,7 +146,7 @@ def _axis(window: Window, axis: int) -> Window:
 
 
 def _flat(window: Window) -> Window:
-    """The window without its first axis."""
+    """Return the window without its first axis."""
     befores, afters = window.pads[1 : window.rank], window.pads[window.rank + 1 :]
     return Window(window.kernel[1:], window.strides[1:], window.dilations[1:], (*befores, *afters))
 
@@ -157,11 +157,11 @@ _USUAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "output_padding": ((), (0, 0, 0)),
     }
 )  # fmt: skip
-"""Attributes of transposed convolutions that are turned."""
+"""Attributes of convertible transposed convolutions."""
 
 
 def _transposed(t: DepthUnfolder, region: Region) -> bool:
-    """Windows that do not overlap in depth: images of each tap, side by side as channels."""
+    """Convert if windows do not overlap in depth: images of each tap, concatenated as channels."""
     x, w, *rest = region.operands
     weight = t.graph.weight(w)
     bias = t.graph.weight(rest[0]) if rest and rest[0] else None
@@ -201,7 +201,7 @@ def _transposed(t: DepthUnfolder, region: Region) -> bool:
 
 
 def _max_pool(t: DepthUnfolder, region: Region) -> bool:
-    """Over images, then over those that a window meets in depth."""
+    """Pool over images, then over those that one window covers in depth."""
     x, result = region.operands[0], region.results[0]
     kernel = attribute(region, "kernel_shape", ())
     spatial = _sizes(t, x)[2:]
@@ -232,7 +232,7 @@ def _max_pool(t: DepthUnfolder, region: Region) -> bool:
 
 
 def _mean(t: DepthUnfolder, region: Region) -> bool:
-    """Over every image, then over all of them."""
+    """Average over every image, then over all images."""
     if region.op == "ReduceMean":
         axes = attribute(region, "axes", None)
         if len(region.operands) > 1 and (stored := t.graph.weight(region.operands[1])):
@@ -264,7 +264,7 @@ def _alike(t: DepthUnfolder, region: Region) -> bool:
 
 
 def _joined(t: DepthUnfolder, region: Region) -> bool:
-    """Operands are volumes, numbers, or numbers for each channel."""
+    """Convert an op whose operands are volumes, scalars or one number per channel."""
     names = []
     for value in region.operands:
         shape, weight = t.graph.spec(value).shape or (), t.graph.weight(value)

@@ -1,4 +1,4 @@
-"""Reading the window of a convolution or a pooling off its attributes."""
+"""Read the window of a convolution or pool from its attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["live_taps", "read_window"]
 
 
 def read_window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> Window | str:
-    """The window over ``spatial`` axes with ``auto_pad`` resolved; or why there is none."""
+    """Return the window over ``spatial`` axes with ``auto_pad`` resolved, or why there is none."""
     rank = len(kernel)
     ones = (1,) * rank
     strides = _ints(region, "strides", ones)
@@ -33,7 +33,7 @@ def read_window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]
 
 
 def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
-    """As much padding as ⌈size/stride⌋ positions need, the odd element after (or before) all."""
+    """Pad for ⌈size/stride⌉ positions, the odd element at the end (SAME_UPPER) or start."""
     before, after = [], []
     for size, span, stride in zip(spatial, window.spans, window.strides, strict=True):
         if stride == 1:
@@ -49,9 +49,9 @@ def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
 
 
 def live_taps(window: Window, spatial: Sequence[Extent]) -> tuple[Window, tuple[slice, ...]]:
-    """The window without outer taps that read nothing but padding, and those that are left.
+    """Drop outer taps that read only padding; return the window and the remaining taps.
 
-    A 3x3 kernel over images of one pixel, or one whose dilation is as large as the image, has one.
+    A 3x3 kernel over one pixel, or with a dilation as large as the image, has such taps.
     """
     taps, kernel, before, after = [], [], [], []
     axes = zip(spatial, window.kernel, window.strides, window.dilations, window.pairs, strict=True)

@@ -1,8 +1,8 @@
-"""Attention as ONNX Runtime's contributed operators have it, without what lies before it.
+"""Split ONNX Runtime's contributed attention operators into projections and plain attention.
 
 MultiHeadAttention with a bias               -> three Adds before it
-Attention with a projection of its own       -> three products before a MultiHeadAttention
-Attention whose cache is one tensor          -> its keys and values apart, and joined again
+Attention with its own projection            -> three products before a MultiHeadAttention
+Attention with one cache tensor              -> keys and values split, and concatenated again
 
 Source: ONNX Runtime's documentation of its contributed operators, and its CPU kernels.
 """
@@ -24,7 +24,7 @@ _KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 
 
 def multi_head(s: OnnxBuilder) -> OnnxBuilder:
-    """The operator without its bias."""
+    """Move the bias of a MultiHeadAttention before it."""
     *qkv, bias = s.operands[:4]
     if not bias:
         raise CannotDecompose("")
@@ -35,7 +35,7 @@ def multi_head(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def attention(s: OnnxBuilder) -> OnnxBuilder:
-    """Its projections as products of their own."""
+    """Write the projections of an Attention as separate products."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):
         raise CannotDecompose("its cache is a buffer of its own length")
@@ -71,7 +71,7 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
 def _multi_head(
     s: OnnxBuilder, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
 ) -> OnnxBuilder:
-    """Ends with the operator."""
+    """Write the MultiHeadAttention as the last node."""
     while not inputs[-1]:
         inputs = inputs[:-1]
     domain, op = _MULTI_HEAD.split("::")
@@ -84,7 +84,7 @@ def _multi_head(
 def _split_cache(
     s: OnnxBuilder, past: str, batch: Extent, rows: Extent, width: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Past keys and values of ``[2,B,H,P,D]``, and the operator's results: new ones are joined."""
+    """Split past keys and values ``[2,B,H,P,D]``; write the new cache as the second result."""
     result, present = (*s.region.results, "")[:2]
     heads = int(s.attribute("num_heads", 0))
     if heads < 1 or width % heads:
@@ -113,7 +113,7 @@ def _split_cache(
 
 
 def _biased(s: OnnxBuilder, qkv: Sequence[str], bias: str) -> list[str]:
-    """Queries, keys and values with their part of the bias added."""
+    """Add to queries, keys and values their part of the bias."""
     weight = s.graph.weight(bias)
     if weight is None or weight.dtype is not DType.F32:
         raise CannotDecompose("its bias is not a float32 constant")

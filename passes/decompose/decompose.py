@@ -1,14 +1,15 @@
-"""Decompose compound operators into plain ones; the rules for those do the rest.
+"""Decompose compound operators into plain ones, which other rules match.
 
-MeanVarianceNormalization, LpNormalization              -> reductions and arithmetic
-LayerNormalization, RMSNormalization over several axes  -> the same over one, between Reshapes
-SkipLayerNormalization, SkipSimplifiedLayerNormalization -> Add, then the norm
-Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
-MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> see
-contrib_attention DequantizeLinear with a scale per channel               -> Cast, Sub, Mul Einsum
-of one or two operands                           -> see einsum Pad of other axes than an image's
--> see padded Conv that cuts volumes into blocks                      -> see stacked FusedConv,
-FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
+MeanVarianceNormalization, LpNormalization                -> reductions and arithmetic
+LayerNormalization, RMSNormalization over several axes    -> one axis, between Reshapes
+SkipLayerNormalization, SkipSimplifiedLayerNormalization  -> Add, then the norm
+Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft      -> arithmetic
+Attention, MultiHeadAttention of com.microsoft            -> see ``contrib_attention``
+DequantizeLinear with a scale per channel                 -> Cast, Sub, Mul
+Einsum of one or two operands                             -> see ``einsum``
+Pad of other axes than rows and columns of images         -> see ``pad``
+Conv that cuts volumes into patches                       -> see ``patch_conv3d``
+FusedConv, FusedGemm, FusedMatMul of com.microsoft        -> see ``ort_fusions``
 
 Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
 """
@@ -35,7 +36,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Decompose"]
 
 _TINY = 1e-9
-"""What MeanVarianceNormalization adds to the deviation."""
+"""Epsilon that MeanVarianceNormalization adds to the standard deviation."""
 
 
 class Decompose:
@@ -62,7 +63,7 @@ class Decompose:
 
 
 def _mean_variance(s: OnnxBuilder) -> OnnxBuilder:
-    """(x − mean) / (deviation + 1e-9)"""
+    """Write (x − mean) / (deviation + 1e-9)."""
     x = s.operands[0]
     rank = len(s.image(x))
     axes = tuple(int(a) for a in s.attribute("axes", (0, 2, 3)))
@@ -75,7 +76,7 @@ def _mean_variance(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _lp(s: OnnxBuilder) -> OnnxBuilder:
-    """x over its 1- or 2-norm; zeros stay zeros."""
+    """Divide x by its 1- or 2-norm; zeros stay zeros."""
     x, p = s.operands[0], s.attribute("p", 2)
     rank, axis = len(s.image(x)), int(s.attribute("axis", -1))
     if p not in (1, 2) or not -rank <= axis < rank:
@@ -87,7 +88,7 @@ def _lp(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _layer(s: OnnxBuilder) -> OnnxBuilder:
-    """A norm over several axes is one over their product."""
+    """Write a norm over several axes as one over their product."""
     x, gamma, beta = s.operands[:3]
     shape = s.image(x)
     axis = int(s.attribute("axis", -1)) % max(len(shape), 1)
@@ -113,7 +114,7 @@ def _layer(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _skip_norm(s: OnnxBuilder) -> OnnxBuilder:
-    """norm(x + skip + bias); the sum is the fourth result."""
+    """Write norm(x + skip + bias); the sum is the fourth result."""
     simplified = "Simplified" in s.region.op
     x, skip, gamma = s.operands[:3]
     beta, bias = ("", s.operands[3]) if simplified else s.operands[3:5]
@@ -172,7 +173,7 @@ def _quick_gelu(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _dequantise(s: OnnxBuilder) -> OnnxBuilder:
-    """(x − zero) · scale with a constant of each per place of one axis."""
+    """Write (x − zero) · scale with one scale and zero point per index of an axis."""
     x, scale, zero = s.operands[:3]
     shape, weight = s.spec(x).shape, s.graph.weight(scale)
     if weight is None or weight.count == 1 or s.graph.weight(x) is not None:

@@ -1,12 +1,13 @@
-"""Einsum as what it computes: a product of matrices, an outer product, or axes in another order.
+"""Decompose Einsum into a matrix product, an outer product or a transposition.
 
 ibnd,jbnd->bnij      -> MatMul of [b,n,i,d] and [b,n,d,j]
 ibh,hnd->ibnd        -> MatMul of [i,b,h] and [h,n·d], then Reshape
 i,j->ij              -> Mul of [i,1] and [1,j]
 bhwc->bchw           -> Transpose
 
-Every axis is one of four kinds: of both operands and the result (a batch), of both operands only
-(summed), of one operand and the result (rows, columns).  Source: the ONNX specification.
+Every label is one of four kinds: in both operands and the result (batch), in both operands only
+(summed), in the left and the result (rows), in the right and the result (columns).
+Source: the ONNX specification.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuil
 __all__ = ["einsum"]
 
 Groups = Sequence[str]
-"""Axes of a value, each a string of labels that are one axis together; "" has size 1."""
+"""Axes of a value, each a string of labels that form one axis; "" is an axis of size 1."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Sum:
         return self.builder("Transpose", value, spec=self.spec(order), perm=perm)
 
     def grouped(self, value: str, before: Groups, after: Groups) -> str:
-        """The same elements along other axes; a size that is no number is copied or follows."""
+        """Reshape a value to other axes; at most one symbolic size is neither copied nor known."""
         if list(before) == list(after):
             return value
         target = self.target(before, after)
@@ -54,7 +55,7 @@ class _Sum:
         return self.builder("Reshape", value, self.builder.indices(*target), spec=self.spec(after))
 
     def target(self, before: Groups, after: Groups) -> list[int] | None:
-        """Of the Reshape between them; None if more than one size would have to follow."""
+        """Return the target of the Reshape, or None if it would need more than one -1."""
         target = []
         for i, labels in enumerate(after):
             size = self.size(labels)
@@ -63,7 +64,7 @@ class _Sum:
         return target if target.count(-1) <= 1 else None
 
     def laid(self, value: str, labels: str, groups: Groups) -> str:
-        """An operand along these axes; a constant is stored like that."""
+        """Return an operand with these axes; a constant is stored with them."""
         order, weight = "".join(groups), self.builder.graph.weight(value)
         if weight is not None:
             perm = tuple(labels.index(i) for i in order)
@@ -101,7 +102,7 @@ def einsum(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _read(s: OnnxBuilder) -> tuple[list[str], str]:
-    """The labels of the operands and of the result."""
+    """Return the labels of the operands and of the result."""
     given = s.attribute("equation", "")
     equation = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
     before, arrow, result = equation.partition("->")
@@ -116,7 +117,7 @@ def _read(s: OnnxBuilder) -> tuple[list[str], str]:
 
 
 def _sizes(s: OnnxBuilder, names: Sequence[str], terms: Sequence[str]) -> Mapping[str, Extent]:
-    """The size each label stands for, the same in both operands."""
+    """Return the size of each label, which must agree in both operands."""
     sizes: dict[str, Extent] = {}
     for name, labels in zip(names, terms, strict=True):
         shape = s.spec(name).shape or ()
@@ -131,7 +132,7 @@ def _sizes(s: OnnxBuilder, names: Sequence[str], terms: Sequence[str]) -> Mappin
 
 
 def _outer(both: _Sum, pairs: Sequence[tuple[str, str]], result: str) -> None:
-    """Nothing is summed: every operand along the result's axes, those it lacks of size 1."""
+    """Multiply operands that share no summed axis, with missing axes of size 1."""
     sides = []
     for value, labels in pairs:
         groups = [i if i in labels else "" for i in result]

@@ -1,4 +1,4 @@
-"""Writing an operator out as several others."""
+"""Build the nodes that replace an operator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["CannotDecompose", "OnnxBuilder"]
 
 
 class CannotDecompose(Exception):
-    """Why an operator cannot be decomposed; empty where it need not be."""
+    """Reason why an operator cannot be decomposed; empty if it need not be."""
 
 
 class OnnxBuilder:
-    """Writes nodes over values of a graph; the last one's result is the operator's."""
+    """Builder of nodes over values of a graph; the last node's result is the operator's."""
 
     def __init__(self, graph: TileGraph, region: Region) -> None:
         self.graph, self.region = graph, region
@@ -30,7 +30,7 @@ class OnnxBuilder:
         self.specs: dict[str, TensorSpec] = {}
         self.weights: dict[str, Weight] = {}
 
-    # ---- what the operator is ----------------------------------------------------------
+    # ---- read the operator -------------------------------------------------------------
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -45,7 +45,10 @@ class OnnxBuilder:
         return self.specs.get(value) or self.graph.spec(value)
 
     def image(self, *values: str) -> tuple[Any, ...]:
-        """The shape of the first value; all must be float32 and have a known one."""
+        """Return the shape of the first value.
+
+        Raises CannotDecompose unless all are float32 and of known rank.
+        """
         if not is_f32(self.graph, *values):
             raise CannotDecompose("its operands are not float32")
         if any(self.graph.spec(v).shape is None for v in values):
@@ -53,7 +56,7 @@ class OnnxBuilder:
         return self.graph.spec(values[0]).shape or ()
 
     def unread(self, *results: int) -> None:
-        """Raise unless nobody reads these results."""
+        """Raise CannotDecompose if one of these results has readers."""
         for value in (v for i in results for v in self.region.results[i : i + 1] if v):
             if self.graph.uses(value) or self.graph.is_output(value):
                 raise CannotDecompose(f"its result {value!r} is read too")
@@ -67,7 +70,7 @@ class OnnxBuilder:
         )
 
     def derived(self, weight: Weight, shape: Sequence[int], part: slice = slice(None)) -> str:
-        """A stored constant as float32 in another shape, or a part of it."""
+        """Return a stored constant, or a slice of it, as float32 in another shape."""
         size = math.prod(shape)
         load = weight.load
 
@@ -77,7 +80,7 @@ class OnnxBuilder:
         return self._enter(DType.F32, tuple(shape), array)
 
     def turned(self, weight: Weight, perm: Sequence[int], shape: Sequence[int]) -> str:
-        """A stored constant with its axes in another order, as float32 in another shape."""
+        """Return a stored constant as float32, transposed and then reshaped."""
         load = weight.load
 
         def array() -> Array:
@@ -87,7 +90,7 @@ class OnnxBuilder:
         return self._enter(DType.F32, tuple(shape), array)
 
     def columns(self, weight: Weight, start: int, stop: int) -> str:
-        """Some columns of a stored matrix, as float32."""
+        """Return some columns of a stored matrix as float32."""
         load = weight.load
 
         def array() -> Array:
@@ -96,11 +99,11 @@ class OnnxBuilder:
         return self._enter(DType.F32, (weight.shape[0], stop - start), array)
 
     def indices(self, *values: int) -> str:
-        """A 1-D int64 constant."""
+        """Return a 1-D int64 constant."""
         return self.constant(values, np.int64)
 
     def vector(self, value: str, count: int) -> str:
-        """A value of so many elements along one axis."""
+        """Return a value reshaped to a vector of ``count`` elements."""
         if (weight := self.graph.weight(value)) is not None:
             return self.derived(weight, (count,))
         spec = TensorSpec(DType.F32, (count,))
@@ -115,7 +118,8 @@ class OnnxBuilder:
         self, op: str, *inputs: str | float, spec: TensorSpec | None = None, result: str = "",
         **attrs: Attr,
     ) -> str:  # fmt: skip
-        """Append a node; its result is as large as its operands together unless ``spec`` says."""
+        """Append a node and return its result, whose spec is broadcast from the operands by
+        default."""
         names = tuple(v if isinstance(v, str) else self.constant(v) for v in inputs)
         if spec is None:
             shape = broadcast([self.spec(v).shape or () for v in names])
@@ -152,7 +156,8 @@ class OnnxBuilder:
         return self(op, x, self.constant(axes, np.int64), spec=spec, keepdims=1)
 
     def regions(self) -> tuple[Region, ...]:
-        """The nodes as regions; other results of the operator are the last one's, or nobody's."""
+        """Return the nodes as regions; the last one writes all results of the operator that are
+        read."""
         last = self.nodes[-1]
         result = self.region.results[0]
         spec = self.specs.pop(last.outputs[0])

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime fused when it saved a model, as what they were fused of.
+"""Decompose operators that ONNX Runtime fused when it saved an optimized model.
 
 FusedConv         -> Conv, Add of another tensor, activation
 FusedGemm         -> Gemm, activation
@@ -26,7 +26,7 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "HardSigmoid": ("alpha", "beta"),
     }
 )  # fmt: skip
-"""The activations there may be, and the attributes that their parameters are."""
+"""Supported activations and the names of their parameters."""
 
 
 def fused_conv(s: OnnxBuilder) -> OnnxBuilder:

@@ -1,8 +1,8 @@
-"""Padding along any two neighbouring axes as padding of the rows and columns of images.
+"""Rewrite padding along any two neighbouring axes as padding of an image's rows and columns.
 
 Pad(x [B,H,W,C]) along H and W  ->  Reshape to [B,1,H,W·C], Pad of rows and columns, Reshape back
 
-What pads an image is a step of a program, and so are the Reshapes around it.
+Image padding is a step of a program, and so are the Reshapes around it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracea_graph.rewrite import constant_number
 __all__ = ["padded"]
 
 _OPSET = 11
-"""Where Pad takes its sizes as an operand."""
+"""Opset from which Pad takes its amounts as an operand."""
 _TAKE_PADDING = frozenset((
     "AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool",
 ))  # fmt: skip
-"""Readers that pad by themselves."""
+"""Readers that have padding of their own."""
 
 Shape = tuple[Extent, ...]
 
@@ -58,7 +58,7 @@ def padded(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _zeros(s: OnnxBuilder) -> tuple[Shape, list[tuple[int, int]]]:
-    """The shape of what is padded, and how many zeros stand before and behind along each axis."""
+    """Return the shape of the padded value and the zeros before and after each axis."""
     x, pads, value, axes = s.operands[:4]
     spec, mode = s.spec(x), s.attribute("mode", "constant")
     numbers = constant_ints(s.graph, pads) if s.graph.opset >= _OPSET and pads else None
@@ -86,6 +86,6 @@ def _grown(size: Extent, pair: tuple[int, int]) -> Extent:
 
 def _reshaped(s: OnnxBuilder, x: str, before: Shape, after: Shape) -> str:
     target = reshape_target(before, after)
-    if target is None or {0, -1} <= {*target}:  # what is copied may be 0: then nothing follows
+    if target is None or {0, -1} <= {*target}:  # -1 is ambiguous if a copied size is 0
         raise CannotDecompose("the sizes of its axes are not known")
     return s("Reshape", x, s.indices(*target), spec=TensorSpec(DType.F32, tuple(after)))

@@ -1,9 +1,9 @@
-"""Convolutions that cut volumes into blocks, as convolutions of images.
+"""Rewrite convolutions that cut volumes into patches as convolutions of images.
 
-Conv(x [N,C,D,H,W], W [O,C,d,h,w]), windows side by side in depth and height
-    ->  Conv(x' [N,C·d,D/d·H,W], W' [O,C·d,h,w]), images of a volume one below the other
+Conv(x [N,C,D,H,W], W [O,C,d,h,w]), windows that tile depth and height
+    ->  Conv(x' [N,C·d,D/d·H,W], W' [O,C·d,h,w]), the images of a volume stacked vertically
 
-Patches of videos are made so.  One item of known size is left to ``conv3d-to-conv2d``,
+Video models embed patches this way.  One item of known size is left to ``conv3d-to-conv2d``,
 which converts whole nets.
 """
 
@@ -50,12 +50,12 @@ def stacked(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _tiles(window: Window, axis: int, size: int) -> bool:
-    """True if windows lie side by side and cover an axis."""
+    """Return whether windows tile an axis without overlap or gap."""
     kernel, stride = window.kernel[axis], window.strides[axis]
     whole = kernel == stride and not any(window.pairs[axis]) and size % kernel == 0
     return whole and (kernel == 1 or window.dilations[axis] == 1)
 
 
 def _reshaped(s: OnnxBuilder, value: str, batch: Extent, *shape: int) -> str:
-    """The same elements as items of another shape."""
+    """Reshape every item of a value."""
     return s("Reshape", value, s.indices(-1, *shape), spec=TensorSpec(DType.F32, (batch, *shape)))
