@@ -1,14 +1,13 @@
-"""What integer and boolean tensors say about their own indices.
+"""Express integer and boolean tensors as functions of their own indices.
 
     Unsqueeze(Range(0, n, 1), 0)                     value[i, j] = j
     LessOrEqual(j + 0, i + past)                     true where key j ≤ query i + past
-    And(LessOrEqual(…), x)                           that, and x
-    Where(Less(j, i + 1), 0, −∞)                     the same, as a sum
-    constant lower triangle, cut by Slice            the same
+    And(LessOrEqual(…), x)                           that bound, and x
+    Where(Less(j, i + 1), 0, −∞)                     that bound, as an additive mask
+    constant lower triangle, cut by Slice            that bound
 
-A boolean mask becomes a conjunction: the least bound on key − query that its structure proves,
-and the values that are left.  Nothing is evaluated for sizes that happen to be at hand: a form
-that is not proved stays a value.
+A boolean mask becomes a conjunction of the tightest proven bound on key − query and the remaining
+values.  Nothing is evaluated at concrete sizes: what its structure does not prove stays a value.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["Affine", "Band", "affine", "conjunction", "dropped_number", "drops"]
 
 _MAX_DEPTH = 16
 _MAX_TRIANGLE = 1 << 24
-"""Elements of a constant that are still worth comparing with a triangle."""
+"""Largest constant, in elements, that is compared with a triangle."""
 _COMPARISONS = {
     "LessOrEqual": (1, 0),
     "Less": (1, 1),
@@ -46,7 +45,7 @@ _NEGATED = {"LessOrEqual": "Greater", "Less": "GreaterOrEqual", "GreaterOrEqual"
 
 @dataclass(frozen=True)
 class Affine:
-    """An integer tensor: ``const + Σ steps[a] · index[a]``."""
+    """An integer tensor ``const + Σ steps[a] · index[a]``."""
 
     const: Extent
     steps: tuple[int, ...]
@@ -54,7 +53,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Band:
-    """True where ``key ≤ query + reach``, over the last two axes."""
+    """A boolean tensor that is true where ``key ≤ query + reach``, over the last two axes."""
 
     reach: Extent
 
@@ -63,7 +62,7 @@ class Band:
 
 
 def affine(graph: TileGraph, value: str, depth: int = 0) -> Affine | None:
-    """The index map of an integer tensor, or None if its structure proves none."""
+    """Return the affine form of an integer tensor, or None if its structure proves none."""
     shape = graph.spec(value).shape
     if shape is None or depth > _MAX_DEPTH:
         return None
@@ -90,7 +89,7 @@ def affine(graph: TileGraph, value: str, depth: int = 0) -> Affine | None:
 
 
 def _constant_line(graph: TileGraph, value: str) -> Affine | None:
-    """A constant that counts along its last axis."""
+    """Return the affine form of a constant that counts along its last axis."""
     weight = graph.weights[value]
     if weight.dtype not in (DType.I64, DType.I32) or weight.count > _MAX_TRIANGLE:
         return None
@@ -105,7 +104,7 @@ def _constant_line(graph: TileGraph, value: str) -> Affine | None:
 
 
 def _reshaped(graph: TileGraph, region: Region, inner: Affine) -> Affine | None:
-    """Axes of one added, removed or repeated."""
+    """Follow a Reshape that adds, removes or moves axes of size 1."""
     before = graph.spec(region.operands[0]).shape or ()
     after = graph.spec(region.results[0]).shape or ()
     if region.op == "Expand":
@@ -137,10 +136,10 @@ def _sum(a: Affine, b: Affine, sign: int, rank: int) -> Affine:
 
 
 def conjunction(graph: TileGraph, value: str, negated: bool = False) -> list[Band | str] | None:
-    """Parts that are all true exactly where ``value`` is (``negated``: is not); None: unknown.
+    """Return factors whose conjunction is ``value`` (its negation if ``negated``); None: unknown.
 
-    A part is a band or a boolean value; no part at all is true everywhere.  A float32 mask counts
-    as true where it is 0, see :func:`drops`.
+    A factor is a band or a boolean value; the empty list is true everywhere.  A float32 mask
+    counts as true where it is 0, see :func:`drops`.
     """
     weight, region = graph.weight(value), graph.producer(value)
     if weight is not None:
@@ -171,7 +170,7 @@ def conjunction(graph: TileGraph, value: str, negated: bool = False) -> list[Ban
 
 
 def drops(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
-    """The number a mask ``Where(keep, 0, number)`` adds where it drops; True if turned round."""
+    """Return the number ``Where(keep, 0, number)`` adds, and whether its branches are swapped."""
     a, b = (filled_number(graph, v) for v in region.operands[1:])
     if a is None or b is None or {a == 0.0, b == 0.0} != {True, False}:
         return None
@@ -179,7 +178,7 @@ def drops(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
 
 
 def filled_number(graph: TileGraph, value: str) -> float | None:
-    """The number every element of a value is, or None."""
+    """Return the number that every element of a value equals, or None."""
     if (number := constant_number(graph, value)) is not None:
         return number
     region = graph.producer(value)
@@ -194,7 +193,7 @@ def filled_number(graph: TileGraph, value: str) -> float | None:
 
 
 def dropped_number(graph: TileGraph, value: str) -> float | None:
-    """What a mask of two values, 0 and one other, adds where it drops; None if it is no such."""
+    """Return the non-zero number of a mask of 0 and one number, or None for other values."""
     region = graph.producer(value)
     if region is None or region.fused:
         return None
@@ -207,7 +206,7 @@ def dropped_number(graph: TileGraph, value: str) -> float | None:
 
 
 def _triangle(graph: TileGraph, region: Region) -> list[Band | str] | None:
-    """Zero up to a diagonal, one number above it."""
+    """Match a constant that is zero up to a diagonal and one number above it."""
     if not attribute(region, "upper", 1) or not filled_number(graph, region.operands[0]):
         return None
     shift: Extent | None = 0
@@ -224,7 +223,7 @@ def _all_of(
 
 
 def _comparison(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] | None:
-    """a − b compared with 0, where a − b is ± (key − query) + c."""
+    """Match a − b compared with 0, where a − b is ± (key − query) + c."""
     a, b = (affine(graph, v) for v in region.operands)
     rank = graph.spec(region.results[0]).rank
     if a is None or b is None or rank is None or rank < 2:
@@ -233,13 +232,14 @@ def _comparison(graph: TileGraph, region: Region, negated: bool) -> list[Band | 
     difference = _sum(a, b, -1, rank)
     if any(difference.steps[:-2]) or difference.steps[-2:] != (-sign, sign):
         return None
-    # sign·(key − query) + c ≤ 0 (or < 0) for sign 1; ≥ 0 (or > 0) for sign −1, turned round
+    # sign·(key − query) + c ≤ 0 (or < 0); the comparison is flipped for sign −1
     c = difference.const if sign > 0 else combine("sub", 0, difference.const)
     return [Band(combine("sub", combine("sub", 0, c), strict))]
 
 
 def _moved(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] | None:
-    """Bands through axes of one, repetition and cuts; values must not be cut."""
+    """Follow bands through axes of size 1, repetition and slices; other values must not be
+    sliced."""
     source, result = region.operands[0], region.results[0]
     before, after = graph.spec(source).shape, graph.spec(result).shape
     parts = conjunction(graph, source, negated)
@@ -262,7 +262,7 @@ def _moved(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] 
 
 
 def _band_starts(graph: TileGraph, region: Region, rank: int) -> tuple[Extent, Extent] | None:
-    """Where a Slice of step 1 starts along the last two axes."""
+    """Return where a Slice of step 1 starts along the last two axes."""
     if len(region.operands) < 4 or not all(region.operands[1:4]):
         return None
     axes = constant_ints(graph, region.operands[3])
@@ -279,7 +279,7 @@ def _band_starts(graph: TileGraph, region: Region, rank: int) -> tuple[Extent, E
 
 
 def _constant_mask(graph: TileGraph, value: str, negated: bool) -> list[Band | str] | None:
-    """True everywhere, or a triangle; others stay values."""
+    """Match a constant that is true everywhere or a triangle."""
     weight = graph.weights[value]
     if weight.dtype is not DType.BOOL:
         return None

@@ -1,6 +1,6 @@
-"""Concatenations: written by the producers of their parts, or computed part by part.
+"""Let producers write into a concatenation, or compute its consumer part by part.
 
-Concat(f(x), Slice(y))         -> FusedConcat: every part computed into its place
+Concat(f(x), Slice(y))         -> FusedConcat that computes every part in place
 elementwise(Concat(a, b), y)   -> FusedConcat of elementwise(a, y), elementwise(b, y)
 """
 
@@ -32,7 +32,7 @@ __all__ = ["Concat", "FuseIntoConcat", "SinkConcat"]
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part with the values it reads by name."""
+    """One part of a concatenation and the names of the values it reads."""
 
     params: ElementwiseParams | ConcatParams
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ def _assembled(
 
 
 class Concat:
-    """A Concat whose parts may be computed in place."""
+    """Convert a Concat to FusedConcat."""
 
     name = "concat"
 
@@ -79,7 +79,7 @@ class Concat:
 
 
 class FuseIntoConcat:
-    """What writes a part of a concatenation writes it where it belongs."""
+    """Fuse the producer of a part into the concatenation, which it then writes directly."""
 
     name = "fuse-into-concat"
 
@@ -109,7 +109,7 @@ class FuseIntoConcat:
     def _absorbed(
         self, graph: TileGraph, piece: _Piece, value: str, first: Region, alone: bool
     ) -> _Piece | str:
-        """The piece with ``value`` computed in it; unchanged, or why not."""
+        """Return the part with ``value`` computed in it, the part itself, or a reason."""
         if value not in piece.names:
             return piece
         if isinstance(piece.params, ConcatParams):
@@ -139,7 +139,7 @@ class FuseIntoConcat:
 
 
 class SinkConcat:
-    """An elementwise op over a concatenation is computed part by part, nothing put together."""
+    """Compute an elementwise op per part, so that its input is never concatenated."""
 
     name = "sink-concat"
 
@@ -193,7 +193,7 @@ class SinkConcat:
         self, graph: TileGraph, outer: Operation, value: str, piece: _Piece, axis: int,
         start: int, end: int,
     ) -> _Piece | None:  # fmt: skip
-        """The outer op over one stretch, the part's own op in the place of ``value``."""
+        """Return the outer op over one range, with ``value`` computed by the part's own op."""
         assert isinstance(piece.params, ElementwiseParams)
         cut = slice_operation(graph, outer, axis, start, end)
         if cut is None:

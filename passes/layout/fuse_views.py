@@ -1,9 +1,9 @@
-"""Views: read by an elementwise op where the viewed value lies, else one strided copy.
+"""Fuse views into elementwise readers, or make them one strided copy.
 
 elementwise(Transpose(x), y)                 -> FusedElementwise reading x through strides
 Transpose(Slice(x)), Reshape(Transpose(x))   -> FusedElementwise that only copies
 
-A value that several operators read through a view is read by each in place: no copy is made.
+Every reader of a view reads the viewed value in place: no copy is made.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["CHEAP", "FuseReshape", "FuseView", "StridedCopy", "obstacle"]
 
 CHEAP = 4
-"""Vector instructions up to which computing something twice is no matter."""
+"""Cost in vector instructions up to which recomputing a value is cheap."""
 _CHEAP_REPEATED = 8
-"""The same for what is broadcast."""
+"""Cost up to which recomputing a broadcast value is cheap."""
 
 
 def obstacle(
     graph: TileGraph, outer: Operation, value: str, inner: Operation, alone: bool
 ) -> str | None:
-    """Why ``inner`` is better not computed where ``outer`` reads it."""
+    """Return why ``inner`` should not be recomputed where ``outer`` reads its result, or None."""
     flops = inner.params.flops
     if not alone and flops > CHEAP:
         return other_readers(value)
@@ -42,16 +42,16 @@ def obstacle(
 
 
 def _same_size(graph: TileGraph, outer: Operation, value: str) -> bool:
-    """True if every element of ``value`` is read once."""
+    """Return whether every element of ``value`` is read once."""
     maps = [m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value]
     seen = maps[0].shape(graph.spec(value).shape or ())
     return len(maps) == 1 and seen == outer.common(graph)
 
 
 def _left_to_products(graph: TileGraph, move: Region) -> bool:
-    """True if what a transposition gives reaches nothing but products, scaled perhaps.
+    """Return whether a transposed value reaches only products, possibly through a scale.
 
-    ONNX Runtime lets its MatMul read a transposed matrix in place, also behind a scale.
+    ONNX Runtime's MatMul reads a transposed matrix in place, also through a scale.
     """
     perm = attribute(move, "perm", ())
     rank = len(perm) if isinstance(perm, tuple) else 0
@@ -78,7 +78,7 @@ _PRODUCT_READS_IT = "ONNX Runtime's product reads it transposed"
 
 
 class FuseView:
-    """An elementwise op reads a moved or cheaply computed value where it lies."""
+    """Let an elementwise op read through a view or recompute a cheap operand."""
 
     name = "fuse-view"
 
@@ -118,7 +118,7 @@ class FuseView:
 
 
 class FuseReshape:
-    """A reshape of what an elementwise op or a concatenation writes changes no byte of it."""
+    """Fuse a reshape into the elementwise op or concatenation before it; no data moves."""
 
     name = "fuse-reshape"
 
@@ -161,7 +161,7 @@ class FuseReshape:
 
 
 class StridedCopy:
-    """Transpose, Slice, Expand … as one strided copy."""
+    """Convert Transpose, Slice, Expand and other copies to one strided copy."""
 
     name = "strided-copy"
 
@@ -182,5 +182,5 @@ class StridedCopy:
             )
             return
         new = fused(self.name, op.params, op.names, region.results, [region])
-        # alone a kernel may gain nothing by it; between two others it is a step of a program
+        # a step: the kernel may gain nothing alone but joins its neighbours in a program
         yield Proposal(self.name, (region,), (new,), step=True)

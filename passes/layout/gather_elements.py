@@ -1,7 +1,7 @@
-"""Elements picked along the last axis, as relative positions pick scores.
+"""Convert GatherElements along the last axis, as in relative position biases.
 
 GatherElements(x, i, axis=-1)                   -> FusedGatherElements(x, i)
-GatherElements(x, Expand(i, …), axis=-1)        -> the same: what repeats is read where it lies
+GatherElements(x, Expand(i, …), axis=-1)        -> FusedGatherElements(x, i)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracea_graph.rewrite import Match, Rewrite, Rule
 __all__ = ["GATHER_ELEMENTS"]
 
 _SINCE = 11
-"""The opset GatherElements came with."""
+"""Opset that introduced GatherElements."""
 
 
 def _picked(op: Any, x: Any, index: Any) -> Any:
@@ -36,7 +36,7 @@ def _take_check(m: Match) -> str | None:
 
 
 def _take(m: Match) -> Rewrite | str:
-    """GatherElements along the last axis, by what was repeated to its shape where it can be."""
+    """Convert GatherElements along the last axis, reading expanded indices before the Expand."""
     graph, region, (x, index) = m.graph, m.root, m.root.operands
     params, wanted = (
         GatherElementsParams(m.spec("x").rank or 0),

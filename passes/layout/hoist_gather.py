@@ -1,12 +1,11 @@
-"""One row of each item, its place known only when the model runs, is taken before what computes
-every row by itself.
+"""Move a gather of one row per item before operators that work row by row.
 
 Gather(Flatten(op(x, y)), i)   ->   op(Gather(Flatten(x), i), Gather(Flatten(y), i))
 GatherND(op(x, y), i)          ->   op(GatherND(x, i), GatherND(y, i))
 
-An encoder of texts gives the row of each text's last token, whose places lie in an operand.  Rows
-are those of ``[batch, sequence, columns]``; attention mixes them and stays.  Exact, whatever the
-places: no row depends on another there.
+A text encoder returns the row of each text's last token, whose position is an input.  Rows are
+those of ``[batch, sequence, columns]``; attention mixes them and is not crossed.  The rewrite is
+exact for all positions, since no row depends on another.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["HoistGather"]
 
 
 class HoistGather:
-    """An operator of whose rows one of each item is read computes only those."""
+    """Compute an operator only for the one row per item that is read."""
 
     name = "hoist-gather"
 
@@ -59,7 +58,7 @@ class HoistGather:
 
 @dataclass(frozen=True)
 class _Pick:
-    """Rows of ``value`` by ``index``; ``regions`` begin with the one that reads the value."""
+    """A gather of rows of ``value`` by ``index``; the first of ``regions`` reads the value."""
 
     op: str
     value: str
@@ -68,7 +67,7 @@ class _Pick:
 
 
 def _read_pick(graph: TileGraph, region: Region) -> _Pick | None:
-    """One row of each item; None for anything else."""
+    """Match a gather of one row per item; return None for anything else."""
     if region.fused or region.op not in ("Gather", "GatherND"):
         return None
     flat, index = region.operands
@@ -94,7 +93,7 @@ def _read_pick(graph: TileGraph, region: Region) -> _Pick | None:
 
 
 def _row_operands(graph: TileGraph, source: Region) -> tuple[bool, ...] | None:
-    """Which operands have the result's rows, the others none of them; None if it mixes rows."""
+    """Return which operands have the result's rows; None if the operator mixes rows."""
     if source.op not in BY_ROW:
         return None
     items, rows = (operand_axes(graph, source, axis) for axis in (0, 1))
@@ -112,7 +111,7 @@ def _row_operands(graph: TileGraph, source: Region) -> tuple[bool, ...] | None:
 
 @dataclass
 class _Written:
-    """The same rows of other values; operators that want them of one value share them."""
+    """The gathered rows of other values; operators share those of one value."""
 
     graph: TileGraph
     pick: _Pick

@@ -1,12 +1,12 @@
-"""Selections move before what computes every row by itself: rows nobody reads are not computed.
+"""Move slices before operators that work row by row, so that unread rows are not computed.
 
 Gather(MatMul(x, w), -1, axis=1)   ->   Squeeze(MatMul(Gather(x, [-1], axis=1), w))
 Slice(Add(x, y))                   ->   Add(Slice(x), Slice(y))
 Slice(Reshape(Gemm(Reshape(x))))   ->   Reshape(Gemm(Reshape(Slice(x))))
 Gather(Split(x))                   ->   Slice(Gather(x)) over the axis that was split
 
-A language model's logits of the last token need the last row of the last block only, a
-classifier's that of its first token.  Exact: no row depends on another there.
+The logits of a language model's last token need only the last row of its last block, a classifier
+only that of its first token.  The rewrite is exact: no row depends on another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_ATTRIBUTES: Mapping[str, Attr] = MappingProxyType({})
 
 
 class HoistSlice:
-    """An operator all readers of which select the same places computes only those."""
+    """Compute an operator only for the indices that all its readers select."""
 
     name = "hoist-slice"
 
@@ -67,9 +67,9 @@ class HoistSlice:
 
 @dataclass
 class _Hoist:
-    """An operator and what selects from its result, written anew the other way round.
+    """An operator and the selections of its result, rewritten in swapped order.
 
-    ``result`` is what takes their place.
+    ``result`` names the value that replaces them.
     """
 
     graph: TileGraph
@@ -84,7 +84,8 @@ class _Hoist:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def obstacle(self) -> str | None:
-        """Why all of the value is needed; the first reader that needs more is enough."""
+        """Return why all of the value is needed, checking readers until one needs more; else
+        None."""
         value, found = self.value, (read_selection(self.graph, r) for r in self.readers)
         same = all(f is not None and f[0] == self.chosen for f in found)
         if self.graph.is_output(value):
@@ -93,20 +94,20 @@ class _Hoist:
         return None if same and not any(operands) else other_readers(value)
 
     def name_result(self) -> None:
-        """Where nothing is in the way: a selection that is there, whose axis stays, or a name."""
+        """Choose the result's name: an existing selection that keeps the axis, or a new one."""
         kept = (name for name, axis_stays in self._readings() if axis_stays)
         self.result = next(kept, f"{self.value}_{self.chosen.name}")
 
     def _readings(self) -> Iterator[tuple[str, bool]]:
-        """What its readers call what they select, and whether its axis stays."""
+        """Yield the name of each selection that readers make and whether it keeps the axis."""
         for reader in self.readers:
             if (found := read_selection(self.graph, reader)) is not None:
                 yield reader.results[0], found[1]
 
-    # ---- the operator on what is selected ----------------------------------------------
+    # ---- rewrite the operator ----------------------------------------------------------
 
     def unflattened(self) -> tuple[Region, ...] | None:
-        """One operator that works on every place by itself; what goes then."""
+        """Rewrite one operator that treats indices separately; return the regions it replaces."""
         source, chosen = self.source, self.chosen
         axes = operand_axes(self.graph, source, chosen.axis)
         if axes is None:
@@ -128,7 +129,7 @@ class _Hoist:
         return (source,)
 
     def flattened(self) -> tuple[Region, ...] | None:
-        """A product of rows that are flattened before it and parted behind it."""
+        """Rewrite a product whose rows are flattened before it and unflattened after it."""
         graph, chosen = self.graph, self.chosen
         found = _flat_product(graph, self.source)
         if found is None or chosen.axis >= len(found.after) - 1:
@@ -153,7 +154,7 @@ class _Hoist:
         return (*gone, self.source)
 
     def part(self) -> tuple[Region, ...] | None:
-        """One result of a Split; who needs the others has them still."""
+        """Rewrite one result of a Split; the other results keep their readers."""
         chosen, graph = self.chosen, self.graph
         view = read_view(graph, self.source, self.value) if self.source.op == "Split" else None
         if view is None or graph.opset < 10:
@@ -167,7 +168,7 @@ class _Hoist:
         return ()
 
     def hand_out(self) -> None:
-        """Selections that were the same under other names, or without the axis."""
+        """Write the selections that had other names or drop the axis."""
         result = self.result
         self.specs[result] = self.chosen.spec(self.graph.spec(self.value))
         for other, axis_stays in self._readings():
@@ -181,10 +182,10 @@ class _Hoist:
                 axis = self.ints((self.chosen.axis,))
                 self.append("Squeeze", (result, axis), other)
 
-    # ---- what is selected --------------------------------------------------------------
+    # ---- select from operands ----------------------------------------------------------
 
     def selected(self, value: str, chosen: AxisSelection) -> str:
-        """Some places of an operand: selected already, of a constant, or selected now."""
+        """Return the selection of an operand: an existing one, of a constant, or a new one."""
         for use in self.graph.uses(value):
             if use.operand or use.region.op != chosen.op or use.region in self.readers:
                 continue
@@ -209,7 +210,7 @@ class _Hoist:
     # ---- writing -----------------------------------------------------------------------
 
     def ints(self, numbers: Sequence[int]) -> str:
-        """The name of a 1-D int64 constant."""
+        """Return the name of a 1-D int64 constant."""
         constant = int_constant(numbers)
         self.weights[constant.name] = constant
         return constant.name
@@ -218,13 +219,13 @@ class _Hoist:
         self, op: str, inputs: Sequence[str], result: str,
         attrs: Mapping[str, Attr] = NO_ATTRIBUTES, name: str = "",
     ) -> None:  # fmt: skip
-        """A node; what was not there before has no name, for two of one name are no model."""
+        """Append a node; new nodes have no name, since node names must be unique."""
         self.new.append(_region(op, inputs, result, attrs, name))
 
 
 @dataclass(frozen=True)
 class _FlatProduct:
-    """Reshape(product(Reshape(x))): rows of x, ``width`` numbers each, are those of the result."""
+    """Reshape(product(Reshape(x))) in which rows of x, ``width`` numbers each, are result rows."""
 
     x: str
     width: int
@@ -259,7 +260,7 @@ def _flat_product(graph: TileGraph, outer: Region) -> _FlatProduct | None:
 
 
 def _part(weight: Weight, name: str, chosen: AxisSelection) -> Weight:
-    """Some places of a constant."""
+    """Return the selected part of a constant."""
     load = weight.load
 
     def array() -> Array:

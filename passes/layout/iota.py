@@ -1,8 +1,8 @@
-"""Numbers that count along axes, as nets write cells' centres and positions.
+"""Match numbers that count along axes, such as cell centres and positions.
 
 Cast(Range(0, Gather(Shape(x), 2), 1)) + 0.5                    -> FusedIota(x)
-Expand(Reshape(…, [-1, 1]), Concat(Shape(…), Shape(…)))         -> the same, over two axes
-ConstantOfShape(arithmetic over Shape(x))                       -> the same, with steps of 0
+Expand(Reshape(…, [-1, 1]), Concat(Shape(…), Shape(…)))         -> FusedIota over two axes
+ConstantOfShape(arithmetic over Shape(x))                       -> FusedIota with steps of 0
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Iota"]
 
 _SINCE = 11
-"""The opset Range came with."""
+"""Opset that introduced Range."""
 _DEEPEST = 16
 _NUMBERS = (DType.F32, DType.I64, DType.I32)
 _PARTS, _LARGEST = 256, 65536
-"""Numbers of a grid are multiples of 1 over the former: float32 then holds them, and all that is
-computed on the way to them, exactly up to the latter, whatever the order."""
+"""Numbers must be multiples of 1 over the former and at most the latter: then float32 holds
+them and all intermediate results exactly, in any order of evaluation."""
 
 
 @dataclass(frozen=True)
 class _Affine:
-    """``start + Σ steps[a] · index[a]``; sizes over the symbols of :class:`ShapeValues`."""
+    """A tensor ``start + Σ steps[a] · index[a]`` with extents over :class:`ShapeValues`
+    symbols."""
 
     sizes: tuple[Extent, ...]
     start: float
@@ -49,14 +50,14 @@ class _Affine:
         return replace(self, start=self.start * factor, steps=steps)
 
     def multiples(self, parts: int) -> bool:
-        """True if all numbers are multiples of one over ``parts``, and not too large."""
+        """Return whether all numbers are multiples of 1 / ``parts`` and exact in float32."""
         numbers = (self.start, *self.steps)
         return all((n * parts).is_integer() and abs(n) < _LARGEST for n in numbers)
 
 
 @dataclass
 class _IotaReader:
-    """Reads values, and knows which dimensions the sizes of what it found stand for."""
+    """Read values as affine functions of indices, and remember what their extents stand for."""
 
     graph: TileGraph
     lengths: ShapeValues = field(init=False)
@@ -77,11 +78,11 @@ class _IotaReader:
             return self._again(region)
         reader = None if region.fused else _READERS.get(region.op)
         found = reader(self, region, depth + 1) if reader else None
-        parts = _PARTS if spec.dtype is DType.F32 else 1  # what integers cut off is no grid
+        parts = _PARTS if spec.dtype is DType.F32 else 1  # truncated numbers are not affine
         return found if found is not None and found.multiples(parts) else None
 
     def _again(self, region: Region) -> _Affine:
-        """What was found before."""
+        """Read the parameters of a FusedIota that an earlier rewrite made."""
 
         def name(symbol: str) -> str:
             operand, axis = symbol.split(".")
@@ -93,7 +94,7 @@ class _IotaReader:
         return _Affine(tuple(substitute(s, name) for s in p.sizes), p.start, p.steps)
 
     def sizes(self, value: str) -> tuple[Extent, ...] | None:
-        """What a few integers hold; the sizes of other grids are what these were made of."""
+        """Return the elements of a short integer vector, through the operands of earlier iotas."""
         found = self.lengths.read(value)
         if found is None:
             return None
@@ -114,7 +115,7 @@ def _range(r: _IotaReader, region: Region, _: int) -> _Affine | None:
 
 
 def _counts(extent: Extent) -> bool:
-    """True if an extent cannot be below zero."""
+    """Return whether an extent cannot be negative."""
     if isinstance(extent, int):
         return extent >= 0
     return isinstance(extent, str) or (extent.op != "sub" and all(map(_counts, extent.args)))
@@ -133,7 +134,7 @@ def _cast(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 
 def _arithmetic(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
-    """With a number: a sum, a difference, a product."""
+    """Read a sum, difference or product with a number."""
     a, b = (r.read(v, depth) for v in region.operands)
     if a is None or b is None:
         return None
@@ -165,7 +166,7 @@ def _expand(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 
 def _reshape(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
-    """Axes of one that come and go."""
+    """Read a Reshape that adds or removes axes of size 1."""
     grid, target = r.read(region.operands[0], depth), r.sizes(region.operands[1])
     if grid is None or target is None or attribute(region, "allowzero", 0):
         return None
@@ -200,7 +201,7 @@ def _squeeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 
 def _with_ones(grid: _Affine, sizes: Sequence[Extent]) -> _Affine | None:
-    """The same numbers with axes of one elsewhere; one number is so in any shape."""
+    """Return the numbers with axes of size 1 elsewhere; a single number fits any shape."""
     if not any(grid.steps):
         return replace(grid, sizes=tuple(sizes), steps=(0.0,) * len(sizes))
     moving = [(d, s) for d, s in zip(grid.sizes, grid.steps, strict=True) if d != 1]
@@ -242,7 +243,7 @@ _READERS: Mapping[str, Callable[[_IotaReader, Region, int], _Affine | None]] = M
 
 
 class Iota:
-    """Float32 numbers that count along axes, whose lengths are sizes of other values."""
+    """Convert float32 numbers that count along axes whose extents are those of other values."""
 
     name = "iota"
 

@@ -1,7 +1,7 @@
-"""Reading operators that move values without computing: what a region takes in as index maps.
+"""Read operators that move values without arithmetic as layout ops, the steps of programs.
 
-Concat over channels, Split, Slice of channels, Resize and Upsample to the nearest by whole
-factors, Transpose between channels first and channels last.
+Concat over channels, Split, Slice of channels, nearest Resize and Upsample by integer factors,
+Transpose between channels first and channels last.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["LayoutOps", "read_layout_ops"]
 
 LayoutOps = tuple[tuple[LayoutParams, tuple[str, ...], str], ...]
-"""Steps, each with its operands and its result."""
+"""Steps with their operands and results."""
 
 _TURNS = ((0, 2, 3, 1), (0, 3, 1, 2))
 
 
 def read_layout_ops(graph: TileGraph, region: Region) -> LayoutOps | None:
-    """The moves a region of one operator makes of float32 values; None if it does more."""
+    """Return the layout ops that a region performs on float32 values; None if it computes."""
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or not is_f32(graph, region.operands[0]):
         return None
@@ -52,7 +52,7 @@ def _read_concat(graph: TileGraph, region: Region) -> LayoutOps | None:
 
 
 def _read_view(graph: TileGraph, region: Region) -> LayoutOps | None:
-    """What an index map says of every result: some of the channels, or the axes turned."""
+    """Read every result as a view: a range of channels or a transposition."""
     moves = []
     for value in filter(None, region.results):
         params = _of_view(graph, region, value)
@@ -77,8 +77,8 @@ def _of_view(graph: TileGraph, region: Region, value: str) -> LayoutParams | Non
 
 
 def _read_resize(graph: TileGraph, region: Region) -> LayoutOps | None:
-    """Nearest by whole factors: every way to round and place gives ``x[i // factor]``, but for
-    those that would start elsewhere."""
+    """Read a nearest resize by integer factors: every rounding and coordinate mode that gives
+    ``x[i // factor]``."""
     before, after = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     if _text(region, "mode", "nearest") != "nearest" or before is None or after is None:
         return None
@@ -107,7 +107,7 @@ def _factors(
     graph: TileGraph, region: Region, before: tuple[Extent, ...], after: tuple[Extent, ...],
     old: bool,
 ) -> tuple[int, ...] | None:  # fmt: skip
-    """Whole factors of the spatial axes: told as scales, or by sizes that are known."""
+    """Return the integer factors of the spatial axes, from scales or known sizes."""
     at = 1 if old else 2
     given = attribute(region, "scales", None)
     weight = graph.weight(region.operands[at]) if len(region.operands) > at else None

@@ -1,6 +1,6 @@
-"""Data movement that ends in merging axes: a map, then the shape of the result.
+"""Read data movement that merges axes as an index map and a Reshape.
 
-DepthToSpace, SpaceToDepth, Tile, and Resize that repeats every element a whole number of times
+DepthToSpace, SpaceToDepth, Tile, and Resize that repeats elements an integer number of times
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["read_rearrangement"]
 
 Shape = tuple[Extent, ...]
 Rearrangement = tuple[IndexMap, tuple[int, ...]]
-"""A map of the operand, and the Reshape that follows."""
+"""Index map of the operand, and the target of the Reshape after it."""
 
 _UPRIGHT = (("half_pixel", "round_prefer_floor"), ("asymmetric", "floor"))
-"""How coordinates map and round where a whole scale repeats every element."""
+"""Coordinate and rounding modes under which an integer scale repeats every element."""
 
 
 def read_rearrangement(graph: TileGraph, region: Region) -> Rearrangement | None:
-    """How an operator rearranges its first operand, or None if no constant map says so."""
+    """Return how an operator rearranges its first operand, or None if it is no constant map."""
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or len(region.results) != 1:
         return None
@@ -34,7 +34,7 @@ def read_rearrangement(graph: TileGraph, region: Region) -> Rearrangement | None
 
 
 def _sizes(*dims: Extent | None) -> tuple[int, ...] | None:
-    """Numbers as they are, the first dimension copied, one symbol left to follow."""
+    """Return a Reshape target: known sizes, 0 for a copied first one, -1 for one symbol."""
     sizes = tuple(0 if i == 0 else d if isinstance(d, int) else -1 for i, d in enumerate(dims))
     return sizes if sizes.count(-1) <= 1 else None
 
@@ -68,7 +68,7 @@ def _space_to_depth(graph: TileGraph, region: Region, shape: Shape) -> Rearrange
 
 
 def _tile(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | None:
-    """``[a, b]`` twice, thrice: ``[2·a, 3·b]`` from ``[2, a, 3, b]``."""
+    """Read Tile: ``[2·a, 3·b]`` is ``[2, a, 3, b]`` merged."""
     repeats = constant_ints(region, graph, "repeats", 1)
     if not repeats or len(repeats) != len(shape) or min(repeats) < 1:
         return None
@@ -76,7 +76,7 @@ def _tile(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | Non
 
 
 def _resize(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | None:
-    """``[a, b]`` with every element repeated: ``[a·2, b·3]`` from ``[a, 2, b, 3]``."""
+    """Read Resize: ``[a·2, b·3]`` is ``[a, 2, b, 3]`` merged."""
     how = (
         attribute(region, "coordinate_transformation_mode", "half_pixel"),
         attribute(region, "nearest_mode", "round_prefer_floor"),
@@ -99,7 +99,7 @@ def _resize(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | N
 
 
 def _repeated(shape: Shape, repeats: tuple[int, ...], behind: int) -> Rearrangement | None:
-    """Every axis with an axis of repeats before it (0) or behind it (1), merged in the result."""
+    """Insert an axis of repeats before (0) or after (1) every axis, then merge them."""
     new: list[int] = []
     target: list[int] = []
     expanded: list[int] = []
@@ -112,7 +112,7 @@ def _repeated(shape: Shape, repeats: tuple[int, ...], behind: int) -> Rearrangem
         merged = dim if count == 1 else _times(dim, count)
         copied = isinstance(dim, str) and count == 1
         target.append(merged if isinstance(merged, int) else 0 if copied else -1)
-    # a copied dimension is that of the split axes: only the first keeps its place
+    # 0 copies the dimension at its own index: only the first axis keeps that index
     if new and any(t == 0 and i >= new[0] for i, t in enumerate(target)):
         target = [-1 if t == 0 and i >= new[0] else t for i, t in enumerate(target)]
     if target.count(-1) > 1:

@@ -1,7 +1,7 @@
-"""Selections of a few places of an axis, and the operators that work on every place by itself.
+"""Select a few indices of an axis, and tell which operators treat the axis index by index.
 
-Gather(x, i, axis), Slice(x, start, end, axis)   -> a AxisSelection of x
-MatMul(x, w) over an axis of x's rows            -> x has it too, w has not
+Gather(x, i, axis), Slice(x, start, end, axis)   -> an AxisSelection of x
+MatMul(x, w) over an axis of x's rows            -> x has the axis, w has not
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = [
 
 Shape = tuple[Extent, ...]
 OperandAxes = tuple[int | None, ...]
-"""The axis each operand has in common with a result's; None where it has none."""
+"""The axis of each operand that corresponds to a result's; None if the operand has none."""
 
 
 @dataclass(frozen=True)
 class AxisSelection:
-    """``count`` places of an axis that stays: of Gather its indices, of Slice start and end."""
+    """``count`` indices of an axis that stays: a Gather's indices, or a Slice's start and end."""
 
     op: str
     axis: int
@@ -43,25 +43,25 @@ class AxisSelection:
 
     @property
     def name(self) -> str:
-        """What names of selected values end with."""
+        """Suffix for names of selected values."""
         numbers = "_".join("end" if i >= HUGE else str(i).replace("-", "m") for i in self.ints)
         return f"{self.op.lower()}{self.axis}_{numbers}"
 
     def moved(self, axis: int) -> AxisSelection:
-        """The same places of another axis."""
+        """Return the selection for another axis."""
         return AxisSelection(self.op, axis, self.ints, self.count)
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """What is left of a value of known rank."""
+        """Return the spec of the selected part of a value of known rank."""
         shape = list(spec.shape or ())
         shape[self.axis] = self.count
         return TensorSpec(spec.dtype, tuple(shape))
 
 
 def read_selection(graph: TileGraph, region: Region) -> tuple[AxisSelection, bool] | None:
-    """What a Gather or Slice of constant places selects, and whether the axis stays.
+    """Return what a Gather or Slice with constant indices selects and whether the axis stays.
 
-    None for anything else, and where what is selected is most of what there is.
+    None for anything else, and if most of the axis is selected.
     """
     if region.fused or region.op not in ("Gather", "Slice"):
         return None
@@ -77,7 +77,7 @@ def read_selection(graph: TileGraph, region: Region) -> tuple[AxisSelection, boo
 
 
 _FEW = 8
-"""Twice the most places selected of an axis whose size is not known."""
+"""Twice the largest selection from an axis of unknown size."""
 
 
 def _gather(
@@ -111,11 +111,11 @@ def _slice(
     return AxisSelection("Slice", axis, (start, end), count), True
 
 
-# ---- operators that compute every place of an axis by itself ------------------------------
+# ---- operators that treat an axis index by index ------------------------------------------
 
 
 def operand_axes(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Where an operator's operands have one axis of its result; None if it mixes its places."""
+    """Return the corresponding axis of each operand; None if the operator mixes its indices."""
     reader = None if region.fused or region.captures else _READERS.get(region.op)
     if reader is None or len(region.writes) != 1 or not region.results[0]:
         return None
@@ -130,7 +130,7 @@ def _shape(graph: TileGraph, value: str) -> Shape:
 
 
 def _broadcast(shape: Shape, whole: Shape, axis: int) -> tuple[bool, int | None]:
-    """Whether an operand's shape says what it has of an axis of what it broadcasts to."""
+    """Return whether an operand's relation to a broadcast axis is known, and its own axis."""
     own = axis - (len(whole) - len(shape))
     if own < 0 or (shape[own] == 1 and whole[axis] != 1):
         return True, None
@@ -147,7 +147,7 @@ def _by_element(graph: TileGraph, region: Region, axis: int) -> OperandAxes | No
 
 
 def _rows(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Norms and softmaxes: what lies behind ``axis`` is one row; other operands are for all."""
+    """Read norms and softmaxes: axes from their own on form one row; other operands are shared."""
     rank = len(_shape(graph, region.results[0]))
     old = "Softmax" in region.op and graph.opset < 13
     first = int(str(attribute(region, "axis", 1 if old else -1))) % rank
@@ -169,7 +169,7 @@ def _reduce(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
 
 
 def _matmul(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Rows of the left operand, or what both have before their matrices."""
+    """Read MatMul: rows of the left operand, or a batch axis of both."""
     left, right = (_shape(graph, v) for v in region.operands)
     whole = _shape(graph, region.results[0])
     if min(len(left), len(right)) < 2 or axis == len(whole) - 1:
@@ -196,7 +196,7 @@ def _transpose(graph: TileGraph, region: Region, axis: int) -> OperandAxes | Non
 
 
 def _reshape(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """An axis that neither joins others nor is parted."""
+    """Read a Reshape that neither merges nor splits the axis."""
     before, after = (_shape(graph, v) for v in (region.operands[0], region.results[0]))
     if before[:axis] == after[:axis] and axis < len(before) and before[axis] == after[axis]:
         return axis, *(None for _ in region.operands[1:])
@@ -206,13 +206,13 @@ def _reshape(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
 
 
 def _squeeze(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Axes that are named: without names, one of which one place is left would go too."""
+    """Read Squeeze with explicit axes: without them, a selected axis of size 1 would go too."""
     named = constant_ints(region, graph, "axes", 1)
     return _reshape(graph, region, axis) if named else None
 
 
 def _other_axis(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Concat over another axis."""
+    """Read a Concat over another axis."""
     rank = len(_shape(graph, region.results[0]))
     same = int(str(attribute(region, "axis", 0))) % rank == axis
     return None if same else (axis,) * len(region.operands)
@@ -226,7 +226,7 @@ NORMS = frozenset(
      "Softmax")
 )  # fmt: skip
 BY_ROW = BY_ELEMENT | NORMS | {"MatMul"}
-"""Operators that compute rows of the last axis as they lie, however many."""
+"""Operators that treat rows of the last axis alike, whatever their number."""
 
 _READERS: Mapping[str, Callable[[TileGraph, Region, int], OperandAxes | None]] = MappingProxyType(
     {

@@ -1,10 +1,10 @@
-"""Parts of a concatenation that are sliced out again are replaced by its operands.
+"""Replace slices of a concatenation by its operands.
 
 Split(Concat(a, b))                              ->   a, b
 Split(Concat(Reshape(Concat(a, b)), …, axis=2))  ->   Concat(Reshape(a), …), Concat(Reshape(b), …)
 
-A detector joins boxes and classes of every level, puts the levels together and parts boxes from
-classes again.  Exact: nothing but moves goes.
+Detectors concatenate the boxes and classes of every level, then the levels, and split boxes from
+classes again.  The rewrite is exact, since it only removes data movement.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["SliceOfConcat"]
 
 _MOVERS = frozenset({"Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""What a cut goes through: the same for the part as for the whole."""
+"""Operators through which a slice can be moved."""
 
 
 class SliceOfConcat:
-    """A Split or Slice whose parts were put together as they are cut."""
+    """Match a Split or Slice whose boundaries are those of a concatenation."""
 
     name = "slice-of-concat"
 
@@ -57,7 +57,7 @@ class SliceOfConcat:
 
 
 def _read_cut(graph: TileGraph, region: Region, value: str) -> AxisSelection | None:
-    """A stretch of one axis of known size; None for anything else."""
+    """Return a range of one axis of known size; None for anything else."""
     if region.op not in ("Split", "Slice") or (view := read_view(graph, region, value)) is None:
         return None
     axis, start, end, step = view.moves[0].ints
@@ -70,7 +70,7 @@ def _read_cut(graph: TileGraph, region: Region, value: str) -> AxisSelection | N
 
 @dataclass
 class _Slices:
-    """Parts of values, written anew where what made the whole also makes the part."""
+    """Slices of values, rewritten through the operators that produced them."""
 
     graph: TileGraph
     new: list[Region] = field(default_factory=list)
@@ -79,7 +79,8 @@ class _Slices:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def part(self, value: str, reader: Region, cut: AxisSelection, name: str) -> str | None:
-        """The value that is this part, ``name`` if it is new; None if no boundaries are there."""
+        """Return the slice ``cut`` of a value, called ``name`` if it is new; None if not
+        aligned."""
         if name in self.specs:
             return name
         source, alone = self.graph.producer(value), only_read_by(self.graph, value, reader)
@@ -111,7 +112,7 @@ class _Slices:
         return int(str(attribute(concat, "axis", 0))) % rank
 
     def _joined(self, concat: Region, cut: AxisSelection, name: str) -> str | None:
-        """The operands of a concatenation between two of its boundaries."""
+        """Return the operands of a concatenation between two of its boundaries."""
         (start, end), place, found = cut.ints, 0, 0
         inside: list[str] = []
         for operand in concat.operands:
@@ -149,7 +150,7 @@ class _Slices:
 
 
 def _reading(reader: Region, renamed: Mapping[str, str]) -> Region:
-    """The same operator on other values."""
+    """Return an operator that reads other values."""
     operands = tuple(renamed.get(v, v) for v in reader.operands)
     node = replace(reader.node, inputs=operands, source=None)
     return Region(f"seams:{reader.writes[0]}", reader.op, operands, reader.results, (node,))

@@ -1,12 +1,12 @@
-"""Graphs with channels last, as converters from other frameworks leave them.
+"""Remove the transposes that converters from channels-last frameworks insert.
 
-A convolution has its channels first; what was written for channels last stands between transposes.
-These sink through what does not mind until they meet others that undo them:
+Convolutions in ONNX have channels first, so operators written for channels last stand between
+transposes.  These are sunk through operators until they meet their inverse:
 
 add(Transpose(x), c)                  ->  Transpose(add(x, c'))
 Concat(Transpose(x), Transpose(y))    ->  Transpose(Concat(x, y)) over another axis
 Pad(Transpose(x))                     ->  Transpose(Pad(x)) of other axes
-ReduceMean(Transpose(x))              ->  ReduceMean(x) over other axes, a Transpose if they stay
+ReduceMean(Transpose(x))              ->  ReduceMean(x) over other axes, transposed if axes stay
 op(Transpose(Transpose(x)))           ->  op(x)
 """
 
@@ -31,7 +31,7 @@ _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
 
 
 class SinkTransposes:
-    """An operator whose large operands are all transposed to channels last computes before."""
+    """Move an operator before the transposes to channels last of all its large operands."""
 
     name = "sink-transposes"
 
@@ -55,7 +55,7 @@ class SinkTransposes:
 
 
 class CancelTransposes:
-    """Who reads a value that was transposed there and back reads the value itself."""
+    """Let readers of a value that was transposed twice read the original value."""
 
     name = "cancel-transposes"
 
@@ -74,14 +74,14 @@ class CancelTransposes:
 
 
 def _reading(region: Region, old: str, new: str) -> Region:
-    """The operator with one operand exchanged for another."""
+    """Return the operator with one operand replaced."""
     operands = tuple(new if v == old else v for v in region.operands)
     node = dataclasses.replace(region.node, inputs=operands, source=None)
     return dataclasses.replace(region, operands=operands, nodes=(node,))
 
 
 def _perm(region: Region | None) -> tuple[int, ...]:
-    """The order of a Transpose; empty for anything else."""
+    """Return the permutation of a Transpose; empty for anything else."""
     if region is None or region.fused or region.op != "Transpose":
         return ()
     perm = attribute(region, "perm", ())
@@ -89,13 +89,13 @@ def _perm(region: Region | None) -> tuple[int, ...]:
 
 
 def _channels_first(graph: TileGraph, value: str) -> str:
-    """What a value is with its channels first; empty if no Transpose put them last."""
+    """Return the channels-first source of a transposed value; empty if there is none."""
     source = graph.producer(value) if value else None
     return source.operands[0] if source and _perm(source) == _LAST else ""
 
 
 def _there_and_back(graph: TileGraph, value: str) -> str:
-    """What a value was before two transposes that undo each other; else empty."""
+    """Return the source of two transposes that cancel; else empty."""
     outer = graph.producer(value) if value else None
     inner = graph.producer(outer.operands[0]) if outer and _perm(outer) else None
     first, second = _perm(inner), _perm(outer)
@@ -104,14 +104,14 @@ def _there_and_back(graph: TileGraph, value: str) -> str:
 
 
 def _dropped(graph: TileGraph, region: Region, values: Sequence[str]) -> list[Region]:
-    """Transposes that nobody needs once ``region`` does not read ``values``."""
+    """Return transposes without readers once ``region`` no longer reads ``values``."""
     sources = {r.id: r for v in values if v and (r := graph.producer(v)) and _perm(r)}
     return [r for r in sources.values() if only_read_by(graph, r.results[0], region)]
 
 
 @dataclass
 class _Sunk:
-    """One operator as it is before its transposes."""
+    """One operator rewritten to run before its transposes."""
 
     graph: TileGraph
     region: Region
@@ -123,7 +123,7 @@ class _Sunk:
         return Region(f"{self.region.id}:{result}", op, node.inputs, node.outputs, (node,))
 
     def same(self, inputs: Sequence[str], **attrs: Attr) -> tuple[Region, ...] | None:
-        """The operator with other operands, and its result transposed to channels last."""
+        """Return the operator with other operands, and its result transposed to channels last."""
         result = self.region.results[0]
         spec = self.graph.spec(result)
         if spec.shape is None or len(spec.shape) != len(_FIRST):
@@ -141,7 +141,7 @@ class _Sunk:
         return name
 
     def given(self, place: int, name: str) -> tuple[int, ...] | None:
-        """Integers that are an attribute or a constant operand; None where they are neither."""
+        """Return integers from an attribute or a constant operand; None if they are neither."""
         found = attribute(self.region, name, None)
         if isinstance(found, tuple):
             return tuple(int(v) for v in found)
@@ -172,13 +172,13 @@ def _by_element(sunk: _Sunk) -> tuple[Region, ...] | None:
 
 
 def _as_it_is(graph: TileGraph, value: str) -> str:
-    """The value, if it is one number."""
+    """Return the value if it has one element."""
     shape = graph.spec(value).shape if value else None
     return value if shape is not None and all(d == 1 for d in shape) else ""
 
 
 def _constant(sunk: _Sunk, value: str) -> str:
-    """A constant that lies over channels last, over channels first."""
+    """Return a constant over channels last, transposed to channels first."""
     weight = sunk.graph.weight(value) if value else None
     if weight is None or len(weight.shape) > len(_FIRST):
         return ""
@@ -194,7 +194,7 @@ def _constant(sunk: _Sunk, value: str) -> str:
 
 
 def _small(graph: TileGraph, value: str) -> bool:
-    """True for one number per channel (and image)."""
+    """Return whether a value has one number per channel (and image)."""
     shape = graph.spec(value).shape if value else None
     return shape is not None and len(shape) == len(_FIRST) and shape[1] == shape[2] == 1
 

@@ -1,7 +1,7 @@
-"""Reading data movement as an index map: what a view of a stored value is, in moves.
+"""Read data movement as an index map: the moves that make a view of a stored value.
 
 Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, GatherND of one constant
-index, Gather of one or of places at even distances
+index, Gather of one or of equidistant indices
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["RESHAPES", "read_view", "view_of_operand"]
 
 RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
-"""Operators that ONNX Runtime runs without touching an element."""
+"""Operators that ONNX Runtime runs without copying."""
 
 _MOST_PLACES = 1 << 16
-"""Of a constant index that is looked at."""
+"""Largest constant index, in elements, that is read."""
 
 Shape = tuple[Extent, ...]
 
 
 def read_view(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
-    """How ``value``, a result of an original operator, views that operator's first operand.
+    """Return how ``value``, a result of an original operator, views the first operand.
 
-    None if the operator does not move data, or moves it as no constant map says.
+    None if the operator does not move data, or by no constant map.
     """
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or not region.operands or not region.operands[0]:
@@ -55,7 +55,7 @@ def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape)
 
 
 def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """The target as the dimensions give it: a number, a copy, and one that follows."""
+    """Read the target from the shapes: numbers, one copied and one inferred dimension."""
     if (target := reshape_target(x, y)) is None:
         return None
     move = Move("reshape", target)
@@ -97,7 +97,7 @@ def _slice(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> 
 
 
 def _clip(place: int) -> int:
-    """Far beyond every index, but a number a plan and NumPy hold."""
+    """Clamp an index such as INT64_MAX to a number that plans and NumPy hold."""
     return max(-HUGE, min(HUGE, place))
 
 
@@ -113,7 +113,7 @@ def _split(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> 
 
 
 def _expand(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """To numbers only: a symbol's size would have to be read from somewhere."""
+    """Read an Expand to constant sizes: a symbolic size would need a value to read it from."""
     extra = len(y) - len(x)
     own = (1,) * extra + x
     target = [1 if a == b else b for a, b in zip(own, y, strict=True)]
@@ -136,8 +136,8 @@ def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
 
 
 def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
-    """Places of an axis at even distances, under any shape; or all of them as a grid that is
-    seen from the side, as windows that share nothing are cut out."""
+    """Read equidistant indices in any shape, or a permutation that is a transposed grid, as in
+    window partitioning."""
     size = x[axis]
     if not isinstance(size, int):
         return None
@@ -162,7 +162,7 @@ def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
 
 
 def _under(moves: list[Move], x: Shape, y: Shape) -> Moves:
-    """What the moves make of ``x``, in the form of ``y``."""
+    """Reshape what the moves make of ``x`` to ``y``."""
     made = IndexMap(tuple(moves)).shape(x)
     if made == y:
         return moves
@@ -171,7 +171,7 @@ def _under(moves: list[Move], x: Shape, y: Shape) -> Moves:
 
 
 def _gather_nd(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """One constant place along the first axes."""
+    """Read one constant index along the first axes."""
     weight = graph.weight(region.operands[1])
     if weight is None or not weight.shape or weight.count != weight.shape[-1]:
         return None
@@ -203,11 +203,11 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
 
 
 def view_of_operand(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | None:
-    """What a map of ``full`` does to an operand of shape ``own`` that broadcasts to it.
+    """Return the map of an operand of shape ``own`` that broadcasts to the mapped ``full``.
 
         x[S,D] + y[B,S,D], transposed   ->   x transposed as [1,S,D]
 
-    None if a Reshape mixes axes that repeat with axes that do not.
+    None if a Reshape merges axes that repeat with axes that do not.
     """
     if own == full:
         return index_map

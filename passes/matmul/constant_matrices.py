@@ -1,4 +1,4 @@
-"""The constant matrix of a product: where it is stored, who needs it as it is, what it holds."""
+"""Find a product's constant matrix: where it is stored, who else reads it, what it contains."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ __all__ = [
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
 _MAX_DEPTH = 16
 _SMALL = 1 << 16
-"""Bytes below which a second copy is no matter."""
+"""Size in bytes below which storing a matrix twice is acceptable."""
 
 
 def gemm(op: Any, x: Any, w: Any) -> Any:
-    """The pattern of a product by a stored matrix."""
+    """Pattern of a product with a stored matrix."""
     return op.FusedGemm(x, w, ...)
 
 
 def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, Plain]:
-    """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is stored, and how."""
+    """Return the name and layout of a product's matrix ``[K, N]`` (``[N, K]`` if
+    ``transposed``)."""
     root, turned = _root(graph, value)
     return root, NK if turned ^ transposed else KN
 
 
 def must_stay_plain(graph: TileGraph, root: str) -> bool:
-    """True if a matrix has other readers than products and is too large to be stored twice."""
+    """Return whether a matrix has readers other than products and is too large to store twice."""
     return graph.weights[root].nbytes > _SMALL and _needed_elsewhere(graph, root)
 
 
 def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) -> Weight | None:
-    """The stored matrix of a product, if another one may take its place; if ``twice`` also one
-    that others need as it is, beside it."""
+    """Return a product's stored matrix if it may be replaced; with ``twice``, also if other
+    readers need the original beside it."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
         return None
@@ -61,17 +62,18 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
 
 
 def matrix_of(params: GemmParams, weight: Weight) -> Floats:
-    """``[K, N]``, read when it is asked for."""
+    """Return the matrix ``[K, N]``, loaded now."""
     return params.layout.matrix([np.asarray(weight.array(), np.float32)], params.k, params.n)
 
 
 def lazy_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
-    """A matrix ``[K, N]`` in float32 that is made when it is asked for; nothing is kept."""
+    """Return a float32 weight ``[K, N]`` that is computed whenever it is read, and not cached."""
     return Weight(name, DType.F32, (k, n), lambda: np.ascontiguousarray(load(), np.float32))
 
 
 def smaller_source(graph: TileGraph, value: str) -> str | None:
-    """The smaller constant a matrix is made from, or None: packing it would grow the file."""
+    """Return the smaller constant a matrix is computed from, or None; packing would grow the
+    file."""
     weight, source = graph.weights[value], value
     while (region := graph.producer(source)) is not None and region.operands:
         source = region.operands[0]
@@ -81,7 +83,7 @@ def smaller_source(graph: TileGraph, value: str) -> str | None:
 
 
 def nodes_making(graph: TileGraph, value: str) -> tuple[Node, ...]:
-    """The nodes that make a constant from a smaller one; none if it may be stored."""
+    """Return the nodes that compute a constant from a smaller one; none if it may be stored."""
     nodes: list[Node] = []
     if smaller_source(graph, value) is not None:
         while (region := graph.producer(value)) is not None and region.operands:
@@ -91,14 +93,14 @@ def nodes_making(graph: TileGraph, value: str) -> tuple[Node, ...]:
 
 
 def is_shared(graph: TileGraph, value: str, ops: Sequence[str]) -> bool:
-    """True if others than ``ops`` need a weight as it is, and it is too large to store twice."""
+    """Return whether readers other than ``ops`` need a weight that is too large to store twice."""
     if graph.weights[value].nbytes <= _SMALL:
         return False
     return graph.is_output(value) or any(u.region.op not in ops for u in graph.uses(value))
 
 
 def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
-    """The stored matrix behind a value, and whether the value is its transpose."""
+    """Return the stored matrix behind a value, and whether the value is its transpose."""
     turned = False
     while (region := graph.producer(value)) is not None and region.op == "Transpose":
         if attribute(region, "perm", (1, 0)) != (1, 0):
@@ -108,7 +110,7 @@ def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
 
 
 def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
-    """True if anything but products reads the matrix, directly or transposed."""
+    """Return whether anything but products reads the matrix, directly or transposed."""
     if graph.is_output(root):
         return True
     uses = list[ValueUse]()
@@ -119,7 +121,7 @@ def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
 
 
 def _multiplies(use: ValueUse) -> bool:
-    """True if a region reads an operand as the matrix of products only."""
+    """Return whether a region reads an operand only as the matrix of products."""
     params = use.region.params
     if not isinstance(params, RegionParams):
         return use.region.op in _PRODUCTS
@@ -129,7 +131,7 @@ def _multiplies(use: ValueUse) -> bool:
 
 
 def _is_constant(graph: TileGraph, region: Region, depth: int = 0) -> bool:
-    """True for what is computed once, when a session opens, from matrices as they are."""
+    """Return whether a value is computed once, when a session opens, from stored matrices."""
     if region.fused or depth > _MAX_DEPTH:
         return False
     made = [graph.producer(v) for v in region.reads if graph.weight(v) is None]

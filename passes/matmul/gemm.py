@@ -1,4 +1,4 @@
-"""Matrix products with constant weights, and what they absorb.
+"""Convert products with constant weights, and fuse their bias, reshapes and norm.
 
 MatMul(x, W), Gemm(x, W, c)            -> FusedGemm
 Add(FusedGemm(x), bias)                -> FusedGemm(x, bias)
@@ -50,10 +50,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Gemm:
-    """A product with a constant matrix, which it reads where that is stored.
+    """Convert a product with a constant matrix, which it reads where it is stored.
 
-    Where a factor or leading axes of one are to go into the matrix, it reads another; not where
-    others need it as it is, nor, if ``plain``, anywhere.
+    A scale or leading axes of size 1 need a new matrix; the rule does not apply if the original
+    has other readers or if ``plain`` forbids new matrices.
     """
 
     plain: bool = False
@@ -106,10 +106,10 @@ class Gemm:
 
 
 def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
-    """The shape of a product's constant right operand, if it is one matrix for all rows.
+    """Return the shape of a product's constant right operand if all rows share one matrix.
 
-    A matrix may have leading axes of one, as long as the left operand has them too.  None for
-    anything else, and where the left operand is transposed.
+    Leading axes of size 1 are allowed if the left operand has them too.  None for anything else,
+    and if the left operand is transposed.
     """
     if region.op not in ("MatMul", "Gemm") or region.fused:
         return None
@@ -124,7 +124,7 @@ def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
 
 
 def _scaled(weight: Weight, transposed: bool, scale: float) -> Callable[[], Array]:
-    """The matrix ``[K, N]`` of a weight, its leading axes of one left out, times a number."""
+    """Return a loader of a weight's matrix ``[K, N]``, squeezed and scaled."""
 
     def load() -> Array:
         matrix = np.asarray(weight.load(), np.float32)
@@ -136,7 +136,7 @@ def _scaled(weight: Weight, transposed: bool, scale: float) -> Callable[[], Arra
 
 
 def _bias(graph: TileGraph, region: Region, n: int) -> str:
-    """Gemm's C where it is a vector over the columns that is simply added."""
+    """Return Gemm's C if it is a vector over the columns with factor 1, else ""."""
     c = region.operands[2] if len(region.operands) > 2 else ""
     plain = c and attribute(region, "beta", 1.0) == 1.0
     return c if plain and graph.spec(c).shape == (n,) else ""
@@ -145,9 +145,9 @@ def _bias(graph: TileGraph, region: Region, n: int) -> str:
 def gemm_epilogue(
     graph: TileGraph, region: Region, bias: str = "", alpha: float | None = None
 ) -> tuple[Chain | None, tuple[str, ...]]:
-    """What a Gemm does to its product: α·acc + β·C, and C unless it is the bias.
+    """Return what a Gemm does to its product, α·acc + β·C, and C unless it is the bias.
 
-    ``alpha`` is what of α is still to be done; all of it by default.
+    ``alpha`` is the part of α that is not yet applied; all of it by default.
     """
     if region.op != "Gemm":
         return None, ()
@@ -191,7 +191,7 @@ def _bias_check(m: Match) -> str | None:
 
 
 def _take_bias(m: Match) -> Region:
-    """A vector added right after the product starts the accumulators instead."""
+    """Start the accumulators with a vector that is added right after the product."""
     gemm = m.labels["gemm"]
     params = dataclasses.replace(gemm.params, bias=True)
     operands = (*gemm.operands[:2], m.values["bias"])
@@ -202,11 +202,11 @@ GEMM_BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
 
 
 class GemmReshape:
-    """Rows that are flattened for a product and unflattened after it are the product's own.
+    """Let a product take rows of any rank instead of flattening and unflattening them.
 
     Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
 
-    What attention writes head by head, [B,S,H,K/H], it writes as rows instead.
+    Attention before it then writes rows [B,S,K] instead of heads [B,S,H,K/H].
     """
 
     name = "gemm-reshape"
@@ -253,7 +253,7 @@ class GemmReshape:
 
 
 def _heads_in_rows(graph: TileGraph, gemm: Region, flat: Region) -> Region | None:
-    """Attention whose heads only the product reads, flattened: it can write them side by side."""
+    """Return an attention that writes merged heads, if only the flattened product reads it."""
     made = operand_producer(graph, flat.operands[0], "FusedAttention")
     if made is None or made.params.layouts[3] != "split":
         return None
@@ -278,7 +278,7 @@ def _norm_check(m: Match) -> str | None:
 
 
 def _norm(m: Match) -> Region:
-    """A normalisation runs on the product's rows while they are in cache."""
+    """Normalise the product's rows while they are in cache."""
     gemm, value = m.labels["gemm"], m.root.operands[0]
     keep = not only_read_by(m.graph, value, m.root)
     params = dataclasses.replace(gemm.params, norm=m.root.params.norm, keep_sum=keep)

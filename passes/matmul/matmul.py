@@ -1,9 +1,9 @@
-"""Products of two tensors that no packed matrix serves.
+"""Convert products of two computed tensors, and fuse transposes and scales into them.
 
 MatMul(a, b), Gemm(a, b, c)                   -> FusedMatMul
-FusedMatMul(Transpose(a), b)                  -> the same, reading a as it lies
-FusedMatMul(Transpose(Reshape(a)), b)         -> the same, heads that lie side by side told apart
-FusedMatMul(a · number, b)                    -> the number moves into the epilogue
+FusedMatMul(Transpose(a), b)                  -> FusedMatMul that reads a through strides
+FusedMatMul(Transpose(Reshape(a)), b)         -> FusedMatMul that reads a as heads
+FusedMatMul(a · number, b)                    -> FusedMatMul with the number in the epilogue
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_RANK = 8
 
 @dataclass
 class _Operand:
-    """A product's operand: the value to read, the order of its axes, a factor left for later."""
+    """A product's operand: the value to read, its axis order and a factor for the epilogue."""
 
     value: str
     perm: tuple[int, ...]
@@ -58,7 +58,7 @@ def _check(m: Match) -> str | None:
 
 
 def _build(m: Match) -> Rewrite | str:
-    """A product whose right operand is computed, batched, or not the constant one."""
+    """Convert a product whose right operand is computed, batched or not a stored matrix."""
     graph, region = m.graph, m.root
     turns = [
         (1, 0) if region.op == "Gemm" and attribute(region, name, 0) else ()
@@ -72,7 +72,7 @@ def _build(m: Match) -> Rewrite | str:
     if (factor := left.factor * right.factor) != 1.0:
         scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
         joined = inline((chain or IDENTITY, ("y", *epilogue_inputs)), "y", (scaled, ("acc",)))
-        assert joined is not None  # no more operands than before
+        assert joined is not None  # the operand count does not grow
         chain = joined[0]
     params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
     operands = (left.value, right.value, *epilogue_inputs)
@@ -92,9 +92,9 @@ MATMUL = Rule("matmul", (_product,), _build, _check)
 
 
 def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:
-    """Go back through views, and through factors that only this operand needs.
+    """Follow an operand back through views, and through scales that have no other reader.
 
-    A view that others read too stays for them: reading past it costs nothing.
+    A view with other readers stays for them; reading past it costs nothing.
     """
     found, alone = _Operand(value, perm), True
     while (region := graph.producer(found.value)) is not None and not region.fused:
@@ -111,7 +111,7 @@ def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Opera
 
 
 def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
-    """Before a Transpose that leaves the axis that lies together among the last two."""
+    """Skip a Transpose that keeps the contiguous axis among the last two."""
     rank = graph.spec(region.operands[0]).rank if region.op == "Transpose" else None
     if not rank:
         return None
@@ -126,7 +126,7 @@ def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand 
 
 
 def _unsplit(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
-    """Before a Reshape that tells apart heads which lie side by side."""
+    """Skip a Reshape that splits heads from columns."""
     if region.op != "Reshape" or not found.perm:
         return None
     before, after = (graph.spec(v).shape for v in (region.operands[0], found.value))
@@ -140,7 +140,7 @@ def _unsplit(graph: TileGraph, region: Region, found: _Operand) -> _Operand | No
 
 
 def _unscale(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
-    """Before a multiplication or division by a number."""
+    """Skip a multiplication or division by a number."""
     if region.op not in ("Mul", "Div"):
         return None
     value, other = region.operands

@@ -1,7 +1,7 @@
-"""Several products of one input as one product.
+"""Merge products of one input into one product.
 
 FusedAttention(x·Wq, x·Wk, x·Wv)    ->    FusedAttention(x·[Wq Wk Wv])
-x·W1, x·W2, x·W3 …                  ->    x·[W1 W2 W3 …], a result for each
+x·W1, x·W2, x·W3 …                  ->    x·[W1 W2 W3 …] with one result each
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["MergeGemms", "MergeQkv"]
 
 
 class MergeQkv:
-    """Q, K and V of one input become one product whose columns attention reads in place."""
+    """Merge Q, K and V of one input into one product whose columns attention reads in place."""
 
     name = "merge-qkv"
 
@@ -77,7 +77,7 @@ class MergeQkv:
 
 
 class MergeGemms:
-    """Products of one input that nothing follows become one, with a result for each."""
+    """Merge products of one input that have no epilogue into one product with several results."""
 
     name = "merge-gemms"
 
@@ -99,7 +99,7 @@ class MergeGemms:
 
 
 def _alone(graph: TileGraph, region: Region) -> bool:
-    """True for a product of constants with no epilogue, whose columns are whole vectors."""
+    """Return whether a product has constant weights, no epilogue and whole vectors of columns."""
     p = region.params
     if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.parts:
         return False
@@ -110,7 +110,8 @@ def _alone(graph: TileGraph, region: Region) -> bool:
 def _side_by_side(
     graph: TileGraph, parts: Sequence[Region], name: str
 ) -> tuple[GemmParams, list[str], dict[str, Weight]]:
-    """One product for several: parameters, operands, and the weights ``name`` is part of."""
+    """Return the merged product: parameters, operands, and weights whose names begin with
+    ``name``."""
     k, total = parts[0].params.k, sum(g.params.n for g in parts)
     stored = [(g.params, graph.weights[g.operands[1]]) for g in parts]
 
@@ -128,7 +129,7 @@ def _side_by_side(
 
 
 def _biases(graph: TileGraph, parts: Sequence[Region]) -> Callable[[], Array]:
-    """The biases one after another; zeros where a product has none."""
+    """Return the concatenated biases, with zeros for products without one."""
     known = [(graph.weights[g.operands[2]] if g.params.bias else None, g.params.n) for g in parts]
     return lambda: np.concatenate(
         [np.zeros(n, np.float32) if w is None else w.array().reshape(-1) for w, n in known]

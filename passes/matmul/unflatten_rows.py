@@ -1,9 +1,9 @@
-"""Rows of all items in one matrix, told apart again behind what works row by row.
+"""Restore the item axis of rows that were flattened to one matrix.
 
 Reshape(op(Reshape(x, [B·S,K]), w), [B,S,N])   ->   op(x, w)
 
-Sums, norms and products in between do not ask how many axes the rows have; with the items apart
-what is before them, between and behind is one program.
+Sums, norms and products accept rows of any rank; without the Reshapes, the regions before, between
+and after them form one program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Shape = tuple[Extent, ...]
 
 
 class UnflattenRows:
-    """What lies between flattening rows and telling items apart keeps them apart."""
+    """Remove the flattening of rows around operators that work row by row."""
 
     name = "unflatten-rows"
 
@@ -58,7 +58,7 @@ class UnflattenRows:
 
 
 def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
-    """The operands that have a row for each of the result's; None if it works otherwise."""
+    """Return the operands with one row per result row; None if the operator mixes rows."""
     params, count = region.params, len(region.operands)
     if region.captures or len(region.results) != 1:
         return None
@@ -76,7 +76,8 @@ def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
 
 @dataclass
 class _UnflattenedRows:
-    """Values ``[B·S,N]`` as ``[B,S,N]``, and the regions that make them, ``result`` last."""
+    """Values ``[B·S,N]`` rewritten as ``[B,S,N]``, and their regions, the last of which writes
+    ``result``."""
 
     graph: TileGraph
     lead: Shape
@@ -89,8 +90,10 @@ class _UnflattenedRows:
     made: dict[str, str] = field(default_factory=dict)
 
     def value(self, value: str, depth: int = 0) -> str:
-        """The value apart, or one that is the same for all rows.  Raises NoMatch if it is
-        neither."""
+        """Return the value as ``[B,S,N]``, or one that all rows share.
+
+        Raises NoMatch if it is neither.
+        """
         if value not in self.made:
             self.made[value] = self._found(value, depth)
         return self.made[value]
@@ -127,7 +130,7 @@ class _UnflattenedRows:
         return result
 
     def _source(self, region: Region, shape: Shape) -> str:
-        """What a Reshape flattened; else empty."""
+        """Return the input of a Reshape that flattens; else empty."""
         if region.fused or region.op not in RESHAPES:
             return ""
         before = self.graph.spec(region.operands[0]).shape or ()
