@@ -28,7 +28,7 @@ from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["ALONE", "BF16", "CASES", "REGIONS", "SIZES", "Bias", "Case", "Filters", "Scales"]
 
@@ -116,11 +116,11 @@ def _array(operand: Any, seed: int, sizes: Mapping[str, int]) -> np.ndarray:
     return normal(*(evaluate(d, dict(sizes)) for d in operand), seed=seed)
 
 
-def window(kernel: Any, stride: int = 1, dilation: int = 1, pads: Any = 0) -> Window:
+def window(kernel: Any, stride: int = 1, dilation: int = 1, pads: Any = 0) -> ConvWindow:
     sizes = (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
     rank = len(sizes)
     around = (pads,) * (2 * rank) if isinstance(pads, int) else tuple(pads)
-    return Window(sizes, (stride,) * rank, (dilation,) * rank, around)
+    return ConvWindow(sizes, (stride,) * rank, (dilation,) * rank, around)
 
 
 def layout_named(name: str) -> FilterLayout:
@@ -128,7 +128,7 @@ def layout_named(name: str) -> FilterLayout:
 
 
 def laid_out(
-    channels: int, filters: int, over: Window, groups: int = 1, layout: str = "plain",
+    channels: int, filters: int, over: ConvWindow, groups: int = 1, layout: str = "plain",
     bias: bool = False, epilogue: Chain | None = None, in_bf16: bool = False,
 ) -> ConvParams:  # fmt: skip
     """A convolution with its filters in the layout of a name, which says what it reads unless they
@@ -141,7 +141,7 @@ def laid_out(
 
 
 def conv(
-    c: int, o: int, over: Window, layout: str = "blocked", groups: int = 1, *extra: Any,
+    c: int, o: int, over: ConvWindow, layout: str = "blocked", groups: int = 1, *extra: Any,
     bias: bool = True, epilogue: Chain | None = None, x: Shape | None = None,
 ) -> Case:  # fmt: skip
     params = laid_out(c, o, over, groups, layout, bias, epilogue, layout_named(layout).rounds)
@@ -346,7 +346,7 @@ REGIONS = {
     "what a strided convolution is added to comes from outside": region(
         (X16, W1, ("n", 16, *HALF)),
         [
-            (laid_out(16, 16, Window((1, 1), (2, 2), (1, 1), (0,) * 4), 1, "blocked"), (0, 1)),
+            (laid_out(16, 16, ConvWindow((1, 1), (2, 2), (1, 1), (0,) * 4), 1, "blocked"), (0, 1)),
             (ElementwiseParams(SUM), (3, 2)),
             (PoolParams("max", window(3, pads=1)), (4,)),
         ], 5,

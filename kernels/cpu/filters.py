@@ -41,7 +41,7 @@ from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.filters import FilterLayout, Sums
 from tracea_graph.ops.int16 import fit_columns, round_images, run_of
 from tracea_graph.ops.weights import Floats, Numbers
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 __all__ = [
     "BF16X2", "BLOCK", "BLOCKED", "DEPTHWISE", "FIRST_LAYER", "INT16", "LAYOUTS", "NCHW32C",
@@ -64,9 +64,9 @@ def blocks(channels: int) -> int:
     return -(-channels // BLOCK)
 
 
-def transformable(window: Window, groups: int) -> bool:
+def transformable(window: ConvWindow, groups: int) -> bool:
     """True for what Winograd's transform can do."""
-    return groups == 1 and window == Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+    return groups == 1 and window == ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
 
 
 class Filters(FilterLayout):
@@ -84,7 +84,7 @@ class Filters(FilterLayout):
         """Of transformed filters: how the same are stored as they are."""
         return None
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if window.rank > 2:
             raise ValueError("only one and two axes are stored in blocks")
@@ -184,7 +184,7 @@ class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
     def multiplies(self) -> str:  # type: ignore[override]
         return "bf16" if self.in_bf16 else "f32"
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if self.rounded and not self.in_bf16:
             raise ValueError("filters that may be rounded are those of x in bf16")
@@ -260,7 +260,7 @@ class WinogradFilters(_Nchw16cFilters):
     def direct(self) -> Filters:
         return BLOCKED
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if not transformable(window, groups):
             raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
@@ -306,7 +306,7 @@ class Vnni2Filters(_Nchw16cFilters):
     def direct(self) -> Filters | None:
         return None if self.of == BLOCKED else VNNI2
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         self.of.check(shape, groups, window)
         if groups * shape[1] % 2:
             raise ValueError("channels are taken in pairs")
@@ -342,7 +342,7 @@ class Nchw32cFilters(_Nchw16cFilters):
     def rounds(self) -> bool:
         return True
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if shape[1] % (2 * BLOCK) or groups > 1:
             raise ValueError("two blocks are taken together of one group of whole ones")
@@ -443,7 +443,7 @@ class Int16Filters(_Nchw16cFilters):
     def _times(self) -> float:
         return 1.0 if self.direct is None else _TRANSFORMED
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         self.of.check(shape, groups, window)
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
@@ -529,7 +529,7 @@ class DispatchFilters(_Nchw16cFilters):
         assert found is not None, f"{self.transformed.name} is no transformed layout"
         return found
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         if self.transformed.direct is None:
             raise ValueError("only transformed filters are there as they are, too")
         self.transformed.check(shape, groups, window)

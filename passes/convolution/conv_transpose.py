@@ -27,7 +27,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.weights import ALIGNED
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -144,7 +144,7 @@ class ConvTranspose:
         before = [max(p.before for p in axis) for axis in plan.axes]
         after = [max(p.after for p in axis) for axis in plan.axes]
         ones = (1,) * len(kernel)
-        window = Window(ones, ones, ones, (*before, *after))
+        window = ConvWindow(ones, ones, ones, (*before, *after))
         params = ConvParams(plan.channels, plan.filters * math.prod(kernel), window)
         packed = _filters(weight, params, (), f"{w}_taps", plan)
         specs = {places: params.infer([graph.spec(x)])[0]}
@@ -269,10 +269,10 @@ def _axes(
     return tuple(axes)
 
 
-def _window(phases: Sequence[_Phase]) -> Window:
+def _window(phases: Sequence[_Phase]) -> ConvWindow:
     ones = (1,) * len(phases)
     pads = (*(p.before for p in phases), *(p.after for p in phases))
-    return Window(tuple(len(p.taps) for p in phases), ones, ones, pads)
+    return ConvWindow(tuple(len(p.taps) for p in phases), ones, ones, pads)
 
 
 def _filters(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.batch_norm import read_affine
 from tracea_graph.passes.convolution.filters import ChannelAffine, must_stay_plain
 from tracea_graph.passes.regions import fused, only_read_by
@@ -134,7 +134,7 @@ def _branch(graph: TileGraph, term: Region) -> _Branch | str:
 
 def _place(params: ConvParams | None, widest: ConvParams) -> list[list[int]] | str:
     """Return, per axis, the taps of the widest window that read what a branch's taps read."""
-    window = params.window if params else Window.unit((1,) * widest.window.rank)
+    window = params.window if params else ConvWindow.unit((1,) * widest.window.rank)
     channels = widest.filters if params is None else params.channels
     groups = widest.groups if params is None else params.groups
     wide = widest.window

@@ -9,7 +9,7 @@ from typing import Any
 from tracea_graph.ir import Extent
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.space_parts import constant_ints
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.reasons import Code, Reason
@@ -103,13 +103,13 @@ def _windowed(region: Region, spatial: Sequence[Extent], opset: int) -> PoolPara
     return PoolParams(kind, window)
 
 
-def _within(window: Window, spatial: Sequence[Extent]) -> bool:
+def _within(window: ConvWindow, spatial: Sequence[Extent]) -> bool:
     """Return whether no window reaches beyond the padded image, however small that is."""
     axes = zip(spatial, window.spans, window.pairs, strict=True)
     return all(sum(pads) + (n if isinstance(n, int) else 1) >= span for n, span, pads in axes)
 
 
-def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | str:
+def _rounded_up(window: ConvWindow, spatial: Sequence[Extent]) -> ConvWindow | str:
     """Return the window with its end padding raised to what ceil_mode needs, or a reason.
 
     A window without padding that covers the image is cut to the image.

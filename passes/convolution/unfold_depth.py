@@ -11,7 +11,7 @@ import numpy as np
 from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.elementary import UNARY
 from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.regions import attribute, fused, int_constant
 from tracea_graph.ttg import Region, TileGraph
@@ -138,17 +138,19 @@ def _conv(t: DepthUnfolder, region: Region) -> bool:
     return True
 
 
-def _axis(window: Window, axis: int) -> Window:
+def _axis(window: ConvWindow, axis: int) -> ConvWindow:
     pick = slice(axis, axis + 1)
-    return Window(
+    return ConvWindow(
         window.kernel[pick], window.strides[pick], window.dilations[pick], window.pairs[axis]
     )
 
 
-def _flat(window: Window) -> Window:
+def _flat(window: ConvWindow) -> ConvWindow:
     """Return the window without its first axis."""
     befores, afters = window.pads[1 : window.rank], window.pads[window.rank + 1 :]
-    return Window(window.kernel[1:], window.strides[1:], window.dilations[1:], (*befores, *afters))
+    return ConvWindow(
+        window.kernel[1:], window.strides[1:], window.dilations[1:], (*befores, *afters)
+    )
 
 
 _USUAL: Mapping[str, tuple[object, ...]] = MappingProxyType(

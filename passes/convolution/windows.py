@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region
 
 __all__ = ["live_taps", "read_window"]
 
 
-def read_window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> Window | str:
+def read_window(
+    region: Region, kernel: Sequence[int], spatial: Sequence[Extent]
+) -> ConvWindow | str:
     """Return the window over ``spatial`` axes with ``auto_pad`` resolved, or why there is none."""
     rank = len(kernel)
     ones = (1,) * rank
@@ -26,13 +28,13 @@ def read_window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]
     if auto == "VALID":
         pads = (0,) * (2 * rank)
     try:
-        window = Window(tuple(kernel), strides, dilations, tuple(pads))
+        window = ConvWindow(tuple(kernel), strides, dilations, tuple(pads))
     except ValueError as error:
         return str(error)
     return _same(window, spatial, auto) if auto.startswith("SAME") else window
 
 
-def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
+def _same(window: ConvWindow, spatial: Sequence[Extent], auto: str) -> ConvWindow | str:
     """Pad for ⌈size/stride⌉ positions, the odd element at the end (SAME_UPPER) or start."""
     before, after = [], []
     for size, span, stride in zip(spatial, window.spans, window.strides, strict=True):
@@ -45,10 +47,12 @@ def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
         small = total // 2
         before.append(small if auto == "SAME_UPPER" else total - small)
         after.append(total - before[-1])
-    return Window(window.kernel, window.strides, window.dilations, (*before, *after))
+    return ConvWindow(window.kernel, window.strides, window.dilations, (*before, *after))
 
 
-def live_taps(window: Window, spatial: Sequence[Extent]) -> tuple[Window, tuple[slice, ...]]:
+def live_taps(
+    window: ConvWindow, spatial: Sequence[Extent]
+) -> tuple[ConvWindow, tuple[slice, ...]]:
     """Drop outer taps that read only padding; return the window and the remaining taps.
 
     A 3x3 kernel over one pixel, or with a dilation as large as the image, has such taps.
@@ -71,7 +75,7 @@ def live_taps(window: Window, spatial: Sequence[Extent]) -> tuple[Window, tuple[
         before.append(pads[0] - first * dilation)
         after.append(pads[1] - (count - 1 - last) * dilation)
     dilations = [1 if k == 1 else d for k, d in zip(kernel, window.dilations, strict=True)]
-    left = Window(tuple(kernel), window.strides, tuple(dilations), (*before, *after))
+    left = ConvWindow(tuple(kernel), window.strides, tuple(dilations), (*before, *after))
     return left, tuple(taps)
 
 

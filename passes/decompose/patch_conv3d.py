@@ -10,7 +10,7 @@ which converts whole nets.
 from __future__ import annotations
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
@@ -49,7 +49,7 @@ def stacked(s: OnnxBuilder) -> OnnxBuilder:
     return s
 
 
-def _tiles(window: Window, axis: int, size: int) -> bool:
+def _tiles(window: ConvWindow, axis: int, size: int) -> bool:
     """Return whether windows tile an axis without overlap or gap."""
     kernel, stride = window.kernel[axis], window.strides[axis]
     whole = kernel == stride and not any(window.pairs[axis]) and size % kernel == 0

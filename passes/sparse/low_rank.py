@@ -20,7 +20,7 @@ from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed, chosen_for
@@ -102,7 +102,7 @@ class LowRankConv(PatternPass):
         middle = f"{region.results[0]}_rank{rank}"
         first = ConvParams(params.channels, rank, params.window)
         axes = params.window.rank
-        point = Window((1,) * axes, (1,) * axes, (1,) * axes, (0,) * (2 * axes))
+        point = ConvWindow((1,) * axes, (1,) * axes, (1,) * axes, (0,) * (2 * axes))
         last = dataclasses.replace(params, channels=rank, window=point)
         own = _held(f"{middle}_a", a.T.reshape(first.shape))
         other = _held(f"{middle}_b", b.T.reshape(last.shape))

@@ -31,7 +31,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.int16 import LIMIT, run_of
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -100,8 +100,8 @@ def test_filters_in_integers_come_back_nearly_as_they_were(layout: Int16Filters)
 
 
 def test_filters_that_cannot_be_stored_so_are_none() -> None:
-    images = Window((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
-    lines = Window((3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6)
+    images = ConvWindow((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
+    lines = ConvWindow((3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6)
     with pytest.raises(ValueError, match="Winograd's transform is for 3x3 kernels"):
         ConvParams(16, 16, images, layout=WINOGRAD4)
     with pytest.raises(ValueError, match="taken in pairs"):
@@ -155,7 +155,7 @@ def test_filters_are_transformed_by_nodes_too(layout: WinogradFilters) -> None:
 
 def test_an_average_with_gaps() -> None:
     """Possible since opset 19."""
-    params = PoolParams("average-inside", Window((2, 2), (1, 1), (2, 2), (0,) * 4))
+    params = PoolParams("average-inside", ConvWindow((2, 2), (1, 1), (2, 2), (0,) * 4))
     x = np.random.default_rng(0).standard_normal((1, 16, 5, 6)).astype(np.float32)
     (found,) = run_body(params.body(19), [x], 19)
     assert relative_error(found, params.reference([x])[0]) < 1e-6
@@ -164,7 +164,7 @@ def test_an_average_with_gaps() -> None:
 @pytest.mark.parametrize("size", range(40))
 def test_sizes_of_pools_behind_pools_stay_short(size: int) -> None:
     """A window that sticks out of one pixel counts as one: ``(size - 2) / 2 + 1`` towards zero."""
-    pool = PoolParams("max", Window((2, 2), (2, 2), (1, 1), (0, 0, 0, 0)))
+    pool = PoolParams("max", ConvWindow((2, 2), (2, 2), (1, 1), (0, 0, 0, 0)))
     found: Extent = "h"
     number = size
     for _ in range(5):

@@ -23,7 +23,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import WeightLayout
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.policy.coefficients import Tables, fitted
 from tracea_graph.policy.ort_cost import instructions
@@ -92,7 +92,7 @@ def test_matrix_tiles_prefer_direct_convolutions() -> None:
     """Winograd's transform saves products, which cost little there."""
 
     def work(layout: str, tables: Tables) -> float:
-        window = Window((3, 3), (1, 1), (1, 1), (1,) * 4)
+        window = ConvWindow((3, 3), (1, 1), (1, 1), (1,) * 4)
         params = ConvParams(256, 256, window, layout=LAYOUTS[layout])
         dims = [(1.0, 256.0, 14.0, 14.0)]
         return params.cost(tables, dims, (1.0, 256.0, 14.0, 14.0)).product

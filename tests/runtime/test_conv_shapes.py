@@ -31,7 +31,7 @@ from tracea_graph.kernels.cpu.filters import (
     transformable,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.conv import channel_kind
 
 COUNTS = (1, 3, 7, 16, 24, 32, 33)
@@ -164,9 +164,9 @@ class Maker:
         sizes, window = self._window(one)
         yield from self._stored(one, sizes, window)
         if one[:4] == (3, 1, 1, "one") and one.rank == 2:
-            yield from self._stored(one, sizes, Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)))
+            yield from self._stored(one, sizes, ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)))
 
-    def _window(self, one: Class) -> tuple[list[int], Window]:
+    def _window(self, one: Class) -> tuple[list[int], ConvWindow]:
         """An image, and a window that fits into it once at least."""
         chance, rank = self._chance, one.rank
         large = chance.randrange(rank)
@@ -184,10 +184,10 @@ class Maker:
             missing = max(0, reach + 1 - size)
             before = chance.randint(max(0, missing - reach), reach)
             pads.append((before, chance.randint(max(0, missing - before), reach)))
-        return sizes, Window(tuple(sides), tuple(strides), tuple(dilations),
+        return sizes, ConvWindow(tuple(sides), tuple(strides), tuple(dilations),
                              (*(p[0] for p in pads), *(p[1] for p in pads)))  # fmt: skip
 
-    def _stored(self, one: Class, sizes: list[int], window: Window) -> Iterator[Case]:
+    def _stored(self, one: Class, sizes: list[int], window: ConvWindow) -> Iterator[Case]:
         channels, groups = one.channels, one.groups
         chain, kinds = POST_OPS[one.post_ops]
         twice = one.grouping == "each" and self._chance.random() < 0.2  # two filters a channel

@@ -10,12 +10,12 @@ from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, normal, operator_case, spec
 
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 WINDOWS = {
-    "3x3": Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
-    "3x3 by two": Window((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
-    "2x2": Window((2, 2), (2, 2), (1, 1), (0, 0, 0, 0)),
+    "3x3": ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    "3x3 by two": ConvWindow((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+    "2x2": ConvWindow((2, 2), (2, 2), (1, 1), (0, 0, 0, 0)),
     "all": None,
 }
 

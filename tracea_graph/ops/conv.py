@@ -30,7 +30,7 @@ from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.post_ops import post_ops_of
 from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ops.window_space import grouped, over, sizes_of, sliding
-from tracea_graph.ops.windows import Window, windows_of
+from tracea_graph.ops.windows import ConvWindow, sliding_windows
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import Axis, IterationSpace, along
@@ -49,7 +49,7 @@ class ConvParams:
 
     channels: int
     filters: int
-    window: Window
+    window: ConvWindow
     groups: int = 1
     layout: FilterLayout = PLAIN
     bias: bool = False
@@ -125,7 +125,7 @@ class ConvParams:
         axes = tuple(range(2, x.ndim))
         parts = [
             np.tensordot(
-                windows_of(part, self.window, 0.0), kernels,
+                sliding_windows(part, self.window, 0.0), kernels,
                 ((1, *(a + self.window.rank for a in axes)), (1, *axes)),
             )
             for part, kernels in zip(inputs, filters, strict=True)

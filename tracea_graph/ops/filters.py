@@ -16,7 +16,7 @@ from typing import ClassVar
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.weights import Floats, Numbers
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["PLAIN", "FilterLayout", "PlainFilters", "Sums"]
 
@@ -56,7 +56,7 @@ class FilterLayout(ABC):
         """Results along an axis that are computed together, and cost as much if they are fewer."""
         return 1
 
-    def check(self, shape: Sequence[int], groups: int, window: Window) -> None:
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         """Raises ValueError for filters that cannot be stored so."""
         if min(shape) < 1:
             raise ValueError(f"no filters of shape {shape}")

@@ -30,7 +30,7 @@ from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.sizes import resolve, size_to_onnx
-from tracea_graph.ops.windows import slid
+from tracea_graph.ops.windows import window_count
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
 
@@ -109,7 +109,7 @@ class LayoutParams:
             return (first[0], self.ints[1] - self.ints[0], *first[2:])
         if self.kind == "frames":
             taps, stride, dilation, *pads = self.ints
-            count = slid(first[0], sum(pads) - dilation * (taps - 1) - 1, stride)
+            count = window_count(first[0], sum(pads) - dilation * (taps - 1) - 1, stride)
             return (count, combine("mul", first[1], taps), *first[2:])
         (axis,) = self.ints
         if len({len(s) for s in shapes}) > 1:

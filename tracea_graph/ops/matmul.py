@@ -168,8 +168,8 @@ class MatMulParams:
         sums = (*batch, "m", "n")
         axes = (*space.axes, Axis("m", full[-2]), Axis("n", full[-1]), Axis("k", a[-1], True))
         reads = [
-            _turned(graph, region.operands[0], (*batch, "m", "k"), a, self, 0),
-            _turned(graph, region.operands[1], (*batch, "k", "n"), b, self, 1),
+            _permuted_access(graph, region.operands[0], (*batch, "m", "k"), a, self, 0),
+            _permuted_access(graph, region.operands[1], (*batch, "k", "n"), b, self, 1),
             *(aligned(graph, v, sums) for v in region.operands[2:]),
         ]
         writes = [aligned(graph, v, sums) for v in region.results]
@@ -178,7 +178,7 @@ class MatMulParams:
         return model_of(region, space, reads, writes, work, ("m",), ("n",), ("k",), batch)
 
 
-def _turned(
+def _permuted_access(
     graph: TileGraph, value: str, names: tuple[str, ...], seen: Shape, p: MatMulParams, which: int
 ) -> AccessMap | None:
     """The map of an operand whose axes are read in another order, heads apart."""

@@ -14,7 +14,7 @@ from tracea_graph.ir import DType, Expr, Extent, TensorSpec, combine, symbols_of
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.window_space import pool_all, pooling
-from tracea_graph.ops.windows import Window, plus, slid, windows_of
+from tracea_graph.ops.windows import ConvWindow, add_constant, sliding_windows, window_count
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
 
@@ -35,7 +35,7 @@ class PoolParams:
     """
 
     kind: str
-    window: Window | None = None
+    window: ConvWindow | None = None
     flat: bool = False
 
     operands = 1
@@ -67,13 +67,14 @@ class PoolParams:
             return [reduce(x, axis=axes, keepdims=not self.flat)]
         inner = tuple(a + self.window.rank for a in axes)
         if self.kind == "max":
-            inside = windows_of(np.ones_like(x), self.window, 0.0)
-            return [_most(windows_of(x, self.window, -np.inf), inner, inside=inside > 0)]
-        total = windows_of(x, self.window, 0.0)
+            inside = sliding_windows(np.ones_like(x), self.window, 0.0)
+            return [_most(sliding_windows(x, self.window, -np.inf), inner, inside=inside > 0)]
+        total = sliding_windows(x, self.window, 0.0)
         if self.kind == "average":
             return [np.mean(total, axis=inner)]
         return [
-            np.sum(total, inner) / np.sum(windows_of(np.ones_like(x), self.window, 0.0), inner)
+            np.sum(total, inner)
+            / np.sum(sliding_windows(np.ones_like(x), self.window, 0.0), inner)
         ]
 
     def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
@@ -115,12 +116,12 @@ def _positions(size: Extent, slack: int, stride: int) -> Extent:
 
     A window that sticks out of all there is by less than a stride still counts as one.
     """
-    down = slid(size, slack, stride)
+    down = window_count(size, slack, stride)
     if isinstance(down, int) or stride == 1 or slack >= -1:
         return down
     if slack + stride == 0:
         return combine("max", down, _any(size))
-    up = combine("ceildiv", plus(size, slack + stride), stride)
+    up = combine("ceildiv", add_constant(size, slack + stride), stride)
     return combine("max", down, combine("min", up, 1))
 
 

@@ -200,8 +200,8 @@ class RecurrentParams:
         offsets = self.layout.bias(bias, self.groups, self.hidden)
         late_all = None if rest is None else self.layout.rest(rest, self.hidden)
         for d, turned in enumerate(self.reverse):
-            ahead = self._apart(x @ matrices[0][d].T + offsets[d], -1)
-            back = [gate.T for gate in self._apart(matrices[1][d], 0)]
+            ahead = self._by_gate(x @ matrices[0][d].T + offsets[d], -1)
+            back = [gate.T for gate in self._by_gate(matrices[1][d], 0)]
             own = [s[d] for s in states]
             late = None if late_all is None else late_all[d]
             for t in reversed(range(steps)) if turned else range(steps):
@@ -212,7 +212,7 @@ class RecurrentParams:
         found = {"y": y, "h": last[0], "c": last[-1]}
         return [found[name] for name in self.results]
 
-    def _apart(self, numbers: Floats, axis: int) -> list[Floats]:
+    def _by_gate(self, numbers: Floats, axis: int) -> list[Floats]:
         """Those of each gate."""
         return np.split(numbers, self.gates, axis)
 

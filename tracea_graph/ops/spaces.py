@@ -24,7 +24,7 @@ from tracea_graph.ops.space_parts import (
     reshape_groups,
 )
 from tracea_graph.ops.window_space import pool_all, pooling
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
@@ -295,7 +295,7 @@ def pool(region: Region, graph: TileGraph) -> RegionModel | None:
     return None if window is None else pooling(region, graph, window)
 
 
-def _window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> Window | None:
+def _window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> ConvWindow | None:
     """The window an operator's attributes describe over an input of these sizes."""
     attrs, rank = region.node.attrs, len(kernel)
     found = []
@@ -306,7 +306,7 @@ def _window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) ->
             return None
         found.append(tuple(int(v) for v in value))
     try:
-        window = Window(tuple(kernel), *found)
+        window = ConvWindow(tuple(kernel), *found)
         kind = str(attrs.get("auto_pad", "NOTSET"))
         if not kind.startswith("SAME"):
             return window
@@ -315,7 +315,7 @@ def _window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) ->
         return None
 
 
-def _same(window: Window, spatial: Sequence[Extent], upper: bool) -> tuple[int, ...]:
+def _same(window: ConvWindow, spatial: Sequence[Extent], upper: bool) -> tuple[int, ...]:
     """Padding that gives ⌈size / stride⌉ positions, the odd one after (upper) or before.
 
     Raises ValueError where it depends on a size that is not known.

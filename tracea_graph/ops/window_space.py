@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.space_parts import Shape, access, model_of
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
@@ -19,7 +19,7 @@ from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 __all__ = ["grouped", "over", "pool_all", "pooling", "sizes_of", "sliding"]
 
 
-def pooling(region: Region, graph: TileGraph, window: Window) -> RegionModel | None:
+def pooling(region: Region, graph: TileGraph, window: ConvWindow) -> RegionModel | None:
     """A window of each channel per result; None where sizes are not known."""
     sizes = sizes_of(graph, region, window)
     if sizes is None:
@@ -51,7 +51,7 @@ def pool_all(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, space, reads, writes, work, ("n",), ("c",), gone)
 
 
-def sliding(window: Window) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Dim, ...]]:
+def sliding(window: ConvWindow) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Dim, ...]]:
     """Axes of positions and of taps, and the input dimensions they index."""
     places = tuple(f"p{i}" for i in range(window.rank))
     taps = tuple(f"t{i}" for i in range(window.rank))
@@ -79,7 +79,7 @@ def over(graph: TileGraph, value: str, result: Sequence[Dim]) -> AccessMap | Non
     return access(graph, value, dims)
 
 
-def sizes_of(graph: TileGraph, region: Region, window: Window) -> tuple[Extent, ...] | None:
+def sizes_of(graph: TileGraph, region: Region, window: ConvWindow) -> tuple[Extent, ...] | None:
     """The result's shape, if its rank is that of the window and the operand."""
     shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     if shape is None or result is None or not len(shape) == len(result) == window.rank + 2:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Expr, Extent, combine
 
-__all__ = ["Window", "plus", "slid", "windows_of"]
+__all__ = ["ConvWindow", "add_constant", "sliding_windows", "window_count"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvWindow:
     """Kernel, strides and dilations per axis; ``pads`` are all befores, then all afters."""
 
     kernel: tuple[int, ...]
@@ -34,7 +34,7 @@ class Window:
             raise ValueError(f"padding below zero: {self.pads}")
 
     @classmethod
-    def unit(cls, kernel: Sequence[int]) -> Window:
+    def unit(cls, kernel: Sequence[int]) -> ConvWindow:
         """Stride and dilation 1, no padding."""
         ones = (1,) * len(kernel)
         return cls(tuple(kernel), ones, ones, (0,) * (2 * len(kernel)))
@@ -66,15 +66,17 @@ class Window:
     def sizes(self, spatial: Sequence[Extent]) -> tuple[Extent, ...]:
         """Positions per axis."""
         axes = zip(spatial, self.spans, self.strides, self.pairs, strict=True)
-        return tuple(slid(size, sum(pad) - span, stride) for size, span, stride, pad in axes)
+        return tuple(
+            window_count(size, sum(pad) - span, stride) for size, span, stride, pad in axes
+        )
 
 
-def slid(size: Extent, slack: int, stride: int) -> Extent:
+def window_count(size: Extent, slack: int, stride: int) -> Extent:
     """``⌊(size + slack) / stride⌋ + 1``, a size that stays the same staying the same extent."""
-    return combine("floordiv", plus(size, slack + stride), stride)
+    return combine("floordiv", add_constant(size, slack + stride), stride)
 
 
-def plus(size: Extent, number: int) -> Extent:
+def add_constant(size: Extent, number: int) -> Extent:
     """``size + number`` with the numbers of nested sums added up."""
     if isinstance(size, Expr) and size.op == "add":
         inner, more = size.args
@@ -85,7 +87,7 @@ def plus(size: Extent, number: int) -> Extent:
     return combine("add", size, number)
 
 
-def windows_of(x: Floats, window: Window, fill: float) -> Floats:
+def sliding_windows(x: Floats, window: ConvWindow, fill: float) -> Floats:
     """``[N, C, positions…, kernel…]``: every window of an array padded with ``fill``."""
     widths = [(0, 0), (0, 0), *window.pairs]
     padded = np.pad(x, widths, constant_values=fill)

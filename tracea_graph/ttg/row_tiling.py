@@ -43,13 +43,13 @@ __all__ = [
     "row_tilings_by_size",
 ]
 
-_WAITED = 0.25
+_EXPOSED = 0.25
 """Of the bytes that pass through, the share that is waited for: kernels prefetch weights."""
-_CALL = 128e3
+_CALL_BYTES = 128e3
 """Bytes that move in the time it takes to call a kernel for the next rows."""
-_STRIP = 64
+_STRIP_COLUMNS = 64
 """Columns of a constant that are near at once."""
-_LONGEST = 8
+_MAX_REGIONS = 8
 """Most regions in one loop: a longer sequence shares ever more rows between iterations."""
 
 
@@ -92,7 +92,11 @@ class RowTiling:
     @property
     def gain(self) -> float:
         """Bytes that are not waited for."""
-        return self.saved - _WAITED * self.streamed - _CALL * self.iterations * len(self.regions)
+        return (
+            self.saved
+            - _EXPOSED * self.streamed
+            - _CALL_BYTES * self.iterations * len(self.regions)
+        )
 
 
 def row_tilings(
@@ -113,23 +117,23 @@ def row_tilings_by_size(
 ) -> Iterator[list[RowTiling]]:  # fmt: skip
     """Yield :func:`row_tilings` for each cache fraction; the graph is analysed once."""
     chain = graph.regions()
-    ways = {r.id: row_reuse(r) for r in chain}
-    bound = [_bound(graph, r, bindings) if ways[r.id] else None for r in chain]
+    reuses = {r.id: row_reuse(r) for r in chain}
+    bound = [_bind(graph, r, bindings) if reuses[r.id] else None for r in chain]
     made: dict[tuple[int, int], _Candidate | None] = {}
 
     def between(start: int, end: int) -> _Candidate | None:
         at = start, end
         if at not in made:
             made[at] = _Candidate.of(
-                graph, chain[start:end], bound[start:end], near, lambda r: ways[r.id]
+                graph, chain[start:end], bound[start:end], near, lambda r: reuses[r.id]
             )
         return made[at]
 
     for cache_fraction in cache_fractions:
-        yield _chosen(bound, between, cache_fraction)
+        yield _select(bound, between, cache_fraction)
 
 
-def _chosen(
+def _select(
     bound: Sequence[BoundModel | None],
     between: Callable[[int, int], _Candidate | None],
     cache_fraction: float,
@@ -138,10 +142,10 @@ def _chosen(
     best: list[tuple[float, int, RowTiling | None]] = [(0.0, 0, None)]
     for end in range(1, len(bound) + 1):
         best.append((best[-1][0], end - 1, None))
-        for start in range(end - 2, max(end - _LONGEST, 0) - 1, -1):
+        for start in range(end - 2, max(end - _MAX_REGIONS, 0) - 1, -1):
             if bound[end - 1] is None or bound[start] is None:
                 break
-            found = _best(between(start, end), cache_fraction)
+            found = _largest_fitting(between(start, end), cache_fraction)
             if found is not None and best[start][0] + found.gain > best[end][0]:
                 best[end] = best[start][0] + found.gain, start, found
     chosen, at = list[RowTiling](), len(bound)
@@ -159,17 +163,17 @@ def row_tiling_of(
 
     Raises GraphError if a symbol has no value.
     """
-    bound = [_bound(graph, r, bindings) for r in regions]
+    bound = [_bind(graph, r, bindings) for r in regions]
     made = _Candidate.of(graph, regions, bound, near, row_reuse)
     return made.tiling(rows) if made else None
 
 
-def _bound(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> BoundModel | None:
+def _bind(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> BoundModel | None:
     model = graph.model(region)
     return model.bind(bindings) if model and model.rows else None
 
 
-def _best(made: _Candidate | None, cache_fraction: float) -> RowTiling | None:
+def _largest_fitting(made: _Candidate | None, cache_fraction: float) -> RowTiling | None:
     """The tiling with the largest tile that fits, if it saves anything."""
     if made is None or made.saved <= 0:
         return None
@@ -200,11 +204,11 @@ class _Candidate:
     ) -> _Candidate | None:  # fmt: skip
         """None if one is opaque, hands nothing on, or makes what others need too."""
         known = [b for b in bound if b is not None]
-        ways = [way for r in regions if (way := row_reuse(r)) is not None]
-        if min(len(known), len(ways)) < len(regions):
+        reuses = [reuse for r in regions if (reuse := row_reuse(r)) is not None]
+        if min(len(known), len(reuses)) < len(regions):
             return None
         members = {r.id for r in regions}
-        passed = [_passed(graph, region, members) for region in regions[:-1]]
+        passed = [_intermediates(graph, region, members) for region in regions[:-1]]
         if not all(passed):
             return None
         inner = frozenset(v for values in passed for v in values)
@@ -213,14 +217,14 @@ class _Candidate:
         # rows of images come in lines; those of matrices are numbered through
         unit = rows // max(int(last.extents[last.groups[1][0]]), 1) if last.model.batch else 1
         saved = 0.0
-        for way, model in zip(ways, known, strict=True):
+        for reuse, model in zip(reuses, known, strict=True):
             for access in model.reads:
                 size = access.item * float(access.shape.prod())
                 if access.value in inner and size > near.bytes:
-                    saved += (size - near.bytes) * (2 + way.passes)
+                    saved += (size - near.bytes) * (2 + reuse.passes)
         return cls(
             tuple(r.id for r in regions), tuple(known), inner, rows // max(unit, 1), unit,
-            max(way.granularity for way in ways), saved, near,
+            max(reuse.granularity for reuse in reuses), saved, near,
         )  # fmt: skip
 
     def choices(self) -> Iterable[int]:
@@ -251,7 +255,7 @@ class _Candidate:
             for access in (*model.reads, *model.writes):
                 size = access.item * float(access.touched(*points)[0])
                 if access.value in constants:
-                    size *= min(1.0, _STRIP / _columns(access, model))
+                    size *= min(1.0, _STRIP_COLUMNS / _columns(access, model))
                 elif access.value not in self.inner:
                     continue
                 sizes[access.value] = max(sizes.get(access.value, 0.0), size)
@@ -263,7 +267,7 @@ class _Candidate:
         for model in self.bound:
             rows = {model.model.rows.index(r): r for r in model.model.rows}
             for access in model.reads:
-                if access.value not in self.inner and not _follows(access, model, len(rows)):
+                if access.value not in self.inner and not _row_dependent(access, model, len(rows)):
                     found[access.value] = access.item * float(access.shape.prod())
         return found
 
@@ -280,7 +284,7 @@ class _Candidate:
         points: Ranges | None = last.ranges(tiles)
         for model in reversed(self.bound):
             if model is not last:
-                points = _wanted(model.writes, needed)
+                points = _required(model.writes, needed)
             if points is None:
                 raise GraphError(f"nothing needs what {model.model.name!r} makes")
             for access in model.reads:
@@ -291,7 +295,7 @@ class _Candidate:
             yield model, points
 
 
-def _passed(graph: TileGraph, region: Region, inside: set[str]) -> list[str]:
+def _intermediates(graph: TileGraph, region: Region, inside: set[str]) -> list[str]:
     """What a region hands to the others; nothing if somebody else needs it too."""
     for value in region.writes:
         if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
@@ -299,7 +303,7 @@ def _passed(graph: TileGraph, region: Region, inside: set[str]) -> list[str]:
     return [v for v in region.writes if graph.uses(v)]
 
 
-def _follows(access: BoundAccess, model: BoundModel, rows: int) -> bool:
+def _row_dependent(access: BoundAccess, model: BoundModel, rows: int) -> bool:
     """True if the first of its row axes that is longer than one says what is read."""
     axes = [a for a in model.groups[1] if model.extents[a] > 1][:1]
     return any(access.matrix[:, a].any() for a in axes)
@@ -312,7 +316,7 @@ def _columns(access: BoundAccess, model: BoundModel) -> int:
     return max(1, int(model.extents[axes].prod()))
 
 
-def _wanted(writes: Sequence[BoundAccess], needed: Mapping[str, Ranges]) -> Ranges | None:
+def _required(writes: Sequence[BoundAccess], needed: Mapping[str, Ranges]) -> Ranges | None:
     points: Ranges | None = None
     for access in writes:
         if access.value in needed:

@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.filters import BLOCK, blocks
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.windows import plus
+from tracea_graph.ops.windows import add_constant
 
 __all__ = [
     "NCHW32C",
@@ -66,7 +66,10 @@ class BlockedValue:
     def shape(self) -> Shape:
         """Of the whole buffer."""
         top, left, bottom, right = self.halo
-        tall, wide = plus(self.height, top + bottom), plus(self.width, left + right)
+        tall, wide = (
+            add_constant(self.height, top + bottom),
+            add_constant(self.width, left + right),
+        )
         return (self.batch, self.room, tall, wide, self.numbers)
 
     @property
@@ -92,8 +95,9 @@ class BlockedValue:
         """The value and so much of its halo."""
         strides = dense_strides(self.shape)
         dims = (
-            self.batch, -(-self.channels // self.block), plus(self.height, pads[0] + pads[2]),
-            plus(self.width, pads[1] + pads[3]), self.numbers,
+            self.batch, -(-self.channels // self.block),
+            add_constant(self.height, pads[0] + pads[2]),
+            add_constant(self.width, pads[1] + pads[3]), self.numbers,
         )  # fmt: skip
         starts = (0, self.first, self.halo[0] - pads[0], self.halo[1] - pads[1], 0)
         offset: Extent = 0

@@ -13,7 +13,7 @@ from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.windows import plus
+from tracea_graph.ops.windows import add_constant
 
 __all__ = ["lower_border"]
 
@@ -26,7 +26,10 @@ def lower_border(v: Values, p: LayoutParams, source: int, result: int) -> None:
     top, left, bottom, right = p.ints
     if result in v.layout.around:
         inner = v.block(source)
-        tall, wide = plus(inner.height, top + bottom), plus(inner.width, left + right)
+        tall, wide = (
+            add_constant(inner.height, top + bottom),
+            add_constant(inner.width, left + right),
+        )
         home = replace(inner, height=tall, width=wide, halo=(0, 0, 0, 0))
         v.blocks[result], whole = home, home.view()
     else:
@@ -69,22 +72,22 @@ def _sides(
     refuses them.
     """
     before, behind = pads
-    last = plus(size, before - 1)
+    last = add_constant(size, before - 1)
     mirrored = kind == "reflect"
     sides = (
         (before, 0, before + 1 if mirrored else before),
-        (behind, plus(last, 1), plus(last, -1) if mirrored else last),
+        (behind, add_constant(last, 1), add_constant(last, -1) if mirrored else last),
     )
     for number, (count, to, nearest) in enumerate(sides):
         if not count:
             continue
-        most = plus(size, -1) if mirrored else combine("mul", size, count)
+        most = add_constant(size, -1) if mirrored else combine("mul", size, count)
         there = combine("min", count, most)
         if not mirrored:
             read = _part(whole, axis, nearest, there, 0)
         elif number == 0:
             # the farthest first: backwards from there to the edge
-            read = _part(whole, axis, plus(there, before), there, -1)
+            read = _part(whole, axis, add_constant(there, before), there, -1)
         else:
             read = _part(whole, axis, nearest, there, -1)
         v.w.call("copy", x=read, y=_part(whole, axis, to, count))

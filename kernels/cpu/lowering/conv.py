@@ -33,7 +33,7 @@ from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.post_ops import post_ops_of
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 
@@ -144,7 +144,7 @@ def _added(
     return v.over(epilogue_inputs[index], result, v.interior(result), lanes=True)
 
 
-def _two(window: Window) -> Window:
+def _two(window: ConvWindow) -> ConvWindow:
     """A window over one axis as one over two."""
     if window.rank == 2:
         return window
@@ -152,7 +152,7 @@ def _two(window: Window) -> Window:
     kernel, strides, dilations = (
         (1, *ints) for ints in (window.kernel, window.strides, window.dilations)
     )
-    return Window(kernel, strides, dilations, (0, before, 0, after))
+    return ConvWindow(kernel, strides, dilations, (0, before, 0, after))
 
 
 # ---- plain -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionStep
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["CHANNELS_FIRST", "MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
 
@@ -33,7 +33,7 @@ CHANNELS_FIRST = (0, 3, 1, 2)
 """The order of the axes of ``[N, H, W, C]`` that makes it ``[N, C, H, W]``."""
 
 
-def halo_of(window: Window) -> Halo:
+def halo_of(window: ConvWindow) -> Halo:
     """What a window pads, as rows and columns."""
     if window.rank == 1:
         return (0, window.pads[0], 0, window.pads[1])

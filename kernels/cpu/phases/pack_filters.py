@@ -38,7 +38,7 @@ from tracea_graph.kernels.cpu.winograd import transform_to_onnx
 from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import PLAIN, FilterLayout
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import nodes_making
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
@@ -114,7 +114,7 @@ def _laid_out(
 
 
 def _layout_for(
-    shape: tuple[int, ...], groups: int, window: Window, spatial: tuple[Extent, ...]
+    shape: tuple[int, ...], groups: int, window: ConvWindow, spatial: tuple[Extent, ...]
 ) -> FilterLayout:
     """The layout of weights ``[O, I, kernel…]``."""
     o, i = shape[:2]

@@ -20,7 +20,7 @@ from tracea_graph.ops.filters import PLAIN
 from tracea_graph.ops.index_map import Move
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
-from tracea_graph.ops.windows import Window
+from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["lower_conv", "lower_pool"]
 
@@ -33,7 +33,7 @@ def _plane(value: Value) -> Value:
     return value.moved(Move("unsqueeze", (2,))) if len(value.shape) == 3 else value
 
 
-def _window(window: Window) -> dict[str, tuple[int, ...]]:
+def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
     """Strides, dilations and the pads above and to the left, of two axes."""
 
     def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
