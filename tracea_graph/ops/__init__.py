@@ -1,4 +1,4 @@
-"""The custom ops: all that passes and kernels share.
+"""The custom ops: everything that passes and kernels share.
 
 Each op is a frozen parameter record that knows its operands, result specs, NumPy reference and
 ONNX body.

@@ -1,4 +1,4 @@
-"""What is computed along one axis of elementwise work: its operands and the shape they have."""
+"""Base of the ops that work along one axis of an elementwise prologue's result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["AlongAxis"]
 
 
 class AlongAxis:
-    """Parameters with an ``axis`` that counts from the end and, maybe, a ``prologue``."""
+    """Parameters with an ``axis``, counted from the end, and an optional ``prologue``."""
 
     axis: int
     prologue: Chain | None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for another axis or a prologue that leaves no float32 value."""
+        """Raise ValueError if the axis is not negative or the prologue has no float32 result."""
         if self.axis >= 0:
             raise ValueError("the axis counts from the end")
         if self.prologue and self.prologue.result_types != (DType.F32,):
@@ -30,7 +30,7 @@ class AlongAxis:
         return len(self.prologue.operands) if self.prologue else 1
 
     def full(self, shapes: Sequence[Shape | None]) -> Shape:
-        """The shape of what is read.  Raises ValueError if symbols leave it open."""
+        """Return the shape the op reads; raises ValueError if symbols leave it undetermined."""
         known = [s for s in shapes if s is not None]
         shape = broadcast(known) if len(known) == len(shapes) else None
         if shape is None or len(shape) < -self.axis:

@@ -1,10 +1,10 @@
-"""``FusedArg``: where along an axis the largest or smallest element is, behind a chain.
+"""``FusedArg``: ArgMax or ArgMin along an axis, with an elementwise prologue.
 
     s = prologue(a, b, …)          (the operand itself without a prologue)
     y = the first index of max(s) or min(s) along the axis, or with ``select_last`` the last one
 
-NaN is as ONNX Runtime has it, which goes through the elements in order and takes what compares
-greater (smaller): a NaN in the first place stays, any other is never taken.
+NaN behaves as in ONNX Runtime, which scans the elements in order and takes those that compare
+greater (smaller): a NaN in the first position is kept, any other NaN is never taken.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tracea_graph.ttg.space import Axis, IterationSpace
 __all__ = ["ARGS", "MAX_LENGTH", "ArgParams"]
 
 ARGS = {"max": "ArgMax", "min": "ArgMin"}
-"""ONNX operator of every kind."""
+"""ONNX operator of each kind."""
 MAX_LENGTH = 2**31 - 1
-"""Elements along the axis: kernels count in 32 bits."""
+"""Maximum number of elements along the axis: kernels count in 32 bits."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class ArgParams(AlongAxis):
-    """Operands are the prologue's, or x; ``axis`` counts from the end; the result is int64."""
+    """Operands: the prologue's, or x.  Result: int64.  ``axis`` counts from the end."""
 
     kind: str
     axis: int
@@ -54,18 +54,18 @@ class ArgParams(AlongAxis):
 
     @property
     def flops(self) -> int:
-        """Per element: compare, keep value and index, beside the prologue's."""
+        """Vector instructions per element: compare, keep value and index, plus the prologue's."""
         return 3 + (self.prologue.flops if self.prologue else 0)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """One int64 result.  Raises ValueError if symbols leave the shape open."""
+        """Return one int64 result; raises ValueError if symbols leave its shape undetermined."""
         full = self.full([s.shape for s in specs])
         place = len(full) + self.axis
         kept = (1,) if self.keepdims else ()
         return (TensorSpec(DType.I64, (*full[:place], *kept, *full[place + 1 :])),)
 
     def reference(self, arrays: Sequence[Array]) -> list[Array]:
-        """Raises ValueError if there is nothing along the axis to choose from."""
+        """Evaluate with NumPy; raises ValueError if the axis is empty."""
         x = self.prologue.reference(arrays)[0] if self.prologue else arrays[0]
         x = np.moveaxis(x, self.axis, 0)
         best = (np.fmax if self.kind == "max" else np.fmin).reduce(x, axis=0)
@@ -78,18 +78,18 @@ class ArgParams(AlongAxis):
         return OpCost(vector=max(map(prod, operands)) * self.flops, one_pass=True)
 
     def body(self, opset: int) -> Body:
-        """The operator itself.  Raises ValueError before opset 12 if the last index is wanted."""
+        """Write the ONNX operator; raises ValueError before opset 12 with ``select_last``."""
         b = BodyBuilder(self.operands, opset)
         x = self.prologue.to_onnx(b, b.inputs)[0] if self.prologue else b.inputs[0]
         attrs = {"axis": self.axis, "keepdims": int(self.keepdims)}
         if self.select_last:
             if opset < 12:
-                raise ValueError("the last of equal elements is selected since opset 12")
+                raise ValueError("select_last_index needs opset 12")
             attrs["select_last_index"] = 1
         return b.done(b(ARGS[self.kind], x, **attrs))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Kept axes are parallel; of the axis that is searched nothing but an index is left."""
+        """Model kept axes as parallel; the searched axis is read whole."""
         full = self.full([graph.spec(v).shape for v in region.operands])
         place = len(full) + self.axis
         names = tuple(f"d{i}" for i in range(len(full)))

@@ -1,15 +1,15 @@
 """``FusedAttention``: scaled dot-product attention over heads.
 
-    s = scale · q kᵀ                       scores, head by head; keys and values may be shared
+    s = scale · q kᵀ                       scores per head; several query heads may share k and v
     s = softcap · tanh(s / softcap)        if there is a cap
-    s = s where the key is not later than the query, else fill        if in order
+    s = s where the key is not later than the query, else fill        if causal
     s = s + mask, or s where mask else fill                           if masked
     s = s where the key is near the query, else −∞                    in a window
     y = softmax(s) v
 
-Each of q, k, v and y lies in one of four layouts.  In ``rows``, a tensor may hold more columns
-than are read: q, k and v may be column ranges of one tensor (a merged projection).  Sources:
-Vaswani et al. 2017; key blocks: Dao et al. 2022; shared keys: Ainslie et al. 2023.
+Each of q, k, v and y is stored in one of four layouts.  In ``rows``, a tensor may hold more
+columns than are read: q, k and v may be column ranges of one tensor (a merged projection).
+Sources: Vaswani et al. 2017; key blocks: Dao et al. 2022; shared keys: Ainslie et al. 2023.
 """
 
 from __future__ import annotations
@@ -42,45 +42,54 @@ MASKS = ("none", "add", "bool")
 
 CAUSAL = ("none", "top", "bottom", "placed")
 """Query i sees every key; keys up to i; keys up to i + T − S (the last query sees all); keys up to
-i + the place of its item's first query, which an operand says."""
+i + the position of its item's first query, given by an operand.
+"""
 
 ZERO_ROWS = ("none", "guarded", "masked", "lowest", "infinite")
-"""Which rows of weights are zeros: none, so that a row whose scores are all −∞ is NaN; those that
-are NaN; those whose every key is masked, which is out of the window, or has ``LOWEST`` or less
-added or in its place; those of several keys of which none scores above ``LOWEST``; as
-``masked``, but only with −∞."""
+"""Rows of softmax weights that become zeros.
+
+    none      no row: one whose scores are all −∞ is NaN
+    guarded   rows that are NaN
+    masked    rows all of whose keys are masked: outside the window, or with ``LOWEST`` or less
+              added to the score or in its place
+    lowest    rows of several keys, none of which scores above ``LOWEST``
+    infinite  like ``masked``, but only −∞ counts
+"""
 
 LOWEST = float(np.finfo(np.float32).min)
 
 LAYOUTS = ("rows", "split", "heads", "turned")
-"""``[B,S,H·D]``, ``[B,S,H,D]``, ``[B,H,S,D]``, and for k alone ``[B,H,D,S]``."""
+"""Axes of batch and sequence in each layout."""
 
 FEW_QUERIES = 4
-"""Rows for which rounding the keys would cost more than it saves (``runtime/attention.h``)."""
+"""Number of queries up to which rounding the keys would cost more than it saves
+(``runtime/attention.h``).
+"""
 
 _AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "turned": (0, 3)}
-"""Where batch and sequence lie."""
+"""Axes of batch and sequence in each layout."""
 _TO_HEADS = {"split": (0, 2, 1, 3), "turned": (0, 1, 3, 2)}
 
 Floats = npt.NDArray[np.floating[Any]]
 
 _QUERY_BLOCK = 40
-"""Keys a block of queries sees beyond the window of one."""
+"""Keys a block of queries reads beyond the window of a single query."""
 
 
 @dataclass(frozen=True)
 class AttentionParams:
-    """Operands: q, k, v, mask (broadcast to ``[B, H, S, T]``), or places (int64 ``[B]``).
+    """Operands: q, k, v, then a mask (broadcast to ``[B, H, S, T]``) or positions (int64 ``[B]``).
 
-    ``kv_heads`` heads of k and v serve ``heads`` of q, each as many neighbouring ones; 0 means as
-    many as q has.  ``layouts`` are those of q, k, v and y.  In rows, ``offsets`` are the first
-    columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
-    key gets that a boolean mask or causality drops.  ``zero_rows`` says what becomes of queries
-    with no key left.  With places there is no mask, a place p lies in
-    ``[0, T − S]``, and keys from p + S on are never read.  ``in_bf16``: q, k, v and the weights
-    are rounded to bf16 before they are multiplied; the sums and the softmax stay in float32.
-    ``whole``: q, k and v lie in float32, and up to ``FEW_QUERIES`` queries are not rounded at all.
-    Raises ValueError for what contradicts itself.
+    ``kv_heads`` heads of k and v serve ``heads`` of q, each serving an equal number of consecutive
+    query heads; 0 means one per query head.  ``layouts`` are those of q, k, v and y.  In ``rows``,
+    ``offsets`` are the first columns of q, k and v, and ``widths`` the last dimensions of their
+    tensors.  ``fill`` is the score of a key dropped by a boolean mask or by causality.
+    ``zero_rows`` says how queries with no key left are handled (:data:`ZERO_ROWS`).  With
+    positions there is no mask; a position p lies in ``[0, T − S]``, and keys from p + S on are
+    never read.  ``in_bf16``: q, k, v and the weights are rounded to bf16 before they are
+    multiplied; sums and softmax stay in float32.  ``whole``: q, k and v are stored in float32, and
+    calls with up to ``FEW_QUERIES`` queries do not round them.  Raises ValueError for inconsistent
+    parameters.
     """
 
     heads: int
@@ -134,24 +143,24 @@ class AttentionParams:
 
     @property
     def shared_heads(self) -> int:
-        """Heads of k and v."""
+        """Number of heads of k and v."""
         return self.kv_heads or self.heads
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Heads of q, k and v."""
+        """Number of heads of q, k and v."""
         return self.heads, self.shared_heads, self.shared_heads
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many keys before and behind its place a query sees; −1 and 0: all."""
+        """Keys before and after its own position that a query sees; −1 and 0 mean all."""
         if not self.window:
             return -1, 0
         return (self.window - 1, 0) if self.causal != "none" else (self.window // 2,) * 2
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Columns q, k and v take."""
+        """Total columns of q, k and v over all their heads."""
         return (
             self.heads * self.head,
             self.shared_heads * self.head,
@@ -159,11 +168,14 @@ class AttentionParams:
         )
 
     def axes(self, which: int) -> tuple[int, int]:
-        """Where batch and sequence lie in q, k, v or y (0 to 3)."""
+        """Return the batch and sequence axes of q, k, v or y (``which`` is 0 to 3)."""
         return _AXES[self.layouts[which]]
 
     def extents(self, which: int, spec: TensorSpec) -> tuple[Extent, Extent]:
-        """Batch and sequence of q, k, v or y (0 to 3).  Raises ValueError for another rank."""
+        """Return batch and sequence sizes of q, k, v or y (0 to 3).
+
+        Raises ValueError for a wrong rank.
+        """
         layout = self.layouts[which]
         rank = 3 if layout == "rows" else 4
         if spec.shape is None or len(spec.shape) != rank:
@@ -172,7 +184,7 @@ class AttentionParams:
         return spec.shape[batch], spec.shape[sequence]
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """y's shape in its layout, from q's batch and sequence."""
+        """Return y's shape in its layout, from q's batch and sequence."""
         batch, rows = self.extents(0, specs[0])
         shapes: dict[str, tuple[Extent, ...]] = {
             "rows": (batch, rows, self.heads * self.head_v),
@@ -213,11 +225,11 @@ class AttentionParams:
 
     @property
     def _masked(self) -> float:
-        """What a key has added, at most, or in its score's place, that counts as masked."""
+        """Largest addend, or replacement score, that counts as masked."""
         return -inf if self.zero_rows == "infinite" else LOWEST
 
     def _seen(self, arrays: Sequence[Any], scores: Floats) -> npt.NDArray[np.bool_]:
-        """True where a key is not masked, broadcast to the scores."""
+        """Return True where a key is not masked, broadcast to the scores."""
         seen = np.ones(scores.shape, bool)
         place = self._places(arrays, *scores.shape[-2:])
         if self.causal != "none" and self.fill <= self._masked:
@@ -231,7 +243,7 @@ class AttentionParams:
         return seen
 
     def _places(self, arrays: Sequence[Any], rows: int, keys: int) -> npt.NDArray[np.int64]:
-        """The places of queries among the keys, ``[S,1]``, or one for each item, ``[B,1,S,1]``."""
+        """Return the positions of queries among the keys: ``[S,1]``, or per item ``[B,1,S,1]``."""
         if self.causal == "placed":
             first = np.asarray(arrays[3])[:, None, None, None]
         else:
@@ -239,13 +251,13 @@ class AttentionParams:
         return first + np.arange(rows)[:, None]
 
     def _near(self, place: npt.NDArray[np.int64], keys: int) -> npt.NDArray[np.bool_]:
-        """True where a key lies in a query's window."""
+        """Return True where a key lies in a query's window."""
         key, (before, after) = np.arange(keys), self.reach
         near = (key >= place - before) & (key <= place + after)
         return near | (key < self.everywhere) | (place < self.everywhere)
 
     def _heads(self, x: Floats, which: int) -> Floats:
-        """``[B,H,S,D]``, shared heads repeated."""
+        """Return an operand as ``[B,H,S,D]``, with shared heads repeated."""
         layout, count = self.layouts[which], self.counts[which]
         if layout == "rows":
             first, size = self.offsets[which], self.sizes[which]
@@ -260,10 +272,10 @@ class AttentionParams:
     def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
         batch, rows = (operands[0][axis] for axis in self.axes(0))
         keys = operands[1][self.axes(1)[1]]
-        if self.causal != "none":  # the last query sees them all, the first its own
+        if self.causal != "none":  # the last query sees all keys, the first one only its own
             keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
         heads = batch * self.heads
-        if self.window:  # besides, blocks of queries see what any of theirs does
+        if self.window:  # a block of queries reads the union of its queries' windows
             keys = min(keys, sum(self.reach) + 1 + self.everywhere + _QUERY_BLOCK)
         scores = heads * rows * keys
         share = fit.shares["FusedAttention bf16" if self.in_bf16 else "FusedAttention"]
@@ -296,7 +308,7 @@ class AttentionParams:
         return b.done(y)
 
     def _heads_to_onnx(self, b: BodyBuilder, x: str, which: int) -> str:
-        """``[B,H,S,D]``, keys ``[B,H,D,T]``."""
+        """Write an operand as ``[B,H,S,D]``, keys as ``[B,H,D,T]``."""
         layout, count, keys = self.layouts[which], self.counts[which], which == 1
         if layout == "rows":
             first, size = self.offsets[which], self.sizes[which]
@@ -328,7 +340,7 @@ class AttentionParams:
         return b("Where", empty, b.number(0.0), shares)
 
     def _seen_to_onnx(self, b: BodyBuilder, scores: str) -> str:
-        """True where a key is not masked, ``[…,1 or S,1 or T]``; empty if none ever is."""
+        """Write a mask that is true where a key is visible, ``[…,1 or S,1 or T]``; "" for all."""
         parts = []
         if self.mask == "add":
             parts.append(_above(b, b.inputs[3], self._masked))
@@ -341,7 +353,7 @@ class AttentionParams:
         return reduce(lambda seen, part: b("And", seen, part), parts) if parts else ""
 
     def _places_to_onnx(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
-        """The places of keys ``[T]`` and of queries ``[S,1]`` or ``[B,1,S,1]``."""
+        """Write the positions of keys ``[T]`` and of queries ``[S,1]`` or ``[B,1,S,1]``."""
         sizes = b("Shape", scores)
         zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
         rows, keys = (
@@ -356,11 +368,11 @@ class AttentionParams:
         return b("Range", zero, keys, one), i
 
     def _later_to_onnx(self, b: BodyBuilder, scores: str) -> str:
-        """True where a key comes after its query."""
+        """Write a mask that is true where a key comes after its query."""
         return b("Greater", *self._places_to_onnx(b, scores))
 
     def _near_to_onnx(self, b: BodyBuilder, scores: str) -> str:
-        """True where a key lies in a query's window."""
+        """Write a mask that is true where a key lies in a query's window."""
         key, place = self._places_to_onnx(b, scores)
         behind, (before, after) = b("Sub", key, place), self.reach
         near = b(
@@ -374,7 +386,7 @@ class AttentionParams:
         return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Heads are independent problems, queries their rows, keys the reduction.
+        """Model heads as independent problems, queries as their rows, keys as the reduction.
 
         Where heads share keys, head h is the pair (g, r) with h = g · (heads per key head) + r.
         """
@@ -414,13 +426,13 @@ class AttentionParams:
 
 
 def _above(b: BodyBuilder, x: str, limit: float = LOWEST) -> str:
-    """True where x is above the limit, or NaN."""
+    """Write a mask that is true where x is above the limit or NaN."""
     least = np.nextafter(np.float32(limit), np.float32(0))
     return b("Not", b("Less", x, b.number(float(least))))
 
 
 def _scored_to_onnx(b: BodyBuilder, scores: str) -> str:
-    """True where a key scores above ``LOWEST``, or is the only one."""
+    """Write a mask that is true where a key scores above ``LOWEST`` or is the only key."""
     keys = b("Gather", b("Shape", scores), b.ints(3))
     return b("Or", _above(b, scores), b("Less", keys, b.ints(2)))
 
@@ -428,7 +440,7 @@ def _scored_to_onnx(b: BodyBuilder, scores: str) -> str:
 def without_empty_rows(
     shares: Floats, scores: Floats, seen: npt.NDArray[np.bool_], zero_rows: str
 ) -> Floats:
-    """The softmax's weights ``[…,S,T]`` with zeros in the rows that one of ``ZERO_ROWS`` names."""
+    """Zero the rows of weights ``[…,S,T]`` that ``zero_rows`` names (:data:`ZERO_ROWS`)."""
     if zero_rows == "guarded":
         return np.asarray(np.where(np.isnan(shares), 0.0, shares))
     if zero_rows == "none":
@@ -445,7 +457,7 @@ def _head_access(
     graph: TileGraph, name: str, p: AttentionParams, which: int, heads: HeadTerms, row: str,
     columns: Dim,
 ) -> AccessMap | None:  # fmt: skip
-    """q, k, v or y (0 to 3); ``columns`` is how a head's own columns are walked."""
+    """Access map of q, k, v or y (0 to 3); ``columns`` indexes the columns within a head."""
     layout, rows = p.layouts[which], along(row)
     if layout == "rows":
         size, offset = (p.head if which < 2 else p.head_v), (*p.offsets, 0)[which]
@@ -462,7 +474,7 @@ def _head_access(
 
 
 def _mask_access(graph: TileGraph, name: str, heads: HeadTerms) -> AccessMap | None:
-    """A mask that broadcasts to [B, H, S, T]."""
+    """Access map of a mask that broadcasts to ``[B, H, S, T]``."""
     shape = graph.spec(name).shape
     if shape is None or len(shape) > 4:
         return None

@@ -1,4 +1,4 @@
-"""Numbers in bf16, as references see them."""
+"""Rounding to bf16 in NumPy, for reference implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def round_bf16(x: Floats) -> Floats:
-    """What bf16 makes of numbers, to nearest, ties to even; in their own precision."""
+    """Round to bf16, to nearest, ties to even; the result keeps the type of ``x``."""
     import ml_dtypes
 
     rounded = np.asarray(x, np.float32).astype(ml_dtypes.bfloat16)
@@ -21,14 +21,15 @@ def round_bf16(x: Floats) -> Floats:
 
 
 def split_bf16(x: Floats) -> tuple[Floats, Floats]:
-    """``upper + lower ≈ x``, both bf16: ``x`` to within 2^-17 of it, in its own precision.
+    """Split into ``upper + lower ≈ x``, both bf16, to within 2^-17 of x; both keep the type of x.
 
-    With them (Henry, Tang, Heinecke: "Leveraging the bfloat16 Artificial Intelligence Datatype For
-    Higher-Precision Computations", ARITH 2019) a product is three in bf16,
+    A product of two such numbers takes three bf16 products,
 
         x y ≈ upper(x) upper(y) + lower(x) upper(y) + upper(x) lower(y)
 
-    and what is left out is at most 2^-16 of it.  Something that is not finite has nothing below.
+    and the omitted term is at most 2^-16 of it.  A number that is not finite has lower part 0.
+    Source: Henry, Tang, Heinecke: "Leveraging the bfloat16 Artificial Intelligence Datatype For
+    Higher-Precision Computations", ARITH 2019.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         upper = round_bf16(np.asarray(x, np.float32))

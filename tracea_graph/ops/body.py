@@ -1,8 +1,8 @@
-"""Bodies: what a custom op means, in plain ONNX operators.
+"""ONNX function bodies of custom ops.
 
-A body becomes the model-local function of the op's type, so that a runtime without the library
-still computes the same thing.  Its structural hash is part of the type's name: equal bodies share
-a type, different ones never meet.
+A body becomes the model-local function of the op's type, which lets a runtime without the library
+compute the op.  Its structural hash is part of the type's name: equal bodies share a type, and
+different bodies never do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Body", "BodyBuilder", "attribute_text", "placed", "structural_key"]
 
 @dataclass(frozen=True)
 class Body:
-    """Formal inputs and outputs, and the nodes between them."""
+    """Formal inputs and outputs of an ONNX function, and the nodes between them."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -30,12 +30,12 @@ class Body:
 
     @property
     def key(self) -> str:
-        """The structural hash: ops, attributes, literals, wiring, arity."""
+        """Structural hash over operators, attributes, literals, def-use edges and arity."""
         return structural_key(self.nodes, self.inputs, self.outputs)
 
 
 class BodyBuilder:
-    """Writes nodes one call at a time: ``b("Add", x, y)`` returns the result's name."""
+    """Builds a body one node per call: ``b("Add", x, y)`` returns the result's name."""
 
     def __init__(self, inputs: int, opset: int) -> None:
         self.inputs = tuple(f"i{i}" for i in range(inputs))
@@ -50,7 +50,7 @@ class BodyBuilder:
     def node(
         self, op: str, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
     ) -> list[str]:
-        """Writes a node of several results; an empty name stays empty: nobody wants it."""
+        """Write a node with several results; an empty name stands for an unused result."""
         names = [f"t{len(self.nodes)}_{name}" if name else "" for name in results]
         while not names[-1]:
             names.pop()
@@ -58,21 +58,21 @@ class BodyBuilder:
         return names
 
     def ints(self, *values: int) -> str:
-        """A 1-D int64 constant."""
+        """Return the name of a 1-D int64 constant."""
         return self("Constant", value=np.asarray(values, np.int64))
 
     def number(self, value: float) -> str:
-        """A scalar float32 constant."""
+        """Return the name of a scalar float32 constant."""
         return self("Constant", value=np.asarray(value, np.float32))
 
     def slice_last(self, x: str, start: int, end: int, axis: int = -1) -> str:
-        """``x[..., start:end]`` along ``axis``."""
+        """Write ``x[..., start:end]`` along ``axis``."""
         if self.opset < 10:
             return self("Slice", x, axes=(axis,), starts=(start,), ends=(end,))
         return self("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
 
     def split_last(self, x: str, rank: int, count: int) -> str:
-        """The last axis of ``x`` as ``count`` rows; of axes without elements since opset 14."""
+        """Reshape the last axis of ``x`` into ``count`` rows; axes may be empty from opset 14."""
         if self.opset < 14:
             return self("Reshape", x, self.ints(*[0] * (rank - 1), count, -1))
         sizes, zero, last = self("Shape", x), self.ints(0), self.ints(rank - 1)
@@ -83,7 +83,7 @@ class BodyBuilder:
         return self("Reshape", x, target, allowzero=1)
 
     def pad(self, x: str, before: Sequence[int], after: Sequence[int]) -> str:
-        """Zeros around ``x``; ``x`` itself where there are none to add."""
+        """Pad ``x`` with zeros; returns ``x`` itself if there is no padding."""
         if not any((*before, *after)):
             return x
         if self.opset < 11:
@@ -91,7 +91,7 @@ class BodyBuilder:
         return self("Pad", x, self.ints(*before, *after))
 
     def reduce(self, op: str, x: str, axes: tuple[int, ...], keepdims: bool = True) -> str:
-        """A reduction over axes, which are an attribute or an operand as the opset has it."""
+        """Write a reduction, with its axes as attribute or operand, depending on the opset."""
         if self.opset < (13 if op == "ReduceSum" else 18):
             return self(op, x, axes=axes, keepdims=int(keepdims))
         return self(op, x, self.ints(*axes), keepdims=int(keepdims))
@@ -115,7 +115,7 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
 
 
 def placed(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
-    """The nodes of a body with one output, between values of a graph; inner names are new."""
+    """Return the nodes of a body with one output, with bound inputs and fresh inner names."""
     names = {**dict(zip(body.inputs, inputs, strict=True)), body.outputs[0]: result}
     for node in body.nodes:
         names |= {v: f"{result}.{v}" for v in node.outputs if v not in names}
@@ -123,7 +123,7 @@ def placed(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
 
 
 def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """SHA-256 of a subgraph up to the names of its values and nodes."""
+    """Return the SHA-256 of a subgraph, independent of the names of its values and nodes."""
     ids: dict[str, int] = {"": -1}
     for value in inputs:
         ids.setdefault(value, len(ids))
@@ -138,7 +138,7 @@ def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequen
 
 
 def attribute_text(value: Attr) -> str:
-    """An attribute as text that is equal where its value is."""
+    """Return a text that is equal for equal attribute values."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, Blob):

@@ -1,8 +1,8 @@
-"""Elementwise chains: the straight-line programs that run as an epilogue or on their own.
+"""Elementwise chains: straight-line programs that run as an epilogue or on their own.
 
 A chain reads up to :data:`MAX_OPERANDS` operands over one ``rows x cols`` tile and computes its
-results element by element.  The same chain text becomes C++ (``kernels``), NumPy (here) and ONNX
-nodes (here), so the three cannot drift apart unnoticed: tests compare them.
+results element by element.  One chain is rendered as C++ (``kernels``), NumPy (here) and ONNX
+nodes (here); tests compare the three.
 """
 
 from __future__ import annotations
@@ -39,25 +39,28 @@ MAX_RESULTS = 2
 
 FULL, ROW, COL, SCALAR = "full", "row", "col", "scalar"
 KINDS = (FULL, ROW, COL, SCALAR)
-"""How an operand lies over the tile: every element; one row repeated (a bias); one column
-repeated (a per-row factor); one number."""
+"""How an operand maps onto the tile: every element; one row repeated (a bias); one column repeated
+(a per-row factor); a scalar.
+"""
 
 INTEGERS = (DType.I32, DType.I64, DType.U8, DType.I8)
 DTYPES = (DType.F32, DType.BOOL, *INTEGERS)
-"""Element types of operands and results.  Booleans are truth values; integers become float32 as
-they are read, which is what Cast does, and numbers integers as they are stored.  A chain that
-stores integers makes them whole and within their type's range first."""
+"""Element types of operands and results.  Booleans are truth values.  Integers are converted to
+float32 when read, like Cast, and numbers to integers when stored; a chain that stores integers
+first rounds its numbers to integral values within the type's range.
+"""
 
 HALVES = (DType.F16, DType.BF16)
-"""Element types that only some backends read and store: numbers become float32 as they are read,
-and are rounded, to nearest with ties to even, as they are stored."""
+"""16-bit element types that only some backends support: converted to float32 when read, rounded to
+nearest, ties to even, when stored.
+"""
 
 FAST_MATH = frozenset({"gelu", "gelu_tanh", "silu"})
-"""Steps with a cheaper approximation that is off by a fraction of what rounding to bf16 takes
-away."""
+"""Steps with a cheaper approximation whose error is a fraction of the error of rounding to bf16.
+"""
 
 _CAST = (*INTEGERS, DType.F16)
-"""What ONNX nodes are told to convert: bf16 is met inside programs alone."""
+"""Element types that are converted in ONNX nodes; bf16 occurs only inside programs."""
 _NUMPY = {DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8, DType.I8: np.int8}
 
 Ref = int | float
@@ -68,7 +71,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Step:
-    """``op(*args)``; see :data:`Ref`."""
+    """One operation ``op(*args)``; arguments are :data:`Ref`."""
 
     op: str
     args: tuple[Ref, ...]
@@ -83,12 +86,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operand kinds, steps in order, which values are results, and the operands' element types.
+    """An elementwise program: operand kinds, steps in order, results and element types.
 
-    ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
-    result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the
-    accumulator tile.  ``fast_math`` chains may use the cheaper approximation of :data:`FAST_MATH`
-    steps however their results are stored: they end up in products of 16-bit numbers.
+    ``dtypes`` is empty if every operand is float32, ``stores`` if every numeric result is float32.
+    Results in bf16 occur only inside programs.  As an epilogue, operand 0 is the accumulator tile.
+    ``fast_math`` chains may use the cheaper approximation of :data:`FAST_MATH` steps whatever the
+    type of their results, because these feed products of 16-bit numbers.
     """
 
     operands: tuple[str, ...]
@@ -116,7 +119,8 @@ class Chain:
         if self.dtypes and len(self.dtypes) != count:
             raise ValueError("a chain reads every one of its operands, in a type for each")
         if all(d is DType.F32 for d in self.dtypes):
-            object.__setattr__(self, "dtypes", ())  # one form for equal chains
+            # canonical form, which makes equal chains compare equal
+            object.__setattr__(self, "dtypes", ())
         elif not set(self.dtypes) <= {*DTYPES, *HALVES}:
             raise ValueError("an operand is a float of 16 or 32 bits, bool or a known integer")
         types = self.types
@@ -137,18 +141,18 @@ class Chain:
 
     @property
     def types(self) -> str:
-        """``f`` or ``b`` for every operand and step."""
+        """One letter per operand and step: ``f`` for numbers, ``b`` for truth values."""
         operands = "".join("b" if d is DType.BOOL else "f" for d in self.operand_types)
         return operands + "".join(ELEMENTARY[s.op].gives for s in self.steps)
 
     @property
     def operand_types(self) -> tuple[DType, ...]:
-        """The element type of every operand."""
+        """Element type of each operand."""
         return self.dtypes or (DType.F32,) * len(self.operands)
 
     @property
     def result_types(self) -> tuple[DType, ...]:
-        """The element type of every result."""
+        """Element type of each result."""
         if self.stores:
             return self.stores
         types = self.types
@@ -156,7 +160,7 @@ class Chain:
 
     @property
     def text(self) -> str:
-        """One canonical line: equal chains have equal text."""
+        """Canonical one-line text: equal chains have equal text."""
         steps = ";".join(f"{s.op}({','.join(_ref_text(a) for a in s.args)})" for s in self.steps)
         types = [f":{d.short}" if d is not DType.F32 else "" for d in self.operand_types]
         operands = ",".join(k + t for k, t in zip(self.operands, types, strict=True))
@@ -166,7 +170,7 @@ class Chain:
 
     @property
     def key(self) -> int:
-        """A positive 62-bit number that names this chain in plans and symbol tables."""
+        """Positive 62-bit number that names this chain in plans and symbol tables."""
         return int.from_bytes(hashlib.sha256(self.text.encode()).digest()[:8], "big") >> 2
 
     @property
@@ -175,7 +179,7 @@ class Chain:
         return sum(ELEMENTARY[s.op].flops for s in self.steps)
 
     def reference(self, operands: Sequence[Floats]) -> list[Floats]:
-        """Evaluate with NumPy, in the operands' own precision; operands broadcast."""
+        """Evaluate with NumPy in the operands' precision; operands broadcast."""
         values: list[Any] = [
             np.asarray(v, np.float32) if d in INTEGERS else v
             for v, d in zip(operands, self.operand_types, strict=True)
@@ -229,7 +233,7 @@ def _write(
     written: Sequence[str],
     number: Callable[[float], str],
 ) -> str:
-    """One operator of a step in ONNX; the name of its result."""
+    """Write the ONNX operator of one row of a step; return the name of its result."""
     op, items = row
     inputs: list[str] = []
     attrs: dict[str, Attr] = {}

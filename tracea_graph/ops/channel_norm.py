@@ -1,4 +1,4 @@
-"""``FusedChannelNorm``: normalisation of ``[N, C, …]`` with a weight per channel.
+"""``FusedChannelNorm``: normalization of ``[N, C, …]`` with per-channel gamma and beta.
 
     groups = G > 0:  over the C/G channels of a group and every position   (G = C: instance norm)
     groups = 0:      over the channels at each position
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ChannelNormParams:
-    """Operands: x of ``rank`` axes, then gamma and beta where present, of C elements each."""
+    """Operands: x of ``rank`` axes, then gamma and beta of C elements each, if present."""
 
     norm: Norm
     groups: int
@@ -85,7 +85,7 @@ class ChannelNormParams:
         return b.done(b("Add", y, by_channel[-1]) if self.norm.beta else y)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """A result needs its whole group, or every channel at its position."""
+        """Model each result as reading its whole group, or every channel at its position."""
         shape = graph.spec(region.results[0]).shape
         if shape is None:
             return None

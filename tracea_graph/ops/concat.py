@@ -1,9 +1,9 @@
-"""``FusedConcat``: parts computed side by side along an axis, each written where it belongs.
+"""``FusedConcat``: elementwise parts, computed in place along an axis of their concatenation.
 
 y = concat(part_0(x …), part_1(x …), …; axis)
 
-A part is an elementwise op or again a concatenation.  Rotary embedding is one of these: its two
-halves read the same q, k and tables through different slices.
+A part is an elementwise op or another concatenation.  Rotary embedding is an example: its two
+halves read one q or k and one table through different slices.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """One stretch of the axis, and which operands of the whole it reads."""
+    """One range of the axis, and the operands of the op that it reads."""
 
     params: ElementwiseParams | ConcatParams
     operands: tuple[int, ...]
@@ -43,10 +43,10 @@ class Part:
 
 @dataclass(frozen=True)
 class ConcatParams:
-    """``axis`` counts from the front; ``target`` reshapes the result (empty: it does not).
+    """``axis`` counts from the front; ``target`` reshapes the result (empty: no reshape).
 
-    Raises ValueError for no or too many parts, a part of several results or element types that
-    differ, and an operand no part reads.
+    Raises ValueError for no parts or too many, for a part with several results, for parts of
+    different element types, and for an operand that no part reads.
     """
 
     axis: int
@@ -77,11 +77,11 @@ class ConcatParams:
 
     @property
     def flops(self) -> float:
-        """Vector instructions per element vector of the result, its parts being equal."""
+        """Vector instructions per element vector of the result, for parts of equal size."""
         return sum(p.params.flops for p in self.parts) / len(self.parts)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """The shape of every part.  Raises ValueError if they do not provably fit together."""
+        """Return the shape of each part; raises ValueError if they do not provably fit."""
         found = [p.params.common([shapes[i] for i in p.operands]) for p in self.parts]
         around = {(len(s), s[: self.axis], s[self.axis + 1 :]) for s in found}
         if len(around) != 1 or self.axis >= len(found[0]):
@@ -89,7 +89,7 @@ class ConcatParams:
         return found
 
     def common(self, shapes: Sequence[Shape]) -> Shape:
-        """The parts' shapes put together, before ``target``."""
+        """Return the shape of the concatenation before ``target``."""
         found = self.shapes(shapes)
         total: Extent = 0
         for shape in found:
@@ -117,22 +117,22 @@ class ConcatParams:
         return b.done(*self.to_onnx(b, b.inputs))
 
     def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
-        """Write the parts and the Concat on the named operands; the result's name."""
+        """Write the parts and the Concat on the named operands; return the result's name."""
         parts = [p.params.to_onnx(b, [operands[i] for i in p.operands])[0] for p in self.parts]
         y = b("Concat", *parts, axis=self.axis)
         return [b("Reshape", y, b.ints(*self.target)) if self.target else y]
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """A point per element; every part reads as if it reached over the whole axis.
+        """Model one point per element, with every part reading as if it covered the whole axis.
 
-        What a part is said to read beyond its own stretch is too much, never too little.
+        The reads of a part beyond its own range are overestimated, never underestimated.
         """
         return mapped_space(self, region, graph)
 
     def reads(
         self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
     ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
-        """Each part's operands, as far before as the part begins."""
+        """Yield the operands of each part, with indices shifted to the start of the part."""
         start: Extent = 0
         shapes = self.shapes([graph.spec(v).shape or () for v in names])
         for part, shape in zip(self.parts, shapes, strict=True):
@@ -146,7 +146,7 @@ class ConcatParams:
 def seen_layouts(
     params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
 ) -> Iterator[tuple[int, StridedLayout]]:
-    """Every way an operand is read: its number, and the view of it."""
+    """Yield each read of an operand: its number and the strided layout of its view."""
     if isinstance(params, ElementwiseParams):
         for i, (index_map, spec) in enumerate(zip(params.views, specs, strict=True)):
             yield i, index_map.view(spec.shape or ())

@@ -1,13 +1,13 @@
-"""``FusedConv``: a convolution with what follows it element by element.
+"""``FusedConv``: a convolution with an elementwise epilogue.
 
     acc = conv(x, W) + bias       x [N, C, spatial…], W [O, C/groups, kernel…]
     y   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
 
-An operand of the epilogue is full (the shape of the result), one number per channel (kind
-``row``: ``[C, 1, 1]``, ``[N, C, 1, 1]``) or a single number.
+An operand of the epilogue is full (the shape of the result), one number per channel (kind ``row``:
+``[C, 1, 1]``, ``[N, C, 1, 1]``) or a scalar.
 
-W is stored in a :class:`~tracea_graph.ops.filters.FilterLayout`; where that has further arrays,
-these are the last operands.
+W is stored in a :class:`~tracea_graph.ops.filters.FilterLayout`; if that has further arrays, they
+are the last operands.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ConvParams:
-    """Operands: x, W, bias, the epilogue's beyond its first, W's further arrays (where present).
+    """Operands: x, W, bias, epilogue inputs, further arrays of W (each if present).
 
-    The stored bias has as many numbers as the layout of W wants.
+    The length of the stored bias is given by the layout of W.
     """
 
     channels: int
@@ -70,7 +70,7 @@ class ConvParams:
 
     @property
     def epilogue_inputs(self) -> int:
-        """Epilogue operands beyond the accumulator."""
+        """Number of epilogue operands beyond the accumulator."""
         return len(self.epilogue.operands) - 1 if self.epilogue else 0
 
     @property
@@ -79,28 +79,28 @@ class ConvParams:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the plain weights."""
+        """Shape of the plain weights."""
         return (self.filters, self.channels // self.groups, *self.window.kernel)
 
     @property
     def taps(self) -> int:
-        """Products per element of the result."""
+        """Multiplications per element of the result."""
         return math.prod(self.shape[1:])
 
     @property
     def added(self) -> int | None:
-        """The operand that is added to the sum before anything else, where the kernel does so."""
+        """Number of the operand that the kernel adds to the sum first; None if there is none."""
         add = post_ops_of(self.epilogue).add if self.layout.writes_reordered else None
         return None if add is None else 2 + self.bias + add
 
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any]]:
-        """Operands by role: x, W, bias or None, epilogue_inputs."""
+        """Return operands by role: x, W, bias or None, epilogue inputs."""
         first = 2 + self.bias
         epilogue_inputs = items[first : first + self.epilogue_inputs]
         return items[0], items[1], items[2] if self.bias else None, epilogue_inputs
 
     def stored(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The operands that hold W."""
+        """Return the operands that hold W."""
         return (items[1], *items[len(items) - self.layout.operands + 1 :])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -110,7 +110,7 @@ class ConvParams:
         return (TensorSpec(DType.F32, (shape[0], self.filters, *self.window.sizes(shape[2:]))),)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """NumPy, in the operands' precision; W in this op's layout."""
+        """Evaluate with NumPy in the operands' precision, with W in this op's layout."""
         if self.layout.rounds and self.added is not None:
             arrays = [round_bf16(a) if i == self.added else a for i, a in enumerate(arrays)]
         x, _, bias, epilogue_inputs = self.split(arrays)
@@ -133,7 +133,7 @@ class ConvParams:
         return np.moveaxis(np.concatenate(parts, -1), -1, 1)
 
     def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
-        """Winograd counts the products of a direct convolution, over whole tiles."""
+        """Cost of the direct convolution; for Winograd, its products over whole tiles."""
         count, m = prod(result), self.layout.side
         if m > 1:
             count *= prod(-(-side // m) * m / max(side, 1.0) for side in result[2:])
@@ -157,7 +157,7 @@ class ConvParams:
         )
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """The window of a result, and what its epilogue reads there."""
+        """Model the window each result reads, and what its epilogue reads there."""
         sizes = sizes_of(graph, region, self.window)
         if sizes is None:
             return None

@@ -1,4 +1,4 @@
-"""The closed set of elementwise steps: what each one computes, in NumPy and in ONNX."""
+"""The closed set of elementwise steps: the meaning of each in NumPy and in ONNX."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ Row = tuple[str, tuple[str | float, ...]]
 class Elementary:
     """One elementwise operation: its types, NumPy meaning, ONNX form and cost.
 
-    ``takes`` and ``gives`` name types: ``f`` a number, ``b`` a truth value; ``literals`` says how
-    many of the last arguments must be literals.  ``onnx`` lists ``(op, inputs)`` rows; an input is
-    ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``, ``"1"`` … (an earlier row), a float literal, or
-    an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since`` use the rows
-    ``older``.  ``flops`` is the cost in vector instructions per element vector, for the cost
-    model.  ``operator`` is the ONNX operator that is this step as it stands, "" if none is;
-    ``defaults`` are attributes of that, with what they are if they are not given: the last
-    arguments.
+    ``takes`` and ``gives`` are types: ``f`` a number, ``b`` a truth value.  ``literals`` is the
+    number of trailing arguments that must be literals.  ``onnx`` lists ``(op, inputs)`` rows; an
+    input is ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``, ``"1"`` … (an earlier row), a float
+    literal, or an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since``
+    use the rows ``older``.  ``flops`` is the cost in vector instructions per element vector.
+    ``operator`` is the single ONNX operator equal to this step, "" if there is none; ``defaults``
+    are the attributes of that operator that are the step's last arguments, with their defaults.
     """
 
     takes: str
@@ -47,7 +46,7 @@ class Elementary:
         return len(self.takes)
 
 
-# ---- meanings --------------------------------------------------------------------------
+# ---- NumPy meanings --------------------------------------------------------------------
 
 
 def _erf(x: Floats) -> Floats:
@@ -80,7 +79,7 @@ def _clip(x: Floats, low: float, high: float) -> Floats:
 _GELU_TANH = math.sqrt(2 / math.pi)
 
 
-# ---- how they are made -----------------------------------------------------------------
+# ---- constructors ----------------------------------------------------------------------
 
 
 def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> Elementary:
@@ -88,13 +87,15 @@ def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> El
 
 
 def _binary(op: str, numpy: Callable[..., Any], flops: int, read: bool = True) -> Elementary:
-    """``read``: the operator is no more than the step."""
+    """``read``: the ONNX operator equals the step."""
     return Elementary("ff", numpy, ((op, ("a", "b")),), flops, operator=op if read else "")
 
 
 def _whole(limit: float) -> Callable[[Any], Any]:
-    """What a cast to an integer below ``limit`` leaves: the lowest one of what is out of range,
-    infinite or NaN, as x86 converts and ONNX Runtime does there."""
+    """Return a cast to an integer below ``limit`` as x86 and ONNX Runtime do it.
+
+    Numbers out of range, infinities and NaN become the lowest integer.
+    """
     return lambda x: np.where(np.abs(x) < limit, np.trunc(x) + 0.0, np.float32(-limit))
 
 
@@ -245,16 +246,16 @@ _LOGIC = {
 }  # fmt: skip
 
 ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
-"""Every step.  Adding one means a record here and its source in ``kernels/chain_source.py``."""
+"""All steps.  A new one needs a record here and its source in ``kernels/chain_source.py``."""
 
 OPERATORS: Mapping[str, str] = MappingProxyType(
     {e.operator: step for step, e in ELEMENTARY.items() if e.operator}
 )
-"""ONNX's operators that are a step as they stand."""
+"""ONNX operators that equal a single step."""
 UNARY = frozenset(
     operator
     for operator, step in OPERATORS.items()
     if ELEMENTARY[step].takes[: -len(ELEMENTARY[step].defaults) or None] == "f"
     and ELEMENTARY[step].gives == "f"
 )
-"""Those of one number that give a number."""
+"""Steps from one number to one number."""

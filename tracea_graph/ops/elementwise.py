@@ -1,4 +1,4 @@
-"""``FusedElementwise``: one chain over broadcast operands of any rank, each read through a map."""
+"""``FusedElementwise``: one elementwise chain over broadcast operands, each read through a map."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_RANK = 6
-"""Axes a kernel loops over."""
+"""Maximum number of axes a kernel loops over."""
 
 IDENTITY = Chain((FULL,), (), (0,))
-"""Computes nothing: with a map, data movement alone."""
+"""Identity chain; together with a map it only moves data."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """The common shape by NumPy's rules, or None if symbols leave it open."""
+    """Return the common shape by NumPy's rules, or None if the symbols leave it undetermined."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Extent] = []
@@ -48,9 +48,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def is_clipped(dim: Extent, other: Extent) -> bool:
-    """True for ``dim`` = min(``other``, c), c ≥ 2: broadcast against ``other``, the two are equal.
+    """Whether ``dim`` is min(``other``, c) with c ≥ 2, which broadcasts only if it is ``other``.
 
-    Were they not, ``dim`` would be c, smaller than ``other`` and not one: the original would fail.
+    If they differed, ``dim`` would be c, which is neither 1 nor ``other``: the model itself would
+    fail.
     """
     if not isinstance(dim, Expr) or dim.op != "min" or other not in dim.args:
         return False
@@ -59,10 +60,10 @@ def is_clipped(dim: Extent, other: Extent) -> bool:
 
 @dataclass(frozen=True)
 class ElementwiseParams:
-    """Operands and results are the chain's; kinds describe the innermost two loops.
+    """Operands and results are the chain's; operand kinds refer to the innermost two loops.
 
-    ``maps`` say how each operand is seen (none: as it is stored); ``target`` reshapes the results,
-    as ONNX's Reshape has it (empty: they keep the operands' common shape).
+    ``maps`` are the views through which operands are read (empty: as stored).  ``target`` reshapes
+    the results like ONNX's Reshape (empty: they keep the operands' common shape).
     """
 
     chain: Chain
@@ -71,7 +72,8 @@ class ElementwiseParams:
 
     def __post_init__(self) -> None:
         if not any(self.maps):
-            object.__setattr__(self, "maps", ())  # one form for equal ops
+            # canonical form, which makes equal ops compare equal
+            object.__setattr__(self, "maps", ())
         elif len(self.maps) != self.operands:
             raise ValueError("an elementwise op has one map per operand")
 
@@ -90,28 +92,28 @@ class ElementwiseParams:
 
     @property
     def moves_only(self) -> bool:
-        """True if nothing is computed: results are operands, as they are."""
+        """Whether results are copies of operands."""
         return self.chain == IDENTITY
 
     @property
     def moves(self) -> bool:
-        """True if operands are seen, or results stored, otherwise than they lie."""
+        """Whether operands are read, or results stored, in another layout than their own."""
         return bool(self.maps or self.target)
 
     @property
     def reshapes_only(self) -> bool:
-        """True if the result is its operand, byte for byte, under another shape."""
+        """Whether the result is its operand, byte for byte, with another shape."""
         return self.moves_only and all(
             move.op in ("reshape", "squeeze", "unsqueeze") for move in self.views[0].moves
         )
 
     @property
     def views(self) -> tuple[IndexMap, ...]:
-        """The map of every operand."""
+        """Map of each operand."""
         return self.maps or (IndexMap(),) * self.operands
 
     def common(self, shapes: Sequence[Shape]) -> Shape:
-        """The shape looped over.  Raises ValueError if symbols leave it open."""
+        """Return the shape looped over; raises ValueError if the symbols leave it undetermined."""
         seen = [m.shape(s) for m, s in zip(self.views, shapes, strict=True)]
         shape = broadcast(seen)
         if shape is None:
@@ -119,7 +121,7 @@ class ElementwiseParams:
         return shape
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The broadcast shape, once per result.  Raises ValueError if symbols leave it open."""
+        """Return the broadcast shape for each result; raises ValueError if it is undetermined."""
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
             raise ValueError("operand shapes do not provably broadcast")
@@ -141,23 +143,23 @@ class ElementwiseParams:
         return b.done(*self.to_onnx(b, b.inputs))
 
     def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
-        """Write maps and chain as ONNX nodes on the named operands; the results' names."""
+        """Write maps and chain as ONNX nodes on the named operands; return the results' names."""
         seen = [m.to_onnx(b, v) for m, v in zip(self.views, operands, strict=True)]
         results = self.chain.to_onnx(b, seen)
         return [b("Reshape", y, b.ints(*self.target)) for y in results] if self.target else results
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """A point per element of the result; operands through their maps."""
+        """Model one point per element of the result; operands are read through their maps."""
         return mapped_space(self, region, graph)
 
     def reads(
         self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
     ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
-        """Each operand through its map."""
+        """Yield each operand with its map."""
         for name, index_map in zip(names, self.views, strict=True):
             yield name, index_map, here
 
 
 def reshapes(params: object) -> bool:
-    """True for what only gives its operand another shape: a program writes nothing for it."""
+    """Return True if the op is a pure reshape; no kernel call is emitted for it."""
     return isinstance(params, ElementwiseParams) and params.reshapes_only

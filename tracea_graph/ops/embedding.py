@@ -1,4 +1,4 @@
-"""``FusedEmbedding``: a sum of table look-ups, normalised if asked.
+"""``FusedEmbedding``: a sum of table look-ups with an optional norm.
 
 s[..., :] = Σ_t table_t[ids_t[...], :]        y = norm(s)
 """
@@ -27,7 +27,7 @@ MAX_TABLES = 4
 
 @dataclass(frozen=True)
 class EmbeddingParams:
-    """Operands: table, ids, table, ids … (tables ``[V, H]``, ids integers), then gamma, beta."""
+    """Operands: table ``[V, H]``, integer ids, table, ids … , then gamma and beta if present."""
 
     tables: int
     norm: Norm | None = None
@@ -44,7 +44,7 @@ class EmbeddingParams:
         return 2 * self.tables + (self.norm.operands if self.norm else 0)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The ids' broadcast shape and H.  Raises ValueError if symbols leave it open."""
+        """Return the ids' broadcast shape with H; raises ValueError if it is undetermined."""
         shapes = [specs[2 * t + 1].shape for t in range(self.tables)]
         known = [s for s in shapes if s is not None]
         rows = broadcast(known) if len(known) == self.tables else None
@@ -78,7 +78,7 @@ class EmbeddingParams:
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Rows of each table, chosen by its ids."""
+        """Model the rows of each table as gathered by its ids."""
         shape = graph.spec(region.results[0]).shape
         if not shape:
             return None

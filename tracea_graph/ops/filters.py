@@ -1,9 +1,8 @@
-"""How the filters of a convolution are stored: what a layout is, and ONNX's own.
+"""Storage layouts of convolution filters: the interface, and ONNX's own layout.
 
-A convolution is mathematics over filters ``[O, I, kernel…]``.  Its kernels may want those
-otherwise: several channels side by side, in another type, transformed.  A :class:`FilterLayout`
-says how, and gives the inverse back in ONNX, so that a convolution needs to know no layout but as
-an object.
+Mathematically, filters are ``[O, I, kernel…]``.  Kernels may store them otherwise: blocked by
+channels, in another type, transformed.  A :class:`FilterLayout` describes the storage and writes
+its inverse in ONNX, so that convolutions do not depend on particular layouts.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ Sums = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True)
 class FilterLayout(ABC):
-    """One way to store filters ``[O, I, kernel…]``, I of one group: as one array, or as several.
+    """One way to store filters ``[O, I, kernel…]`` (I of one group) in one or several arrays.
 
-    ``name`` is unique among the layouts of a backend but for what they round.  ``rounds`` is true
-    where x, and what the sum is added to first, are read in bf16.  ``reads_reordered`` and
-    ``writes_reordered`` are true where the axes of x or of the result lie as the kernel likes it.
+    ``name``, together with the type it rounds to, is unique among the layouts of a backend.
+    ``rounds`` is true if x, and the first addend of the sum, are read in bf16. ``reads_reordered``
+    and ``writes_reordered`` are true if x or the result have their axes in the kernel's own order.
     """
 
     name: ClassVar[str]
@@ -39,12 +38,12 @@ class FilterLayout(ABC):
 
     @property
     def operands(self) -> int:
-        """Arrays; those after the first are the last operands of their convolution."""
+        """Number of arrays; those after the first are the last operands of the convolution."""
         return 1
 
     @property
     def spare(self) -> int:
-        """Those of them, the last ones, that are read in place of the others."""
+        """Number of trailing arrays that hold fallback weights, read instead of the others."""
         return 0
 
     @property
@@ -53,40 +52,40 @@ class FilterLayout(ABC):
 
     @property
     def side(self) -> int:
-        """Results along an axis that are computed together, and cost as much if they are fewer."""
+        """Results along an axis that are computed together; a partial group costs as much."""
         return 1
 
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
-        """Raises ValueError for filters that cannot be stored so."""
+        """Raise ValueError for filters this layout cannot store."""
         if min(shape) < 1:
             raise ValueError(f"no filters of shape {shape}")
 
     def biases(self, filters: int) -> int:
-        """Numbers of the stored bias, zeros after those of the filters."""
+        """Length of the stored bias: one number per filter, then zeros."""
         return filters
 
     @abstractmethod
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """That of the first array."""
+        """Shape of the first array."""
 
     @abstractmethod
     def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
-        """``[O, I, kernel…]`` as the convolution multiplies by them."""
+        """Return the filters ``[O, I, kernel…]`` that the stored arrays represent."""
 
     def convolve(
         self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
     ) -> Floats:
-        """``sums`` as the kernel computes them, x rounded as it rounds it."""
+        """Evaluate ``sums`` as the kernel does, with x rounded as the kernel rounds it."""
         return sums(round_bf16(x) if self.rounds else x, self.filters(stored, shape))
 
     @abstractmethod
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
-        """The name of ``[O, I, kernel…]`` in float32, in ONNX's operators."""
+        """Write the inverse in ONNX; return the name of ``[O, I, kernel…]`` in float32."""
 
 
 @dataclass(frozen=True)
 class PlainFilters(FilterLayout):
-    """The filters themselves."""
+    """Filters stored as ``[O, I, kernel…]``."""
 
     name: ClassVar[str] = "plain"
 

@@ -2,8 +2,7 @@
 
     y[…, j] = x[…, i[…, j]]
 
-ONNX's GatherElements over the last axis, whose indices are broadcast to x: relative positions are
-the same for every item and head.
+Broadcast indices occur in relative attention: its positions are shared by all items and heads.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ __all__ = ["GatherElementsParams"]
 Floats = npt.NDArray[np.floating[Any]]
 
 _TAKEN = 16.0
-"""Instructions per vector of elements that are taken one by one."""
+"""Instructions per vector of gathered elements."""
 
 
 @dataclass(frozen=True)
 class GatherElementsParams:
-    """Operands: x ``[…, P]``, indices (int32 or int64) ``[…, T]`` of the same ``rank``, each of
-    whose leading dimensions is x's or 1.  An index in ``[−P, 0)`` counts from the end.  The body
-    takes what ONNX Runtime takes.
+    """Operands: x ``[…, P]``, indices (int32 or int64) ``[…, T]`` of equal ``rank``.
+
+    Each leading dimension of the indices is that of x or 1.  An index in ``[−P, 0)`` counts from
+    the end.  The body accepts the types that ONNX Runtime accepts.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class GatherElementsParams:
         return 2
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """x's leading dimensions and T.  Raises ValueError unless the indices broadcast to it."""
+        """Return x's leading dimensions and T; raises ValueError if indices do not broadcast."""
         x, index = (spec.shape for spec in specs)
         if x is None or index is None or not len(x) == len(index) == self.rank:
             raise ValueError(f"elements and indices are not both of rank {self.rank}")
@@ -68,9 +68,9 @@ class GatherElementsParams:
         return OpCost(vector=_TAKEN * prod(result))
 
     def body(self, opset: int) -> Body:
-        """Raises ValueError before opset 11, which GatherElements came with."""
+        """Write the ONNX operator, which came with opset 11; raises ValueError before it."""
         if opset < 11:
-            raise ValueError("elements are gathered since opset 11")
+            raise ValueError("GatherElements needs opset 11")
         b = BodyBuilder(self.operands, opset)
         x, index = b.inputs
         if self.rank > 1:
@@ -79,7 +79,7 @@ class GatherElementsParams:
         return b.done(b("GatherElements", x, index, axis=self.rank - 1))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Each result is an element of its row, which an index decides: all of it is read."""
+        """Model each result as reading its whole row: an index decides which element it takes."""
         x, index = region.operands
         shape, places = graph.spec(x).shape, graph.spec(index).shape
         if shape is None or places is None:

@@ -1,11 +1,11 @@
-"""``FusedGemm``: a matrix product with everything that follows it row by row.
+"""``FusedGemm``: a matrix product with row-wise post-processing.
 
     acc = x · W + bias            x [..., K], W [K, N]
     s   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
     y   = norm(s)                 layer or RMS over N, if given
 
-W is stored in a :class:`~tracea_graph.ops.weights.WeightLayout`; where that has a second array, a
-map or scales, this is the last operand.
+W is stored in a :class:`~tracea_graph.ops.weights.WeightLayout`; if that has a second array (a map
+or scales), it is the last operand.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["BLOCK_ROWS", "STEP_ROWS", "GemmParams"]
 MAX_PARTS = 16
 
 STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
-"""Rows that a stored step of k takes as long as at least, and a block of them beside its steps
-(``python -m models.sparse_costs`` measures both)."""
+"""Minimum cost, in rows, of a stored step of k, and of a block of such steps
+(``python -m models.sparse_costs`` measures both).
+"""
 
 
 @dataclass(frozen=True)
 class GemmParams:
-    """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta, and W's second array
-    (where present).
+    """Operands: x, W, bias, epilogue inputs, gamma, beta, second array of W (each if present).
 
-    Results: y, then s if ``keep_sum`` (a norm whose input others read too); without a norm what
-    the epilogue gives, one or two; or, for a product with neither, columns of it: ``parts`` says
-    how many each result takes.
+    Results: with a norm, y, then s if ``keep_sum`` (s has other readers too); with an epilogue
+    alone, its one or two results; with neither, column ranges of the product, whose widths are
+    ``parts``.
     """
 
     k: int
@@ -71,7 +71,7 @@ class GemmParams:
 
     @property
     def epilogue_inputs(self) -> int:
-        """Epilogue operands beyond the accumulator."""
+        """Number of epilogue operands beyond the accumulator."""
         return len(self.epilogue.operands) - 1 if self.epilogue else 0
 
     @property
@@ -82,18 +82,18 @@ class GemmParams:
     def split(
         self, items: Sequence[Any]
     ) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
-        """Operands by role: x, W, bias or None, epilogue_inputs, (gamma, beta)."""
+        """Return operands by role: x, W, bias or None, epilogue inputs, (gamma, beta)."""
         first = 2 + self.bias
         last = first + self.epilogue_inputs
         affine = items[last : last + (self.norm.operands if self.norm else 0)]
         return items[0], items[1], items[2] if self.bias else None, items[first:last], affine
 
     def stored(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The operands that hold W."""
+        """Return the operands that hold W."""
         return items[1:2] if self.layout.operands == 1 else (items[1], items[-1])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """``x``'s shape with N as last dimension, for every result."""
+        """Return x's shape with N (or the widths of the parts) as last dimension, per result."""
         shape = specs[0].shape
         if shape is None:
             raise ValueError("the rank of x is unknown")
@@ -105,7 +105,7 @@ class GemmParams:
         return tuple(TensorSpec(dtype, (*shape[:-1], self.n)) for dtype in types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """NumPy, in the operands' precision; W in this op's layout."""
+        """Evaluate with NumPy in the operands' precision, with W in this op's layout."""
         x, _, bias, epilogue_inputs, affine = self.split(arrays)
         acc = self.layout.product(x, self.stored(arrays), self.k, self.n)
         if bias is not None:
@@ -134,7 +134,7 @@ class GemmParams:
             rows, stored = prod(operands[0][:-1]), prod(operands[1])
             busy = max(rows, STEP_ROWS + BLOCK_ROWS / block)
             product = 2.0 * busy * stored / fit.shares[f"FusedGemm block {block}"]
-            if self.layout.rounds:  # two steps of k in one
+            if self.layout.rounds:  # two steps of k per instruction
                 product *= fit.shares["FusedGemm"] / fit.shares[self.layout.share]
             packing = fit.instructions["fused packing"] * rows * self.k
             return OpCost(product, count * beside + packing, one_pass=True)
@@ -159,9 +159,9 @@ class GemmParams:
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Rows of x times columns of W; with a norm every result needs the whole row of sums.
+        """Model rows of x times columns of W; with a norm every result reads a whole row of sums.
 
-        The weight is described by its logical matrix, however it is stored.
+        The weight is described by its logical matrix, independent of its storage.
         """
         x, w, bias, epilogue_inputs, affine = self.split(region.operands)
         shape = graph.spec(x).shape

@@ -1,8 +1,8 @@
-"""Index maps: reading a tensor through transpositions, slices and the like, without moving it.
+"""Index maps: views of a tensor (transposed, sliced, reshaped) that move no data.
 
-A map is a short list of moves.  Each move is an ONNX operator (the body), a NumPy expression (the
-reference) and arithmetic on dims, strides and offset (the lowering), so that the three cannot
-drift apart unnoticed: tests compare them.
+A map is a short list of moves.  Each move has three forms, which tests compare: an ONNX operator
+(the body), a NumPy expression (the reference), and arithmetic on dims, strides and offset (the
+lowering).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 HUGE = 2**31 - 1
-"""Beyond every index: a slice that ends here ends with its axis."""
+"""Larger than every index: a slice with this end runs to the end of its axis."""
 
 _MANY = 1 << 16
-"""Views kept: planning asks for the same ones again and again."""
+"""Size of the cache of views, which planning requests repeatedly."""
 
 Array = npt.NDArray[Any]
 Shape = tuple[Extent, ...]
@@ -44,7 +44,7 @@ Factors = tuple[int, Counter[Extent]]
 
 @dataclass(frozen=True)
 class StridedLayout:
-    """How a view lies in its buffer; strides and offset count elements."""
+    """Dims, strides and offset of a view in its buffer; strides and offset count elements."""
 
     dims: Shape
     strides: Shape
@@ -63,9 +63,9 @@ class Move:
     op           ints
     ===========  ===============================================================================
     transpose    the permutation
-    reshape      the target: 0 copies the dimension of that index, at most one −1 is the rest
+    reshape      the target: 0 copies the dimension of that index, at most one −1 is inferred
     slice        axis, start, end, step, as ONNX counts them (negative from the end, clamped)
-    select       axis, index: that axis goes
+    select       axis, index: the axis is removed
     squeeze      axes
     unsqueeze    axes of the result
     expand       the target, of the same rank; 1 keeps the dimension
@@ -84,7 +84,7 @@ class Move:
 
 @dataclass(frozen=True)
 class IndexMap:
-    """Moves in order, from the stored tensor to what a chain sees."""
+    """Moves in order, from the stored tensor to the view a chain reads."""
 
     moves: tuple[Move, ...] = ()
 
@@ -92,7 +92,7 @@ class IndexMap:
         return bool(self.moves)
 
     def then(self, *moves: Move) -> IndexMap:
-        """This map followed by further moves; neighbours that undo each other go."""
+        """Append moves; adjacent moves that cancel are removed."""
         done = list(self.moves)
         for move in moves:
             if done and move.op == done[-1].op == "transpose":
@@ -104,17 +104,17 @@ class IndexMap:
         return IndexMap(tuple(done))
 
     def layout(self, start: StridedLayout) -> StridedLayout:
-        """Where the view lies.  Raises ValueError if no strides say it."""
+        """Return the layout of the view; raises ValueError if it is not strided."""
         for move in self.moves:
             start = _MOVES[move.op].layout(start, move.ints)
         return start
 
     def shape(self, shape: Shape) -> Shape:
-        """The view's dimensions.  Raises ValueError as :meth:`layout` does."""
+        """Return the dimensions of the view; raises ValueError like :meth:`layout`."""
         return _view(self.moves, tuple(shape)).dims if self.moves else tuple(shape)
 
     def view(self, shape: Shape) -> StridedLayout:
-        """Where the view of a dense tensor lies.  Raises ValueError as :meth:`layout` does."""
+        """Return the layout of a dense tensor's view; raises ValueError like :meth:`layout`."""
         return _view(self.moves, tuple(shape))
 
     def reference(self, array: Array) -> Array:
@@ -123,7 +123,7 @@ class IndexMap:
         return array
 
     def to_onnx(self, b: BodyBuilder, value: str) -> str:
-        """Write the moves as ONNX nodes; the name of the view."""
+        """Write the moves as ONNX nodes; return the name of the view."""
         for move in self.moves:
             value = _MOVES[move.op].to_onnx(b, value, move.ints)
         return value
@@ -135,7 +135,7 @@ def _view(moves: tuple[Move, ...], shape: Shape) -> StridedLayout:
 
 
 def dense_strides(shape: Sequence[Extent]) -> Shape:
-    """Of a dense tensor, in elements."""
+    """Return the strides of a dense tensor, in elements."""
     return _strides(tuple(shape))
 
 
@@ -199,7 +199,7 @@ def _expand(at: StridedLayout, target: Ints) -> StridedLayout:
 
 
 def _expand_to_onnx(b: BodyBuilder, value: str, target: Ints) -> str:
-    """Expand came with opset 8: before, only axes of one are expanded, which Tile repeats too."""
+    """Write Expand, or Tile before opset 8: only axes of size 1 are expanded."""
     return b("Expand" if b.opset >= 8 else "Tile", value, b.ints(*target))
 
 
@@ -219,7 +219,7 @@ def _slice(at: StridedLayout, ints: Ints) -> StridedLayout:
 
 
 def _ends(dim: Extent, start: int, end: int, step: int) -> tuple[Extent, Extent]:
-    """First index, and the one at which to stop; of an empty axis they are equal."""
+    """Return the first index and the end of a slice; they are equal on an empty axis."""
     if step > 0:
         return _clamped(start, dim, 0, dim), _clamped(end, dim, 0, dim)
     top = combine("sub", dim, 1)
@@ -227,7 +227,7 @@ def _ends(dim: Extent, start: int, end: int, step: int) -> tuple[Extent, Extent]
 
 
 def _clamped(place: int, dim: Extent, low: int, top: Extent) -> Extent:
-    """min(max(place, low), top) as ONNX clamps, a negative place counted from the end."""
+    """Return min(max(place, low), top) by ONNX's rules: a negative place counts from the end."""
     if isinstance(dim, int) and isinstance(top, int):
         return min(max(place + dim if place < 0 else place, low), top)
     if place >= HUGE or (place == -1 and top != dim):
@@ -241,7 +241,7 @@ def _clamped(place: int, dim: Extent, low: int, top: Extent) -> Extent:
 
 
 def _minus(a: Extent, b: Extent) -> Extent:
-    """a − b, with (x − c) − d and x − x folded."""
+    """Return a − b, with (x − c) − d and x − x folded."""
     if a == b:
         return 0
     if b == -1 and isinstance(a, Expr) and a.op == "sub" and a.args[1] == 1:
@@ -297,7 +297,7 @@ def _select_to_onnx(b: BodyBuilder, value: str, ints: Ints) -> str:
 
 
 def resolve_target(shape: Shape, target: Ints) -> Shape:
-    """The dimensions a Reshape gives.  Raises ValueError if symbols leave the −1 open."""
+    """Return the dimensions a Reshape yields; raises ValueError if the −1 cannot be inferred."""
     dims: list[Extent] = []
     for i, t in enumerate(target):
         if t == 0 and i >= len(shape):
@@ -310,7 +310,7 @@ def resolve_target(shape: Shape, target: Ints) -> Shape:
 
 
 def factors(extents: Sequence[Extent]) -> Factors:
-    """A product as a number times symbols in order (other arithmetic counts as a symbol)."""
+    """Return a product as a number times a multiset of symbols (non-products count as symbols)."""
     number, symbols = 1, Counter[Extent]()
     stack = list(reversed(extents))
     while stack:
@@ -325,7 +325,7 @@ def factors(extents: Sequence[Extent]) -> Factors:
 
 
 def _quotient(a: Factors, b: Factors) -> Extent:
-    """a / b.  Raises ValueError unless it is provably exact."""
+    """Return a / b; raises ValueError unless the division is provably exact."""
     if b[0] == 0 or a[0] % b[0] or not b[1] <= a[1]:
         raise ValueError("symbols leave a dimension open")
     rest = tuple((a[1] - b[1]).elements())
@@ -333,7 +333,7 @@ def _quotient(a: Factors, b: Factors) -> Extent:
 
 
 def _reshape(at: StridedLayout, target: Ints) -> StridedLayout:
-    """Axes split and merge where the elements of each group lie at one stride."""
+    """Split and merge axes; merged axes must be evenly strided."""
     dims = resolve_target(at.dims, target)
     strides: list[Extent] = [0] * len(dims)
     old = [i for i, d in enumerate(at.dims) if d != 1]
@@ -363,7 +363,7 @@ def _divides(p: Factors, q: Factors) -> bool:
 
 
 def _follows(at: StridedLayout, i: int, j: int) -> bool:
-    """True if one step of axis i is a walk through all of axis j."""
+    """Return True if one step of axis i equals a full pass over axis j."""
     return factors([at.strides[i]]) == factors([at.dims[j], at.strides[j]])
 
 
@@ -373,7 +373,7 @@ def _numpy_reshape(x: Array, target: Ints) -> Array:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What one kind of move means: on a layout, on an array, in ONNX."""
+    """The three forms of one kind of move: on a layout, on an array, in ONNX."""
 
     layout: Callable[[StridedLayout, Ints], StridedLayout]
     numpy: Callable[[Array, Ints], Array]

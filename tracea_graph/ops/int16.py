@@ -1,15 +1,15 @@
-"""Products in 16-bit integers: numbers share a scale by row of x and by column of W.
+"""Matrix products in 16-bit integers, with a scale per row of x and per column of W.
 
     x[i, :] ≈ row[i] · q[i, :]       |q| ≤ LIMIT, row[i] = max|x[i, :]| / LIMIT
     W[:, j] ≈ column[j] · p[:, j]    |p| as large as sums in 32 bits allow
     (x W)[i, j] ≈ row[i] · column[j] · Σ q[i, k] p[k, j]
 
-Integer sums are exact as long as they fit: for every RUN steps of k, counted from 0, and every
-column, LIMIT · Σ|p| < 2^31.  Between runs sums are float32.  Where numbers of a row or column are
-of a size this is about eight times as exact as bf16, whose step is 2^-8 of each number, at the
-same speed: one instruction multiplies and adds as many pairs of either.
+Integer sums are exact while they fit: for every RUN steps of k, counted from 0, and every column,
+LIMIT · Σ|p| < 2^31.  Sums of runs are accumulated in float32.  If the numbers of a row or column
+are of similar size, this is about eight times more exact than bf16, whose step is 2^-8 of each
+number, at equal speed: one instruction multiplies and adds the same number of pairs of either.
 
-Convolutions share a scale by image and by filter; runs are whole blocks of input channels.
+Convolutions have a scale per image and per filter; runs are whole blocks of input channels.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = [
 ]  # fmt: skip
 
 RUN = 256
-"""Steps of k whose integer sums 32 bits hold."""
+"""Steps of k whose integer sum fits 32 bits."""
 LIMIT = 8191
-"""The largest integer of a row of x; more of it would leave less for W."""
+"""Largest integer of a row of x; a larger limit would leave less range for W."""
 _NOTHING = 1e-30
-"""A row that does not reach it is zero."""
+"""A row whose largest magnitude is below this counts as zero."""
 _MOST, _SUM = 2.0**15 - 1, (2.0**31 - 1) / LIMIT
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -36,9 +36,10 @@ Ints = npt.NDArray[np.int16]
 
 
 def round_rows(x: Floats) -> tuple[Ints, Floats]:
-    """``q`` and the scale of each row ``[…]`` of ``x […, K]``, to nearest, ties to even.
+    """Return ``q`` and the scale of each row ``[…]`` of ``x […, K]``, to nearest, ties to even.
 
-    A row with anything that is not finite has scale NaN and zeros.  In float32, as the kernel.
+    A row with a number that is not finite has scale NaN and zeros.  Computed in float32, like the
+    kernel.
     """
     rows = np.asarray(x, np.float32)
     high = np.max(np.abs(rows), axis=-1, initial=0.0)
@@ -52,24 +53,24 @@ def round_rows(x: Floats) -> tuple[Ints, Floats]:
 
 
 def round_images(x: Floats) -> tuple[Ints, Floats]:
-    """``q`` and the scale of each image of ``x [N, …]``: of all its numbers together."""
+    """Return ``q`` and one scale per image of ``x [N, …]``."""
     whole, scale = round_rows(x.reshape(len(x), -1))
     return whole.reshape(x.shape), scale
 
 
 def run_of(taps: int) -> int:
-    """Steps of k in a run of a convolution with ``taps`` taps a channel: blocks of 16 channels."""
+    """Steps of k per run of a convolution with ``taps`` taps per channel, in blocks of 16."""
     return max(1, RUN // 16 // max(taps, 1)) * 16 * taps
 
 
 def fit_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
-    """``p [K, N]`` and the scale of each column of a matrix ``[K, N]``, summed in runs of ``run``.
+    """Return ``p [K, N]`` and the scale of each column of ``[K, N]``, summed in runs of ``run``.
 
-    A column with anything that is not finite has scale NaN and zeros.
+    A column with a number that is not finite has scale NaN and zeros.
     """
     times, scale = _fitted(weight, run)
     whole = np.empty(weight.shape, np.int16)
-    for start in range(0, len(weight), RUN):  # few at a time: float64 stays in the cache
+    for start in range(0, len(weight), RUN):  # limits the float64 copy to what fits the cache
         rows = slice(start, start + RUN)
         scaled = np.where(np.isfinite(scale), weight[rows], 0) * times
         whole[rows] = np.rint(scaled, out=scaled)
@@ -77,12 +78,12 @@ def fit_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
 
 
 def column_scales(weight: Floats) -> Floats:
-    """The scales of :func:`fit_columns` alone."""
+    """Return only the scales of :func:`fit_columns`."""
     return _fitted(weight, RUN)[1]
 
 
 def _fitted(weight: Floats, run: int) -> tuple[Floats, Floats]:
-    """What each column is multiplied by before it is rounded, in float64, and its scale."""
+    """Return the float64 factor applied to each column before rounding, and its scale."""
     columns = np.abs(weight)
     starts = np.arange(0, len(columns), run)
     sums = np.max(np.add.reduceat(columns, starts, axis=0, dtype=np.float64), axis=0)

@@ -1,9 +1,9 @@
-"""``FusedIota``: numbers that count along axes, as many as sizes of other values tell.
+"""``FusedIota``: index ramps (Range, arange) whose lengths are sizes of other tensors.
 
     y[i, j, …] = start + steps[0] · i + steps[1] · j + …
 
-ONNX's Range and ConstantOfShape over sizes of tensors, with scaling, shifting and repetition:
-centres of cells, coordinates, positions.
+Replaces Range and ConstantOfShape over tensor sizes, with scaling, shifting and repetition: cell
+centers, coordinates, positions.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ __all__ = ["IotaParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _SINCE = 11
-"""The opset Range came with."""
+"""Opset that introduced Range."""
 
 
 @dataclass(frozen=True)
 class IotaParams:
-    """Operands give their sizes only; ``sizes`` of the float32 result are in terms of these
-    (:mod:`tracea_graph.ops.sizes`), not below zero.  One step per axis."""
+    """Operands are read for their sizes only; one step per axis of the float32 result.
+
+    ``sizes`` of the result are expressions over the operands' dimensions
+    (:mod:`tracea_graph.ops.sizes`) that are never negative.
+    """
 
     operands: int
     sizes: tuple[Extent, ...]
@@ -43,10 +46,10 @@ class IotaParams:
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not self.sizes or len(self.sizes) != len(self.steps):
-            raise ValueError(f"no grid: {self}")
+            raise ValueError(f"an iota has operands and one step per axis, not {self}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError if the rank of an operand is unknown."""
+        """Return the result's spec; raises ValueError if the rank of an operand is unknown."""
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
             raise ValueError("the rank of an operand is unknown")
@@ -63,7 +66,7 @@ class IotaParams:
         return OpCost(vector=prod(result))
 
     def body(self, opset: int) -> Body:
-        """Raises ValueError before opset 11."""
+        """Write ONNX nodes; raises ValueError before opset 11."""
         if opset < _SINCE:
             raise ValueError(f"numbers are counted since opset {_SINCE}")
         b = BodyBuilder(self.operands, opset)
@@ -83,7 +86,7 @@ class IotaParams:
         return b("Range", zero, b("Reshape", size, b.ints()), one)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """A point per element of the result; of operands nothing but their sizes is read."""
+        """Model one point per element of the result; only the sizes of operands are read."""
         shape = graph.spec(region.results[0]).shape
         if shape is None:
             return None

@@ -1,11 +1,11 @@
-"""``FusedKvCacheAppend``: new keys or values behind those of a cache, for each item where it says.
+"""``FusedKvCacheAppend``: new keys or values written into a cache at each item's own position.
 
     y[b,h,t] = past[b,h,t]              t < place[b]
              = new[b,h,t − place[b]]    place[b] ≤ t < place[b] + S
-             = 0                        behind that
+             = 0                        after that
 
-What operators of ONNX Runtime do with a cache whose items have lengths of their own; source: ONNX
-Runtime's documentation of GroupQueryAttention.
+ONNX Runtime's attention operators update caches of items of different lengths this way; source:
+ONNX Runtime's documentation of GroupQueryAttention.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class KvCacheAppendParams:
-    """Operands: new, past ``[B,H,T,D]`` if there is one, places (int64 ``[B]``), slots ``[P]``.
+    """Operands: new, past ``[B,H,T,D]`` if present, positions (int64 ``[B]``), slots ``[P]``.
 
-    ``new`` is ``[B,S,W]``: its ``heads`` heads of ``size`` columns begin at column ``offset`` of
-    ``width``.  Of ``slots`` only the length matters, which the result ``[B,H,P,D]`` has.  Raises
-    ValueError for columns outside ``new``.
+    ``new`` is ``[B,S,W]`` with W = ``width``: its ``heads`` heads of ``size`` columns start at
+    column ``offset``.  Only the length of ``slots`` is used: it is that of the result
+    ``[B,H,P,D]``.  Raises ValueError for columns outside ``new``.
     """
 
     heads: int
@@ -56,7 +56,7 @@ class KvCacheAppendParams:
         return 3 + self.past
 
     def extents(self, spec: TensorSpec) -> tuple[Extent, Extent]:
-        """Batch and sequence of ``new``.  Raises ValueError for another rank."""
+        """Return batch and sequence sizes of ``new``; raises ValueError for a wrong rank."""
         if spec.shape is None or len(spec.shape) != 3:
             raise ValueError("what is appended is not a rank-3 tensor")
         return spec.shape[0], spec.shape[1]
@@ -113,7 +113,7 @@ class KvCacheAppendParams:
         return b.done(b("Where", before, b("Concat", past[0], free, axis=2), y))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Each row comes from the cache or is new, which its place decides: both may be read."""
+        """Model each row as reading the cache and ``new``; its position decides at run time."""
         new, *past, places, slots = region.operands
         shape, room = graph.spec(region.results[0]).shape, graph.spec(slots).shape
         try:

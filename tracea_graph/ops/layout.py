@@ -1,19 +1,19 @@
-"""Steps that compute nothing: index maps between the values of a region.
+"""Layout ops inside a program: they move data between the values of a region, or only view it.
 
-    concat      parts one after another along an axis
+    concat      operands one after another along an axis
     channels    x[:, start:stop]
-    repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
-    transpose   axes in another order
-    spread      groups of channels side by side, the groups outermost: DepthToSpace over two axes;
-                or so many operands of equal shape, each of them a group
-    shuffle     channels of so many groups of equal size, one of each group in turn
-    pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
-    reflect     what lies as far on the other side of the edge, around the last two axes
-    edge        what lies at the edge, around the last two axes
-    first       as many positions of an axis as a size of an operand tells, which has no more
-    frames      images that a window along the first axis meets, their channels side by side
+    repeat      nearest-neighbor upsampling: each position ``factors`` times per spatial axis
+    transpose   axes permuted
+    spread      channel groups interleaved over two axes, the groups outermost (DepthToSpace); or
+                one operand per group, all of equal shape
+    shuffle     channel shuffle: one channel of each of the equal groups in turn
+    pad         zeros around the last two axes, by sizes of operands; negative amounts crop
+    reflect     reflect padding of the last two axes
+    edge        edge padding of the last two axes
+    first       the first positions of an axis, their number given by a size of an operand
+    frames      unfold along the first axis: images under a window, concatenated as channels
 
-They are steps of a ``FusedRegion`` only: a layout there often makes them free.
+They occur only as steps of a ``FusedRegion``, whose choice of layouts often makes them free.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["BORDERS", "LayoutParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 BORDERS = ("reflect", "edge")
-"""Pads that repeat what is inside, as Pad's modes are called."""
+"""Pads that repeat inner elements, by their names in ONNX's Pad."""
 KINDS = (
     "concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "first", "frames",
     *BORDERS,
@@ -47,11 +47,13 @@ KINDS = (
 
 @dataclass(frozen=True)
 class LayoutParams:
-    """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right;
-    frames taps, stride, dilation, zeros before, behind; first (axis,).
-    ``sizes`` of pad and first are in terms of the operands (:mod:`tracea_graph.ops.sizes`), all
-    but the first of which give their sizes only.
+    """A layout op with integer parameters and, for pad and first, ``sizes``.
+
+    ``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
+    spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right; frames
+    taps, stride, dilation, zeros before, zeros after; first (axis,).  ``sizes`` are expressions
+    over the operands' dimensions (:mod:`tracea_graph.ops.sizes`); operands after the first are
+    read for their sizes only.
     """
 
     kind: str
@@ -71,10 +73,11 @@ class LayoutParams:
             raise ValueError(f"no border: {self}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError where the parts of a concatenation do not fit.
+        """Return the result's spec; raises ValueError if the operands of a concat do not fit.
 
-        Parts agree in every other axis, or the original fails: sizes that are not provably equal
-        count as the simplest of them, and whoever copies a part sees to it that they are.
+        The operands must agree in every other axis, or the original model fails.  Sizes that are
+        not provably equal are taken to be the simplest of them; the code that copies an operand
+        checks at run time that they are.
         """
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
@@ -177,7 +180,7 @@ class LayoutParams:
         return np.pad(cut, ((0, 0), (0, 0), *more))
 
     def _frame_ranges(self) -> list[tuple[int, int]]:
-        """Of each tap the first image it meets, and how many lie behind its last window."""
+        """Return, per tap, the first image it reads and how many follow its last window."""
         taps, _, dilation, *_ = self.ints
         return [(dilation * t, dilation * (t + 1 - taps)) for t in range(taps)]
 
@@ -234,7 +237,7 @@ class LayoutParams:
         return b.done(_repeat_to_onnx(b, x, self.ints))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """None: it is opaque."""
+        """Return None: the op is opaque to the tile graph."""
         return None
 
 
@@ -246,7 +249,7 @@ def _sum(*terms: Extent) -> Extent:
 
 
 def _agreed(sizes: Sequence[Extent]) -> Extent:
-    """The simplest of sizes that are equal; a number if there is one.
+    """Return the simplest of sizes that must be equal, preferring a number.
 
     Raises ValueError for different numbers.
     """
@@ -256,12 +259,12 @@ def _agreed(sizes: Sequence[Extent]) -> Extent:
 
 
 def _repeat_to_onnx(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
-    """Resize asks for its scales as floats; before opset 11 it had another signature."""
+    """Write Resize with float scales; before opset 11 its signature was different."""
     scales = b("Constant", value=np.asarray((1, 1, *factors), np.float32))
     if b.opset < 11:
         return b("Upsample" if b.opset < 10 else "Resize", x, scales, mode="nearest")
     modes = {"mode": "nearest", "nearest_mode": "floor"}
     how = "asymmetric"
-    # opset 11 and 12 want the region of interest that only another mode reads
+    # opsets 11 and 12 require the region of interest, which only another mode reads
     roi = "" if b.opset >= 13 else b("Constant", value=np.zeros(0, np.float32))
     return b("Resize", x, roi, scales, coordinate_transformation_mode=how, **modes)

@@ -1,4 +1,4 @@
-"""Iteration spaces of what reads through index maps: a point per element of the result."""
+"""Iteration spaces of ops that read through index maps: one point per element of the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Index", "Mapped", "mapped_space"]
 
 @dataclass(frozen=True)
 class Index:
-    """A position along an axis: offset + Σ coefficient · axis."""
+    """An affine index: offset + Σ coefficient · axis."""
 
     terms: tuple[tuple[str, Extent], ...] = ()
     offset: Extent = 0
@@ -39,39 +39,39 @@ class Index:
 
 
 class Mapped(Protocol):
-    """Parameters whose operands are read through index maps."""
+    """Parameters of an op whose operands are read through index maps."""
 
     @property
     def target(self) -> tuple[int, ...]:
-        """What the common shape is reshaped to; empty for nothing."""
+        """Shape the result is reshaped to; empty for no reshape."""
         ...
 
     @property
     def flops(self) -> float:
-        """Instructions per element."""
+        """Vector instructions per element vector."""
         ...
 
     def infer(self, operands: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
-        """What results are."""
+        """Return the specs of the results."""
         ...
 
     def common(self, shapes: Sequence[Shape]) -> Shape:
-        """The shape that operands broadcast to."""
+        """Return the shape the operands broadcast to."""
         ...
 
     def reads(
         self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
     ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
-        """Each operand, its map, and where the element at ``here`` lies behind the map."""
+        """Yield each operand with its map and the index into its view at the element ``here``."""
         ...
 
 
 class _NotAffine(Exception):
-    """An index is no affine form of the axes."""
+    """Raised if an index is not an affine form of the axes."""
 
 
 def mapped_space(params: Mapped, region: Region, graph: TileGraph) -> RegionModel | None:
-    """A point per element of the result; operands through their maps."""
+    """Model one point per element of the result; operands are read through their maps."""
     try:
         (shape,) = {s.shape for s in params.infer([graph.spec(v) for v in region.operands])}
         names, space = axes_named("d", shape or ())
@@ -93,7 +93,7 @@ def mapped_space(params: Mapped, region: Region, graph: TileGraph) -> RegionMode
 def _seen(
     graph: TileGraph, value: str, index_map: IndexMap, here: Sequence[Index]
 ) -> AccessMap | None:
-    """Where in a stored tensor the element of its view at ``here`` lies."""
+    """Access map into a stored tensor of the element ``here`` of its view."""
     stages = [graph.spec(value).shape or ()]
     for move in index_map.moves:
         stages.append(IndexMap((move,)).shape(stages[-1]))
@@ -107,7 +107,7 @@ def _seen(
 
 
 def _before(move: Move, shape: Shape, at: Sequence[Index]) -> list[Index]:
-    """The index into a tensor of this shape, from the index into what a move makes of it."""
+    """Map an index into a move's result to an index into its operand, of the given shape."""
     ints = move.ints
     if move.op == "transpose":
         return [at[ints.index(axis)] for axis in range(len(ints))]
@@ -133,7 +133,7 @@ def _before(move: Move, shape: Shape, at: Sequence[Index]) -> list[Index]:
 
 
 def _unshaped(before: Shape, after: Shape, at: Sequence[Index]) -> list[Index]:
-    """Split axes are digits of the axis they come from; a merged axis is no affine form."""
+    """Invert a Reshape: split axes are digits of their source axis; merges are not affine."""
     groups = reshape_groups(before, after)
     if groups is None or any(len(old) > 1 for old, _ in groups):
         raise _NotAffine

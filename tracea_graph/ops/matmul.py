@@ -1,10 +1,10 @@
-"""``FusedMatMul``: a product of any two tensors with the elementwise work that follows it.
+"""``FusedMatMul``: a product of two computed tensors with an elementwise epilogue.
 
     acc = transpose(a) · transpose(b)     as numpy.matmul: leading axes broadcast
     y   = epilogue(acc, extra…)           an elementwise chain; acc itself without one
 
-Neither operand is packed ahead of time: kernels read both through strides, so a transposition
-costs nothing as long as the axis that lies together stays among the last two.
+Neither operand is packed ahead of time.  Kernels read both through strides: a transposition is
+free if the contiguous axis stays among the last two.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def permuted(shape: Sequence[Extent], perm: Sequence[int]) -> Shape:
-    """A shape with its axes in another order; none given is the order as it is."""
+    """Permute the axes of a shape; an empty permutation keeps their order."""
     return tuple(shape[i] for i in perm) if perm else tuple(shape)
 
 
 def matrix_kind(shape: Shape, result: Shape) -> str:
-    """How an operand lies over the last two axes of a result it broadcasts to."""
+    """Return the operand kind of a shape over the last two axes of a result it broadcasts to."""
     rows, columns = (1, 1, *shape)[-2:]
     tall = rows != 1 or result[-2] == 1
     wide = columns != 1 or result[-1] == 1
@@ -48,13 +48,12 @@ def matrix_kind(shape: Shape, result: Shape) -> str:
 
 @dataclass(frozen=True)
 class MatMulParams:
-    """Operands: a, b, the epilogue's beyond its first.  Results are the epilogue's.
+    """Operands: a, b, epilogue inputs.  Results are the epilogue's.
 
-    ``a_perm``, ``b_perm`` order the axes of the stored tensors; empty is as they lie.  With
-    ``heads``, the last axis of a, of b, is that many heads side by side, an axis of their own
-    before they are ordered; 0 is none.  Kinds of the epilogue's operands say how they lie over
-    the last two axes.  Raises ValueError for a permutation that is none, or an epilogue that does
-    not start from the product.
+    ``a_perm`` and ``b_perm`` permute the axes of the stored tensors; empty keeps them.  ``heads``
+    splits the last axis of a, of b, into heads and columns before the permutation; 0 does not.
+    Kinds of the epilogue's operands refer to the last two axes.  Raises ValueError for an invalid
+    permutation, or an epilogue that does not start from the product.
     """
 
     a_perm: tuple[int, ...] = ()
@@ -65,9 +64,9 @@ class MatMulParams:
     def __post_init__(self) -> None:
         for perm in self._perms:
             if sorted(perm) != list(range(len(perm))) or len(perm) == 1:
-                raise ValueError(f"{perm} is no permutation of axes")
+                raise ValueError(f"{perm} is not a permutation of the axes")
         if any(h < 0 or (h and not p) for h, p in zip(self.heads, self._perms, strict=True)):
-            raise ValueError("heads that lie side by side are an axis that must be moved")
+            raise ValueError("splitting heads needs a permutation")
         if self.epilogue and self.epilogue.operands[:1] != (FULL,):
             raise ValueError("an epilogue starts from the full accumulator")
 
@@ -77,7 +76,7 @@ class MatMulParams:
 
     @property
     def epilogue_inputs(self) -> int:
-        """Epilogue operands beyond the accumulator."""
+        """Number of epilogue operands beyond the accumulator."""
         return len(self.epilogue.operands) - 1 if self.epilogue else 0
 
     @property
@@ -85,7 +84,10 @@ class MatMulParams:
         return 2 + self.epilogue_inputs
 
     def seen(self, which: int, shape: Shape) -> Shape:
-        """The shape of a or b (0 or 1) as it is read.  Raises ValueError for uneven heads."""
+        """Return the shape of a or b (0 or 1) as the product reads it.
+
+        Raises ValueError if the columns do not divide into heads.
+        """
         heads = self.heads[which]
         if heads:
             width = shape[-1]
@@ -101,7 +103,7 @@ class MatMulParams:
         return IndexMap((*split, *((Move("transpose", perm),) if perm else ())))
 
     def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
-        """a and b as the product sees them, with rank 2 at least, and the product's ``[…, M, N]``.
+        """Return a and b as the product reads them, of rank 2 or more, and ``[…, M, N]``.
 
         Raises ValueError if a rank is unknown or sizes do not provably fit.
         """
@@ -116,7 +118,7 @@ class MatMulParams:
         return a, b, (*outer, a[-2], b[-1])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """NumPy's rule for matmul, once per result."""
+        """Return the shape by NumPy's rule for matmul, per result."""
         _, _, (*outer, m, n) = self.shapes(specs)
         lone = [len(s.shape or ()) == 1 for s in specs[:2]]
         shape = (*outer, *(() if lone[0] else (m,)), *(() if lone[1] else (n,)))
@@ -124,7 +126,7 @@ class MatMulParams:
         return tuple(TensorSpec(dtype, shape) for dtype in types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """NumPy, in the operands' precision."""
+        """Evaluate with NumPy in the operands' precision."""
         a, b, *epilogue_inputs = arrays
         acc = self._matrices(0, a) @ self._matrices(1, b)
         return self.epilogue.reference([acc, *epilogue_inputs]) if self.epilogue else [acc]
@@ -156,7 +158,7 @@ class MatMulParams:
         )
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Batches of rows of a times columns of b, both as they lie in memory."""
+        """Model batches of rows of a times columns of b, both in their stored layout."""
         operands = [graph.spec(v) for v in region.operands]
         try:
             a, b, full = self.shapes(operands[:2])
@@ -181,7 +183,7 @@ class MatMulParams:
 def _permuted_access(
     graph: TileGraph, value: str, names: tuple[str, ...], seen: Shape, p: MatMulParams, which: int
 ) -> AccessMap | None:
-    """The map of an operand whose axes are read in another order, heads apart."""
+    """Access map of an operand with permuted axes and split heads."""
     perm = (p.a_perm, p.b_perm)[which]
     own = names[len(names) - len(seen) :]
     dims = [Dim() if e == 1 else along(n) for n, e in zip(own, seen, strict=True)]
@@ -189,7 +191,7 @@ def _permuted_access(
     if p.heads[which]:
         *rest, head, column = stored
         size = seen[perm.index(len(perm) - 1)]
-        assert isinstance(size, int)  # as the parameters have found
+        assert isinstance(size, int)  # checked when the parameters were made
         terms = tuple((name, combine("mul", step, size)) for name, step in head.terms)
         stored = [*rest, Dim(terms + column.terms)]
     return access(graph, value, stored)

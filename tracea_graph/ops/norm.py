@@ -1,4 +1,4 @@
-"""``FusedNorm``: layer or RMS normalisation over the last axis, with an elementwise prologue.
+"""``FusedNorm``: layer or RMS normalization over the last axis, with an elementwise prologue.
 
     s = prologue(a, b, …)                           (the operand itself without a prologue)
     layer:  y = (s − mean(s)) / sqrt(var(s) + ε) · γ + β
@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalisation over the last axis; operands it adds: gamma, beta where present."""
+    """A normalization over the last axis; it adds the operands gamma and beta, if present."""
 
     kind: str
     epsilon: float
@@ -52,7 +52,7 @@ class Norm:
         return self.gamma + self.beta
 
     def reference(self, x: Floats, affine: Sequence[Floats]) -> Floats:
-        """NumPy, in the precision of ``x``; ``affine`` is gamma then beta, where present."""
+        """Evaluate in the precision of ``x``; ``affine`` is gamma, then beta, if present."""
         centred = x - x.mean(-1, keepdims=True) if self.kind == "layer" else x
         y: Floats = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
         if self.gamma:
@@ -60,9 +60,9 @@ class Norm:
         return y + affine[-1] if self.beta else y
 
     def to_onnx(self, b: BodyBuilder, x: str, affine: Sequence[str], axis: int = -1) -> str:
-        """Write the nodes; one LayerNormalization where the opset has it.
+        """Write the nodes; a single LayerNormalization if the opset has it.
 
-        ``axis`` may be another one where there is neither gamma nor beta.
+        ``axis`` may differ from −1 only without gamma and beta.
         """
         if self.kind == "layer" and b.opset >= 17 and self.gamma:
             return b("LayerNormalization", x, *affine, axis=-1, epsilon=self.epsilon)
@@ -77,7 +77,7 @@ class Norm:
 
     @property
     def cost(self) -> int:
-        """Vector instructions per element: centre, square, sum, scale."""
+        """Vector instructions per element: center, square, sum, scale."""
         return 6 if self.kind == "layer" else 4
 
 
@@ -104,7 +104,7 @@ class NormParams:
         return self.data_operands + self.norm.operands
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The first full operand's shape, for every result."""
+        """Return the first full operand's shape for each result."""
         kinds = self.prologue.operands if self.prologue else ("full",)
         spec = TensorSpec(DType.F32, specs[kinds.index("full")].shape)
         return (spec, spec) if self.keep_sum else (spec,)
@@ -127,7 +127,7 @@ class NormParams:
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Whole rows in, rows out; the prologue's other operands broadcast."""
+        """Model rows that are read and written whole; the prologue's other operands broadcast."""
         shape = graph.spec(region.results[0]).shape
         if not shape:
             return None

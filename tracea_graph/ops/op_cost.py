@@ -1,4 +1,4 @@
-"""What an op computes, as the cost model counts it; each op's ``cost`` stands beside the op."""
+"""Work of an op as the cost model counts it; each op computes its own in ``cost``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Dims = Sequence[float]
 
 
 class Fitted(Protocol):
-    """Numbers that were fitted to measurements, by name."""
+    """Coefficients fitted to measurements, by name."""
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Shares of the peak that products reach."""
+        """Fractions of peak throughput that products reach."""
         ...
 
     @property
@@ -33,10 +33,11 @@ class Fitted(Protocol):
 
 @dataclass(frozen=True)
 class OpCost:
-    """``product``: operations of matrix products over the share of the peak they run at;
-    ``vector``: instructions; ``us``: what neither explains.
+    """Cost of one op.
 
-    An op of ``one_pass`` computes while it moves data; others take several passes over a row.
+    ``product``: operations of matrix products, divided by the fraction of peak they reach;
+    ``vector``: vector instructions; ``us``: fixed costs in µs.  A ``one_pass`` op computes while
+    it moves data; others take several passes over a row.
     """
 
     product: float = 0.0
@@ -45,5 +46,5 @@ class OpCost:
     one_pass: bool = False
 
     def __add__(self, other: OpCost) -> OpCost:
-        """The cost of one after the other."""
+        """Cost of two ops that run in sequence."""
         return OpCost(self.product + other.product, self.vector + other.vector, self.us + other.us)

@@ -1,4 +1,4 @@
-"""``FusedPool``: maximum or average over windows, or over everything."""
+"""``FusedPool``: maximum or average over windows, or over all positions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ __all__ = ["PoolParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 KINDS = ("max", "average", "average-inside")
-"""The largest number, NaN if there is none; the mean of as many numbers as a window has, zeros
-where it sticks out; the mean of what lies inside."""
+"""Maximum, or NaN if a window has only NaN; average over all taps, with zeros in the padding;
+average over the taps inside the image.
+"""
 
 
 @dataclass(frozen=True)
 class PoolParams:
     """One operand ``[N, C, spatial…]``.
 
-    Without a window everything is pooled: the result is ``[N, C, 1…]``, or ``[N, C]`` if
-    ``flat``.  A window never starts past what it pads: rounding up is written as padding.
+    Without a window all positions are pooled: the result is ``[N, C, 1…]``, or ``[N, C]`` if
+    ``flat``.  A window never starts beyond the padding: ``ceil_mode`` is expressed by padding.
     """
 
     kind: str
@@ -92,19 +93,19 @@ class PoolParams:
         attrs: dict[str, Any] = {
             "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads,
         }  # fmt: skip
-        if set(window.dilations) != {1}:  # of averages since opset 19
+        if set(window.dilations) != {1}:  # dilated averages need opset 19
             attrs["dilations"] = window.dilations
         if self.kind != "max":
             attrs["count_include_pad"] = int(self.kind == "average")
         return b.done(b(word, x, **attrs))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """The window of a result; all of a channel without one."""
+        """Model the window each result reads, or all positions of a channel."""
         return pooling(region, graph, self.window) if self.window else pool_all(region, graph)
 
 
 def _most(x: Floats, axis: tuple[int, ...], keepdims: bool = False, inside: Any = True) -> Floats:
-    """The largest number along axes; NaN where there is nothing but NaN ``inside``."""
+    """Return the maximum along axes; NaN if all elements ``inside`` are NaN."""
     numbers = np.where(np.isnan(x), -np.inf, x)
     lost = (np.isnan(x) | np.logical_not(inside)).all(axis, keepdims=keepdims)
     lost &= np.isnan(x).any(axis, keepdims=keepdims)
@@ -112,9 +113,9 @@ def _most(x: Floats, axis: tuple[int, ...], keepdims: bool = False, inside: Any 
 
 
 def _positions(size: Extent, slack: int, stride: int) -> Extent:
-    """``(size + slack) / stride + 1`` as ONNX Runtime divides: towards zero.
+    """Return ``(size + slack) / stride + 1``, rounded towards zero like ONNX Runtime.
 
-    A window that sticks out of all there is by less than a stride still counts as one.
+    A window that exceeds the padded size by less than one stride still counts as one position.
     """
     down = window_count(size, slack, stride)
     if isinstance(down, int) or stride == 1 or slack >= -1:
@@ -126,10 +127,10 @@ def _positions(size: Extent, slack: int, stride: int) -> Extent:
 
 
 def _any(size: Extent) -> Extent:
-    """1 if there is anything along an axis, else 0.
+    """Return 1 if an axis is not empty, else 0.
 
-    What :func:`_positions` made of a size is there if that was: pool after pool would otherwise
-    double the expression.
+    A size made by :func:`_positions` is replaced by the size it was made from: successive pools
+    would otherwise double the expression.
     """
     if isinstance(size, Expr) and size.op == "max":
         down, some = size.args

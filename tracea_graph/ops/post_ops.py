@@ -21,9 +21,9 @@ class PostOps:
 
 
 def post_ops_of(epilogue: Chain | None) -> PostOps:
-    """Take a full addend and a clamp off the front of a chain: registers do those.
+    """Split a leading full addend and clamp off a chain; kernels apply these in registers.
 
-    ``relu(acc + r)`` leaves no chain at all.
+    ``relu(acc + r)`` leaves no chain.
     """
     add, low, high = None, -math.inf, math.inf
     if epilogue is None:
@@ -42,7 +42,7 @@ def _is_identity(chain: Chain) -> bool:
 
 
 def _addend(chain: Chain) -> tuple[int, Chain] | None:
-    """The full operand the first step adds to the accumulator, and the chain without it."""
+    """Full operand the first step adds to the accumulator, and the chain without that step."""
     first = chain.steps[0] if chain.steps else None
     if first is None or first.op != "add" or 0 not in first.args:
         return None
@@ -52,7 +52,7 @@ def _addend(chain: Chain) -> tuple[int, Chain] | None:
     if chain.operands[other] != FULL or _readers(chain, other) > 1 or _readers(chain, 0) > 1:
         return None
     rest = _without_first(chain)
-    # the operand is gone: what comes after it moves down
+    # later operands move down by one
     moved = tuple(Step(s.op, tuple(_down(a, other) for a in s.args)) for s in rest.steps)
     kinds = (*rest.operands[:other], *rest.operands[other + 1 :])
     dtypes = (*rest.dtypes[:other], *rest.dtypes[other + 1 :])
@@ -66,7 +66,7 @@ def _down(ref: int | float, gone: int) -> int | float:
 
 
 def _clamp(chain: Chain) -> tuple[float, float] | None:
-    """The bounds of a first step that clamps the accumulator, which nothing else reads."""
+    """Bounds of a first step that clamps the accumulator and is its only reader."""
     step = chain.steps[0]
     if step.args[0] != 0 or _readers(chain, 0) > 1:
         return None
@@ -84,7 +84,7 @@ def _readers(chain: Chain, value: int) -> int:
 
 
 def _without_first(chain: Chain) -> Chain:
-    """The chain whose first step's result is the accumulator."""
+    """Chain in which the first step's result is the accumulator."""
     count = len(chain.operands)
 
     def move(ref: int | float) -> int | float:

@@ -1,4 +1,4 @@
-"""``FusedRecurrent``: a long short-term memory or a gated recurrent unit, one or both directions.
+"""``FusedRecurrent``: LSTM or GRU, in one or both directions.
 
 With p = x · W + bias over all steps at once, and for each step in the direction's order
 
@@ -6,12 +6,12 @@ With p = x · W + bias over all steps at once, and for each step in the directio
            c = f·c + i·g        h = o·tanh(c)
     gru    z, r = σ(p_z + h·R_z), σ(p_r + h·R_r)       n = tanh(pₙ + r·(h·Rₙ + rest))
            h = (1 − z)·n + z·h
-    before n = tanh(pₙ + (r·h)·Rₙ), the rest as gru
+    before n = tanh(pₙ + (r·h)·Rₙ), otherwise like gru
 
-which is what ONNX's LSTM, and its GRU with and without ``linear_before_reset``, do by default.
+These are the defaults of ONNX's LSTM, and of its GRU with and without ``linear_before_reset``.
 
-W, R and the biases are stored in a :class:`GateLayout`.  Both of ONNX's biases are one sum, but
-for what a gru adds to its last product: the rest.
+W, R and the biases are stored in a :class:`GateLayout`.  ONNX's two biases are added into one,
+except for the part that a GRU adds to its last product, which is called ``rest``.
 """
 
 from __future__ import annotations
@@ -41,43 +41,43 @@ _RESULTS = ("y", "h", "c")
 class GateLayout(ABC):
     """One way to store a cell's matrices and biases.
 
-    ``groups`` are counts of gates, in ONNX's order, that one product gives each.
+    ``groups`` are numbers of gates, in ONNX's order, that are computed by one product each.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def matrix(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
-        """ONNX's ``[directions, gates · H, K]``."""
+        """Return ONNX's ``[directions, gates · H, K]``."""
 
     @abstractmethod
     def bias(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
-        """``[directions, gates · H]``."""
+        """Return the bias ``[directions, gates · H]``."""
 
     @abstractmethod
     def rest(self, stored: Floats, hidden: int) -> Floats:
-        """``[directions, H]``."""
+        """Return the rest of the bias ``[directions, H]``."""
 
     @abstractmethod
     def matrix_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
-        """The name of :meth:`matrix` in ONNX's operators."""
+        """Write :meth:`matrix` in ONNX; return its name."""
 
     @abstractmethod
     def bias_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
-        """The name of :meth:`bias`."""
+        """Write :meth:`bias` in ONNX; return its name."""
 
     @abstractmethod
     def rest_to_onnx(self, b: BodyBuilder, stored: str, hidden: int) -> str:
-        """The name of :meth:`rest`."""
+        """Write :meth:`rest` in ONNX; return its name."""
 
 
 @dataclass(frozen=True)
 class PlainGates(GateLayout):
-    """As ONNX has them."""
+    """Matrices and biases in ONNX's own layout."""
 
     name: ClassVar[str] = "plain"
 
@@ -110,21 +110,22 @@ PLAIN_GATES = PlainGates()
 def cell_cost(
     fit: Fitted, operands: Sequence[Dims], ahead: float, back: float, step_us: float
 ) -> OpCost:
-    """A recurrent cell; ``ahead`` and ``back`` are its products' shares of the peak."""
+    """Cost of a recurrent cell; ``ahead`` and ``back`` are its products' fractions of peak."""
     x, w, r = operands[:3]
     steps, batch = x[0], prod(x[:2])
-    units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; stored in four axes or three
+    units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; stored in three or four axes
     product = 2.0 * batch * (prod(w) / ahead + prod(r) / back)
     return OpCost(product, batch * units * fit.instructions["fused gate"], steps * w[0] * step_us)
 
 
 @dataclass(frozen=True)
 class RecurrentParams:
-    """Operands: x ``[T, B, I]``, W, R, bias, the gru's rest unless it resets ``before`` its
-    product; with ``initial`` h and the lstm's c, ``[directions, B, H]``.
+    """Operands: x ``[T, B, I]``, W, R, bias, the GRU's rest, states ``[directions, B, H]``.
 
-    ``reverse``: for each direction, whether it begins at the last step.  ``results``: which of
-    y ``[T, directions, B, H]``, the last h and the lstm's last c are wanted, in this order.
+    The rest is present for a GRU that does not reset its state ``before`` its last product, the
+    initial h (and an LSTM's c) with ``initial``.  ``reverse`` says for each direction whether it
+    starts at the last step.  ``results`` are those wanted of y ``[T, directions, B, H]``, the last
+    h and an LSTM's last c, in this order.
     """
 
     kind: str
@@ -157,7 +158,7 @@ class RecurrentParams:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """A gru that resets its state before the product computes its last gate after that."""
+        """Numbers of gates per product; with ``before``, a GRU's last gate has its own."""
         return (2, 1) if self.before else (self.gates,)
 
     @property
@@ -170,16 +171,16 @@ class RecurrentParams:
 
     @property
     def late(self) -> bool:
-        """True if a part of the bias is added to the state's product, which is reset then."""
+        """Whether a part of the bias is added to the state's product, before the reset gate."""
         return self.kind == "gru" and not self.before
 
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any | None, Sequence[Any]]:
-        """Operands by role: x, W, R, bias, rest or None, initial states."""
+        """Return operands by role: x, W, R, bias, rest or None, initial states."""
         first = 4 + self.late
         return (*items[:4], items[4] if first == 5 else None, items[first:])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError if x is no ``[T, B, I]``."""
+        """Return the results' specs; raises ValueError if x is not ``[T, B, I]``."""
         shape = specs[0].shape
         if shape is None or len(shape) != 3:
             raise ValueError("x is not known to have three axes")
@@ -189,7 +190,7 @@ class RecurrentParams:
         return tuple(whole if name == "y" else last for name in self.results)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """NumPy, in the operands' precision."""
+        """Evaluate with NumPy in the operands' precision."""
         x, w, r, bias, rest, initial = self.split(arrays)
         steps, batch, _ = x.shape
         zeros = np.zeros((self.directions, batch, self.hidden), x.dtype)
@@ -213,7 +214,7 @@ class RecurrentParams:
         return [found[name] for name in self.results]
 
     def _by_gate(self, numbers: Floats, axis: int) -> list[Floats]:
-        """Those of each gate."""
+        """Split numbers by gate along an axis."""
         return np.split(numbers, self.gates, axis)
 
     def _step(
@@ -233,7 +234,7 @@ class RecurrentParams:
         return cell_cost(fit, operands, fit.shares["FusedGemm"], fit.shares["state product"], 0.0)
 
     def body(self, opset: int) -> Body:
-        """ONNX's own operator, with its matrices as it has them."""
+        """Write ONNX's LSTM or GRU, with matrices in ONNX's layout."""
         b = BodyBuilder(self.operands, opset)
         x, w, r, bias, rest, initial = self.split(b.inputs)
         rows = self.gates * self.hidden
@@ -263,7 +264,7 @@ class RecurrentParams:
         return b.done(*filter(None, names))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """None: it is opaque."""
+        """Return None: the op is opaque to the tile graph."""
         return None
 
 

@@ -62,31 +62,31 @@ REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = MappingProxyType(
         "log_sum_exp": ("ReduceLogSumExp", _log_sum_exp),
     }
 )  # fmt: skip
-"""ONNX operator and NumPy meaning of every kind."""
+"""ONNX operator and NumPy meaning of each kind."""
 FOLDS: Mapping[str, str] = MappingProxyType(
     {
         "sum": "sum", "mean": "sum", "l1": "absolutes", "sum_square": "squares", "max": "max",
         "min": "min", "prod": "product",
     }
 )  # fmt: skip
-"""What a kernel folds for each kind that is one fold."""
+"""Fold a kernel runs for each kind that takes a single fold."""
 SHIFTED_EXP = Chain(
     (FULL, COL),
     (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
     (5,),
 )
-"""exp(x − m), where m is finite; else exp(x)."""
+"""exp(x − m) if m is finite, else exp(x)."""
 LOG_OF_SUM = Chain(
     (FULL, FULL),
     (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("log", (0,)), Step("add", (4, 3))),
     (5,),
 )
-"""log(sum) + m, with m as above: of log(sum(exp)) what follows the sum."""
+"""log(sum) + m, with m as in :data:`SHIFTED_EXP`: the part of log(sum(exp)) after the sum."""
 
 
 @dataclass(frozen=True)
 class ReduceParams:
-    """Operands: the prologue's (or x), then what the epilogue reads beside the reduced value.
+    """Operands: the prologue's (or x), then epilogue inputs.
 
     ``axes`` count from the end and ascend: −1 is the last axis of the broadcast operands.
     """
@@ -116,7 +116,7 @@ class ReduceParams:
         return self.data_operands + epilogue_inputs
 
     def full(self, shapes: Sequence[Shape | None]) -> Shape:
-        """The shape that is reduced.  Raises ValueError if symbols leave it open."""
+        """Return the shape that is reduced; raises ValueError if it is undetermined."""
         data = [s for s in shapes[: self.data_operands] if s is not None]
         shape = broadcast(data) if len(data) == self.data_operands else None
         if shape is None or len(shape) < -self.axes[0]:
@@ -124,14 +124,14 @@ class ReduceParams:
         return shape
 
     def reduced(self, full: Shape) -> Shape:
-        """What the axes leave of a shape."""
+        """Return the shape that remains after the reduction."""
         gone = {len(full) + a for a in self.axes}
         if self.keepdims:
             return tuple(1 if i in gone else d for i, d in enumerate(full))
         return tuple(d for i, d in enumerate(full) if i not in gone)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """One float32 result.  Raises ValueError if symbols leave the shape open."""
+        """Return one float32 result; raises ValueError if its shape is undetermined."""
         return (TensorSpec(DType.F32, self.reduced(self.full([s.shape for s in specs]))),)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
@@ -153,7 +153,7 @@ class ReduceParams:
         return b.done(self.epilogue.to_onnx(b, [y, *epilogue_inputs])[0] if self.epilogue else y)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Kept axes are parallel; the epilogue's operands lie over them."""
+        """Model kept axes as parallel, with the epilogue's operands indexed by them."""
         full = self.full([graph.spec(v).shape for v in region.operands])
         gone = {len(full) + a for a in self.axes}
         names = tuple(f"d{i}" for i in range(len(full)))

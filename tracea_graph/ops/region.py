@@ -1,8 +1,8 @@
-"""``FusedRegion``: several ops in one node, values between them inside only.
+"""``FusedRegion``: a program of several ops in one node, with its intermediate values inside.
 
     v = inputs; for each step: v += step(v[operands]); results are chosen values
 
-What lies between two steps never leaves the program, so it may live in scratch memory, in another
+A value between two steps never leaves the program, and may be stored in scratch memory, in another
 layout, or in registers.
 """
 
@@ -39,7 +39,10 @@ class RegionStep:
 
 @dataclass(frozen=True)
 class RowTile:
-    """Steps ``first`` to ``last`` (inclusive) run for ``rows`` rows of the last one at a time."""
+    """Row tiling of steps ``first`` to ``last``, inclusive.
+
+    One iteration computes ``rows`` rows of the last step.
+    """
 
     first: int
     last: int
@@ -48,14 +51,13 @@ class RowTile:
 
 @dataclass(frozen=True)
 class RegionParams:
-    """``inputs`` values come in, steps add theirs in order, ``results`` go out.
+    """A program of steps over ``inputs`` values, each appending its own; returns ``results``.
 
-    ``row_tiles`` are the steps fused over tiles of rows; values stay the same, only their storage
-    changes. ``narrow`` is the float of 16 bits, by its short name, that factors of products and
-    what lies between steps may be rounded to; sums, and the results, are as they were.
-
-    A result may be read by later steps too.  Raises ValueError for a step that reads a value not
-    yet computed, and for a result no step computes.
+    ``row_tiles`` are the steps fused over tiles of rows, which changes where values are stored but
+    not the values.  ``narrow`` is the short name of the 16-bit float that factors of products and
+    values between steps may be rounded to; sums and results keep their types.  A result may be
+    read by later steps too.  Raises ValueError for a step that reads a value not yet computed, and
+    for a result that no step computes.
     """
 
     inputs: int
@@ -78,7 +80,7 @@ class RegionParams:
         return self.inputs
 
     def infer_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Every value: the inputs, then each step's results."""
+        """Return the specs of all values: the inputs, then each step's results."""
         values = list(specs)
         for step in self.steps:
             values += step.params.infer([values[i] for i in step.operands])[: step.results]
@@ -95,7 +97,7 @@ class RegionParams:
         return [values[i] for i in self.results]
 
     def body(self, opset: int) -> Body:
-        """The steps' bodies one after another."""
+        """Write the steps' bodies in sequence."""
         b = BodyBuilder(self.inputs, opset)
         values = list(b.inputs)
         for step in self.steps:
@@ -103,12 +105,12 @@ class RegionParams:
         return b.done(*(values[i] for i in self.results))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """None: it is opaque."""
+        """Return None: the op is opaque to the tile graph."""
         return None
 
 
 def _splice(b: BodyBuilder, body: Body, operands: Sequence[str]) -> list[str]:
-    """Append a body's nodes with its inputs bound; its outputs' names in ``b``."""
+    """Append a body's nodes with bound inputs; return the names of its outputs in ``b``."""
     names = {"": "", **dict(zip(body.inputs, operands, strict=True))}
     for node in body.nodes:
         for value in node.outputs:

@@ -1,5 +1,4 @@
-"""``FusedResize``: linear interpolation between the nearest positions of an image or a line, or a
-copy of one of them."""
+"""``FusedResize``: linear or nearest-neighbor interpolation of images or sequences."""
 
 from __future__ import annotations
 
@@ -24,21 +23,21 @@ __all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
-"""Where a result's position lies in the image: ONNX's ``coordinate_transformation_mode``."""
+"""Source coordinate of a result: ONNX's ``coordinate_transformation_mode``."""
 NEAREST = "nearest"
-"""No blending: the position at or before the one that ``asymmetric`` coordinates give."""
+"""No interpolation: take the position at or before the ``asymmetric`` coordinate."""
 WAYS = (*COORDINATES, NEAREST)
 _FIRST_OPSET = 11
-"""Before it Resize had neither sizes nor a choice of coordinates."""
+"""Earlier versions of Resize have neither sizes nor a choice of coordinates."""
 
 
 @dataclass(frozen=True)
 class ResizeParams:
-    """An operand ``[N, C, H, W]`` or ``[N, C, W]``; the result has ``sizes``, H and W times
-    ``scales``, or those of a second operand ``like`` which nothing else is read of.
+    """Operand ``[N, C, H, W]`` or ``[N, C, W]``, then ``like`` if another operand gives the size.
 
-    Scales are as float32 has them, and numbers; a result's size is rounded down.  Source:
-    ONNX's Resize in modes ``linear`` and ``nearest``, and ONNX Runtime's arithmetic.
+    The spatial sizes of the result are ``sizes``, the operand's times ``scales``, or those of
+    ``like``, which is read for its sizes only.  Scales have float32 values; sizes are rounded
+    down. Source: ONNX's Resize in modes ``linear`` and ``nearest``, and ONNX Runtime's arithmetic.
     """
 
     how: str
@@ -47,7 +46,7 @@ class ResizeParams:
     like: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError unless the size is told in one way, and above zero."""
+        """Raise ValueError unless exactly one way gives the size, which is positive."""
         given = self.scales or self.sizes
         ways = bool(self.scales) + bool(self.sizes) + self.like
         if self.how not in WAYS or ways != 1 or len(given) > 2:
@@ -60,7 +59,7 @@ class ResizeParams:
         return 1 + self.like
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError for another rank, or where symbols leave a size open."""
+        """Return the result's spec; raises ValueError for a wrong rank or an undetermined size."""
         shape = specs[0].shape
         if shape is None or len(shape) not in (3, 4):
             raise ValueError("x is not known to have one or two spatial axes")
@@ -88,7 +87,7 @@ class ResizeParams:
         return [x]
 
     def _places(self, axis: int, size: int, count: int) -> tuple[Any, Any, Any]:
-        """Of every result the positions it lies between, and how near it is to the second."""
+        """Return, per result, its two source positions and the weight of the second."""
         at = np.arange(count, dtype=np.float32)
         scale = np.float32(self.scales[axis] if self.scales else count / size)
         half = np.float32(0.5)
@@ -117,7 +116,7 @@ class ResizeParams:
         if opset < _FIRST_OPSET:
             scales = b("Constant", value=np.asarray((1, 1, *self.scales), np.float32))
             return b.done(b("Upsample" if opset < 10 else "Resize", x, scales, mode=mode))
-        # opset 11 and 12 want every operand, be it empty
+        # opsets 11 and 12 require every operand, even if empty
         none = b("Constant", value=np.zeros(0, np.float32)) if opset < 13 else ""
         how = {"coordinate_transformation_mode": self.how, "mode": mode}
         if self.how == NEAREST:
@@ -133,7 +132,7 @@ class ResizeParams:
         return b.done(b("Resize", x, none, none, sizes, **how))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Every result lies between two positions of each axis, which its scale decides."""
+        """Model each result as between two positions of each axis, given by its scale."""
         shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if shape is None or result is None or len(shape) != len(result):
             return None
@@ -150,9 +149,9 @@ class ResizeParams:
 
 
 def _scaled(size: Extent, scale: float) -> Extent:
-    """Raises ValueError where a symbol is no whole multiple."""
+    """Scale a size; raises ValueError if a symbolic size has no whole multiple."""
     if isinstance(size, int):
         return math.floor(np.float32(size) * np.float32(scale))
     if not float(scale).is_integer():
-        raise ValueError(f"{size} times {scale} is no whole number of pixels")
+        raise ValueError(f"{size} times {scale} is not a whole number of pixels")
     return combine("mul", size, int(scale))

@@ -1,4 +1,4 @@
-"""Row tiling of programs: how kernels reuse rows, and plans for a program's steps."""
+"""Row tiling of programs: row reuse of each op's kernel, and plans for a program's steps."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tracea_graph.ttg import (
 __all__ = ["plan_subgraph", "plan_subgraph_by_size", "row_reuse", "row_tiles_of", "row_tilings_in"]
 
 _COLUMNS = 48
-"""Columns of a product that are made while its kernel goes through all rows once."""
+"""Columns of a product computed per pass of its kernel over all rows."""
 _ROWS = 16
-"""Rows of a product that make good use of a strip of its weights."""
+"""Rows of a product that amortize loading a strip of its weights."""
 
 
 def row_reuse(step: Region) -> RowReuse | None:
-    """How a step's kernel reuses the rows it reads; None where it cannot be tiled by rows.
+    """Return how a step's kernel reuses the rows it reads; None if it cannot be tiled by rows.
 
-    Products pass over their rows once for every register tile's width of columns;
-    convolutions tile what they read themselves.
+    Products pass over their rows once per register tile's width of columns; convolutions tile
+    their own input.
     """
     params = step.params
     if isinstance(params, GemmParams):
@@ -72,7 +72,7 @@ def row_tiles_of(subgraph: Subgraph, plan: ExecutionPlan) -> tuple[RowTile, ...]
 def row_tilings_in(
     subgraph: Subgraph, params: RegionParams, sizes: Mapping[str, int], near: MemoryLevel
 ) -> Sequence[RowTiling]:
-    """Bytes moved by the row tiles a program has."""
+    """Return the bytes moved by the row tiles of a program."""
     found = (
         row_tiling_of(
             subgraph, subgraph.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse

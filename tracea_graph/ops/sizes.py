@@ -1,4 +1,4 @@
-"""Extents in terms of operands' dimensions: ``"1.2"`` is axis 2 of operand 1."""
+"""Extents as expressions over operands' dimensions: ``"1.2"`` is axis 2 of operand 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["resolve", "size_to_onnx", "substitute"]
 
 
 def substitute(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
-    """An extent with every symbol replaced."""
+    """Replace every symbol of an extent."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):
@@ -21,7 +21,7 @@ def substitute(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
 
 
 def resolve(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
-    """The extent in terms of the operands' actual dimensions."""
+    """Express an extent in the operands' actual dimensions."""
 
     def dimension(name: str) -> Extent:
         operand, axis = map(int, name.split("."))
@@ -31,7 +31,7 @@ def resolve(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
 
 
 def size_to_onnx(b: BodyBuilder, extent: Extent) -> str:
-    """Write the nodes that compute an extent; the name of a list of one int64."""
+    """Write the nodes that compute an extent; return the name of an int64 list of one number."""
     if isinstance(extent, int):
         return b.ints(extent)
     if isinstance(extent, str):
@@ -40,11 +40,11 @@ def size_to_onnx(b: BodyBuilder, extent: Extent) -> str:
     left, right = (size_to_onnx(b, arg) for arg in extent.args)
     if extent.op in _OPS:
         return b(_OPS[extent.op], left, right)
-    # the larger of two integers: half of their sum and distance
+    # maximum of two integers: half of their sum plus their distance
     assert extent.op == "max", f"no body for {extent}"
     both = b("Add", b("Add", left, right), b("Abs", b("Sub", left, right)))
     return b("Div", both, b.ints(2))
 
 
 _OPS = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "Div"}
-"""Division is of numbers not below zero only: there it rounds down."""
+"""Div truncates; operands are never negative, where this equals rounding down."""

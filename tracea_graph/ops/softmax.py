@@ -1,7 +1,7 @@
-"""``FusedSoftmax``: softmax or its logarithm over one axis, with an elementwise prologue.
+"""``FusedSoftmax``: softmax or log-softmax over one axis, with an elementwise prologue.
 
 s = prologue(a, b, …)                         (the operand itself without a prologue)
-y = exp(s − max(s)) / sum(exp(s − max(s)))    or the logarithm of that
+y = exp(s − max(s)) / sum(exp(s − max(s)))    or its logarithm
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class SoftmaxParams(AlongAxis):
-    """Operands are the prologue's, or x; ``axis`` counts from the end."""
+    """Operands: the prologue's, or x; ``axis`` counts from the end."""
 
     axis: int
     log: bool = False
@@ -54,7 +54,7 @@ class SoftmaxParams(AlongAxis):
         return OpCost(vector=prod(result) * (fit.instructions["fused softmax"] + before))
 
     def body(self, opset: int) -> Body:
-        """One operator, except over a middle axis before opset 13, which flattened the tensor."""
+        """Write one operator; opsets before 13 flatten, which rules that out for a middle axis."""
         b = BodyBuilder(self.operands, opset)
         x = self.prologue.to_onnx(b, b.inputs)[0] if self.prologue else b.inputs[0]
         if opset >= 13 or self.axis == -1:
@@ -65,7 +65,7 @@ class SoftmaxParams(AlongAxis):
         return b.done(b("Sub", d, b("Log", total)) if self.log else b("Div", e, total))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """A result needs everything along its axis: that axis is read whole."""
+        """Model each result as reading its whole axis."""
         full = self.full([graph.spec(v).shape for v in region.operands])
         names, space = axes_named("d", full)
         place = len(full) + self.axis

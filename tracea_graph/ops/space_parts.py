@@ -1,4 +1,4 @@
-"""What the models of ONNX operators and of custom ops are put together from."""
+"""Building blocks of region models, shared by ONNX operators and custom ops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOFTMAX_COST = 14
 
 
 def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpace]:
-    """One parallel axis per dimension: ``d0``, ``d1`` … for the prefix ``d``."""
+    """Return one parallel axis per dimension, named ``d0``, ``d1`` … for the prefix ``d``."""
     names = tuple(f"{prefix}{i}" for i in range(len(shape)))
     axes = (Axis(n, e) for n, e in zip(names, shape, strict=True))
     return names, IterationSpace(tuple(axes))
@@ -37,7 +37,7 @@ def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpa
 def access(
     graph: TileGraph, value: str, dims: Sequence[Dim], view: Shape | None = None
 ) -> AccessMap | None:
-    """The map of a value, or of a ``view`` of it; None if its rank is unknown or another."""
+    """Access map of a value, or of a ``view`` of it; None if its rank is unknown or wrong."""
     spec = graph.spec(value)
     shape = spec.shape if view is None else view
     if shape is None or len(shape) != len(dims):
@@ -46,7 +46,7 @@ def access(
 
 
 def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | None:
-    """The map of a value that broadcasts over axes, its last dimension along the last one."""
+    """Access map of a value that broadcasts over the named axes, aligned at the last one."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) > len(names):
         return None
@@ -58,9 +58,10 @@ def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | N
 def rows_and_columns(
     shape: Shape, normed: object
 ) -> tuple[tuple[str, ...], str, tuple[Axis, ...]]:
-    """The row axes, the result's column axis, and all axes.
+    """Return the row axes, the result's column axis, and all axes.
 
-    A norm's results run along ``j``, its input along ``n``: a result needs its whole row.
+    A norm's results have the axis ``j``, its input the axis ``n``: each result reads its whole
+    row.
     """
     rows, space = axes_named("m", shape[:-1])
     if not normed:
@@ -71,9 +72,9 @@ def rows_and_columns(
 def constant_ints(
     region: Region, graph: TileGraph, attr: str, operand: int
 ) -> tuple[int, ...] | None:
-    """Integers given as attribute (older opsets) or as constant operand.
+    """Read integers from an attribute (older opsets) or a constant operand.
 
-    Empty if it is given as neither; None if the operand is no constant.
+    Returns an empty tuple if neither is given, and None if the operand is not constant.
     """
     value = region.node.attrs.get(attr)
     if isinstance(value, int):
@@ -88,10 +89,10 @@ def constant_ints(
 
 
 def reshape_groups(x: Shape, y: Shape) -> list[tuple[list[int], list[int]]] | None:
-    """Dimensions of two shapes that hold the same elements, in order; ones belong to no group.
+    """Group the dimensions of two shapes that hold the same elements, leaving out ones.
 
-    In each group one side has a single dimension.  None if the shapes do not split that way, or
-    their symbols leave it open.
+    In each group one side has a single dimension.  Returns None if the shapes do not group that
+    way, or their symbols leave it undetermined.
     """
     left = [i for i, e in enumerate(x) if e != 1]
     right = [i for i, e in enumerate(y) if e != 1]
@@ -113,7 +114,7 @@ Factors = tuple[int, Counter[str]]
 
 
 def _factors(shape: Shape, dims: Sequence[int]) -> Factors:
-    """A product as a number times symbols (other arithmetic counts as a symbol)."""
+    """Return a product as a number times symbols (other arithmetic counts as a symbol)."""
     factor, symbols = 1, Counter[str]()
     stack = [shape[i] for i in dims]
     while stack:
@@ -137,7 +138,7 @@ def model_of(
     work: tuple[Work, ...], rows: tuple[str, ...] = (), cols: tuple[str, ...] = (),
     depth: tuple[str, ...] = (), batch: tuple[str, ...] = (),
 ) -> RegionModel | None:  # fmt: skip
-    """The model, or None if some access could not be told."""
+    """Build the model; None if an access is unknown."""
     known = [[a for a in maps if a is not None] for maps in (reads, writes)]
     if len(known[0]) < len(reads) or len(known[1]) < len(writes):
         return None

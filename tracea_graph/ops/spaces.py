@@ -1,8 +1,8 @@
-"""Iteration spaces and access maps of regions: where the tile graph learns about operators.
+"""Iteration spaces and access maps of regions: the tile graph's knowledge of operators.
 
-A custom op defines its own (``space`` of its parameters).  Those of ONNX's operators are
-read off shapes and attributes here: every function takes a region of one operator and returns its
-model, or None where shapes or parameters are not known well enough: it is opaque then.
+A custom op defines its own (``space`` of its parameters).  ONNX operators are modelled here from
+their shapes and attributes: each function takes a region of one operator and returns its model, or
+None (opaque) if shapes or parameters are not known well enough.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ COSTS: Mapping[str, int] = MappingProxyType(
     | dict.fromkeys(("Greater", "GreaterOrEqual"), 1)
     | {"Sum": 1, "Mean": 2, "Mod": 2, "Gelu": 22, "Mish": 44}
 )
-"""Elementwise operators and the vector instructions one of them costs."""
+"""Elementwise operators and their cost in vector instructions."""
 REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
 ROW_COST = {"Softmax": 14, "LogSoftmax": 14, "LayerNormalization": 6, "RMSNormalization": 4}
 
 
 def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Broadcast operands; a point per element of the result."""
+    """Model broadcast operands, with one point per element of the result."""
     shape = graph.spec(region.results[0]).shape
     if shape is None:
         return None
@@ -58,7 +58,7 @@ def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
-    """``[…, M, K] x […, K, N]`` of any rank; a plain matrix on the right joins batch and rows."""
+    """Model ``[…, M, K] x […, K, N]``; a rank-2 right operand merges batch and rows."""
     a, b = (graph.spec(v).shape for v in region.operands)
     y = graph.spec(region.results[0]).shape
     if not a or not b or y is None:
@@ -83,7 +83,7 @@ def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
-    """``alpha · op(A) · op(B) + beta · C``."""
+    """Model ``alpha · op(A) · op(B) + beta · C``."""
     y, a = (graph.spec(v).shape for v in (region.results[0], region.operands[0]))
     if y is None or a is None or len(y) != 2 or len(a) != 2:
         return None
@@ -100,7 +100,7 @@ def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
-    """One result per row of the kept axes."""
+    """Model one result per row of the kept axes."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     axes = constant_ints(region, graph, "axes", 1)
     if x is None or y is None or axes is None:
@@ -124,7 +124,7 @@ def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def normalise(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Softmax and norms: a result needs the whole of its row, so rows are never cut."""
+    """Model softmax and norms: each result reads its whole row, and rows are never split."""
     shape = graph.spec(region.operands[0]).shape
     if not shape:
         return None
@@ -145,7 +145,7 @@ def normalise(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
-    """A permuted copy."""
+    """Model a permuted copy."""
     y = graph.spec(region.results[0]).shape
     if y is None:
         return None
@@ -160,7 +160,7 @@ def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def gather(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Slices of the data along one axis, chosen by indices."""
+    """Model slices of the data along one axis, chosen by indices."""
     data, index = (graph.spec(v).shape for v in region.operands)
     y = graph.spec(region.results[0]).shape
     if not data or index is None or y is None or len(y) != len(data) - 1 + len(index):
@@ -175,7 +175,7 @@ def gather(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Dimensions that split or merge; anything else is opaque."""
+    """Model dimensions that split or merge; any other Reshape is opaque."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     groups = reshape_groups(x, y) if x is not None and y is not None else None
     if x is None or y is None or groups is None:
@@ -200,12 +200,12 @@ def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def concat(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Operands side by side: each is read where the result's index falls into it."""
+    """Model operands side by side: each is read where the result's index falls into its range."""
     return _side_by_side(region, graph, region.results[0], region.operands, joining=True)
 
 
 def split(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Results side by side: the mirror image of :func:`concat`."""
+    """Model results side by side: the mirror image of :func:`concat`."""
     return _side_by_side(region, graph, region.operands[0], region.results, joining=False)
 
 
@@ -233,7 +233,7 @@ def _side_by_side(
 
 
 def slice_(region: Region, graph: TileGraph) -> RegionModel | None:
-    """A strided part; starts and steps must be constants."""
+    """Model a strided slice; starts and steps must be constants."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     starts = constant_ints(region, graph, "starts", 1)
     if x is None or y is None or len(x) != len(y) or not starts:
@@ -253,7 +253,7 @@ def slice_(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def _first(start: int, step: int, extent: Extent) -> Extent:
-    """Where a slice begins, by ONNX's clamping rules."""
+    """Return the first index of a slice by ONNX's clamping rules."""
     place = combine("add", extent, start) if start < 0 else start
     top = extent if step > 0 else combine("sub", extent, 1)
     if place == 0:
@@ -266,12 +266,12 @@ def _rowwise(
     reads: Sequence[AccessMap | None], writes: Sequence[AccessMap | None],
     work: tuple[Work, ...] = (),
 ) -> RegionModel | None:  # fmt: skip
-    """A model whose last axis is its columns and whose other axes are its rows."""
+    """Build a model whose last axis is its columns and whose other axes are its rows."""
     return model_of(region, space, reads, writes, work, names[:-1], names[-1:])
 
 
 def conv(region: Region, graph: TileGraph) -> RegionModel | None:
-    """``Conv``; opaque where ``auto_pad`` asks for padding that depends on unknown sizes."""
+    """Model ``Conv``; opaque if ``auto_pad`` padding depends on unknown sizes."""
     x, weight, *bias = region.operands
     shape = graph.spec(weight).shape
     if shape is None or len(shape) < 3 or not all(isinstance(e, int) for e in shape):
@@ -286,7 +286,7 @@ def conv(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def pool(region: Region, graph: TileGraph) -> RegionModel | None:
-    """``MaxPool`` and ``AveragePool``; opaque where indices are asked for too."""
+    """Model ``MaxPool`` and ``AveragePool``; opaque if indices are requested too."""
     kernel = region.node.attrs.get("kernel_shape")
     if not isinstance(kernel, tuple) or len(region.writes) > 1:
         return None
@@ -296,7 +296,7 @@ def pool(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def _window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> ConvWindow | None:
-    """The window an operator's attributes describe over an input of these sizes."""
+    """Return the window that an operator's attributes describe over ``spatial`` sizes."""
     attrs, rank = region.node.attrs, len(kernel)
     found = []
     for name, default in (("strides", 1), ("dilations", 1), ("pads", 0)):
@@ -316,9 +316,10 @@ def _window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) ->
 
 
 def _same(window: ConvWindow, spatial: Sequence[Extent], upper: bool) -> tuple[int, ...]:
-    """Padding that gives ⌈size / stride⌉ positions, the odd one after (upper) or before.
+    """Return the padding that yields ⌈size / stride⌉ positions.
 
-    Raises ValueError where it depends on a size that is not known.
+    An odd amount is larger after (upper) or before.  Raises ValueError if the padding depends on
+    an unknown size.
     """
     totals = []
     for size, span, stride in zip(spatial, window.spans, window.strides, strict=True):
@@ -340,14 +341,14 @@ MODELS: Mapping[str, Model] = MappingProxyType(
     | dict.fromkeys(("MaxPool", "AveragePool"), pool)
     | dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), pool_all)
 )
-"""The operators with a model; all others are opaque."""
+"""Operators with a model; all others are opaque."""
 
 
 def space_of(region: Region, graph: TileGraph) -> RegionModel | None:
-    """The loops, accesses and arithmetic of a region; None if it is opaque.
+    """Return the loops, accesses and arithmetic of a region; None if it is opaque.
 
-    Opaque are operators without a model, and regions whose shapes, axes or slice bounds are not
-    known well enough to say what an output tile reads.
+    A region is opaque if its operator has no model, or if its shapes, axes or slice bounds do not
+    determine what an output tile reads.
     """
     if not region.writes:
         return None

@@ -1,4 +1,4 @@
-"""Structural hashes of a graph's values: what computes them, whatever anything is called."""
+"""Structural hashes of a graph's values: how each is computed, independent of names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tracea_graph.ttg import TileGraph
 __all__ = ["graph_key", "value_keys"]
 
 _LITERAL = 64
-"""Constants of at most so many elements count with their numbers, larger ones by their shape."""
+"""Constants of up to this many elements are hashed by value, larger ones by shape."""
 
 
 def value_keys(graph: TileGraph) -> dict[str, str]:
-    """A key for every value of an imported graph, over all that it is computed from.
+    """Return a key for every value of an imported graph, over everything it is computed from.
 
-    Inputs count by position, dtype and shape; names count nowhere, nor do trained weights.
-    What is computed twice alike has the same key with a number behind it, in graph order.
+    Inputs count by position, dtype and shape; names and trained weights do not count.  Values with
+    identical computations have equal keys with a serial number appended, in graph order.
     """
     keys = {v: _hash("input", i, graph.spec(v)) for i, v in enumerate(graph.inputs)}
     keys |= {name: _weight_key(weight) for name, weight in graph.weights.items()}
@@ -35,7 +35,7 @@ def value_keys(graph: TileGraph) -> dict[str, str]:
 
 
 def graph_key(graph: TileGraph, keys: Mapping[str, str]) -> str:
-    """A key of the whole graph: its opset and all it computes."""
+    """Return a key of the whole graph: its opset and all its computations."""
     return _hash(graph.opset, [keys.get(v, "") for v in graph.outputs])
 
 

@@ -1,4 +1,4 @@
-"""The subgraph of a region with several steps: each step as a region of its own."""
+"""The subgraph of a region with several steps: each step is a region of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OP_NAMES = {kind: op for op, kind in OPS}
 
 
 class Subgraph(TileGraph):
-    """The steps of a region in the order they run; values between them have numbers."""
+    """The steps of a region in execution order; values between them are numbered."""
 
     def __init__(self, graph: TileGraph, region: Region) -> None:
         params: RegionParams = region.params
@@ -35,5 +35,5 @@ class Subgraph(TileGraph):
 
 
 def subgraph_of(region: Region, graph: TileGraph) -> TileGraph | None:
-    """The subgraph of a region; None for a region of a single operator."""
+    """Return the subgraph of a region; None for a region of a single operator."""
     return Subgraph(graph, region) if isinstance(region.params, RegionParams) else None

@@ -1,9 +1,8 @@
-"""``FusedTopK``: the k largest or smallest elements along the last axis, and where they are.
+"""``FusedTopK``: the k largest or smallest elements along the last axis, and their indices.
 
     y, i = the first k of x in descending (ascending) order, and their indices
 
-Of equal elements that of the lower index comes first, and NaN is above all numbers, as in ONNX
-Runtime.
+Ties are broken by the lower index, and NaN sorts above all numbers, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ __all__ = ["TopKParams"]
 Array = npt.NDArray[Any]
 
 _CHOSEN = 250.0
-"""Vector instructions of each of the k elements chosen of a row, which enters a heap several
-times."""
+"""Vector instructions per selected element of a row, which enters the heap several times."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +51,23 @@ class TopKParams:
 
     @property
     def flops(self) -> int:
-        """Per element of x: nearly all of them are compared and passed over."""
+        """Vector instructions per element of x, nearly all of which fail the first comparison."""
         return 1
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError if x has no axis, or fewer elements along it than are chosen."""
+        """Return both specs; raises ValueError unless x has k elements along its last axis."""
         (x,) = specs
         if not x.shape:
             raise ValueError("the operand has no last axis")
         if isinstance(x.shape[-1], int) and x.shape[-1] < self.k:
-            raise ValueError("fewer elements are there than are chosen")
+            raise ValueError("the last axis has fewer than k elements")
         shape = (*x.shape[:-1], self.k)
         return TensorSpec(DType.F32, shape), TensorSpec(DType.I64, shape)
 
     def reference(self, arrays: Sequence[Array]) -> list[Array]:
         (x,) = arrays
         order = np.argsort(-x if self.largest else x, axis=-1, kind="stable")
-        if self.largest:  # NumPy puts NaN last in any case
+        if self.largest:  # NumPy sorts NaN last in either order
             lost = np.isnan(np.take_along_axis(x, order, axis=-1))
             first = np.argsort(~lost, axis=-1, kind="stable")
             order = np.take_along_axis(order, first, axis=-1)
@@ -80,10 +78,10 @@ class TopKParams:
         return OpCost(vector=prod(operands[0]) * self.flops + _CHOSEN * prod(result))
 
     def body(self, opset: int) -> Body:
-        """The operator itself.  Raises ValueError for the smallest before opset 11."""
+        """Write the ONNX operator; raises ValueError for the smallest elements before opset 11."""
         b = BodyBuilder(1, opset)
         if opset < 11 and not self.largest:
-            raise ValueError("the smallest elements are chosen since opset 11")
+            raise ValueError("TopK of the smallest elements needs opset 11")
         k = (b.ints(self.k),) if opset >= 10 else ()
         attrs = {"axis": -1} if opset >= 10 else {"axis": -1, "k": self.k}
         if opset >= 11:
@@ -91,7 +89,7 @@ class TopKParams:
         return b.done(*b.node("TopK", (b.inputs[0], *k), ("values", "places"), attrs))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Every result of a row may be any of its elements: that axis is read whole."""
+        """Model each result as reading its whole row."""
         shape, chosen = graph.spec(region.operands[0]).shape, graph.spec(region.results[0]).shape
         if shape is None or chosen is None:
             return None

@@ -1,8 +1,8 @@
-"""How the constant matrix of a product is stored: what a layout is, and the plain ones.
+"""Storage layouts of the constant matrix of a product: the interface, and the plain layouts.
 
-A product is mathematics over a matrix ``[K, N]``.  Its kernels may want that otherwise: cut into
-strips, in another type, without its zeros.  A :class:`WeightLayout` says how, and gives the
-inverse back in ONNX, so that a product needs to know no layout but as an object.
+Mathematically, the matrix is ``[K, N]``.  Kernels may store it otherwise: in strips, in another
+type, without its zeros.  A :class:`WeightLayout` describes the storage and writes its inverse in
+ONNX, so that products do not depend on particular layouts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ __all__ = [
 Floats = npt.NDArray[np.floating[Any]]
 Numbers = npt.NDArray[Any]
 ALIGNED = 16
-"""Rows and columns that a rewrite makes or leaves out come in multiples of this: whole vectors of
-a processor, whole tiles of a matrix unit."""
+"""Granularity of rows and columns that a rewrite adds or removes: whole vectors of a processor,
+whole tiles of a matrix unit.
+"""
 BLOCKS = (1, 4, 16, 32, 64)
-"""Steps of k in a block of so many columns that may be zero as a whole."""
+"""Heights, in steps of k, of blocks that may be entirely zero."""
 
 
 def aligned(extent: int) -> int:
-    """The extent filled up to a multiple of :data:`ALIGNED`."""
+    """Round an extent up to a multiple of :data:`ALIGNED`."""
     return extent + -extent % ALIGNED
 
 
 @dataclass(frozen=True)
 class WeightLayout(ABC):
-    """One way to store a matrix ``[K, N]``: as one array, or as two.
+    """One way to store a matrix ``[K, N]`` in one or two arrays.
 
-    ``name`` is unique among the layouts of a backend.  ``operands`` counts the arrays; the second
-    one, a map or scales, is the last operand of its product.  ``rounds`` is true where the left
-    operand is read in bf16.  ``scattered`` is true where zeros are left out wherever they are.
-    ``share`` names the coefficient of its products' speed.
+    ``name`` is unique among the layouts of a backend.  ``operands`` is the number of arrays; the
+    second one (a map or scales) is the last operand of its product.  ``rounds`` is true if the
+    left operand is read in bf16.  ``scattered`` is true if single zeros are left out wherever they
+    are.  ``share`` names the coefficient of the speed of its products.
     """
 
     name: ClassVar[str]
@@ -53,42 +54,42 @@ class WeightLayout(ABC):
 
     @property
     def block_steps(self) -> int:
-        """Steps of k in a block of the matrix; 0 where blocks of zeros are stored like others."""
+        """Steps of k in a block of the matrix; 0 if zero blocks are stored like others."""
         return 0
 
     @property
     def skips(self) -> str:
-        """The zeros that are left out, in words; nothing where all are stored."""
+        """Description of the zeros that are not stored; empty if all are."""
         if self.scattered:
             return "scattered zeros"
         return f"zero blocks, {self.block_steps} × {ALIGNED}" if self.block_steps else ""
 
     def check(self, k: int, n: int) -> None:
-        """Raises ValueError for a matrix that cannot be stored so."""
+        """Raise ValueError for a matrix this layout cannot store."""
         if min(k, n) < 1:
             raise ValueError(f"no product with K={k}, N={n}")
 
     def shape(self, k: int, n: int) -> tuple[int, ...] | None:
-        """That of the first array; None where it depends on the numbers."""
+        """Return the shape of the first array; None if it depends on the values."""
         return None
 
     @abstractmethod
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        """``[K, N]`` as the product multiplies by it."""
+        """Return the matrix ``[K, N]`` that the stored arrays represent."""
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        """``x · W`` as the kernel computes it, x ``[..., K]`` rounded as it rounds it."""
+        """Return ``x · W`` as the kernel computes it, with x ``[..., K]`` rounded likewise."""
         made: Floats = x @ self.matrix(stored, k, n)
         return made
 
     @abstractmethod
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
-        """The name of ``[K, N]`` in float32, in ONNX's operators."""
+        """Write the inverse in ONNX; return the name of ``[K, N]`` in float32."""
 
     def product_to_onnx(
         self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int
     ) -> str:
-        """The name of the product in ONNX's operators."""
+        """Write the product in ONNX; return its name."""
         return b("MatMul", x, self.to_onnx(b, stored, k, n))
 
 

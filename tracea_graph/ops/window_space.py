@@ -1,8 +1,8 @@
-"""Iteration spaces of what slides windows: convolutions and pools, original and fused.
+"""Iteration spaces of convolutions and pools, both ONNX operators and fused ops.
 
     y[n, g·O + o, p…] = Σ_{c, t…} x[n, g·C + c, stride·p + dilation·t − pad …] · w[g·O + o, c, t…]
 
-The position of an output tile says which rows it reads: neighbouring tiles share a halo.
+The position of an output tile determines the rows it reads: neighboring tiles share a halo.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["grouped", "over", "pool_all", "pooling", "sizes_of", "sliding"]
 
 
 def pooling(region: Region, graph: TileGraph, window: ConvWindow) -> RegionModel | None:
-    """A window of each channel per result; None where sizes are not known."""
+    """Model a window of each channel per result; None if sizes are unknown."""
     sizes = sizes_of(graph, region, window)
     if sizes is None:
         return None
@@ -36,7 +36,7 @@ def pooling(region: Region, graph: TileGraph, window: ConvWindow) -> RegionModel
 
 
 def pool_all(region: Region, graph: TileGraph) -> RegionModel | None:
-    """``GlobalAveragePool`` and the like: one number per channel."""
+    """Model ``GlobalAveragePool`` and similar operators: one number per channel."""
     shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     if shape is None or result is None or len(shape) < 3:
         return None
@@ -52,7 +52,7 @@ def pool_all(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def sliding(window: ConvWindow) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Dim, ...]]:
-    """Axes of positions and of taps, and the input dimensions they index."""
+    """Return the axes of positions, the axes of taps, and the input dimensions they index."""
     places = tuple(f"p{i}" for i in range(window.rank))
     taps = tuple(f"t{i}" for i in range(window.rank))
     dims = tuple(
@@ -65,12 +65,12 @@ def sliding(window: ConvWindow) -> tuple[tuple[str, ...], tuple[str, ...], tuple
 
 
 def grouped(channel: str, extents: tuple[int, int]) -> Dim:
-    """A channel of a group, groups side by side."""
+    """Index of a channel within a group plus its group's offset."""
     return along("g", channel, extents=extents)
 
 
 def over(graph: TileGraph, value: str, result: Sequence[Dim]) -> AccessMap | None:
-    """An operand that broadcasts over the result."""
+    """Access map of an operand that broadcasts over the result."""
     shape: Shape | None = graph.spec(value).shape
     if shape is None or len(shape) > len(result):
         return None
@@ -80,7 +80,7 @@ def over(graph: TileGraph, value: str, result: Sequence[Dim]) -> AccessMap | Non
 
 
 def sizes_of(graph: TileGraph, region: Region, window: ConvWindow) -> tuple[Extent, ...] | None:
-    """The result's shape, if its rank is that of the window and the operand."""
+    """Return the result's shape; None unless its rank is that of the window and the operand."""
     shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     if shape is None or result is None or not len(shape) == len(result) == window.rank + 2:
         return None

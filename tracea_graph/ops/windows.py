@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of ``[N, C, spatial…]``: sizes, and views in NumPy."""
+"""Windows of convolutions and pools over ``[N, C, spatial…]``: sizes, and NumPy views."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ConvWindow:
-    """Kernel, strides and dilations per axis; ``pads`` are all befores, then all afters."""
+    """Kernel, strides and dilations per axis; ``pads`` are all starts, then all ends (ONNX)."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -35,7 +35,7 @@ class ConvWindow:
 
     @classmethod
     def unit(cls, kernel: Sequence[int]) -> ConvWindow:
-        """Stride and dilation 1, no padding."""
+        """Return a window of stride and dilation 1 without padding."""
         ones = (1,) * len(kernel)
         return cls(tuple(kernel), ones, ones, (0,) * (2 * len(kernel)))
 
@@ -45,7 +45,7 @@ class ConvWindow:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """Input elements from the first to the last a window touches, per axis."""
+        """Input elements from the first to the last tap of a window, per axis."""
         pairs = zip(self.kernel, self.dilations, strict=True)
         return tuple(d * (k - 1) + 1 for k, d in pairs)
 
@@ -60,11 +60,11 @@ class ConvWindow:
 
     @property
     def pointwise(self) -> bool:
-        """True for a kernel of one element that visits every position."""
+        """Whether the kernel has one tap and visits every position."""
         return not self.padded and set(self.kernel) | set(self.strides) == {1}
 
     def sizes(self, spatial: Sequence[Extent]) -> tuple[Extent, ...]:
-        """Positions per axis."""
+        """Number of positions per axis."""
         axes = zip(spatial, self.spans, self.strides, self.pairs, strict=True)
         return tuple(
             window_count(size, sum(pad) - span, stride) for size, span, stride, pad in axes
@@ -72,12 +72,12 @@ class ConvWindow:
 
 
 def window_count(size: Extent, slack: int, stride: int) -> Extent:
-    """``⌊(size + slack) / stride⌋ + 1``, a size that stays the same staying the same extent."""
+    """Return ``⌊(size + slack) / stride⌋ + 1``, simplified."""
     return combine("floordiv", add_constant(size, slack + stride), stride)
 
 
 def add_constant(size: Extent, number: int) -> Extent:
-    """``size + number`` with the numbers of nested sums added up."""
+    """Return ``size + number``, folding the numbers of nested sums."""
     if isinstance(size, Expr) and size.op == "add":
         inner, more = size.args
         if isinstance(more, int):
@@ -88,7 +88,7 @@ def add_constant(size: Extent, number: int) -> Extent:
 
 
 def sliding_windows(x: Floats, window: ConvWindow, fill: float) -> Floats:
-    """``[N, C, positions…, kernel…]``: every window of an array padded with ``fill``."""
+    """Return ``[N, C, positions…, kernel…]``: every window of an array padded with ``fill``."""
     widths = [(0, 0), (0, 0), *window.pairs]
     padded = np.pad(x, widths, constant_values=fill)
     axes = tuple(range(2, x.ndim))
