@@ -94,7 +94,7 @@ def test_a_program_says_how_it_runs(model: Path, capsys: pytest.CaptureFixture[s
     """What its steps hand on, at which level, and the arena."""
     record = json.loads(told(capsys, "explain", model, "--json"))
     (program,) = [s for s in record["regions"] if s["op"] == "FusedRegion"]
-    assert re.match(r"hands on \d+ values, \d+ in L2.*; arena [\d.]+ MB", program["inside"])
+    assert re.match(r"passes on \d+ values, \d+ in L2.*; arena [\d.]+ MB", program["inside"])
     words = told(capsys, "explain", model, "--node", program["results"][0])
     assert program["inside"] in words
 

@@ -1,4 +1,4 @@
-"""Tile graphs made by hand: what is accepted, and the sentence for what is not."""
+"""Hand-built tile graphs: accepted ones, and the error messages of others."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ def test_edges_must_name_tiles_once() -> None:
 
 
 def test_tiles_by_hand_have_no_boxes() -> None:
-    with pytest.raises(GraphError, match="made by hand"):
+    with pytest.raises(GraphError, match="hand-built tiles"):
         _full(1, 1).build_dense().ranges()

@@ -28,7 +28,7 @@ def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
         assert plan.level("C", "n1") == level and not plan.row_tilings
         (link,) = plan.links
         assert link.bytes == 4 * count * 64 == plan.arena.bytes
-        with pytest.raises(GraphError, match="no region hands 'A' to 'n0'"):
+        with pytest.raises(GraphError, match="no region passes 'A' to 'n0'"):
             plan.level("A", "n0")
 
 
@@ -40,7 +40,7 @@ def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
     assert tiling.regions == ("n0", "n1") and plan.level("C", "n1") == "L2"
     assert plan.arena.bytes == tiling.held["C"] == 4 * 384 * tiling.rows < 4 * 384 * 4096
     assert plan.describe() == (
-        f"hands on 1 values, 1 in L2; 2 regions in {tiling.iterations} row tiles "
+        f"passes on 1 values, 1 in L2; 2 regions in {tiling.iterations} row tiles "
         f"of {tiling.rows} rows; "
         f"arena {plan.arena.bytes / 1e6:.3g} MB, of which {plan.arena.bytes / 1e6:.3g} MB are "
         "alive at once"

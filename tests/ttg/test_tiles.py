@@ -177,7 +177,7 @@ def test_dependences_are_the_tiles_that_write_what_is_read() -> None:
         assert set(range(n0, n1)) == {c // 2 for c in cols_read}
     edges = data_edges(producer, consumer, "C")
     assert sorted(edges["target"].tolist()) == sorted(consumer.order.tolist())
-    with pytest.raises(GraphError, match="'nothing' does not lead"):
+    with pytest.raises(GraphError, match="'nothing' is not passed"):
         needs_of(producer, consumer, "nothing")
 
 

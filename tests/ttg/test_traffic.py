@@ -166,7 +166,7 @@ def test_a_tensor_read_twice_in_the_same_tile_moves_once() -> None:
 
 
 def test_a_set_must_hang_together() -> None:
-    with pytest.raises(GraphError, match="'gemmABC' hands nothing to those after it"):
+    with pytest.raises(GraphError, match="'gemmABC' passes no value to those after it"):
         Staging([gemm(4, 4, 4), gemm(4, 4, 4, "DEF")], {}, {})
     with pytest.raises(GraphError, match="at least one region"):
         Staging([], {}, {})

@@ -1,12 +1,12 @@
-"""Memory of a program: how long each value lives, and where it lies in one arena.
+"""Memory of a program: lifetimes of its values and their offsets in one arena.
 
-Values whose lives do not meet share their place: each takes the lowest offset that no value alive
-at the same time covers.  The order in which they are placed decides how well they fit; the
-largest first comes within a few percent of what is alive at the busiest step, which no layout
-undercuts.  Lives and order are planned here, once; sizes may depend on symbols, so the library
-evaluates them and lays out again, in that order, for every set of sizes (``runtime/run.h``).
-Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", MLSys 2020
-workshop (greedy by size).
+Values whose lifetimes do not overlap share memory: each takes the lowest offset that no value
+alive at the same time covers.  The quality of the packing depends on the order in which values are
+placed; placing the largest first comes within a few percent of the bytes alive at the busiest
+step, which is a lower bound.  Lifetimes and order are planned here, once.  Sizes may depend on
+symbols, so the library evaluates them and computes the offsets again, in that order, for every set
+of sizes (``runtime/run.h``). Source: Pisarchyk and Lee, "Efficient memory management for deep
+neural net inference", MLSys 2020 workshop (greedy by size).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 __all__ = ["Arena", "Lifetime", "lay_out", "live_range", "placement"]
 
 Loops = Iterable[tuple[int, int]]
-"""The first and last step of what is repeated, inclusive."""
+"""First and last step of each loop, inclusive."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A value of so many bytes, alive from step ``first`` to step ``last`` (inclusive)."""
+    """A value of ``bytes`` bytes, alive from step ``first`` to step ``last``, inclusive."""
 
     value: str
     bytes: int
@@ -30,7 +30,7 @@ class Lifetime:
     last: int
 
     def meets(self, other: Lifetime) -> bool:
-        """True if there is a step at which both are alive."""
+        """Whether both are alive at some step."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -48,17 +48,17 @@ class Arena:
 
     @property
     def least(self) -> int:
-        """Bytes alive at the busiest step: no layout does with less."""
+        """Bytes alive at the busiest step, a lower bound of every layout."""
         steps = {life.first for life in self.lives}
         alive = (sum(v.bytes for v in self.lives if v.first <= s <= v.last) for s in steps)
         return max(alive, default=0)
 
 
 def live_range(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tuple[int, int]:
-    """The first and last step at which a value touched by some steps, in order, is live.
+    """Return the first and last step at which a value touched by ``steps`` is live.
 
-    Steps of a loop run again and again: a value that crosses the loop's border, or is ``carried``
-    from one iteration to the next, lives as long as the loop runs.
+    Steps of a loop repeat: a value that crosses the loop's border, or is ``carried`` from one
+    iteration to the next, lives through the whole loop.
     """
     first, last = steps[0], steps[-1]
     for start, end in loops:
@@ -69,12 +69,12 @@ def live_range(steps: Sequence[int], loops: Loops = (), carried: bool = False) -
 
 
 def placement(lives: Sequence[Lifetime]) -> list[int]:
-    """The order in which values are placed: the largest first, else as they are born."""
+    """Return the order in which values are placed: by decreasing size, then by first step."""
     return sorted(range(len(lives)), key=lambda i: (-lives[i].bytes, lives[i].first, i))
 
 
 def lay_out(lives: Sequence[Lifetime]) -> Arena:
-    """Offsets of values placed one after another, as the library does it."""
+    """Place values one after another, as the library does; returns their offsets."""
     placed: list[tuple[int, Lifetime]] = []
     for life in lives:
         at = 0

@@ -1,4 +1,4 @@
-"""Repeated blocks: the layers of a deep network, found as tandem repeats of its regions.
+"""Repeated blocks, such as the layers of a deep network, found as tandem repeats of regions.
 
 The regions in topological order are a string whose letters are structural signatures (operator,
 parameters, shapes).  A run of equal consecutive substrings is a block and its copies.
@@ -17,9 +17,9 @@ from tracea_graph.ttg.graph import Region, TileGraph
 __all__ = ["Block", "repeated_blocks", "signature"]
 
 _SHORTEST, _LONGEST = 2, 4096
-"""Regions in a block."""
+"""Shortest and longest block, in regions."""
 _LEAST = 8
-"""Regions a repeat must hide to be worth a frame."""
+"""Number of regions a repeat must hide to be worth a group box."""
 
 Letters = npt.NDArray[np.int64]
 
@@ -32,12 +32,12 @@ class Block:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The copy that stands for all."""
+        """The copy that is drawn for all of them."""
         return self.copies[0]
 
 
 def signature(graph: TileGraph, region: Region) -> str:
-    """Equal for regions that do the same on the same shapes."""
+    """Return a string that is equal for regions of equal operator, parameters and shapes."""
     operands = (str(graph.spec(v)) + "w" * (v in graph.weights) for v in region.operands)
     results = (str(graph.spec(v)) for v in region.results)
     attrs = ",".join(f"{k}={v!r}" for n in region.nodes[:1] for k, v in sorted(n.attrs.items()))
@@ -46,7 +46,7 @@ def signature(graph: TileGraph, region: Region) -> str:
 
 
 def repeated_blocks(graph: TileGraph) -> list[Block]:
-    """Blocks that save most drawing, disjoint, in order."""
+    """Return the disjoint blocks that hide most regions, in graph order."""
     regions = graph.regions()
     known: dict[str, int] = {}
     letters = np.array(
@@ -63,7 +63,7 @@ def _cut(names: Sequence[str], start: int, period: int, count: int) -> tuple[tup
 
 
 def _spans(letters: Letters, offset: int) -> list[tuple[int, int, int]]:
-    """(start, period, copies) of the best repeat and of what lies before and after it."""
+    """(start, period, copies) of the best repeat and, recursively, of the text around it."""
     found: list[tuple[int, int, int]] = []
     waiting = [(letters, offset)]
     while waiting:
@@ -79,7 +79,7 @@ def _spans(letters: Letters, offset: int) -> list[tuple[int, int, int]]:
 
 
 def _best(letters: Letters) -> tuple[int, int, int] | None:
-    """The repeat that hides most regions; among equals the shortest period, then the first."""
+    """The repeat that hides most regions; ties go to the shortest period, then to the first."""
     best, saved = None, _LEAST - 1
     for period in range(_SHORTEST, min(len(letters) // 2, _LONGEST) + 1):
         if (len(letters) // period - 1) * period <= saved:

@@ -1,4 +1,4 @@
-"""Tile graphs made by hand: custom sparse patterns over the kernels' dense inner loop."""
+"""Hand-built tile graphs: custom sparse patterns over the kernels' dense inner loop."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["TTGBuilder"]
 class TTGBuilder:
     """Collects tiles of an ``m`` x ``n`` grid, checks them, and builds a :class:`TileSet`.
 
-    ``m`` and ``n`` count tiles, ``k`` elements of the reduction (by default where the last tile
-    ends).  ``tile`` is the size of a full tile in elements, for kernels that need it::
+    ``m`` and ``n`` count tiles, ``k`` counts elements of the reduction (default: the end of the
+    last tile).  ``tile`` is the size of a full tile in elements, for kernels that need it::
 
         TTGBuilder(2, 2).add_tile(TileMetadata(0, 0, 0, 64)).build_sparse()
     """
 
     def __init__(self, m: int, n: int, k: int | None = None, tile: Shape = (1, 1, 1)) -> None:
-        """Raises GraphError unless every size is at least one."""
+        """Raise GraphError unless every size is at least one."""
         if min(m, n, 1 if k is None else k, *tile) < 1:
             raise GraphError(f"grid {m}x{n}, k={k}, tile {tile}: every size must be at least 1")
         self.m, self.n, self.k, self.tile = m, n, k, tile
@@ -33,7 +33,7 @@ class TTGBuilder:
         self._edges: list[tuple[TileMetadata, TileMetadata]] = []
 
     def add_tile(self, tile: TileMetadata) -> TTGBuilder:
-        """Add one tile.  Raises GraphError if it lies outside the grid or its slice is empty."""
+        """Add one tile; raises GraphError if it is outside the grid or its slice of k is empty."""
         if not (0 <= tile.region_m < self.m and 0 <= tile.region_n < self.n):
             raise GraphError(f"{_name(tile)} lies outside the {self.m}x{self.n} grid")
         if not 0 <= tile.k_start < tile.k_end:
@@ -44,12 +44,12 @@ class TTGBuilder:
         return self
 
     def add_edge(self, source: TileMetadata, target: TileMetadata) -> TTGBuilder:
-        """Let ``target`` wait for ``source`` (a DATA edge), at most one for each tile."""
+        """Let ``target`` wait for ``source`` (a DATA edge); a tile may wait for one other tile."""
         self._edges.append((source, target))
         return self
 
     def build_dense(self, order: str = "row-major") -> TileSet:
-        """The tiles, which must cover the whole grid and all of k.
+        """Return the tiles, which must cover the whole grid and all of k.
 
         Raises GraphError for an overlap, a gap, an edge to an unknown tile, or a cycle.
         """
@@ -59,7 +59,7 @@ class TTGBuilder:
         return self._build(tiles, order)
 
     def build_sparse(self, order: str = "row-major") -> TileSet:
-        """The tiles; grid places and slices of k without one are skipped.
+        """Return the tiles; grid positions and slices of k without a tile are skipped.
 
         Raises GraphError for an overlap, an edge to an unknown tile, or a cycle.
         """
@@ -71,7 +71,7 @@ class TTGBuilder:
         return sorted(self._tiles, key=lambda t: (t.region_m, t.region_n, t.k_start, t.k_end))
 
     def _check_gaps(self, tiles: list[TileMetadata]) -> None:
-        """Tiles are sorted and do not overlap, so a gap shows where a slice does not continue."""
+        """Raise GraphError for a gap: sorted tiles that do not overlap must be contiguous."""
         end = self.k if self.k is not None else max((t.k_end for t in tiles), default=0)
         places = {(t.region_m, t.region_n) for t in tiles}
         if len(places) < self.m * self.n:

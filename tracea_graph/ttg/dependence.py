@@ -1,4 +1,4 @@
-"""Which tiles of one region another region's tiles wait for."""
+"""Dependences between the tiles of two regions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ __all__ = ["DEPENDENCE", "data_edges", "dependence_kind", "dependences"]
 DEPENDENCE = np.dtype(
     [(name, "<i4") for name in ("tile", "m_start", "m_stop", "n_start", "n_stop")]
 )
-"""A consumer's tile and the rectangle of the producer's grid it needs."""
+"""A consumer's tile and the rectangle of the producer's grid that it needs."""
 
 Records = npt.NDArray[Any]
 
 
 def dependences(producer: TileSet, consumer: TileSet, value: str) -> Records:
-    """The producer's tiles each active consumer tile needs of a value, :data:`DEPENDENCE` rows.
+    """Return the producer's tiles that each active consumer tile needs of a value.
 
-    Exact for affine accesses; tiles that read nothing of the value are left out.  Raises
-    GraphError if the producer does not write the value or the consumer does not read it.
+    Rows have dtype :data:`DEPENDENCE`.  Exact for affine accesses; tiles that read nothing of the
+    value are left out.  Raises GraphError if the producer does not write the value or the consumer
+    does not read it.
     """
     if producer.model is None or consumer.model is None:
-        raise GraphError("tiles made by hand have no model: expand a region to ask for boxes")
+        raise GraphError("hand-built tiles have no access maps: expand a region")
     writes = [a for a in producer.model.writes if a.value == value]
     reads = [a for a in consumer.model.reads if a.value == value]
     if not writes or not reads:
-        raise GraphError(f"value {value!r} does not lead from the one region to the other")
+        raise GraphError(f"value {value!r} is not passed between the two regions")
     starts, stops = consumer.ranges()
     parts = []
     for access in reads:
@@ -65,7 +66,7 @@ def _rectangles(producer: TileSet, starts: Ints, stops: Ints) -> tuple[Ints, Int
 
 
 def data_edges(producer: TileSet, consumer: TileSet, value: str) -> Records:
-    """One DATA edge per consumer tile, from the last producer tile it needs.
+    """Return one DATA edge per consumer tile, from the last producer tile it needs.
 
     ``source`` is a tile of the producer, ``target`` one of the consumer.  In row-major order the
     last tile implies the others of its rectangle; :func:`dependences` lists the rectangle.
@@ -81,7 +82,7 @@ def data_edges(producer: TileSet, consumer: TileSet, value: str) -> Records:
 
 
 def dependence_kind(needs: Records, producer: TileSet) -> str:
-    """``one-to-one``, ``row``, ``column``, ``all``, or ``halo`` for anything between."""
+    """Classify dependences as ``one-to-one``, ``row``, ``column``, ``all``, or else ``halo``."""
     if not len(needs):
         return "none"
     rows, columns = needs["m_stop"] - needs["m_start"], needs["n_stop"] - needs["n_start"]

@@ -1,6 +1,4 @@
-"""A region graph (:attr:`TileGraph.nx`) for other tools: networkx with plain attributes, Graphviz,
-JSON.
-"""
+"""Export of a region graph (:attr:`TileGraph.nx`) to plain networkx, Graphviz and JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +13,14 @@ from tracea_graph.ttg.region import Region
 __all__ = ["to_dot", "to_json", "to_networkx"]
 
 Spec = Callable[[str], TensorSpec]
-"""What is known of a value."""
+"""Returns what is known of a value."""
 
 
 def to_networkx(graph: nx.MultiDiGraph, spec: Spec) -> nx.MultiDiGraph:
-    """Nodes with ``kind``, ``op``, ``rule``, ``nodes``; edges with ``value`` and ``spec``."""
+    """Return a copy with plain attributes.
+
+    Nodes have ``kind``, ``op``, ``rule`` and ``nodes``; edges have ``value`` and ``spec``.
+    """
     plain = nx.MultiDiGraph(name=graph.name)
     for name, data in graph.nodes(data=True):
         region: Region | None = data.get("region")
@@ -40,12 +41,12 @@ def to_networkx(graph: nx.MultiDiGraph, spec: Spec) -> nx.MultiDiGraph:
 
 
 def to_json(graph: nx.MultiDiGraph, spec: Spec) -> str:
-    """networkx's node-link form."""
+    """Return networkx's node-link JSON."""
     return json.dumps(nx.node_link_data(to_networkx(graph, spec), edges="links"), indent=1)
 
 
 def to_dot(graph: nx.MultiDiGraph, spec: Spec) -> str:
-    """One box per region, an oval per input and output; constants are left out."""
+    """Return Graphviz text: a box per region, an oval per input and output, no constants."""
     plain = to_networkx(graph, spec)
     lines = [f"digraph {_quoted(graph.name or 'graph')} {{", "  node [shape=box];"]
     for name, data in plain.nodes(data=True):

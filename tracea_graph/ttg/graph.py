@@ -1,7 +1,7 @@
 """The region graph: a ``networkx.MultiDiGraph`` of regions, graph inputs, outputs and constants.
 
 A region is one or more fused operators.  After import every ONNX operator is a region of its own;
-passes replace sets of regions by fused ones.  An edge leads from what gives a value to each
+passes replace sets of regions by fused ones.  An edge leads from the source of a value to each
 operand that reads it.
 """
 
@@ -34,14 +34,14 @@ NO_BINDINGS: Mapping[str, int] = MappingProxyType({})
 class TileGraph:
     """A model as regions over named values.
 
-    ``specs`` holds what is known of every value; ``weights`` the constants; ``opset`` the version
-    of the default operator set.
-    ``model_of`` returns the model of a region; whoever knows operators sets it, until then all are
-    opaque.  ``subgraph_of`` returns the steps of a program region as a graph, ``cost_of`` a
-    region's cost (``microseconds``, ``bound`` …), and ``viewer`` draws.  ``bindings`` are symbol
-    values that every question assumes that is asked without.  An axis of a ``loose`` symbol may
-    have a size of 1 instead, except in what is made of all the inputs of one of the sets the
-    symbol has.
+    ``specs`` holds what is known of every value, ``weights`` the constants, ``opset`` the version
+    of the default operator set.  ``bindings`` are default values of symbols.  An axis of a
+    ``loose`` symbol may have size 1 instead, except in values computed from all inputs of one of
+    the sets listed for the symbol.
+
+    The callbacks are set by the code that knows operators: ``model_of`` returns the model of a
+    region (by default all are opaque), ``subgraph_of`` the steps of a program region as a graph,
+    ``cost_of`` a region's cost (``microseconds``, ``bound`` …), and ``viewer`` draws.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TileGraph:
         opset: int = 17,
         name: str = "",
     ) -> None:
-        """Raises GraphError on a cycle, a value written twice, or one nothing produces."""
+        """Raise GraphError for a cycle, a value written twice, or a value nothing produces."""
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.weights, self.specs = dict(weights), dict(specs)
         self.opset, self.name = opset, name
@@ -91,14 +91,14 @@ class TileGraph:
         opset: int = 17,
         name: str = "",
     ) -> TileGraph:
-        """A graph with one region per operator."""
+        """Build a graph with one region per operator."""
         regions = (region_of(node, i) for i, node in enumerate(nodes))
         return cls(regions, inputs, outputs, weights, specs, opset, name)
 
     def copy(self, history: History | None = None) -> TileGraph:
-        """An independent graph that shares regions and weights.
+        """Return an independent graph that shares regions and weights.
 
-        Copies with one ``history`` tell by number what became of a value: see :meth:`states`.
+        Copies with one ``history`` number the states of values consistently: see :meth:`states`.
         """
         twin = TileGraph(
             self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
@@ -117,35 +117,35 @@ class TileGraph:
 
     @property
     def nx(self) -> MultiDiGraph:
-        """The graph itself, which only this class may change.
+        """The underlying graph, which only this class may change.
 
         Nodes are ``input:NAME``, ``output:NAME`` and, if anything reads them, ``const:NAME``, with
         ``kind`` and ``value``, and one per region id, with ``kind`` and ``region``.  Edges are
-        keyed ``(value, operand)`` and have both as attributes; -1 is the operand of a captured
-        value.
+        keyed ``(value, operand)`` and have both as attributes; the operand of a captured value is
+        -1.
         """
         self._states.ask_all()
         return self._shown
 
-    # ---- questions ---------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------
 
     def regions(self) -> list[Region]:
-        """All regions, producers before consumers, original order otherwise."""
+        """Return all regions, producers before consumers, in the original order otherwise."""
         self._states.ask_all()
         return [self._at(name) for name in self._topology.order()]
 
     def region(self, name: str) -> Region | None:
-        """The region with this id, or None."""
+        """Return the region with this id, or None."""
         self._states.ask_all()
         return self._at(name) if name in self._topology.rank else None
 
     def producer(self, value: str) -> Region | None:
-        """The region that writes a value; None for inputs, weights and ``""``."""
+        """Return the region that writes a value; None for inputs, weights and ``""``."""
         self._states.ask(value)
         return self._writers.get(value)
 
     def uses(self, value: str) -> tuple[ValueUse, ...]:
-        """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
+        """Return the operands that read a value, without graph outputs (:meth:`is_output`)."""
         self._states.ask(value)
         return tuple(self._uses(value))
 
@@ -157,35 +157,37 @@ class TileGraph:
                     yield edge["use"]
 
     def sources(self, region: Region) -> list[Region]:
-        """The regions that write what it reads, each once."""
+        """Return the regions that write what a region reads, each once."""
         self._states.ask_all(region.reads)
         found = (self._writers[v] for v in region.reads if v in self._writers)
         return list({r.id: r for r in found}.values())
 
     def readers(self, region: Region) -> list[Region]:
-        """The regions that read what it writes, each once."""
+        """Return the regions that read what a region writes, each once."""
         self._states.ask_all(region.writes)
         found = (use.region for v in region.writes for use in self._uses(v))
         return list({r.id: r for r in found}.values())
 
     def convex(self, regions: Iterable[Region]) -> list[Region]:
-        """The regions and all that lie on paths between them, producers first.
+        """Return regions and everything on paths between them, producers first.
 
-        Only such a set can run as one program: no path leaves it and comes back.
+        Only a convex set can run as one program: no path leaves it and comes back.
         """
         self._states.ask_all()
         names = self._topology.between([r.id for r in regions])
         return self.in_order(map(self._at, names))
 
     def convex_closure(self, chosen: Mapping[str, Region], near: Region) -> list[Region]:
-        """Regions that must join a convex set with ``near``, itself included, to keep the set
-        convex; producers first."""
+        """Return the regions that must join a convex set together with ``near`` to keep it convex.
+
+        ``near`` is included; producers come first.
+        """
         self._states.ask_all()
         names = self._topology.convex_closure(chosen, near.id)
         return self.in_order([near, *map(self._at, names)])
 
     def in_order(self, regions: Iterable[Region]) -> list[Region]:
-        """Some of its regions, producers before consumers."""
+        """Return the given regions, producers before consumers."""
         self._states.ask_all()
         places = self._topology.places()
         return sorted(regions, key=lambda r: places[r.id])
@@ -194,12 +196,12 @@ class TileGraph:
         return value in self._sinks
 
     def only_use(self, value: str) -> ValueUse | None:
-        """The single use of a value that is no graph output, or None."""
+        """Return the single use of a value that is not a graph output, or None."""
         uses = self.uses(value)
         return uses[0] if len(uses) == 1 and not self.is_output(value) else None
 
     def spec(self, value: str) -> TensorSpec:
-        """What is known of a value; never fails."""
+        """Return what is known of a value; never fails."""
         if value in self.weights:
             return self.weights[value].spec
         return self.specs.get(value, UNKNOWN)
@@ -207,19 +209,22 @@ class TileGraph:
     def weight(self, value: str) -> Weight | None:
         return self.weights.get(value)
 
-    # ---- what answers depend on --------------------------------------------------------
+    # ---- dependence tracking -----------------------------------------------------------
 
     def record(self, history: History) -> None:
-        """Number states from here on: see :meth:`states`."""
+        """Number states of values from here on: see :meth:`states`."""
         self._states.record(history)
 
     def watched(self) -> AbstractContextManager[set[str]]:
-        """What the answers that are given meanwhile depend on: while all of it is in the same
-        :meth:`states` they are the same, in every copy with the same history."""
+        """Collect the values that queries in this context depend on.
+
+        While all of them keep their :meth:`states`, the answers stay valid, in every copy with an
+        equal history.
+        """
         return self._states.watched()
 
     def states(self, values: Iterable[str]) -> list[int]:
-        """Of each value a number that changes with who writes and who reads it."""
+        """Return a number per value that changes with the writer and the readers of the value."""
         return self._states.of(values)
 
     # ---- surgery -----------------------------------------------------------------------
@@ -231,11 +236,11 @@ class TileGraph:
         specs: Mapping[str, TensorSpec] | None = None,
         weights: Mapping[str, Weight] | None = None,
     ) -> None:
-        """Put ``new`` in the place of ``old``.
+        """Replace the regions ``old`` by ``new``.
 
-        Raises GraphError, leaving the graph unchanged, if somebody else still reads a value only
-        ``old`` wrote, if ``new`` writes what others write or reads what nothing produces, or if
-        the result would have a cycle.
+        Raises GraphError, leaving the graph unchanged, if another region still reads a value that
+        only ``old`` wrote, if ``new`` writes what others write or reads what nothing produces, or
+        if the result would have a cycle.
         """
         gone = {r.id for r in old}
         self._check_values(gone, old, new, weights or {})
@@ -248,7 +253,7 @@ class TileGraph:
         self.weights.update(weights or {})
 
     def _exchange(self, old: Sequence[Region], new: Sequence[Region]) -> None:
-        """Put ``new`` in the place of ``old``; raises CycleError, leaving all as it was."""
+        """Replace ``old`` by ``new``; raises CycleError, leaving the graph unchanged."""
         self._topology.settle()
         readers = self._remove(old)
         left = {r.id: self._topology.leave(r.id) for r in old}
@@ -289,12 +294,12 @@ class TileGraph:
                 raise GraphError(f"value {value!r} is read but nothing produces it")
 
     def _survives(self, value: str, gone: set[str]) -> bool:
-        """True if a region that is not going writes the value."""
+        """Whether a remaining region writes the value."""
         writer = self.producer(value)
         return writer is not None and writer.id not in gone
 
     def prune(self) -> int:
-        """Drop regions none of whose results is read; return how many went."""
+        """Drop regions whose results are not read; returns how many were dropped."""
         dropped, doubtful = 0, [*map(self._at, self._topology.rank)]
         while doubtful:
             dead = [r for r in doubtful if not any(map(self._needed, r.writes))]
@@ -316,9 +321,9 @@ class TileGraph:
     # ---- edges -------------------------------------------------------------------------
 
     def _add(self, ranked: Sequence[tuple[Rank, Region]], readers: Sequence[_Link] = ()) -> None:
-        """New regions, and ``readers`` of what they write that were there before them.
+        """Add regions, and the ``readers`` that existing regions have of their results.
 
-        Raises GraphError if a value or a name of theirs is there already.
+        Raises GraphError if one of their values or names exists already.
         """
         for rank, region in ranked:
             if region.id in self._topology.rank:
@@ -340,7 +345,7 @@ class TileGraph:
                 self._link(value, region.id, -1, ValueUse(region, -1))
 
     def _link(self, value: str, reader: str, operand: int, use: ValueUse | None) -> None:
-        """An edge from what gives a value; a constant gives what nothing else does."""
+        """Add an edge from the source of a value; a value without another source is a constant."""
         origin = self._origin(value)
         if origin not in self._nx:
             self._nx.add_node(origin, kind="const", value=value)
@@ -349,7 +354,7 @@ class TileGraph:
         )
 
     def _remove(self, regions: Sequence[Region]) -> list[_Link]:
-        """Take regions out; the edges from them to others, in the order they came in."""
+        """Remove regions; return the edges from them to others, in the order they were added."""
         names = {r.id for r in regions}
         leading = [
             (value, reader, operand, edge["use"])
@@ -370,9 +375,9 @@ class TileGraph:
     # ---- loops and tiles ---------------------------------------------------------------
 
     def model(self, region: Region) -> RegionModel | None:
-        """The loops, accesses and arithmetic of a region; None if it is opaque.
+        """Return the loops, accesses and arithmetic of a region; None if it is opaque.
 
-        They follow from the region and what is known of its values, and are made once.
+        Models are derived from the region and the specs of its values, and cached.
         """
         key = self.model_of, region
         if key not in self._models:
@@ -386,7 +391,7 @@ class TileGraph:
         tile: Shape = (0, 0, 0),
         order: str = "row-major",
     ) -> TileSet:
-        """The tiles (m, n, k) of a region; a size of 0 is the whole extent.
+        """Return the tiles (m, n, k) of a region; a size of 0 is the whole extent.
 
         Raises GraphError if the region is opaque or a symbol has no binding.
         """
@@ -399,11 +404,11 @@ class TileGraph:
         tiles: Mapping[str, Shape | TileSet],
         order: str = "row-major",
     ) -> Staging:
-        """Footprint, traffic and intensity of connected regions, producers first.
+        """Return footprint, traffic and intensity of connected regions, given producers first.
 
-        ``tiles`` maps a memory level's name to the last region's tile there.  Values other
-        regions or the outputs need are written out.  Raises GraphError if a region is opaque,
-        they are not connected, or a symbol has no binding.
+        ``tiles`` maps a memory level's name to the last region's tile at that level.  Values that
+        other regions or graph outputs need are written out.  Raises GraphError if a region is
+        opaque, if they are not connected, or if a symbol has no binding.
         """
         ids, written = {r.id for r in regions}, [v for r in regions for v in r.writes]
         outside = (v for v in written if any(u.region.id not in ids for u in self.uses(v)))
@@ -412,15 +417,16 @@ class TileGraph:
         return Staging(models, self._bound(bindings), tiles, order, kept)
 
     def _bound(self, bindings: Mapping[str, int]) -> dict[str, int]:
-        """Symbol values: those given, else the graph's own."""
+        """The given symbol values, or the graph's own."""
         return {**self.bindings, **bindings}
 
     def critical_path(
         self, bindings: Mapping[str, int] = NO_BINDINGS
     ) -> tuple[list[Region], float]:
-        """The regions that have to run one after another and take longest, and their cost.
+        """Return the costliest sequence of dependent regions and its cost.
 
-        Cost is what :attr:`cost_of` says in microseconds, else operations (opaque regions: 0).
+        Cost is that of :attr:`cost_of` in microseconds if known, else operations (opaque regions:
+        0).
         """
         bound = self._bound(bindings)
         best: dict[str, float] = {}
@@ -448,7 +454,7 @@ class TileGraph:
             return model
         raise GraphError(f"region {region.id} ({region.op}) is opaque: it has no tiles")
 
-    # ---- views -------------------------------------------------------------------------
+    # ---- export and drawing ------------------------------------------------------------
 
     def show(
         self,
@@ -457,28 +463,28 @@ class TileGraph:
         tile: Shape = (0, 0, 0),
         order: str = "row-major",
     ) -> Any:
-        """The tile map of a region, by its id or a value or original node it stands for.
+        """Return the tile map of a region, found by its id or by a value or original node in it.
 
         A region of several steps shows its last one; ``ID#N`` names the step that writes its value
-        N.  Raises GraphError if there is no such region, it is opaque, a symbol has no binding, or
-        nobody draws this graph.
+        N. Raises GraphError if there is no such region, it is opaque, a symbol has no binding, or
+        the graph has no viewer.
         """
         return self._drawn_by().tiles(self, name, self._bound(bindings or {}), tile, order)
 
     def diff(self, after: TileGraph) -> Any:
-        """This graph beside what became of it.  Raises GraphError if nobody draws it."""
+        """Draw this graph beside a later one; raises GraphError without a viewer."""
         return self._drawn_by().diff(self, after)
 
     def to_networkx(self) -> MultiDiGraph:
-        """A copy with plain attributes only, for networkx's own writers."""
+        """Return a copy with plain attributes, for networkx's own writers."""
         return to_networkx(self._nx, self.spec)
 
     def to_dot(self) -> str:
-        """Graphviz text."""
+        """Return Graphviz text."""
         return to_dot(self._nx, self.spec)
 
     def to_json(self) -> str:
-        """Node-link JSON (``networkx.node_link_graph`` reads it)."""
+        """Return node-link JSON (``networkx.node_link_graph`` reads it)."""
         return to_json(self._nx, self.spec)
 
     def _repr_html_(self) -> str | None:
@@ -486,7 +492,7 @@ class TileGraph:
 
     def _drawn_by(self) -> Viewer:
         if self.viewer is None:
-            raise GraphError("this graph has no viewer: tracea_graph.load gives it one")
+            raise GraphError("this graph has no viewer: load it with tracea_graph.load")
         return self.viewer
 
     def _needed(self, value: str) -> bool:
@@ -500,37 +506,37 @@ class TileGraph:
         return f"input:{value}" in self._nx
 
     def _at(self, name: str) -> Region:
-        """The region of a node."""
+        """Region of a graph node."""
         region: Region = self._nx._node[name]["region"]
         return region
 
     def _origin(self, value: str) -> str:
-        """The node that a value comes from, or would if there were one."""
+        """Name of the graph node that is the source of a value."""
         if (writer := self._writers.get(value)) is not None:
             return writer.id
         return f"input:{value}" if self._is_input(value) else f"const:{value}"
 
 
 class Viewer(Protocol):
-    """Draws graphs; what it draws shows itself in a notebook."""
+    """Draws graphs; drawings display themselves in notebooks."""
 
     def html(self, graph: TileGraph) -> str:
-        """An HTML fragment."""
+        """Return an HTML fragment of a graph."""
         ...
 
     def diff(self, before: TileGraph, after: TileGraph) -> Any:
-        """Two graphs side by side."""
+        """Draw two graphs side by side."""
         ...
 
     def tiles(
         self, graph: TileGraph, name: str, bindings: Mapping[str, int], tile: Shape, order: str
     ) -> Any:
-        """The tile map of a region; see :meth:`TileGraph.show`."""
+        """Draw the tile map of a region; see :meth:`TileGraph.show`."""
         ...
 
 
 _Link = tuple[str, str, int, ValueUse | None]
-"""An edge: value, reader, operand, and the use it is."""
+"""An edge: value, reader, operand, and the use it stands for."""
 
 _NO_EDGES: Mapping[str, Mapping[tuple[str, int], Mapping[str, Any]]] = {}
 

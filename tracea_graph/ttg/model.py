@@ -1,4 +1,4 @@
-"""What a region does, apart from which operator it is: loops, accesses and arithmetic."""
+"""Model of a region, independent of its operator: loops, accesses and arithmetic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tiles = tuple[Ranges, Ranges, Ranges, Ranges]
 
 @dataclass(frozen=True)
 class Work:
-    """``flops`` operations at each point of the sub-space the named axes span."""
+    """``flops`` operations at each point of the sub-space spanned by the named axes."""
 
     axes: tuple[str, ...]
     flops: float
@@ -40,9 +40,9 @@ class Work:
 class RegionModel:
     """The iteration space of a region with one access map per operand and result.
 
-    Tiles are cut along three groups of axes, each flattened row-major: ``rows``, ``cols`` and
-    ``depth`` (reductions).  ``batch`` axes number independent problems: no tile spans two.  Axes
-    in no group are whole in every tile.  Absent operands have no map.
+    Tiles split three groups of axes, each flattened row-major: ``rows``, ``cols`` and ``depth``
+    (reductions).  ``batch`` axes number independent problems: no tile spans two.  Axes in no group
+    are whole in every tile.  Absent operands have no map.
     """
 
     name: str
@@ -56,7 +56,7 @@ class RegionModel:
     batch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises GraphError if a group names an unknown axis or an axis is in two groups."""
+        """Raise GraphError if a group names an unknown axis or an axis is in two groups."""
         grouped = (*self.batch, *self.rows, *self.cols, *self.depth)
         for name in grouped:
             self.space.index(name)
@@ -64,7 +64,7 @@ class RegionModel:
             raise GraphError(f"region {self.name!r} puts an axis into two tile groups: {grouped}")
 
     def bind(self, bindings: Mapping[str, int]) -> BoundModel:
-        """The model in numbers.  Raises GraphError naming a symbol without a binding."""
+        """Return the model in numbers; raises GraphError naming a symbol without a binding."""
         return BoundModel(
             self,
             np.array(self.space.extents(bindings), np.int64),
@@ -73,7 +73,7 @@ class RegionModel:
         )
 
     def flops(self, bindings: Mapping[str, int]) -> float:
-        """Operations of the whole region; chains weigh ``exp`` and the like by their cost."""
+        """Return the operations of the whole region; functions like ``exp`` count by cost."""
         sizes = dict(zip(self.space.names, self.space.extents(bindings), strict=True))
         return float(sum(w.flops * prod(sizes[a] for a in w.axes) for w in self.work))
 
@@ -89,7 +89,7 @@ class BoundModel:
 
     @cached_property
     def groups(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Axis positions of batch, rows, cols and depth."""
+        """Axis positions of batch, rows, columns and depth."""
         m = self.model
         index = m.space.index
         batch, rows, cols, depth = (
@@ -105,7 +105,7 @@ class BoundModel:
         return b, m, n, k
 
     def ranges(self, tiles: Tiles) -> Ranges:
-        """Axis ranges ``[tiles, axes]`` of flattened (batch, m, n, k) ranges ``[tiles]``."""
+        """Return axis ranges ``[tiles, axes]`` of flat (batch, m, n, k) ranges ``[tiles]``."""
         count = len(tiles[0][0])
         starts = np.zeros((count, len(self.extents)), np.int64)
         stops = np.broadcast_to(self.extents, starts.shape).copy()
@@ -116,12 +116,12 @@ class BoundModel:
         return starts, stops
 
     def flatten(self, starts: Ints, stops: Ints) -> Tiles:
-        """The flattened (batch, m, n, k) ranges that hold axis ranges ``[tiles, axes]``."""
+        """Return the flat (batch, m, n, k) ranges that contain axis ranges ``[tiles, axes]``."""
         b, m, n, k = (join_range(starts[:, g], stops[:, g], self.extents[g]) for g in self.groups)
         return b, m, n, k
 
     def box_flops(self, starts: Ints, stops: Ints) -> Floats:
-        """Operations of boxes of points ``[tiles, axes]``, as ``[tiles]``."""
+        """Return the operations of boxes of points ``[tiles, axes]``, as ``[tiles]``."""
         names, sizes = self.model.space.names, (stops - starts).astype(np.float64)
         total = np.zeros(len(starts))
         for work in self.model.work:
@@ -129,9 +129,9 @@ class BoundModel:
         return total
 
     def tile_flops(self, tiles: Tiles) -> Floats:
-        """Operations of flattened tiles ``[tiles]``: they add up to those of the region.
+        """Return the operations of flat tiles ``[tiles]``, which add up to those of the region.
 
-        Work outside the reductions (an epilogue) falls to the tile that ends them.
+        Work outside the reductions (an epilogue) counts for the tile that ends them.
         """
         model, depth = self.model, int(self.extents[self.groups[3]].prod())
         sizes = dict(zip(model.space.names, self.extents.astype(np.float64), strict=True))

@@ -1,8 +1,8 @@
-"""Orders in which tiles are visited: each maps tile coordinates to a sort key.
+"""Tile orders: functions from tile coordinates to sort keys.
 
-Space-filling curves keep neighbours close in time, so that rows of A and columns of B are still
-cached when they are needed again.  Sources: Morton 1966 (Z-order); Hilbert 1891, computed as in
-Warren, "Hacker's Delight", chapter 16; Lamport 1974 (wavefront).
+Space-filling curves visit neighboring tiles close in time, while rows of A and columns of B are
+still cached.  Sources: Morton 1966 (Z-order); Hilbert 1891, computed as in Warren, "Hacker's
+Delight", chapter 16; Lamport 1974 (wavefront).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ __all__ = [
 
 
 def row_major(m: Ints, n: Ints) -> Ints:
-    """Row after row."""
+    """Key of row-major order."""
     return m * (_top(n) + 1) + n
 
 
 def column_major(m: Ints, n: Ints) -> Ints:
-    """Column after column."""
+    """Key of column-major order."""
     return row_major(n, m)
 
 
 def z_order(m: Ints, n: Ints) -> Ints:
-    """Morton's curve: the bits of m and n interleaved, m the more significant."""
+    """Key of Morton's curve: the bits of m and n interleaved, m the more significant."""
     return _spread(m) << 1 | _spread(n)
 
 
 def hilbert(m: Ints, n: Ints) -> Ints:
-    """Hilbert's curve over the smallest power-of-two square that holds the grid."""
+    """Key of Hilbert's curve over the smallest power-of-two square that contains the grid."""
     x, y, key = n.astype(np.int64), m.astype(np.int64), np.zeros(len(m), np.int64)
     side = 1 << max(_top(m), _top(n)).bit_length()
     while side := side >> 1:
@@ -56,7 +56,7 @@ def hilbert(m: Ints, n: Ints) -> Ints:
 
 
 def wavefront(m: Ints, n: Ints) -> Ints:
-    """Anti-diagonals: every tile after its upper and left neighbours."""
+    """Key of anti-diagonals: every tile follows its upper and left neighbors."""
     return row_major(m + n, m)
 
 
@@ -72,11 +72,11 @@ ORDERS: Mapping[str, Callable[[Ints, Ints], Ints]] = MappingProxyType(
 
 
 CRITICAL_PATH = "critical-path"
-"""The order that asks for edges: tiles with most work waiting behind them first."""
+"""Order that needs edges: tiles with the most work waiting for them come first."""
 
 
 def order_keys(name: str, m: Ints, n: Ints) -> Ints:
-    """Sort keys of the tiles at ``(m, n)``.  Raises GraphError for an unknown order."""
+    """Return sort keys of the tiles at ``(m, n)``; raises GraphError for an unknown order."""
     if name not in ORDERS:
         known = ", ".join((*ORDERS, CRITICAL_PATH))
         raise GraphError(f"unknown tile order {name!r}: choose one of {known}")

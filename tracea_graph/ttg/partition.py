@@ -1,10 +1,10 @@
-"""Partitioning: which regions run as one program, in one arena.
+"""Partitioning: which regions run as one program, with one arena.
 
-A program grows from an anchor (a region that is worth a program) to all neighbours that can be
-members.  It stays convex: no path leaves it and comes back, so that it can run as a whole.  A
-region with no anchor before it, or after the last anchor without finishing its work, stays
-outside; the former is never taken in, because a path from it that comes back would keep others
-out.
+A program grows from an anchor (a region that is worth a program) to all neighbors that can be
+members.  It stays convex, which lets it run as a whole: no path leaves it and comes back.  Regions
+before the first anchor stay outside, and so do regions after the last anchor that do not finish
+its work.  The former are never added, because a path from them back into the program would keep
+other regions out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ __all__ = ["PartitionRules", "partition_from"]
 class PartitionRules:
     """Predicates and limits of the partitioner.
 
-    ``steps``: how many steps a region would become, 0 if it cannot be a member; ``anchor``:
-    regions that are worth a program; ``may_end``: regions that should join after the last anchor.
+    ``steps`` returns how many steps a region would become, 0 if it cannot be a member; ``anchor``
+    selects regions that are worth a program; ``may_end`` those that should join after the last
+    anchor.
     """
 
     steps: Callable[[Region], int]
@@ -38,8 +39,8 @@ def partition_from(
 ) -> list[Region]:
     """Return the members of the program whose first anchor is ``seed``, producers first.
 
-    Empty if an earlier anchor would be a member: the program is that one's.  ``without`` names
-    regions that stay outside.
+    Empty if an earlier anchor would be a member: the program is then found from that anchor.
+    ``without`` names regions that stay outside.
     """
     growing = _Partitioner(graph, seed, rules, without)
     return growing.trimmed() if growing.grow() else []
@@ -65,7 +66,7 @@ class _Partitioner:
         return self._steps[region.id]
 
     def grow(self) -> bool:
-        """Take in all that fits, nearest first; False as soon as an earlier anchor does."""
+        """Add all regions that can join, nearest first; False once an earlier anchor does."""
         graph, waiting, refused = self.graph, [self.seed], set[str]()
         while waiting:
             at = waiting.pop(0)
@@ -86,8 +87,10 @@ class _Partitioner:
         return True
 
     def _follows(self, region: Region) -> bool:
-        """True of an anchor, and of regions that follow one by way of members: others would not
-        stay, and a path from them could keep members out."""
+        """Whether a region is an anchor or follows one through members.
+
+        Other regions would be trimmed later, and a path from them could keep members out.
+        """
         if self.rules.anchor(region):
             return True
         waiting, seen = [region], {region.id}
@@ -119,9 +122,9 @@ class _Partitioner:
         self._writes.update(*(r.writes for r in more))
 
     def trimmed(self) -> list[Region]:
-        """The members without those that have no anchor before them or need none after them.
+        """Return the members that follow an anchor and also lead to one or may end the program.
 
-        The chosen set is convex: paths between two of them lie inside.
+        The chosen set is convex: paths between two of its regions lie inside.
         """
         graph, anchor = self.graph, self.rules.anchor
         chosen = graph.in_order(self.chosen.values())
@@ -142,7 +145,7 @@ def _with_anchor(
     anchor: Callable[[Region], bool],
     near: Callable[[Region], Sequence[Region]],
 ) -> set[str]:
-    """Regions, of some in order, that an anchor comes before by way of ``near``."""
+    """Ids of the regions, given in order, that ``near`` connects to an earlier anchor."""
     found, reached = set[str](), set[str]()
     for region in regions:
         if not reached.isdisjoint(r.id for r in near(region)):

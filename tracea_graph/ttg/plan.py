@@ -1,16 +1,15 @@
-"""Connect, then schedule, then plan memory: how a graph, or the inside of a program, is to run.
+"""Execution plan of a graph or of a program: connect, schedule, plan memory.
 
-*Connect*: for every value that one region hands to another, the memory level at which the consumer
-takes it.  Regions fused over row tiles (:mod:`tracea_graph.ttg.row_tiling`) pass on one tile, in
-the memory a core has for itself; any other value is taken whole, from the innermost level that
-still has it.
-*Schedule*: the order of regions and their row tiles: tiles that do not fit are rejected by
-footprint, the rest ranked by traffic.  Where programs end says :mod:`tracea_graph.ttg.partition`.
-*Memory*: a value lives from the region that makes it to the last that reads it, and as long as the
-iterations it crosses; what lives at the same time lies apart in one arena.
+*Connect*: choose, for every value passed between regions, the memory level at which the consumer
+reads it.  Regions fused over row tiles (:mod:`tracea_graph.ttg.row_tiling`) pass one tile in the
+memory private to a core; any other value is read whole, from the innermost level that still holds
+it. *Schedule*: order the regions and their row tiles: tiles that do not fit are rejected by
+footprint, the others ranked by traffic.  :mod:`tracea_graph.ttg.partition` decides where programs
+end. *Memory*: a value lives from the region that makes it to the last that reads it, and through
+the loops it crosses; values alive at the same time are disjoint in one arena.
 
-Everything follows from access maps and symbol values; no decision looks at what an operator is
-called.  Source: Shi et al., "Welder", OSDI 2023.
+All decisions follow from access maps and symbol values, none from operator names. Source: Shi et
+al., "Welder", OSDI 2023.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from tracea_graph.ttg.traffic import MemoryLevel, level_of
 __all__ = ["OUTSIDE", "ExecutionPlan", "Link", "any_rows", "make_plan", "make_plans"]
 
 OUTSIDE = "DRAM"
-"""Where a value lies that no level keeps."""
+"""Level of a value that no cache holds."""
 
 Levels = Sequence[MemoryLevel]
-"""Innermost first; cores share the last one."""
+"""Memory levels, innermost first; the last one is shared by all cores."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A value on its way from one region to another: where it is taken, and how much at once."""
+    """A value passed from one region to another: its memory level and the bytes read at a time."""
 
     value: str
     producer: str
@@ -63,16 +62,19 @@ class ExecutionPlan:
     arena: Arena
 
     def level(self, value: str, consumer: str) -> str:
-        """Where a region takes a value.  Raises GraphError if no other region hands it one."""
+        """Return the level at which a region reads a value.
+
+        Raises GraphError if no other region passes the value to it.
+        """
         for link in self.links:
             if (link.value, link.consumer) == (value, consumer):
                 return link.level
-        raise GraphError(f"no region hands {value!r} to {consumer!r}")
+        raise GraphError(f"no region passes {value!r} to {consumer!r}")
 
     def describe(self) -> str:
-        """In a sentence: links by level, iterations, and the arena."""
+        """Return one sentence: links by level, row tiles, and the arena."""
         if not self.links:
-            return "nothing is handed on"
+            return "no values are passed on"
         at: dict[str, int] = {}
         for link in self.links:
             at[link.level] = at.get(link.level, 0) + 1
@@ -83,13 +85,13 @@ class ExecutionPlan:
         )
         size, least = self.arena.bytes / 1e6, self.arena.least / 1e6
         return (
-            f"hands on {len(self.links)} values, {taken}{iterations}; "
+            f"passes on {len(self.links)} values, {taken}{iterations}; "
             f"arena {size:.3g} MB, of which {least:.3g} MB are alive at once"
         )
 
 
 def any_rows(region: Region) -> RowReuse:
-    """Assume that every region can be tiled by rows and passes over them once."""
+    """Assume that a region can be tiled by rows and passes over them once."""
     return RowReuse()
 
 
@@ -97,11 +99,11 @@ def make_plan(
     graph: TileGraph, bindings: Mapping[str, int], levels: Levels,
     row_reuse: RowReuseOf = any_rows, cache_fraction: float = CACHE_FRACTIONS[0],
 ) -> ExecutionPlan:  # fmt: skip
-    """Turns, levels and memory of a graph under symbol values.
+    """Return row tilings, memory levels and arena of a graph under symbol values.
 
     ``row_reuse`` says how kernels pass over their rows; a row tile takes ``cache_fraction`` of the
-    level next to a core.  Symbols without a value have the graph's own.  Raises GraphError if one
-    has none.
+    level next to a core.  Unbound symbols take the graph's own bindings.  Raises GraphError if a
+    symbol has neither.
     """
     return next(make_plans(graph, bindings, levels, row_reuse, (cache_fraction,)))
 
@@ -145,7 +147,7 @@ def _connect(
 def _memory(
     graph: TileGraph, order: Sequence[str], found: Sequence[RowTiling], bindings: Mapping[str, int]
 ) -> Arena:
-    """Of values that one region hands to another; graph outputs have memory of their own."""
+    """Arena of the values passed between regions; graph outputs have memory of their own."""
     at = {name: i for i, name in enumerate(order)}
     iterations = [(at[tiling.regions[0]], at[tiling.regions[-1]]) for tiling in found]
     held = {value: size for tiling in found for value, size in tiling.held.items()}
@@ -154,7 +156,7 @@ def _memory(
         for value in region.writes:
             readers = sorted(at[use.region.id] for use in graph.uses(value))
             if readers and not graph.is_output(value):
-                # rows that iterations share are moved on from one to the next
+                # rows shared by iterations are carried from one to the next
                 steps = live_range([at[region.id], *readers], iterations, value in held)
                 size = held.get(value, _bytes(graph.spec(value), bindings))
                 lives.append(Lifetime(value, int(size), *steps))
@@ -162,7 +164,7 @@ def _memory(
 
 
 def _bytes(spec: TensorSpec, bindings: Mapping[str, int]) -> float:
-    """Nothing is reserved for a value of unknown rank."""
+    """Bytes of a value, 0 if its rank is unknown."""
     if spec.shape is None:
         return 0.0
     return number(product(spec.shape), bindings) * (spec.dtype.size if spec.dtype else 4)

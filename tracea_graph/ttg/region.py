@@ -1,4 +1,4 @@
-"""Regions: the nodes of the region graph, and how values are used between them."""
+"""Regions, the nodes of the region graph, and the uses of values between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Region", "ValueUse", "region_of"]
 class Region:
     """One or more operators that run as a unit.
 
-    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a custom op
-    (``"FusedGemm"``), whose parameters are ``params``.  ``nodes`` are the original operators it
-    stands for, in order; ``rule`` is the rewrite that made it, empty for an original operator.
-    Operands list values in the op's own order, ``""`` where an optional one is absent.
+    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a custom op (``"FusedGemm"``),
+    whose parameters are ``params``.  ``nodes`` are the original operators it replaces, in order;
+    ``rule`` is the rewrite that made it, empty for an original operator.  Operands are values in
+    the op's own order, ``""`` where an optional one is absent.
     """
 
     id: str
@@ -32,7 +32,7 @@ class Region:
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Every value it needs, captured ones included, absent ones not."""
+        """Every value the region needs, captured ones included, absent ones not."""
         return tuple(v for v in (*self.operands, *self.captures) if v)
 
     @cached_property
@@ -46,7 +46,7 @@ class Region:
 
     @property
     def fused(self) -> bool:
-        """True for a region of a custom op."""
+        """Whether the region is a custom op."""
         return self.params is not None
 
 
@@ -59,6 +59,6 @@ class ValueUse:
 
 
 def region_of(node: Node, index: int) -> Region:
-    """An original operator as a region."""
+    """Return an original operator as a region."""
     op = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op}"
     return Region(f"n{index}", op, node.inputs, node.outputs, (node,), captures=node.captures)

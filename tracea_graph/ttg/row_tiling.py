@@ -1,10 +1,10 @@
-"""Row tiling: which neighbouring regions to fuse over tiles of rows, and how many rows per tile.
+"""Row tiling: which neighboring regions to fuse over tiles of rows, and how many rows per tile.
 
-Regions that run one after another pass on whole values; a value larger than the near level of
-memory has been evicted by the time the next region reads it.  If the regions run in one loop over
-tiles of rows instead, the values between them stay near.  A tile of the last region's rows is
-propagated backwards through the access maps; rows that windows share with the next iteration are
-kept, not computed again.  In bytes that cross the border of the near level:
+Regions that run one after another pass whole values; a value larger than the near memory level has
+been evicted when the next region reads it.  If the regions run in one loop over tiles of rows
+instead, the values between them stay near.  A tile of the last region's rows is propagated
+backwards through the access maps; rows that windows share with the next iteration are carried, not
+recomputed.  In bytes that cross the border of the near level:
 
     saved     (2 + passes) · (value − level)   of each value in between: the part that does not fit
                                                is fetched to be written, written, and read once
@@ -13,10 +13,10 @@ kept, not computed again.  In bytes that cross the border of the near level:
                                                is mostly hidden behind arithmetic
     overhead  per region and iteration         one more kernel call
 
-Row tiling pays where the bytes saved exceed the visible part of the others, and where the values
-of one iteration fit beside a strip of each constant: that depends on shape alone.
-Sources: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016 (depth-first with reuse);
-Shi et al., "Welder", OSDI 2023.
+Row tiling pays if the bytes saved exceed the visible part of the others, and if the values of one
+iteration fit beside a strip of each constant; both depend on shapes alone. Sources: Alwani et al.,
+"Fused-layer CNN accelerators", MICRO 2016 (depth-first with reuse); Shi et al., "Welder", OSDI
+2023.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ __all__ = [
 ]
 
 _EXPOSED = 0.25
-"""Of the bytes that pass through, the share that is waited for: kernels prefetch weights."""
+"""Fraction of streamed bytes whose latency is exposed: kernels prefetch weights."""
 _CALL_BYTES = 128e3
-"""Bytes that move in the time it takes to call a kernel for the next rows."""
+"""Cost of one more kernel call, as bytes moved in that time."""
 _STRIP_COLUMNS = 64
-"""Columns of a constant that are near at once."""
+"""Columns of a constant that occupy the near level at a time."""
 _MAX_REGIONS = 8
-"""Most regions in one loop: a longer sequence shares ever more rows between iterations."""
+"""Maximum number of regions in one loop: each adds rows that iterations share."""
 
 
 CACHE_FRACTIONS = (2.5, 1.25, 0.6)
 """Fractions of the near level that one iteration may occupy, largest first.
 
-The largest exceeds the level: values are read in the order in which they were written, so their
-start may be evicted first.  It moves the fewest bytes; what else occupies the level, and what
-prefetching hides, is unknown, so smaller tiles are measured too."""
+The largest exceeds the level: values are read in the order in which they were written, and
+their start may be evicted first.  It moves the fewest bytes.  Smaller tiles are measured too,
+because the level's other contents and the effect of prefetching are unknown."""
 
 
 @dataclass(frozen=True)
 class RowReuse:
-    """How often a region's kernel passes over the rows it reads, and how many it takes at once."""
+    """How often a kernel passes over the rows it reads, and how many rows it processes at once."""
 
     passes: int = 1
     granularity: int = 1
@@ -75,10 +75,10 @@ RowReuseOf = Callable[[Region], RowReuse | None]
 
 @dataclass(frozen=True)
 class RowTiling:
-    """Regions fused in one loop over tiles of ``rows`` rows of the last one; bytes as above.
+    """Regions fused in one loop over tiles of ``rows`` rows of the last region.
 
-    ``held`` are the bytes per iteration of each value passed between the regions; with a strip of
-    each constant they make up ``resident``.
+    ``held`` are the bytes per iteration of each value passed between the regions; together with a
+    strip of each constant they make up ``resident``.  ``saved`` and ``streamed`` are as above.
     """
 
     regions: tuple[str, ...]
@@ -91,7 +91,7 @@ class RowTiling:
 
     @property
     def gain(self) -> float:
-        """Bytes that are not waited for."""
+        """Saved bytes, less the exposed part of streamed bytes and the cost of calls."""
         return (
             self.saved
             - _EXPOSED * self.streamed
@@ -103,7 +103,7 @@ def row_tilings(
     graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, row_reuse: RowReuseOf,
     cache_fraction: float = CACHE_FRACTIONS[0],
 ) -> list[RowTiling]:  # fmt: skip
-    """Choose the row tilings that save most among runs of regions in the graph's order.
+    """Choose the row tilings that save most among runs of regions in graph order.
 
     One iteration occupies up to ``cache_fraction`` of the near level.  Raises GraphError if a
     symbol has no value.
@@ -138,7 +138,7 @@ def _select(
     between: Callable[[int, int], _Candidate | None],
     cache_fraction: float,
 ) -> list[RowTiling]:
-    """Of candidates that do not overlap those that save most."""
+    """Choose the candidates that do not overlap and together gain most (dynamic programming)."""
     best: list[tuple[float, int, RowTiling | None]] = [(0.0, 0, None)]
     for end in range(1, len(bound) + 1):
         best.append((best[-1][0], end - 1, None))
@@ -159,7 +159,7 @@ def row_tiling_of(
     graph: TileGraph, regions: Sequence[Region], bindings: Mapping[str, int], rows: int,
     near: MemoryLevel, row_reuse: RowReuseOf,
 ) -> RowTiling | None:  # fmt: skip
-    """Bytes moved by regions in order, tiled by so many rows; None if a region is opaque.
+    """Return the bytes moved by ``regions`` in tiles of ``rows`` rows; None if one is opaque.
 
     Raises GraphError if a symbol has no value.
     """
@@ -174,7 +174,7 @@ def _bind(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> Boun
 
 
 def _largest_fitting(made: _Candidate | None, cache_fraction: float) -> RowTiling | None:
-    """The tiling with the largest tile that fits, if it saves anything."""
+    """Return the tiling with the largest tile that fits; None if it saves nothing."""
     if made is None or made.saved <= 0:
         return None
     for rows in made.choices():
@@ -186,7 +186,7 @@ def _largest_fitting(made: _Candidate | None, cache_fraction: float) -> RowTilin
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Regions that could share a loop.  ``unit`` numbers of the last one's rows are one line."""
+    """Regions that could share a loop; ``unit`` rows of the last region form one line."""
 
     names: tuple[str, ...]
     bound: tuple[BoundModel, ...]
@@ -202,7 +202,7 @@ class _Candidate:
         cls, graph: TileGraph, regions: Sequence[Region], bound: Sequence[BoundModel | None],
         near: MemoryLevel, row_reuse: RowReuseOf,
     ) -> _Candidate | None:  # fmt: skip
-        """None if one is opaque, hands nothing on, or makes what others need too."""
+        """Return None if a region is opaque, passes nothing on, or has a result others read."""
         known = [b for b in bound if b is not None]
         reuses = [reuse for r in regions if (reuse := row_reuse(r)) is not None]
         if min(len(known), len(reuses)) < len(regions):
@@ -214,7 +214,7 @@ class _Candidate:
         inner = frozenset(v for values in passed for v in values)
         last = known[-1]
         rows = last.problem[1]
-        # rows of images come in lines; those of matrices are numbered through
+        # an image line has several rows of the flattened space, a matrix row is a line of its own
         unit = rows // max(int(last.extents[last.groups[1][0]]), 1) if last.model.batch else 1
         saved = 0.0
         for reuse, model in zip(reuses, known, strict=True):
@@ -244,7 +244,7 @@ class _Candidate:
         )
 
     def resident(self, rows: int) -> float:
-        """Bytes of one iteration that have to stay near."""
+        """Bytes one iteration must keep in the near level."""
         return sum(self._sizes(rows).values())
 
     def _sizes(self, rows: int) -> dict[str, float]:
@@ -272,7 +272,7 @@ class _Candidate:
         return found
 
     def _points(self, rows: int) -> Iterable[tuple[BoundModel, Ranges]]:
-        """Ranges that an iteration in the middle computes of each region, the last one first."""
+        """Ranges of each region that a middle iteration computes, the last region first."""
         last = self.bound[-1]
         first = max(0, (self.lines - rows) // 2) * self.unit
         spans = [(0, n) for n in last.problem]
@@ -286,7 +286,7 @@ class _Candidate:
             if model is not last:
                 points = _required(model.writes, needed)
             if points is None:
-                raise GraphError(f"nothing needs what {model.model.name!r} makes")
+                raise GraphError(f"no result of {model.model.name!r} is needed")
             for access in model.reads:
                 if access.value in self.inner:
                     box = access.box(*points)
@@ -296,7 +296,7 @@ class _Candidate:
 
 
 def _intermediates(graph: TileGraph, region: Region, inside: set[str]) -> list[str]:
-    """What a region hands to the others; nothing if somebody else needs it too."""
+    """Values a region passes to the others; empty if another region or an output needs one."""
     for value in region.writes:
         if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
             return []
@@ -304,13 +304,13 @@ def _intermediates(graph: TileGraph, region: Region, inside: set[str]) -> list[s
 
 
 def _row_dependent(access: BoundAccess, model: BoundModel, rows: int) -> bool:
-    """True if the first of its row axes that is longer than one says what is read."""
+    """Whether the access depends on the first row axis longer than one."""
     axes = [a for a in model.groups[1] if model.extents[a] > 1][:1]
     return any(access.matrix[:, a].any() for a in axes)
 
 
 def _columns(access: BoundAccess, model: BoundModel) -> int:
-    """Columns of a constant: all it has along axes that are not summed over."""
+    """Columns of a constant: its extent along axes that are not reductions."""
     summed = {model.model.space.index(a) for a in model.model.depth}
     axes = [i for i in range(len(model.extents)) if access.matrix[:, i].any() and i not in summed]
     return max(1, int(model.extents[axes].prod()))

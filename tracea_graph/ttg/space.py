@@ -1,15 +1,15 @@
-"""Iteration spaces and the affine box accesses that tie them to tensors.
+"""Iteration spaces and the affine box accesses that connect them to tensors.
 
-A region is a loop nest over named axes.  Along each dimension a tensor is indexed by an affine
-form of those axes, and every point touches a window of elements from that index on (a halo when
-windows of neighbouring tiles overlap)::
+A region is a loop nest over named axes.  Each dimension of a tensor is indexed by an affine form
+of those axes, and every point touches a window of elements from that index on (a halo if windows
+of neighboring tiles overlap)::
 
     index = Σ coefficient · axis + offset        touched: [index, index + window)
 
-The image of a tile (a box of the space) is then a box of the tensor, and a box of a result has a
-box of points that writes it.  Both directions are arithmetic on arrays, so a million tiles are
-mapped in one call.  Source: Shi et al., "Welder", OSDI 2023 (tile propagation); Verdoolaege's isl
-solves the general problem, boxes are the part of it that tiling needs.
+The image of a tile (a box of the space) is then a box of the tensor, and a box of a result is
+written by a box of points.  Both directions are arithmetic on arrays, which maps a million tiles
+in one call.  Source: Shi et al., "Welder", OSDI 2023 (tile propagation); Verdoolaege's isl solves
+the general problem, of which tiling needs only boxes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """The axes of a region, outermost first.  Raises GraphError if two share a name."""
+    """The axes of a region, outermost first; raises GraphError if two share a name."""
 
     axes: tuple[Axis, ...]
 
@@ -59,22 +59,22 @@ class IterationSpace:
         return tuple(a.name for a in self.axes if a.reduction)
 
     def index(self, name: str) -> int:
-        """Position of an axis.  Raises GraphError for a name the space does not have."""
+        """Return the position of an axis; raises GraphError for an unknown name."""
         if name not in self.names:
             raise GraphError(f"there is no axis {name!r} in {self.names}")
         return self.names.index(name)
 
     def extents(self, bindings: Mapping[str, int]) -> tuple[int, ...]:
-        """The number of steps of each axis; GraphError names a symbol without a binding."""
+        """Return the number of steps of each axis; raises GraphError naming an unbound symbol."""
         return tuple(number(a.extent, bindings) for a in self.axes)
 
     def points(self, bindings: Mapping[str, int]) -> int:
-        """The number of points."""
+        """Return the number of points."""
         return int(np.prod(self.extents(bindings), dtype=np.int64))
 
 
 def number(extent: Extent, bindings: Mapping[str, int]) -> int:
-    """The value of an extent; raises GraphError naming the symbols without a binding."""
+    """Return the value of an extent; raises GraphError naming unbound symbols."""
     if missing := sorted(set(symbols_of(extent)) - set(bindings)):
         raise GraphError(f"no binding for {', '.join(map(repr, missing))}: pass its value")
     return evaluate(extent, bindings)
@@ -82,11 +82,11 @@ def number(extent: Extent, bindings: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Dim:
-    """How one tensor dimension is indexed.
+    """Index of one tensor dimension.
 
-    ``terms`` are (axis, coefficient).  ``indirect`` axes select the index through data (Gather;
-    none of them for a single index): any element of the window may be meant, but at most one for
-    each of their points is touched.
+    ``terms`` are (axis, coefficient).  ``indirect`` axes select the index through data (Gather; an
+    empty tuple for a single index): any element of the window may be read, but at most one per
+    point of these axes is.
     """
 
     terms: tuple[tuple[str, Extent], ...] = ()
@@ -96,7 +96,7 @@ class Dim:
 
 
 def along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> Dim:
-    """One axis, or several as digits of a mixed-radix number of the given ``extents``."""
+    """Index by one axis, or by several as digits of a number with radices ``extents``."""
     terms: list[tuple[str, Extent]] = []
     stride: Extent = 1
     for name, extent in zip(reversed(names), reversed(tuple(extents) or (1,)), strict=True):
@@ -106,7 +106,7 @@ def along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> Di
 
 
 def whole(extent: Extent, indirect: tuple[str, ...] | None = None) -> Dim:
-    """Every element of a dimension, whatever the tile."""
+    """Index every element of a dimension, whatever the tile."""
     return Dim(window=extent, indirect=indirect)
 
 
@@ -114,8 +114,8 @@ def whole(extent: Extent, indirect: tuple[str, ...] | None = None) -> Dim:
 class AccessMap:
     """Which box of a value each point of a space touches.
 
-    ``shape`` is the value's own, or that of a view of it with the same elements (a packed weight
-    is described by its logical matrix); ``item`` is bytes per element.
+    ``shape`` is the value's own, or that of a view with equal elements (a packed weight is
+    described by its logical matrix); ``item`` is bytes per element.
     """
 
     value: str
@@ -133,7 +133,7 @@ class AccessMap:
         tile: Mapping[str, tuple[int, int]],
         bindings: Mapping[str, int] | None = None,
     ) -> tuple[tuple[int, int], ...]:
-        """The (start, stop) of each dimension that a tile touches; an axis not named is whole."""
+        """Return the (start, stop) a tile touches in each dimension; unnamed axes are whole."""
         bound = self.bind(space, bindings or {})
         ranges = [
             tile.get(n, (0, e)) for n, e in zip(space.names, bound.extents.tolist(), strict=True)
@@ -142,7 +142,7 @@ class AccessMap:
         return tuple(zip(lo.tolist(), hi.tolist(), strict=True))
 
     def bind(self, space: IterationSpace, bindings: Mapping[str, int]) -> BoundAccess:
-        """The map with every symbol replaced by its value."""
+        """Return the map with every symbol replaced by its value."""
 
         def value(extent: Extent) -> int:
             return number(extent, bindings)
@@ -156,7 +156,7 @@ class AccessMap:
             if dim.indirect is not None:
                 indirect.append((d, [space.index(name) for name in dim.indirect]))
             if shape[d] == 1 and len(dim.terms) == 1 and dim.offset == 0 and dim.window == 1:
-                matrix[d] = 0  # a symbol that turned out 1 broadcasts
+                matrix[d] = 0  # a symbol bound to 1 broadcasts
         return BoundAccess(
             self.value, matrix, _ints(value(d.offset) for d in self.dims),
             _ints(value(d.window) for d in self.dims), shape,
@@ -185,7 +185,10 @@ class BoundAccess:
     item: float = 4.0
 
     def box(self, starts: Ints, stops: Ints) -> Ranges:
-        """The smallest box that holds what a tile touches, cut to the tensor; may be empty."""
+        """Return the smallest box that contains what a tile touches, clipped to the tensor.
+
+        The box may be empty.
+        """
         last = stops - 1
         up, down = np.maximum(self.matrix, 0).T, np.minimum(self.matrix, 0).T
         lo = starts @ up + last @ down + self.offset
@@ -196,10 +199,10 @@ class BoundAccess:
         return lo, np.where(empty, lo, hi)
 
     def preimage(self, lo: Ints, hi: Ints) -> Ranges:
-        """Boxes of points that hold every point touching some element of each box.
+        """Return boxes of points that contain every point touching some element of each box.
 
-        The smallest such box where a dimension follows one axis or a mixed-radix number of axes;
-        axes it follows in another form, or not at all, are whole.  Nothing touches an empty box.
+        They are the smallest such boxes where a dimension is indexed by one axis or a mixed-radix
+        number of axes; other axes are whole.  An empty box has an empty preimage.
         """
         starts = np.zeros((*lo.shape[:-1], len(self.extents)), np.int64)
         stops = np.broadcast_to(self.extents, starts.shape).copy()
@@ -230,7 +233,7 @@ class BoundAccess:
         return order, split_range(lo, np.clip(-(-end // unit), 0, sizes.prod()), sizes)
 
     def touched(self, starts: Ints, stops: Ints) -> Ints:
-        """Elements each tile touches: its box, or fewer where indices come from data."""
+        """Return how many elements each tile touches: its box, or fewer if indices are data."""
         lo, hi = self.box(starts, stops)
         sizes = hi - lo
         for d, axes in self.indirect:
@@ -240,7 +243,7 @@ class BoundAccess:
 
 
 def split_range(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
-    """The range of each mixed-radix digit of the numbers in ``[lo, hi)``, outermost first."""
+    """Return the range of each mixed-radix digit of numbers in ``[lo, hi)``, outermost first."""
     last, same = np.maximum(hi - 1, lo), np.ones(np.shape(lo), bool)
     stride, digits = int(extents.prod()), []
     for extent in extents.tolist():
@@ -253,7 +256,7 @@ def split_range(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
 
 
 def join_range(starts: Ints, stops: Ints, extents: Ints) -> Ranges:
-    """The range of the mixed-radix numbers whose digits lie in a box ``[..., axes]``."""
+    """Return the range of mixed-radix numbers whose digits are in a box ``[..., axes]``."""
     strides = np.append(np.cumprod(extents[:0:-1])[::-1], 1)[: len(extents)]
     lo, hi = starts @ strides, (stops - 1) @ strides + 1
     return lo, np.where((stops <= starts).any(-1), lo, hi)

@@ -1,4 +1,4 @@
-"""What answers about a graph depend on: values, each in a state that is known by a number."""
+"""Dependence tracking: the values an answer about a graph depends on, with numbered states."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tracea_graph.ttg.region import Region
 __all__ = ["History", "States"]
 
 History = dict[tuple[int, Region | None, bool], int]
-"""Numbers of states: from the state before, and what came or went."""
+"""Number of a state, by previous state, region, and whether the region was added."""
 
 _ALL, _SPECS = "", " "
-"""Stand for the whole graph, and for what is known of values that are there, where others stand
-for a value; none has such a name."""
+"""Names, in place of a value, for the whole graph and for the specs of existing values; no value
+has such a name.
+"""
 
 
 class States:
-    """Numbers the states of values, and notes which of them questions are about."""
+    """Numbers the states of values and records which values queries depend on."""
 
     def __init__(self) -> None:
         self._history: History | None = None
@@ -28,19 +29,19 @@ class States:
     def record(self, history: History) -> None:
         """Number the states of values from here on.
 
-        Graphs that share a history have the same number where the same happened to what was equal
-        when recording began.
+        Graphs with a common history assign equal numbers to values that were equal when recording
+        began and changed in equal ways since.
         """
         self._history, self._states = history, {}
 
     def of(self, values: Iterable[str]) -> list[int]:
-        """The numbers of values' states: who writes one, who reads it, what is known of it."""
+        """Return the numbers of values' states: writer, readers, and specs."""
         known = self._states
         return [known.get(value, 0) for value in values]
 
     @contextmanager
     def watched(self) -> Iterator[set[str]]:
-        """What is asked for meanwhile: as long as these are in the same state, so are answers."""
+        """Collect the values queried in this context: answers stay valid while their states do."""
         before, self._seen = self._seen, {_SPECS}
         try:
             yield self._seen
@@ -48,21 +49,21 @@ class States:
             self._seen = before
 
     def ask(self, value: str) -> None:
-        """A question is about a value."""
+        """Record a query about a value."""
         if self._seen is not None:
             self._seen.add(value)
 
     def ask_all(self, values: Iterable[str] = (_ALL,)) -> None:
-        """A question is about several values; by default, about the whole graph."""
+        """Record a query about several values; by default, about the whole graph."""
         if self._seen is not None:
             self._seen.update(values)
 
     def change(self, region: Region, came: bool) -> None:
-        """A region comes or goes, and with it the whole is in another state."""
+        """Update states, the whole graph's included, for a region that was added or removed."""
         self._touch((*region.reads, *region.writes), region, came)
 
     def relearn(self) -> None:
-        """Something else is known of a value that was there before."""
+        """Update states because the spec of an existing value changed."""
         self._touch((_SPECS,), None, True)
 
     def _touch(self, values: Iterable[str], by: Region | None, came: bool) -> None:

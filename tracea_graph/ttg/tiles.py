@@ -1,8 +1,8 @@
 """Tile graphs: the tiles of one region as arrays, their order, and the edges between them.
 
 The **L2 table** has one row per tile; the **L1 map** lists the ids of active tiles in launch
-order, so that block ``i`` runs tile ``l1_map[i]``.  A dense problem in row-major order is the
-identity map; reordering, windows and block sparsity are other maps over the same inner loop.
+order: block ``i`` runs tile ``l1_map[i]``.  A dense problem in row-major order is the identity
+map; reordering, windows and block sparsity are other maps over one inner loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_EDGES = np.empty(0, EDGE)
 
 
 class Role(IntEnum):
-    """What a tile needs of the kernel: full size, cut by an edge, or nothing at all."""
+    """How a tile runs: at full size, clipped by an edge, or not at all."""
 
     MAIN = 0
     BOUNDARY = 1
@@ -56,7 +56,7 @@ class EdgeKind(IntEnum):
 
 
 class Reuse(IntFlag):
-    """Which operand of a tile stays from the tile before: rows of A, columns of B, the sum."""
+    """Operands a tile shares with the previous tile: rows of A, columns of B, the sum."""
 
     ROWS = 1
     COLUMNS = 2
@@ -65,7 +65,7 @@ class Reuse(IntFlag):
 
 @dataclass(frozen=True)
 class TileMetadata:
-    """One tile: its place in the grid (in tiles) and its slice of the reduction (in elements)."""
+    """One tile: its grid position (in tiles) and its slice of the reduction (in elements)."""
 
     region_m: int
     region_n: int
@@ -76,11 +76,11 @@ class TileMetadata:
 
 @dataclass(frozen=True, eq=False)
 class TileSet:
-    """Tiles of one region.
+    """The tiles of one region.
 
-    ``grid`` is rows times columns of tiles, the rows of all ``batch`` problems after each other;
-    ``tile`` the elements of a full tile (m, n, k).  ``model`` is None for tiles made by hand.
-    ``data`` are DATA edges between tiles of this set.
+    ``grid`` is rows times columns of tiles, with the rows of all ``batch`` problems concatenated;
+    ``tile`` is the size of a full tile (m, n, k) in elements.  ``model`` is None for hand-built
+    tiles.  ``data`` are DATA edges between tiles of this set.
     """
 
     table: Records = field(repr=False)
@@ -99,17 +99,17 @@ class TileSet:
         return TileMetadata(m, n, start, end, Role(role))
 
     def __iter__(self) -> Iterator[TileMetadata]:
-        """Active tiles in launch order."""
+        """Iterate over active tiles in launch order."""
         return (self[i] for i in self.order.tolist())
 
     @property
     def l1_map(self) -> Ids:
-        """Linear block id to tile id."""
+        """Map from linear block id to tile id."""
         return self.order
 
     @property
     def l2_table(self) -> Records:
-        """Tile id to metadata, dtype :data:`TILE`."""
+        """Map from tile id to metadata, dtype :data:`TILE`."""
         return self.table
 
     @property
@@ -118,10 +118,10 @@ class TileSet:
         return self.order.nbytes + self.table.nbytes + self.edges.nbytes
 
     def ordered(self, order: str) -> TileSet:
-        """The same tiles in another order; slices of one sum stay together, first slice first.
+        """Return these tiles in another order; slices of one sum stay together, first slice first.
 
-        ``critical-path`` puts first what most work waits for: such tiles follow their dependences,
-        and slices of one sum lie apart.
+        ``critical-path`` starts with the tiles that most work waits for: tiles follow their
+        dependences, and slices of one sum may be separated.
         """
         if order == CRITICAL_PATH:
             ids = np.flatnonzero(self.table["role"] != Role.SKIP).astype(np.int32)
@@ -132,10 +132,9 @@ class TileSet:
 
     @cached_property
     def critical_path_lengths(self) -> Ints:
-        """Reduction steps on the critical path from each tile to the end, the tile included.
+        """Reduction steps on the critical path from each tile, itself included, to the end.
 
-        Ways lead along dependences (``DATA``, ``K_PIPELINE``).
-        Raises GraphError if tiles wait for each other.
+        Paths follow dependences (``DATA``, ``K_PIPELINE``).  Raises GraphError for a cycle.
         """
         own = (self.table["k_end"] - self.table["k_start"]).astype(np.int64).clip(1)
         binding = np.isin(self.edges["kind"], (EdgeKind.DATA, EdgeKind.K_PIPELINE))
@@ -147,16 +146,16 @@ class TileSet:
             if np.array_equal(longer, height):
                 return height
             height = longer
-        raise GraphError("tiles wait for each other: there is no critical path")
+        raise GraphError("tiles wait for each other in a cycle: there is no critical path")
 
     @property
     def critical_path(self) -> int:
-        """Steps of the reduction that have to follow each other, whatever runs at once."""
+        """Reduction steps on the critical path, a lower bound with unlimited parallelism."""
         return int(self.critical_path_lengths[self.order].max(initial=0))
 
     @cached_property
     def reuse(self) -> npt.NDArray[np.uint8]:
-        """What each launched tile finds in place from the one before: flags of :class:`Reuse`."""
+        """What each launched tile shares with the previous one: flags of :class:`Reuse`."""
         rows = self.table[self.order]
         before, after = rows[:-1], rows[1:]
         same = {name: before[name] == after[name] for name in TILE.names or ()}
@@ -172,11 +171,13 @@ class TileSet:
         return hints
 
     def skipping(self, skip: npt.NDArray[np.bool_], order: str = "row-major") -> TileSet:
-        """Tiles where ``skip`` (``[tiles]`` or the grid's shape) is true no longer run."""
+        """Return the tiles, inactive where ``skip`` (``[tiles]`` or grid-shaped) is true."""
         if skip.shape == self.grid:
             skip = skip[self.table["region_m"], self.table["region_n"]]
         if skip.shape != self.table.shape:
-            raise GraphError(f"a skip mask has shape {skip.shape}, the tile grid {self.grid}")
+            raise GraphError(
+                f"the skip mask has shape {skip.shape}, but the tile grid is {self.grid}"
+            )
         table = self.table.copy()
         table["role"][skip] = Role.SKIP
         left = np.flatnonzero(table["role"] != Role.SKIP).astype(np.int32)
@@ -198,7 +199,7 @@ class TileSet:
         return np.concatenate((self.data, *links))
 
     def flat_ranges(self, ids: Ids | None = None) -> Tiles:
-        """Element ranges of flattened batch, rows, columns and depth; active tiles by default."""
+        """Return element ranges of flat batch, rows, columns and depth; default: active tiles."""
         _, m, n, k = self._bound.problem
         rows = self.table[self.order if ids is None else ids]
         per_problem = max(self.grid[0] // max(self.batch, 1), 1)
@@ -211,17 +212,17 @@ class TileSet:
         )
 
     def ranges(self, ids: Ids | None = None) -> Ranges:
-        """Axis ranges (starts, stops), ``[tiles, axes]``, of active tiles in launch order."""
+        """Return axis ranges (starts, stops), ``[tiles, axes]``; default: the launch order."""
         return self._bound.ranges(self.flat_ranges(ids))
 
     @property
     def _bound(self) -> BoundModel:
         if self.model is None:
-            raise GraphError("tiles made by hand have no model: expand a region to ask for boxes")
+            raise GraphError("hand-built tiles have no access maps: expand a region")
         return self.model
 
     def to_networkx(self) -> nx.MultiDiGraph:
-        """A node per tile with metadata and launch position, an edge per edge with its kind."""
+        """Return nodes with metadata and launch position, and edges with their kind."""
         position = np.full(len(self), -1)
         position[self.order] = np.arange(len(self.order))
         view = nx.MultiDiGraph()
@@ -238,7 +239,7 @@ class TileSet:
 
 
 def expand(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major") -> TileSet:
-    """The dense tiles of a region; a tile size of 0, or beyond the extent, is the whole extent.
+    """Return the dense tiles of a region; a tile size of 0, or above the extent, is the extent.
 
     Raises GraphError for a negative tile size, an unknown order, or more than 2³¹ tiles.
     """
@@ -271,14 +272,14 @@ def _cut(index: Ints, size: int, extent: int) -> Ranges:
 
 
 def _launch_order(table: Records, order: str) -> Ids:
-    """Active tiles by the order's key; stable, so slices keep the table's sequence."""
+    """Active tiles by the order's key; the sort is stable, which keeps slices in sequence."""
     ids = np.flatnonzero(table["role"] != Role.SKIP).astype(np.int32)
     keys = order_keys(order, table["region_m"][ids], table["region_n"][ids])
     return ids if (np.diff(keys) >= 0).all() else ids[np.argsort(keys, kind="stable")]
 
 
 def _links(ids: Ids, same: tuple[Records, ...], along: Records, kind: EdgeKind) -> Records:
-    """Edges from each tile to the next one along a key among those that agree in others."""
+    """Edges from each tile to the next one along a key among tiles that agree in other keys."""
     path = np.lexsort((along, *reversed(same)))
     linked = np.ones(max(len(path) - 1, 0), bool)
     for key in same:

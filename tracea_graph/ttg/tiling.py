@@ -1,7 +1,7 @@
-"""Tiles of several regions as one graph: who waits for whom, across regions too.
+"""Tiles of several regions as one graph, with dependences across regions.
 
-A region's tiles have consecutive numbers, regions in the graph's order.  An opaque region is one
-tile: it waits for all of what it reads, and its readers for it.
+A region's tiles have consecutive numbers, regions in graph order.  An opaque region is one tile:
+it waits for everything it reads, and its readers wait for it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ Records = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class TileDependence:
-    """Which of a producer's tiles each tile of a consumer waits for: ``rectangles`` of its grid,
-    dtype ``DEPENDENCE``; producer and consumer are places among the regions."""
+    """Producer tiles that each consumer tile waits for.
+
+    ``rectangles`` of the producer's grid have dtype ``DEPENDENCE``; ``producer`` and ``consumer``
+    are indices of regions.
+    """
 
     value: str
     producer: int
@@ -50,7 +53,7 @@ class TileDependence:
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """The tiles of some regions, numbered through, and the needs between them."""
+    """The tiles of several regions, numbered consecutively, and the dependences between them."""
 
     regions: tuple[str, ...]
     sets: tuple[TileSet, ...]
@@ -61,7 +64,7 @@ class Tiling:
 
     @cached_property
     def starts(self) -> Ids:
-        """The number of each region's first tile, and the number of all tiles."""
+        """Number of each region's first tile, then the number of all tiles."""
         return np.cumsum([0, *(len(s) for s in self.sets)]).astype(np.int32)
 
     @cached_property
@@ -70,7 +73,7 @@ class Tiling:
         return np.concatenate([s.table for s in self.sets]) if self.sets else np.empty(0, TILE)
 
     def region_of(self, tile: int) -> str:
-        """The region a tile belongs to."""
+        """Return the region a tile belongs to."""
         return self.regions[int(np.searchsorted(self.starts, tile, "right")) - 1]
 
     def __getitem__(self, tile: int) -> TileMetadata:
@@ -79,10 +82,10 @@ class Tiling:
 
     @cached_property
     def edges(self) -> Records:
-        """Every edge, dtype ``EDGE``: those of each region, then ``DATA`` between regions.
+        """Every edge, dtype ``EDGE``: those of each region, then ``DATA`` edges between regions.
 
-        A tile that waits for a rectangle has one edge, from its last tile; in row-major order that
-        one implies the others, which :attr:`needs` lists.
+        A tile that waits for a rectangle has one edge, from the rectangle's last tile; in
+        row-major order it implies the others, which :attr:`needs` lists.
         """
         parts = []
         for first, tiles in zip(self.starts.tolist(), self.sets, strict=False):
@@ -102,9 +105,10 @@ class Tiling:
 
     @cached_property
     def depth_first(self) -> Ids:
-        """A launch order in which what a tile needs runs just before it, each tile once.
+        """Launch order in which each tile runs just after what it needs.
 
-        The tiles of the last regions in their own order; of the others those somebody waits for.
+        Tiles of the last regions keep their own order; other tiles run only if one of them is
+        needed.
         """
         read = {need.producer for need in self.needs}
         order = list[int]()
@@ -129,7 +133,7 @@ class Tiling:
                 order.append(at)
 
     def _waits_for(self, tile: int) -> Iterator[int]:
-        """Active tiles of other regions a tile needs, and the slice of its sum before it."""
+        """Active tiles of other regions that a tile needs, and the slice of its sum before it."""
         place = int(np.searchsorted(self.starts, tile, "right")) - 1
         own = tile - int(self.starts[place])
         if own and self.sets[place].table["k_start"][own] > 0:
@@ -150,7 +154,7 @@ class Tiling:
 
     @cached_property
     def _numbers(self) -> tuple[Ids, ...]:
-        """For each region the number of the last slice at every place of its grid."""
+        """Per region, the number of the last slice at every grid position."""
         found = []
         for first, tiles in zip(self.starts.tolist(), self.sets, strict=False):
             numbers = np.full(tiles.grid, -1, np.int32)
@@ -160,7 +164,7 @@ class Tiling:
         return tuple(found)
 
     def to_networkx(self) -> nx.MultiDiGraph:
-        """A node per tile with its region and metadata, an edge per edge with its kind."""
+        """Return a graph of tiles with region and metadata, and of edges with their kind."""
         view = nx.MultiDiGraph()
         for tile in range(len(self)):
             view.add_node(tile, region=self.region_of(tile), **vars(self[tile]))
@@ -179,15 +183,16 @@ def tile_regions(
     tiles: Mapping[str, Shape] | None = None,
     order: str = "row-major",
 ) -> Tiling:
-    """The tiles of some regions and what they need of each other.
+    """Return the tiles of some regions and their dependences.
 
-    ``tiles`` maps region ids to their tile (m, n, k); others are one tile.  Raises GraphError for
-    an unknown order or a symbol without a binding, here or in the graph.
+    ``tiles`` maps region ids to their tile (m, n, k); other regions are one tile.  Raises
+    GraphError for an unknown region or order, and for a symbol that has no binding here or in the
+    graph.
     """
     bindings = {**graph.bindings, **bindings}
     chosen, members = tiles or {}, graph.in_order(regions)
     if unknown := chosen.keys() - {r.id for r in members}:
-        raise GraphError(f"no region of these is called {sorted(unknown)[0]!r}")
+        raise GraphError(f"none of these regions is called {sorted(unknown)[0]!r}")
     sets = []
     for region in members:
         model = graph.model(region)
@@ -207,11 +212,11 @@ def tile_regions(
 
 
 _ONE = TileSet(np.array([(0, 0, 0, 1, Role.MAIN)], TILE), np.zeros(1, np.int32), (1, 1))
-"""An opaque region."""
+"""Tile set of an opaque region."""
 
 
 def _needed(producer: TileSet, consumer: TileSet, value: str) -> Records:
-    """Rectangles of tiles; all of them where one side is opaque or says nothing of the value."""
+    """Rectangles of tiles; the whole grid if one side is opaque or has no access to the value."""
     if producer.model and consumer.model:
         written = any(a.value == value for a in producer.model.writes)
         if written and any(a.value == value for a in consumer.model.reads):

@@ -1,10 +1,10 @@
-"""An order of a graph's regions that follows its edges, kept while regions come and go.
+"""Dynamic topological order of a graph's regions, maintained while regions come and go.
 
-Every region has a *rank*, its place in the original model, which orders what edges leave open,
-and a *position*, a number that never falls along an edge.  A cycle would have to come back to
-where it began, so that only regions of no higher position than the newest ones can be on it: a
-replacement looks at its neighbourhood, not at the graph.
-Source: Pearce and Kelly, "A dynamic topological sort algorithm", JEA 2006, with ties allowed.
+Every region has a *rank*, its place in the original model, which breaks ties, and a *position*, a
+number that never decreases along an edge.  A cycle returns to its start, which confines it to
+regions of a position no higher than that of the newest ones: a replacement examines its
+neighborhood, not the whole graph. Source: Pearce and Kelly, "A dynamic topological sort
+algorithm", JEA 2006, with ties allowed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Rank = tuple[int, int]
 
 
 class Topology:
-    """Ranks and positions of those nodes of a graph that are regions, by name.
+    """Ranks and positions of the regions of a graph, by name.
 
-    Whoever changes the graph says so: :meth:`enter` and :meth:`leave`.
+    Code that changes the graph must call :meth:`enter` and :meth:`leave`.
     """
 
     def __init__(self, graph: MultiDiGraph) -> None:
-        # the dicts themselves: views on them take most of the time of a walk
+        # raw adjacency dicts: networkx views dominate the time of a traversal
         self._next, self._before = graph._succ, graph._pred
         self.rank: dict[str, Rank] = {}
         self._position: dict[str, int] = {}
@@ -36,15 +36,15 @@ class Topology:
         self._places: dict[str, int] = {}
 
     def sources(self, name: str) -> Iterator[str]:
-        """Regions that an edge leads from."""
+        """Yield regions that have an edge to the given one."""
         return (near for near in self._before[name] if near in self.rank)
 
     def readers(self, name: str) -> Iterator[str]:
-        """Regions that an edge leads to."""
+        """Yield regions that have an edge from the given one."""
         return (near for near in self._next[name] if near in self.rank)
 
     def order(self) -> list[str]:
-        """Sources before readers, by rank otherwise.  Raises GraphError on a cycle."""
+        """Return sources before readers, by rank otherwise; raises GraphError on a cycle."""
         if self._order is None:
             self._order = self._sorted()
             self._places = {name: i for i, name in enumerate(self._order)}
@@ -52,7 +52,7 @@ class Topology:
         return self._order
 
     def places(self) -> Mapping[str, int]:
-        """Where each region stands in :meth:`order`."""
+        """Index of each region in :meth:`order`."""
         self.order()
         return self._places
 
@@ -72,28 +72,28 @@ class Topology:
         return found
 
     def enter(self, name: str, rank: Rank) -> None:
-        """A region came."""
+        """Add a region."""
         self.rank[name], self._order = rank, None
 
     def leave(self, name: str) -> tuple[Rank, int | None]:
-        """A region went; its rank, and its position if it had one, for :meth:`back`."""
+        """Remove a region; returns its rank, and its position if it had one, for :meth:`back`."""
         self._order = None
         return self.rank.pop(name), self._position.pop(name, None)
 
     def back(self, name: str, was: tuple[Rank, int | None]) -> None:
-        """A region that had left came back as it was."""
+        """Restore a removed region."""
         rank, position = was
         self.enter(name, rank)
         if position is not None:
             self._position[name] = position
 
     def settle(self) -> None:
-        """Know a position of every region."""
+        """Compute the positions of all regions."""
         if len(self._position) != len(self.rank):
             self.order()
 
     def place(self, new: Collection[str], least: int) -> bool:
-        """Give new regions positions, and move up what follows them; False on a cycle."""
+        """Assign positions to new regions and raise those of their readers; False on a cycle."""
         sources = (self._position.get(s, 0) for name in new for s in self.sources(name))
         here = max((least, *sources))
         self._position |= dict.fromkeys(new, here)
@@ -107,7 +107,7 @@ class Topology:
         return True
 
     def between(self, names: Collection[str]) -> set[str]:
-        """The regions, and all that lie on paths from one of them to another."""
+        """Return the regions and everything on paths from one of them to another."""
         self.settle()
         places = [self._position[name] for name in names]
         low, high = min(places, default=0), max(places, default=0)
@@ -116,10 +116,9 @@ class Topology:
         return {*names} | (below & above)
 
     def convex_closure(self, inside: Collection[str], near: str) -> set[str]:
-        """What lies on paths between ``near`` and regions ``inside``.
+        """Return the regions on paths between ``near`` and the convex set ``inside``.
 
-        Those lie apart from it, and have all that is between them among them: only what is around
-        ``near`` is looked at.
+        ``near`` is not in the set.  Because the set is convex, the search stays around ``near``.
         """
         self.settle()
         places = [self._position[name] for name in inside]
@@ -131,7 +130,7 @@ class Topology:
         self, inside: Collection[str], near: str,
         step: Callable[[str], Iterable[str]], close: Callable[[int], bool],
     ) -> set[str]:  # fmt: skip
-        """What steps from a region pass through that come to one inside, as far as is close."""
+        """Regions on walks by ``step`` from ``near`` to ``inside``, limited to close positions."""
         behind: dict[str, list[str]] = {}
         waiting, ends = [near], list[str]()
         while waiting:
@@ -156,7 +155,7 @@ class Topology:
         self, start: Iterable[str], step: Callable[[str], Iterable[str]],
         near: Callable[[int], bool],
     ) -> set[str]:  # fmt: skip
-        """What follows (or comes before) some regions, as far as positions are near."""
+        """Regions reachable by ``step`` from ``start``, limited to near positions."""
         found, waiting = set[str](), list(start)
         while waiting:
             for name in step(waiting.pop()):

@@ -1,21 +1,22 @@
-"""Footprint, traffic and arithmetic intensity of fused regions, by arithmetic alone.
+"""Analytic footprint, traffic and arithmetic intensity of fused regions.
 
-A connected set of regions is staged at a memory level with a tile of its last result.  The tile
-is propagated backwards; what lies between the regions stays in the level, everything else moves:
+A connected set of regions is staged at a memory level with a tile of its last result.  The tile is
+propagated backwards; values between the regions stay in the level, everything else moves:
 
     footprint  = Σ boxes of one tile: operands, intermediates and results           (bytes)
-    traffic    = Σ over tiles and outside tensors of boxes that are not still there (bytes)
+    traffic    = Σ over tiles and outside tensors of boxes that are not resident    (bytes)
     intensity  = operations / traffic                                               (FLOP/byte)
 
-A box is still there if it was used within the last ``w`` tiles, where ``w`` is the longest window
-whose mean working set fits the level.  The mean over all windows of a walk of T tiles is exact::
+A box is resident if it was used within the last ``w`` tiles, where ``w`` is the longest window
+whose mean working set fits the level.  The mean over all windows of a sequence of T tiles is
+exact::
 
     s(w) = Σ bytes of distinct boxes - Σ bytes · max(gap - w, 0) / (T - w + 1)
 
 over the gaps between uses of a box, before its first and after its last.  Partly overlapping boxes
-(halos) are moved whole, and producers are computed again for every tile that needs them: both are
-the price of the tile shape, and show up here.  A producer's own sum is not sliced: the operands of
-all of it count towards the footprint.
+(halos) are moved whole, and producers are recomputed for every tile that needs them: both are
+costs of the tile shape and are counted.  A producer's own sum is not sliced: all its operands
+count towards the footprint.
 
 Sources: Shi et al., "Welder", OSDI 2023 (tile propagation, footprint and traffic per level);
 Denning and Schwartz, "Properties of the working-set model", CACM 1972, with the finite-length form
@@ -44,9 +45,10 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class MemoryLevel:
-    """A memory with its capacity and the bytes per second it is filled with from outside.
+    """A memory with its capacity in bytes and its fill bandwidth from outside in bytes per second.
 
-    A value is still there when it is read again if it fits ``parts`` times: others pass by.
+    A value is assumed resident when read again if the level could hold it ``parts`` times, which
+    leaves room for other data.
     """
 
     name: str
@@ -56,7 +58,7 @@ class MemoryLevel:
 
 
 def level_of(size: float, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
-    """The innermost level that keeps so many bytes until they are read again, if any does."""
+    """Return the innermost level that keeps ``size`` bytes until they are read again, or None."""
     return next((level for level in levels if size * level.parts <= level.bytes), None)
 
 
@@ -64,8 +66,8 @@ def level_of(size: float, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
 class Stream:
     """The boxes of one tensor in launch order: their bytes, and how long ago each was last used.
 
-    ``age`` counts tiles (1: the tile before), :data:`NEVER` for the first use; ``last`` is true
-    where a box is not used again.
+    ``age`` counts tiles (1: the previous tile) and is :data:`NEVER` for the first use; ``last`` is
+    true if a box is not used again.
     """
 
     value: str
@@ -76,7 +78,7 @@ class Stream:
 
     @classmethod
     def of(cls, access: BoundAccess, written: bool, size: Floats, box: Ranges) -> Stream:
-        """A stream of boxes; empty ones have no bytes and do not matter."""
+        """Build a stream of boxes; empty boxes have no bytes."""
         strides = np.append(np.cumprod(access.shape[:0:-1])[::-1], 1)[: len(access.shape)]
         first, end = box[0] @ strides, (box[1] - 1) @ strides
         path = np.lexsort((end, first))
@@ -87,7 +89,7 @@ class Stream:
         return cls(access.value, written, size, age, last)
 
     def moved(self, window: int) -> float:
-        """Bytes that cross the level's border if boxes stay for ``window`` tiles.
+        """Return the bytes that cross the level's border if boxes stay for ``window`` tiles.
 
         A result evicted before its sum is complete is written and read back.
         """
@@ -100,7 +102,7 @@ class Stream:
         return float(self.bytes[self.age == NEVER].sum())
 
     def gaps(self) -> tuple[Ints, Floats]:
-        """Every gap between uses, before the first and after the last, and the box's bytes."""
+        """Return all gaps between uses, before the first and after the last, with their bytes."""
         place = np.arange(1, len(self.age) + 1)
         before = np.where(self.age == NEVER, place, self.age)
         after = len(self.age) + 1 - place[self.last]
@@ -119,12 +121,12 @@ class TileTraffic:
 
     @property
     def footprint(self) -> float:
-        """Bytes of the largest tile with everything it touches."""
+        """Bytes of the largest tile, including everything it touches."""
         total = self.resident + sum(s.bytes for s in self.streams)
         return float(total.max(initial=0.0))
 
     def window(self, capacity: float) -> int:
-        """The longest window of tiles whose mean working set fits; 0 if not even one tile does."""
+        """Return the longest window of tiles whose mean working set fits, 0 if none does."""
         if self.footprint > capacity or not len(self.resident):
             return 0
         fits = self.working_set + self.resident.mean() <= capacity
@@ -132,7 +134,7 @@ class TileTraffic:
 
     @cached_property
     def working_set(self) -> Floats:
-        """Mean bytes of distinct boxes in windows of 1, 2, … tiles; it never falls."""
+        """Mean bytes of distinct boxes in windows of 1, 2, … tiles, a nondecreasing sequence."""
         tiles = len(self.resident)
         pairs = [stream.gaps() for stream in self.streams]
         gaps, sizes = (np.concatenate(part) for part in zip(*pairs, strict=True))
@@ -143,11 +145,11 @@ class TileTraffic:
 
 
 class Staging:
-    """A connected set of regions with one tile shape for each memory level.
+    """A connected set of regions with one tile shape per memory level.
 
-    ``tiles`` maps a level's name to the tile (m, n, k) of the last region, or to a tile set of
-    it; a level not named holds the whole problem.  Regions come producers first.  ``kept`` are
-    values between them that others need too: they are written out as well.
+    ``tiles`` maps a level's name to the tile (m, n, k) of the last region, or to a tile set of it;
+    a level not named holds the whole problem.  Regions are given producers first.  ``kept`` are
+    values between them that are needed outside too: they are written out as well.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class Staging:
         order: str = "row-major",
         kept: Collection[str] = (),
     ) -> None:
-        """Raises GraphError if the regions are not connected or a symbol has no binding."""
+        """Raise GraphError if the regions are not connected or a symbol has no binding."""
         self.models = tuple(models)
         self.bindings, self.tiles, self.order = dict(bindings), dict(tiles), order
         self._bound = [m.bind(bindings) for m in models]
@@ -166,18 +168,18 @@ class Staging:
         self._walks: dict[str, TileTraffic] = {}
 
     def footprint(self, level: MemoryLevel) -> float:
-        """Bytes one tile needs in the level at once."""
+        """Return the bytes that one tile occupies in the level."""
         return self._walk(level).footprint
 
     def fits(self, level: MemoryLevel) -> bool:
         return self.footprint(level) <= level.bytes
 
     def traffic(self, level: MemoryLevel) -> float:
-        """Bytes moved between the level and the next one outside it."""
+        """Return the bytes moved between the level and the next one outside it."""
         return sum(self.traffic_of(level).values())
 
     def traffic_of(self, level: MemoryLevel) -> dict[str, float]:
-        """Traffic of each tensor; what moves once only is what the tile order keeps."""
+        """Return the traffic of each tensor."""
         walk = self._walk(level)
         window = walk.window(level.bytes)
         result: dict[str, float] = {}
@@ -187,21 +189,21 @@ class Staging:
 
     @cached_property
     def least_traffic(self) -> float:
-        """Bytes of all outside tensors, each moved once: no order and no level can do better."""
+        """Return the bytes of all outside tensors, each moved once: a lower bound of traffic."""
         walk = self._walk(MemoryLevel("", 0.0))
         return sum(stream.moved(NEVER - 1) for stream in walk.streams)
 
     def flops(self, level: MemoryLevel) -> float:
-        """Operations, producers that several tiles need counted each time."""
+        """Return the operations, counting a producer once per tile that needs it."""
         return self._walk(level).flops
 
     def intensity(self, level: MemoryLevel) -> float:
-        """Operations per byte of traffic; infinite if nothing moves."""
+        """Return operations per byte of traffic; infinite if nothing moves."""
         moved = self.traffic(level)
         return self.flops(level) / moved if moved else float("inf")
 
     def seconds(self, level: MemoryLevel, peak: float) -> float:
-        """The roofline: the longer of arithmetic at ``peak`` FLOP/s and the level's traffic."""
+        """Return the roofline time: the longer of arithmetic at ``peak`` FLOP/s and traffic."""
         return max(self.flops(level) / peak, self.traffic(level) / level.bandwidth)
 
     def _walk(self, level: MemoryLevel) -> TileTraffic:
@@ -214,7 +216,7 @@ class Staging:
 
 
 def _inner_values(models: Sequence[RegionModel]) -> frozenset[str]:
-    """Values one region of the set hands to another; every region but the last hands some on."""
+    """Values passed between regions of the set; every region but the last passes some."""
     if not models:
         raise GraphError("a staging needs at least one region")
     inner: set[str] = set()
@@ -222,7 +224,7 @@ def _inner_values(models: Sequence[RegionModel]) -> frozenset[str]:
         later = {a.value for m in models[i + 1 :] for a in m.reads}
         handed = {a.value for a in model.writes} & later
         if not handed:
-            raise GraphError(f"region {model.name!r} hands nothing to those after it in the set")
+            raise GraphError(f"region {model.name!r} passes no value to those after it in the set")
         inner |= handed
     return frozenset(inner)
 
@@ -255,7 +257,7 @@ def _walk(
 
 
 def _within(box: Ranges, other: Ranges) -> bool:
-    """True if every tile's box lies inside the other one of the same tile."""
+    """Whether each tile's box lies inside the other box of that tile."""
     return bool((box[0] >= other[0]).all() and (box[1] <= other[1]).all())
 
 
@@ -270,7 +272,7 @@ def _needed_points(model: BoundModel, needed: Mapping[str, Ranges]) -> Ranges:
 
 
 def _hull(a: Ranges | None, b: Ranges) -> Ranges:
-    """The smallest boxes that hold both; an empty box adds nothing."""
+    """Smallest boxes that contain both; an empty box adds nothing."""
     if a is None:
         return b
     void_a, void_b = ((r[1] <= r[0]).any(-1, keepdims=True) for r in (a, b))
