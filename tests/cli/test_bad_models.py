@@ -96,9 +96,9 @@ def tarred(path: Path) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (half, "bad.onnx is no ONNX model, or is truncated"),
-    "corrupt": (corrupt, "bad.onnx is no ONNX model"),
-    "text": (lambda p: p.write_text("hello\n" * 9), "bad.onnx is no ONNX model"),
+    "truncated": (half, "bad.onnx is not an ONNX model, or is truncated"),
+    "corrupt": (corrupt, "bad.onnx is not an ONNX model"),
+    "text": (lambda p: p.write_text("hello\n" * 9), "bad.onnx is not an ONNX model"),
     "runtime's": (lambda p: p.write_bytes(b"\x24\0\0\0ORTM"), "give the model it was made from"),
     "git lfs": (
         lambda p: p.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),

@@ -97,7 +97,7 @@ def test_its_own_is_found_beside_the_model_and_by_name(tmp_path: Path) -> None:
 
 def test_what_is_named_must_be_there_and_be_the_models(tmp_path: Path) -> None:
     path, other = saved(tmp_path, wanted=LIBRARY), tmp_path / "other.so"
-    with pytest.raises(UsageError, match=r"there is no library .*other\.so"):
+    with pytest.raises(UsageError, match=r"the library .*other\.so does not exist"):
         library_of(path, other)
     other.write_bytes(OTHER)
     with pytest.raises(UsageError, match="is not the library"):

@@ -71,7 +71,7 @@ INVALID: dict[str, tuple[Callable[[], ModelProto], str]] = {
     ),
     "undefined output": (
         lambda: model([node("Relu", "x", "z")], [X], [Y]),
-        "graph output 'y' is produced by nothing",
+        "graph output 'y' has no producer",
     ),
     "duplicate output": (
         lambda: model([node("Relu", "x", "y"), node("Abs", "x", "y")], [X], [Y]),
@@ -124,8 +124,8 @@ def test_invalid_model_is_refused_with_its_reason(name: str, tmp_path: Path) -> 
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"# a text, not a model\n" * 9, "is no ONNX model"),
-        (b"\x08\x08", "it holds no graph"),
+        (b"# a text, not a model\n" * 9, "is not an ONNX model"),
+        (b"\x08\x08", "it has no graph"),
         (b"PK\x03\x04" + bytes(64), "is a zip archive"),
     ],
 )

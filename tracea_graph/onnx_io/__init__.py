@@ -1,4 +1,4 @@
-"""Reading and writing ONNX: the only package that touches protobuf."""
+"""Reading and writing ONNX models; the only package that touches protobuf."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Canonical form: one spelling for what means the same, constants known as constants.
+"""Canonicalization: equal computations get one form, and constant values become weights.
 
-Every step keeps the graph valid and the names of its outputs.  A node no step touches is written
-out exactly as it was read.
+Every step keeps the graph valid and the names of its outputs.  A node that no step touches is
+written out exactly as it was read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["STEPS", "canonicalize"]
 Array = npt.NDArray[Any]
 
 Step = Callable[[GraphEditor], int]
-"""Changes a editor and returns how many nodes it changed or removed."""
+"""Changes an editor's graph and returns how many nodes it changed or removed."""
 
 ROUNDS = 32
-"""More than any chain of sizes needs, where each is known once the one before is."""
+"""Upper bound of rounds until nothing changes; each round may learn sizes the next one needs."""
 
 
 def canonicalize(editor: GraphEditor) -> None:
@@ -48,7 +48,7 @@ def canonicalize(editor: GraphEditor) -> None:
 
 
 def lift_constants(editor: GraphEditor) -> int:
-    """``Constant`` nodes become weights of the same name."""
+    """Turn ``Constant`` nodes into weights of equal name."""
     lifted = 0
     for call in editor.calls():
         name = call.proto.output[0] if call.proto.output else ""
@@ -66,12 +66,12 @@ def lift_constants(editor: GraphEditor) -> int:
 
 
 def drop_dead(editor: GraphEditor) -> int:
-    """Nodes that no graph output needs go."""
+    """Remove nodes that no graph output needs."""
     return editor.cleanup()
 
 
 def remove_identities(editor: GraphEditor) -> int:
-    """Nodes whose first output equals their first input go, unless a name would be lost."""
+    """Remove nodes whose first output equals their first input, unless a name would be lost."""
     captured = editor.captured()
     removed = 0
     for call in editor.calls():
@@ -91,7 +91,7 @@ def remove_identities(editor: GraphEditor) -> int:
 
 
 def take_branches(editor: GraphEditor) -> int:
-    """A condition that is known chooses its branch: one that hands on a value goes."""
+    """Replace an ``If`` with a known condition whose branch passes an outer value through."""
     captured = editor.captured()
     taken = 0
     for call in editor.calls():
@@ -104,7 +104,7 @@ def take_branches(editor: GraphEditor) -> int:
 
 
 def _handed_on(call: EditorNode, editor: GraphEditor) -> str:
-    """The outer value that the branch which is taken gives as it is; empty if there is none."""
+    """Outer value that the branch taken returns unchanged; empty if there is none."""
     flag = editor.facts.numbers(call.proto.input[0])
     if flag is None or len(flag) != 1 or len(call.proto.output) != 1:
         return ""
@@ -118,14 +118,14 @@ def _handed_on(call: EditorNode, editor: GraphEditor) -> str:
 
 
 def _renamable(value: str, editor: GraphEditor, captured: set[str]) -> bool:
-    """True if its writer may write it under another name; random values are known by theirs."""
+    """Whether the writer of a value may rename it; random values depend on their name."""
     writers = editor.tensors[value].inputs
     random = any(writer.op in RANDOM_OPS for writer in writers)
     return bool(writers) and not random and value not in captured and value not in editor.kept
 
 
 def _literal(call: EditorNode) -> Array | None:
-    """What a ``Constant`` node holds; None for strings and sparse tensors, which stay nodes."""
+    """Value of a ``Constant`` node; None for strings and sparse tensors, which stay nodes."""
     for attr in call.proto.attribute:
         value = helper.get_attribute_value(attr)
         if attr.name == "value" and value.data_type != TensorProto.STRING:
@@ -208,15 +208,15 @@ IDENTITIES: Mapping[str, Callable[[EditorNode, GraphEditor], bool]] = MappingPro
 )
 
 STEPS: tuple[Step, ...] = (
-    lift_constants,  # first: everything below asks which inputs are weights
+    lift_constants,  # first: the following steps ask which inputs are weights
     drop_dead,
-    fold_constants,  # before identities: a folded size may show that a Reshape does nothing
+    fold_constants,  # before identities: a folded size may show that a Reshape is one
     share_duplicates,
     share_sizes,
     settle_reshapes,
     remove_identities,
     take_branches,
     drop_whole_scatters,
-    root_sizes,  # last: what a Shape lists is another value then
+    root_sizes,  # last: it changes which value a Shape reads
     drop_dead,
 )

@@ -1,4 +1,4 @@
-"""Operands whose shapes cannot both be right: which operator meets them, and what they are."""
+"""Diagnosis of shape errors: the operator whose operands are incompatible, and their shapes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["contradiction"]
 
 
 def contradiction(shell: ModelProto) -> str:
-    """The first operator that cannot take its operands together, by name; empty if there is none.
+    """Describe the first operator with incompatible operands; empty if there is none.
 
-    ``shell`` has the types that inference found as far as it came.
+    ``shell`` holds the types that inference found before it failed.
     """
     graph = shell.graph
     known: dict[str, TypeProto] = {

@@ -1,9 +1,8 @@
-"""Sizes of what ONNX Runtime's own operators (domain com.microsoft) and ONNX's classic ones of
-machine learning (domain ai.onnx.ml) give.
+"""Shape inference for operators of ``com.microsoft`` and ``ai.onnx.ml``.
 
-onnx knows none of them, and a model that ONNX Runtime saved after its optimizations, or that was
-made from a pipeline of scikit-learn, declares no inner sizes.  Sources: the documentation of
-ONNX Runtime's contributed operators and of ai.onnx.ml.
+The onnx package knows neither, and models that ONNX Runtime saved after its optimizations, or that
+were converted from scikit-learn, declare no inner sizes.  Sources: the documentation of ONNX
+Runtime's contributed operators and of ai.onnx.ml.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["CONTRIB_SHAPES", "ContribShape"]
 
 @dataclass(frozen=True)
 class ContribShape:
-    """The sizes of an operator's first result; ``like`` is the operand that has its type."""
+    """Rule for the sizes of an operator's first result; ``like`` is the operand of equal type."""
 
     sizes: Rule
     like: int = 0
@@ -52,7 +51,7 @@ def _blocked_product(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _attention(node: NodeProto, facts: Facts) -> Partial:
-    """One matrix makes queries, keys and values."""
+    """Sizes of attention whose queries, keys and values come from one matrix."""
     x, weight = (facts.shape(v) for v in node.input[:2])
     given = attribute(node, "qkv_hidden_sizes")
     if x is None or weight is None or len(weight) != 2:
@@ -63,7 +62,7 @@ def _attention(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _heads(node: NodeProto, facts: Facts) -> Partial:
-    """Queries, keys and values in three operands; packed ones are left open."""
+    """Sizes of attention with three operands; packed operands are left unknown."""
     values = [facts.shape(v) for v in node.input[:3] if v]
     if len(values) < 3 or values[0] is None or len(values[0]) != 3:
         return None
@@ -72,7 +71,7 @@ def _heads(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _grouped(node: NodeProto, facts: Facts) -> Partial:
-    """As the queries, whose heads may lie before those of keys and values."""
+    """Sizes of the queries, whose heads may precede those of keys and values."""
     x = facts.shape(node.input[0])
     if x is None or len(x) != 3 or (len(node.input) > 1 and node.input[1]):
         return x
@@ -82,7 +81,7 @@ def _grouped(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _quantised(node: NodeProto, facts: Facts) -> Partial:
-    """Two operands, each followed by its scale and zero point."""
+    """Sizes from two operands, each followed by its scale and zero point."""
     return broadcast_of([facts.shape(node.input[0]), facts.shape(node.input[3])])
 
 
@@ -92,13 +91,13 @@ def _embedding(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _scaled(node: NodeProto, facts: Facts) -> Partial:
-    """Always float32: only of float32 the result has the operand's type."""
+    """Sizes of a float32 result; it has the operand's type only if that is float32."""
     x = node.input[0]
     return facts.shape(x) if facts.dtype(x) is DType.F32 else None
 
 
 def _targets(name: str) -> Rule:
-    """A row of numbers for each row, as many as an attribute says."""
+    """Rule for a row per input row, whose length an attribute gives."""
 
     def sizes(node: NodeProto, facts: Facts) -> Partial:
         x = _scaled(node, facts)
@@ -140,4 +139,4 @@ _CLASSIC: Mapping[str, ContribShape] = MappingProxyType(
 CONTRIB_SHAPES: Mapping[str, Mapping[str, ContribShape]] = MappingProxyType(
     {"com.microsoft": _CONTRIBUTED, "ai.onnx.ml": _CLASSIC}
 )
-"""By domain and operator."""
+"""Rules by domain and operator."""

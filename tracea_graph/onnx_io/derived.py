@@ -1,9 +1,9 @@
-"""Weights behind a node: their values are known, although the node stays in the graph.
+"""Derived weights: values computed from constants by a node that stays in the graph.
 
     Transpose(weight), Reshape(weight), Slice(weight) …, ConstantOfShape([…])
         ->   a lazily computed weight
 
-A pass that consumes such a weight leaves the node without readers, and pruning takes it.
+A pass that consumes such a weight leaves the node without readers, and pruning removes it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tracea_graph.onnx_io.tensors import literal, numpy_dtype
 __all__ = ["derive_weights"]
 
 _LARGEST = 1 << 31
-"""Bytes of a constant that is filled; more is a damaged size."""
+"""Maximum bytes of a filled constant; a larger one indicates a corrupt size."""
 
 RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity"})
 
 _FAR = 1 << 30
-"""Bounds beyond it mean the border of the axis."""
+"""Slice bounds beyond this mean the end of the axis."""
 
 NUMERIC = frozenset({
     DType.F16, DType.BF16, DType.F32, DType.F64, DType.I8, DType.I16, DType.I32, DType.I64,
@@ -39,7 +39,7 @@ NUMERIC = frozenset({
 
 
 def derive_weights(editor: GraphEditor) -> None:
-    """Enter every weight that a node derives from constants into ``editor.weights``."""
+    """Add every weight that a node derives from constants to ``editor.weights``."""
     readers = Counter(v for call in editor.calls() for v in call.proto.input)
     for call in editor.calls():
         weight = _derived(call, editor, readers)
@@ -71,14 +71,15 @@ def _derived(call: EditorNode, editor: GraphEditor, readers: Counter[str]) -> We
     if call.op == "Cast":
         kind = numpy_dtype(spec.dtype)
         return made(lambda: _cast(base.array(), kind))
-    if call.op == "Slice" and readers[base.name] == 1:  # else its parts could outgrow it
+    # with other readers, its slices could outgrow it
+    if call.op == "Slice" and readers[base.name] == 1:
         parts = _slices(call, editor, len(base.shape))
         return made(lambda: base.array()[parts])
     return None
 
 
 def _slices(call: EditorNode, editor: GraphEditor, rank: int) -> tuple[slice, ...]:
-    """What a Slice with constant bounds takes, for NumPy."""
+    """NumPy index of a Slice with constant bounds."""
     names = ("starts", "ends", "axes", "steps")
     given = {n: attribute(call.proto, n) for n in names}
     for name, value in zip(names, call.proto.input[1:], strict=False):

@@ -1,8 +1,8 @@
-"""Share what is computed twice: equal operators with equal attributes on equal operands.
+"""Common subexpression elimination: equal operators with equal attributes and operands.
 
     Cos(Gather(t, i)), Cos(Gather(t, i))   ->   one of them, read twice
 
-Random operators draw anew each time, and subgraphs may hold some: neither is ever shared.
+Random operators yield new values each time, and subgraphs may contain some: neither is shared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ __all__ = ["share_duplicates"]
 SMALL = 4096
 """Bytes up to which constants are compared by content; larger ones by name."""
 _APART = frozenset({"Range"})
-"""Operators that stay several: ONNX Runtime makes a Slice of a Gather along a range that only this
-Gather reads, and gathers column by column else."""
+"""Operators that are not shared: ONNX Runtime turns a Gather along a range into a Slice only if
+the range has no other reader, and otherwise gathers element by element.
+"""
 
 
 def share_duplicates(editor: GraphEditor) -> int:
-    """Operators computed before are read from where they were computed first."""
+    """Redirect readers of repeated computations to the first one; returns how many it removed."""
     first: dict[Hashable, EditorNode] = {}
     fixed = editor.captured() | editor.kept
     shared = 0
@@ -38,7 +39,7 @@ def share_duplicates(editor: GraphEditor) -> int:
 
 
 def _content(call: EditorNode, editor: GraphEditor) -> Hashable | None:
-    """What the node computes; None if it may differ from run to run, or is not ONNX's own."""
+    """Key of what the node computes; None if it may vary between runs or is not standard ONNX."""
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or has_subgraph(proto):
         return None

@@ -1,4 +1,4 @@
-"""External tensor data: where it may lie, and the aligned data file that export writes."""
+"""External tensor data: permitted locations, and the aligned data file that export writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 ALIGNMENT = 4096
-"""Offsets in the data file are multiples of a page, so that a runtime can map weights in place."""
+"""Alignment of offsets in the data file, one page, which lets a runtime map weights in place."""
 
 
 def is_external(proto: TensorProto) -> bool:
@@ -28,9 +28,9 @@ def is_external(proto: TensorProto) -> bool:
 
 
 def locate(proto: TensorProto, model: Path) -> Segment:
-    """Where an external tensor's bytes are.
+    """Return where an external tensor's bytes are.
 
-    Raises ModelError when the file is missing, lies outside the model's folder, or is too short.
+    Raises ModelError if the file is missing, outside the model's folder, or too short.
     """
     entries = {e.key: e.value for e in proto.external_data}
     path = _resolve(entries.get("location", ""), model, proto.name)
@@ -62,9 +62,9 @@ def embed(skeleton: ModelProto, model: Path) -> None:
 def write_data(
     file: IO[bytes], weights: Iterable[Weight]
 ) -> tuple[dict[str, tuple[int, int]], str]:
-    """Stream weights to an empty file, equal ones once; return their places and its SHA-256.
+    """Stream weights to an empty file, equal ones once; return their locations and its SHA-256.
 
-    A place is ``(offset, length)`` in bytes; offsets are multiples of :data:`ALIGNMENT`.
+    A location is ``(offset, length)`` in bytes; offsets are multiples of :data:`ALIGNMENT`.
     """
     whole = hashlib.sha256()
     places: dict[str, tuple[int, int]] = {}
@@ -100,9 +100,9 @@ class DataFile:
     places: Mapping[str, tuple[int, int]]
 
     def intact(self) -> bool:
-        """True if the file is there and not a byte of it has changed.
+        """Whether the file exists and its content is unchanged.
 
-        A link is none: the checker of onnx refuses links, whatever they lead to.
+        A link does not count: onnx's checker refuses links, whatever their target.
         """
         if self.path.is_symlink():
             return False
@@ -113,16 +113,16 @@ class DataFile:
             return False
 
     def fits(self, weights: Iterable[Weight]) -> bool:
-        """True if these are the weights it holds, by name and size."""
+        """Whether the file holds exactly these weights, by name and size."""
         return {w.name: stored_size(w) for w in weights} == {
             name: length for name, (_, length) in self.places.items()
         }
 
 
 class DataPool:
-    """A growing data file that several models in its folder share; for scratch results.
+    """A growing data file shared by several temporary models in its folder.
 
-    A weight is known by its name and shape, and written when it is first asked for.
+    A weight is identified by name and shape, and written on first use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,7 +131,7 @@ class DataPool:
         self._end = 0
 
     def places(self, weights: Iterable[Weight]) -> dict[str, tuple[int, int]]:
-        """Where each weight lies, ``(offset, length)`` in bytes, after appending the new ones."""
+        """Append new weights; return ``(offset, length)`` in bytes of each."""
         found: dict[str, tuple[int, int]] = {}
         with self.path.open("ab") as file:
             for weight in weights:
@@ -150,10 +150,10 @@ class DataPool:
 
 
 def _resolve(location: str, model: Path, tensor: str) -> Path:
-    """The file a location names.
+    """Return the file that a location names.
 
     The model itself may be a link into another folder (as in download caches): data beside the
-    link or beside its target is allowed, anything else is not.
+    link or beside its target is accepted, any other location is not.
     """
     where = f"the external data of {tensor!r}"
     if not location or "\0" in location:
@@ -171,7 +171,7 @@ def _resolve(location: str, model: Path, tensor: str) -> Path:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every dense tensor of a model: initializers, attributes, subgraphs, functions."""
+    """Yield every dense tensor of a model: initializers, attributes, subgraphs, functions."""
     yield from model.graph.initializer
     yield from _attribute_tensors(
         [*model.graph.node, *(n for f in model.functions for n in f.node)]

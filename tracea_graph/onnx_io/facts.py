@@ -1,5 +1,4 @@
-"""What is known of a model's values: types, symbolic shapes, contents of small integers, and
-the sizes any value is known to have."""
+"""Facts about a model's values: types, symbolic shapes, and contents of small integer tensors."""
 
 from __future__ import annotations
 
@@ -23,28 +22,32 @@ Shape = tuple[Extent, ...]
 Partial = Sequence[Extent | None] | None
 """A shape in which None stands for an unknown extent."""
 Value = npt.NDArray[np.object_]
-"""Elements are extents, booleans, or None where unknown."""
+"""Elements are extents, booleans, or None if unknown."""
 
 SMALL = 64
-"""Integer tensors of up to this many elements are followed by content."""
+"""Integer tensors of up to this many elements are tracked by content."""
 
 INTEGERS = frozenset({DType.I64, DType.I32, DType.BOOL})
 FLOATS = frozenset({DType.F32, DType.F64})
 _LAST = (1 << 63) - 1
-"""The largest size that ONNX can write; damaged models speak of larger ones."""
+"""Largest size ONNX can represent; corrupt models contain larger ones."""
 _FEW, _LARGE = 8, 1 << 24
-"""Up to this many floats are followed while they are whole and exact: sizes on their way."""
+"""Float tensors of up to this many elements, with exact integral values up to this magnitude, are
+tracked: they are intermediate results of size computations.
+"""
 
 
 def elements(value: Value) -> list[Any]:
-    """Extents, booleans or None, in row-major order."""
+    """Return extents, booleans or None in row-major order."""
     return list(value.reshape(-1))
 
 
 @dataclass
 class Facts:
-    """Specs of all tensors, types of sequences and optionals, contents of small integers, and
-    all extents a value is known to have."""
+    """Specs of tensors, types of sequences and optionals, contents of small integer tensors.
+
+    It also keeps all extents that a value is known to have.
+    """
 
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     types: dict[str, TypeProto] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Facts:
         return self.values.get(name) if name else None
 
     def numbers(self, name: str) -> list[int] | None:
-        """The contents of a small integer tensor if every element is a number."""
+        """Return the contents of a small integer tensor if every element is a number."""
         value = self.value(name)
         if value is None or self.dtype(name) not in INTEGERS:
             return None
@@ -76,30 +79,30 @@ class Facts:
         return [int(v) for v in value.flat]
 
     def reals(self, name: str) -> list[float] | None:
-        """The contents of a small constant."""
+        """Return the contents of a small constant."""
         weight = self.constants.get(name)
         if weight is None or weight.count > SMALL:
             return None
         return [float(v) for v in weight.array().reshape(-1)]
 
     def fresh(self) -> str:
-        """A symbol that stands for one unknown size and is used nowhere else."""
+        """Return a new symbol for one unknown size."""
         while (symbol := f"?{self._count}") in self._taken:
             self._count += 1
         self._taken.add(symbol)
         return symbol
 
     def inside(self) -> Facts:
-        """Facts for the body of a node: those so far, and more that end with it."""
+        """Return facts for the body of a node: the current ones, with new ones kept local."""
         return Facts(
             dict(self.specs), dict(self.types), dict(self.values), self.constants,
             set(self.sizes), dict(self._exprs), self._taken,
         )  # fmt: skip
 
     def declare(self, infos: Sequence[ValueInfoProto]) -> None:
-        """Take over the declared graph inputs.
+        """Add the declared graph inputs.
 
-        A dimension named like ``past + sequence``, after others, is their sum.
+        A dimension named like ``past + sequence``, after both symbols, is their sum.
         """
         names = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim} - {""}
         for name in names:
@@ -111,7 +114,7 @@ class Facts:
             self.learn(info.name, info.type)
 
     def weight(self, weight: Weight) -> None:
-        """Take over a constant."""
+        """Add a constant."""
         self.specs[weight.name], self.constants[weight.name] = weight.spec, weight
         if weight.name in self.values:
             return
@@ -141,11 +144,11 @@ class Facts:
         self.specs[name] = TensorSpec(DType.from_onnx(tensor.elem_type), shape)
 
     def not_negative(self, extent: Extent) -> bool:
-        """True for what provably is at least 0, as the size of any value is."""
+        """Whether an extent is provably at least 0, as every size is."""
         return symbolic.at_least(extent, 0) or extent in self.sizes
 
     def type_of(self, name: str) -> TypeProto:
-        """The type of a value as ONNX writes it; expressions become parameter names."""
+        """Return the ONNX type of a value; expressions become parameter names."""
         if name in self.types:
             return self.types[name]
         spec = self.specs.get(name)
@@ -155,7 +158,7 @@ class Facts:
         return helper.make_tensor_type_proto(spec.dtype.onnx, shape)
 
     def data_of(self, name: str) -> TensorProto | None:
-        """The contents of a fully known small integer tensor."""
+        """Return the contents of a fully known small integer tensor."""
         numbers, dtype = self.numbers(name), self.dtype(name)
         value = self.value(name)
         if numbers is None or dtype is None or value is None:
@@ -179,7 +182,7 @@ class Facts:
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """An attribute of a node, or the default."""
+    """Return an attribute of a node, or the default."""
     for attr in node.attribute:
         if attr.name == name:
             return helper.get_attribute_value(attr)
@@ -187,7 +190,7 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 
 def small_integers(array: npt.NDArray[Any]) -> Value:
-    """An array's elements as Python numbers."""
+    """Return an array's elements as Python numbers."""
     out = np.empty(array.shape, object)
     out.reshape(-1)[:] = array.reshape(-1).tolist()
     return out

@@ -1,6 +1,6 @@
-"""Fold what does not depend on the inputs: constant arithmetic, and sizes known at import.
+"""Constant folding of computations that do not depend on the inputs.
 
-ONNX Runtime computes the results, so they are bit for bit what it would have computed later.
+ONNX Runtime computes the results, which makes them bit-identical to those it would compute later.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tracea_graph.onnx_io.tensors import constant, numpy_dtype
 __all__ = ["fold_constants"]
 
 LIMIT = 1 << 25
-"""Bytes up to which a constant may be folded, as operand or as result: filters that are scaled."""
+"""Maximum bytes of an operand or result of folding (scaled filters, for example)."""
 
 TOTAL = 1 << 28
-"""Bytes of results in all: unlike weights, which stay in their file, they are held in memory."""
+"""Maximum bytes of all results together: they are held in memory, unlike weights in their file."""
 
 NEVER = RANDOM_OPS | {
     "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"
 }  # fmt: skip
-"""Random, or telling ONNX Runtime how something is quantized."""
+"""Operators that are random or carry ONNX Runtime's quantization parameters."""
 
 OVERHEAD = 24
-"""Bytes an initializer costs beside its name and data."""
+"""Bytes of an initializer besides its name and data."""
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 
 
 def fold_constants(editor: GraphEditor) -> int:
-    """Replace constant computations by their results, as long as the file does not grow much."""
+    """Replace constant computations by their results if the file does not grow much."""
     candidates = _candidates(editor)
     folded = 0
     for cost, group in sorted(
@@ -118,7 +118,7 @@ def _groups(candidates: Sequence[EditorNode]) -> list[list[EditorNode]]:
 
 
 def _frontier(group: Sequence[EditorNode], editor: GraphEditor) -> list[str]:
-    """Values of a group that somebody outside it reads."""
+    """Values of a group that are read outside it."""
     inside = {call.index for call in group}
     return [
         tensor.name
@@ -150,7 +150,7 @@ def _bytes(spec: TensorSpec) -> float:
 def _evaluate(
     group: Sequence[EditorNode], wanted: Sequence[str], editor: GraphEditor
 ) -> Arrays | None:
-    """The wanted values, or None if ONNX Runtime cannot compute them."""
+    """Compute the wanted values; None if ONNX Runtime cannot."""
     found: Arrays = {}
     for call in group:
         for name in call.proto.output:
@@ -179,13 +179,14 @@ def _run(
     try:
         session = plain_session(model.SerializeToString())
         values = session.run_with_ort_values(list(wanted), {})
-        return _unpack(wanted, values, editor)  # it has no arrays for bf16
-    except Exception:  # the binding raises several unrelated types; unfolded is as good
+        return _unpack(wanted, values, editor)  # ONNX Runtime's binding has no arrays for bf16
+    # the binding raises several unrelated types; leaving the graph unfolded is correct
+    except Exception:
         return None
 
 
 def _unpack(wanted: Sequence[str], values: Sequence[Any], editor: GraphEditor) -> Arrays | None:
-    """Results as arrays; None if one is not what was inferred."""
+    """Results as arrays; None if a type or shape differs from the inferred one."""
     out: Arrays = {}
     for name, value in zip(wanted, values, strict=True):
         spec = editor.facts.specs[name]

@@ -1,4 +1,4 @@
-"""Files that are no ONNX model, recognised by their first bytes, and what to do with each."""
+"""Recognition of files that are not ONNX models, by their first bytes, with advice for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TORCH = "is a PyTorch file: export it with torch.onnx.export, and give that fil
 
 
 def other_format(view: mmap.mmap, path: Path) -> str:
-    """What a file is instead, and what to do; "" for one that may be an ONNX model."""
+    """Return what a file is instead and what to do; "" if it may be an ONNX model."""
     head = view[:512]
     for place, magic, said in _MAGIC:
         if head.startswith(magic, place):
@@ -52,7 +52,7 @@ def other_format(view: mmap.mmap, path: Path) -> str:
 
 
 def _archive(path: Path) -> str:
-    """What is in a zip file."""
+    """Describe the contents of a zip file."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()

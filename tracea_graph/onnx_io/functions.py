@@ -1,4 +1,4 @@
-"""Model-local functions: what a custom operator computes, in standard operators."""
+"""Model-local functions: custom operators expressed in standard operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracea_graph.onnx_io import nodes as node_io
 __all__ = ["LocalFunction", "to_proto"]
 
 _ANY_CONSTANT = 9
-"""The opset from which Constant may be of any type; before, it is of floating point."""
+"""Opset from which Constant supports all types; before, only floating point."""
 _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
@@ -22,7 +22,7 @@ _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 class LocalFunction:
     """The body of one operator type of the library's domain.
 
-    ``attributes`` are names a caller passes; the body need not use them.
+    ``attributes`` are names that callers pass; the body need not use them.
     """
 
     type: str
@@ -38,19 +38,20 @@ def to_proto(
     imports: Iterable[OperatorSetIdProto],
     imported: Sequence[NodeProto],
 ) -> FunctionProto:
-    """A function as ONNX writes it; ``imported`` are the nodes of the imported model."""
+    """Convert a function to ONNX; ``imported`` are the nodes of the imported model."""
     proto = FunctionProto(name=function.type, domain=domain)
     proto.input.extend(function.inputs)
     proto.output.extend(function.outputs)
     proto.attribute.extend(function.attributes)
-    for one in imports:  # in functions ONNX Runtime knows the standard domain by one name only
+    # inside functions ONNX Runtime accepts only one name of the standard domain
+    for one in imports:
         proto.opset_import.add(version=one.version).domain = _standard(one.domain)
     nodes = (node_io.to_proto(node, imported) for node in function.nodes)
     if any(not i.domain and i.version < _ANY_CONSTANT for i in proto.opset_import):
         nodes = (plain for node in nodes for plain in _in_floats(node))
     proto.node.extend(nodes)
     for i, node in enumerate(proto.node):
-        # onnxruntime 1.20 names nodes it fuses after these and refuses two without a name
+        # onnxruntime 1.20 names fused nodes after these and rejects two that have no name
         node.name = node.name or f"{function.type}_{i}"
     return proto
 
@@ -60,7 +61,7 @@ def _standard(domain: str) -> str:
 
 
 def _in_floats(node: NodeProto) -> list[NodeProto]:
-    """A node as it is, or a Constant of integers or truth values as a cast of doubles."""
+    """Return a node; a Constant of integers or booleans becomes a cast of doubles."""
     if node.op_type != "Constant" or node.attribute[0].t.data_type in _FLOATS:
         return [node]
     tensor, (name,) = node.attribute[0].t, node.output

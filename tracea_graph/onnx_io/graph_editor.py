@@ -1,8 +1,8 @@
-"""Edit a graph while it is brought into canonical form: onnx-graphsurgeon over a data-free shell.
+"""Graph editor for canonicalization: onnx-graphsurgeon over a shell without data.
 
-The shell holds every node's operator and wiring, captured values as extra inputs, and nothing
-else: no attributes, subgraphs, tensors or documentation, which a round trip would lose.  A
-node's name in the shell is its index in the imported model.
+The shell holds only each node's operator and def-use edges, with captured values as extra inputs.
+Attributes, subgraphs, tensors and documentation stay outside because a round trip would lose them.
+A node's name in the shell is its index in the imported model.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class EditorNode:
 class GraphEditor:
     """A graph under canonicalization.
 
-    ``growth`` is how many bytes folding may still add, ``held`` how many it has put in memory;
-    ``kept`` are values whose producer and name must stay.  ``inputs`` are the declared ones
-    under symbols that mean one size each, ``loose`` ones but for broadcasting.
+    ``growth`` is the number of bytes folding may still add, ``held`` the number it has put in
+    memory; ``kept`` are values whose producer and name must stay.  ``inputs`` are the declared
+    inputs with symbols that mean one size each; ``loose`` symbols do so except for broadcasting.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class GraphEditor:
         self.facts = Facts()
         self._gone: set[int] = set()
         self._calls: dict[int, EditorNode] = {}
-        """By node, as of when its wiring was looked at last."""
+        """Nodes by index, with their inputs and outputs when last looked up."""
 
     def calls(self) -> Iterator[EditorNode]:
-        """Every node, producers first."""
+        """Yield every node, producers first."""
         for handle in self.graph.nodes:
             index = int(handle.name)
             if index not in self._gone:
@@ -88,7 +88,7 @@ class GraphEditor:
                 yield self._calls[index]
 
     def _call(self, index: int, handle: gs.Node) -> EditorNode:
-        """A node as it is wired now: the imported one, or a copy if that differs."""
+        """Node with its current inputs and outputs: the imported one, or a copy if they differ."""
         source = self.skeleton.graph.node[index]
         inputs = [t.name for t in handle.inputs][: len(source.input)]
         outputs = [t.name for t in handle.outputs]
@@ -103,11 +103,11 @@ class GraphEditor:
         self._calls.pop(int(handle.name), None)
 
     def captured(self) -> set[str]:
-        """Values some subgraph reads by name."""
+        """Return the values that subgraphs read by name."""
         return {v for call in self.calls() for v in call.captures}
 
     def bind_symbols(self) -> None:
-        """Let symbols of the inputs mean one size each."""
+        """Make each symbol of the inputs mean one size."""
         nodes = [call.proto for call in self.calls()]
         found = bind_symbols(
             nodes, self.inputs, self.outputs, self.weights, self.opsets, self.known
@@ -115,7 +115,7 @@ class GraphEditor:
         self.inputs, self.known, self.loose = found.inputs, found.known, found.loose
 
     def study(self) -> None:
-        """Infer the facts anew."""
+        """Infer the facts again."""
         self.facts = infer(
             (call.proto for call in self.calls()),
             self.inputs,
@@ -125,18 +125,18 @@ class GraphEditor:
         )
 
     def bypass(self, call: EditorNode, value: str) -> None:
-        """Let every reader of the node's first output read ``value`` instead; drop the node."""
+        """Redirect readers of the node's first output to ``value``; drop the node."""
         self._redirect(call.handle.outputs[0], self.tensors[value])
         self.remove(call)
 
     def share(self, call: EditorNode, earlier: EditorNode) -> None:
-        """Let every reader of the node's outputs read those of an equal node; drop the node."""
+        """Redirect readers of the node's outputs to those of an equal node; drop the node."""
         for old, new in zip(call.handle.outputs, earlier.handle.outputs, strict=True):
             self._redirect(old, new)
         self.remove(call)
 
     def hand_over(self, call: EditorNode, value: str) -> None:
-        """Let the producer of ``value`` write the node's first output instead; drop the node."""
+        """Let the producer of ``value`` write the node's first output; drop the node."""
         new, old = call.handle.outputs[0], self.tensors[value]
         producer = old.inputs[0]
         self.remove(call)
@@ -146,17 +146,17 @@ class GraphEditor:
         self._redirect(old, new)
 
     def readers(self, call: EditorNode) -> list[EditorNode]:
-        """The nodes that read the node's first output."""
+        """Return the nodes that read the node's first output."""
         found = {int(r.name): r for r in call.handle.outputs[0].outputs}
         return [self._calls.get(i) or self._call(i, handle) for i, handle in found.items()]
 
     def read(self, call: EditorNode, operand: int, value: str) -> None:
-        """Let an operand of a node be another value."""
+        """Replace an operand of a node by another value."""
         call.handle.inputs[operand] = self.tensors[value]
         self._rewired(call.handle)
 
     def feed(self, call: EditorNode, operand: int, numbers: Sequence[int]) -> None:
-        """Let an operand of a node be an int64 vector, a new weight."""
+        """Replace an operand of a node by a new weight, an int64 vector."""
         name = "sizes_" + "_".join(map(str, numbers)).replace("-", "m")
         while name in self.tensors and not self._holds(name, numbers):
             name += "_"
@@ -170,7 +170,7 @@ class GraphEditor:
         return name in self.weights and self.facts.numbers(name) == list(numbers)
 
     def _redirect(self, old: gs.Variable, new: gs.Variable) -> None:
-        """Let every reader of one tensor read another."""
+        """Redirect every reader of one tensor to another."""
         for reader in list(old.outputs):
             for i, tensor in enumerate(reader.inputs):
                 if tensor is old:
@@ -178,7 +178,7 @@ class GraphEditor:
             self._rewired(reader)
 
     def remove(self, call: EditorNode) -> None:
-        """Take a node out."""
+        """Remove a node."""
         call.handle.inputs.clear()
         call.handle.outputs.clear()
         self._gone.add(call.index)
@@ -192,7 +192,7 @@ class GraphEditor:
         return before - len(self.graph.nodes)
 
     def nodes(self) -> list[Node]:
-        """The nodes as the tile graph holds them."""
+        """Return the nodes in the tile graph's representation."""
         imported = self.skeleton.graph.node
         return [
             node_io.from_proto(
@@ -217,7 +217,7 @@ def _shell(
 
 
 def _annotated(skeleton: ModelProto) -> frozenset[str]:
-    """Tensors that quantization annotations speak of."""
+    """Tensors that have quantization annotations."""
     notes = skeleton.graph.quantization_annotation
     names = {n.tensor_name for n in notes}
     return frozenset(names | {e.value for n in notes for e in n.quant_parameter_tensor_names})

@@ -1,13 +1,13 @@
-"""Guards: initializers that callers may feed, computed with as constants while nobody does.
+"""Guards: overridable initializers that are treated as constants unless the caller feeds them.
 
     y = If(every guarded initializer has the bytes of its default)
-            { what rewrites made of the model with constants }
+            { the nodes optimized with constants }
         else
             { the original's nodes }
 
-The guarded initializers stay inputs.  The comparison is an operator of the library that keeps no
-state, so runs at the same time see each their own values.  Without the library its body says
-"no", which is always right: ONNX Runtime then runs the original's nodes.
+The guarded initializers stay inputs.  The comparison is a stateless operator of the library, which
+makes it safe in concurrent runs.  Without the library, its ONNX body returns false, which is
+always correct: ONNX Runtime then runs the original's nodes.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ __all__ = [
 ]  # fmt: skip
 
 CONDITION = "tracea:unchanged"
-"""The value that says whether every guarded initializer has its default."""
+"""Name of the value that is true if every guarded initializer has its default."""
 BRANCHES = "tracea_guard"
-"""The name of the node that holds both branches."""
+"""Name of the node that holds both branches."""
 _REFERENCE, _UNCHANGED, _OVERRIDDEN = ":default", ":unchanged", ":overridden"
-"""What follows the names of defaults to compare with, and of values inside the branches."""
+"""Suffixes of the names of defaults to compare with, and of values inside the branches."""
 _UNCOMPARED = frozenset(
     (DType.STR, DType.C64, DType.C128, *(t for t in DType if t.size < 1), *(
         t for t in DType if t.short.startswith("f8")))
 )  # fmt: skip
-"""Element types programs do not hold."""
+"""Element types that programs do not support."""
 
 
 def reference_of(name: str) -> str:
-    """The constant that holds the default of a guarded initializer."""
+    """Return the name of the constant with the default of a guarded initializer."""
     return f"{name}{_REFERENCE}"
 
 
 def guardable(
     skeleton: ModelProto, defaults: Mapping[str, Weight], captured: Iterable[str]
 ) -> dict[str, Weight]:
-    """The initializers among ``defaults`` that a guard can compare: read ones of a known size.
+    """Return the initializers among ``defaults`` that a guard can compare.
 
-    None where the graph cannot become two branches: an output that no node writes, that is no
-    tensor, or names like those a guard gives; nor where something random is drawn, which could
-    not be compared with what the original draws.  ``captured`` are values subgraphs read.
+    These are read and have a known size.  Empty if the graph cannot become two branches, because
+    an output has no writer or is not a tensor, or because names collide with those of a guard; and
+    if the graph draws random numbers, whose values could not be compared with the original's.
+    ``captured`` are values that subgraphs read.
     """
     graph = skeleton.graph
     written = {v for node in graph.node for v in node.output}
@@ -70,13 +71,13 @@ def guardable(
 
 
 def _draws(node: NodeProto) -> bool:
-    """True for an operator that may give something else each time."""
+    """Whether an operator may yield different results each time."""
     asked = node.op_type != "Dropout" or (len(node.input) > 2 and bool(node.input[2]))
     return node.op_type in RANDOM_OPS and asked
 
 
 def _fixed(value: ValueInfoProto, weight: Weight) -> bool:
-    """True if whatever is fed for the weight has its type and sizes."""
+    """Whether any value fed for the weight has its type and sizes."""
     tensor = value.type.tensor_type
     dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
     return (
@@ -87,8 +88,10 @@ def _fixed(value: ValueInfoProto, weight: Weight) -> bool:
 
 
 def constants_of_guard(model: Model) -> dict[str, Weight]:
-    """What a guarded model stores beside the constants of its rewritten nodes: references, and
-    the constants of the original's nodes that cannot be fed."""
+    """Return the constants a guarded model stores besides those of its rewritten nodes.
+
+    These are the references, and constants of the original's nodes that cannot be fed.
+    """
     fed = {*model.inputs, *model.overridable}
     read = {v for node in _all_nodes(model.skeleton.graph) for v in node.input}
     references = {
@@ -101,7 +104,7 @@ def constants_of_guard(model: Model) -> dict[str, Weight]:
 def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> None:
     """Put the nodes of ``proto`` into one branch and those of the original into the other.
 
-    ``condition`` computes :data:`CONDITION` at the level of the graph.
+    ``condition`` computes :data:`CONDITION` at graph level.
     """
     graph, source = proto.graph, model.skeleton.graph
     outputs = [v.name for v in graph.output]
@@ -120,9 +123,9 @@ def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> Non
 
 
 def unwrap(skeleton: ModelProto, spans: Spans) -> bool:
-    """Leave of a guarded model the original's nodes, in place; False if it is none.
+    """Reduce a guarded model to the original's nodes, in place; False if it has no guard.
 
-    Initializers that only the other branch had go; ``spans`` follow those they belong to.
+    Initializers of the other branch only are removed; ``spans`` are renumbered to match.
     """
     guard = _guard(skeleton.graph)
     if guard is None:
@@ -151,12 +154,12 @@ def unwrap(skeleton: ModelProto, spans: Spans) -> bool:
 
 
 def is_guarded(model: Model) -> bool:
-    """True for a result that compares initializers with their defaults."""
+    """Whether a result compares initializers with their defaults."""
     return _guard(model.skeleton.graph) is not None
 
 
 def nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
-    """The nodes of a model; of a guarded one the guard, and those it runs unless it is fed."""
+    """Return the nodes of a model; for a guarded one, the guard and the optimized branch."""
     guard = _guard(skeleton.graph)
     if guard is None:
         return tuple(skeleton.graph.node)
@@ -165,7 +168,7 @@ def nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
 
 
 def working_nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
-    """Those of :func:`nodes_of` that run anew each time: not what only makes constants."""
+    """Return the :func:`nodes_of` a model that run each time, without those of constants."""
     constant = {t.name for t in skeleton.graph.initializer} - {
         v.name for v in skeleton.graph.input
     }
@@ -186,12 +189,13 @@ def _guard(graph: GraphProto) -> NodeProto | None:
 def _branch(
     name: str, nodes: Iterable[NodeProto], source: GraphProto, names: Mapping[str, str]
 ) -> GraphProto:
-    """The nodes as a subgraph that gives the outputs of ``source``; values are renamed."""
+    """Subgraph of the nodes, returning the outputs of ``source``; values are renamed."""
     branch = GraphProto(name=name)
     branch.node.extend(_renamed(node, names) for node in nodes)
     written = {v for node in branch.node for v in node.output}
     branch.output.extend(_info(v, names) for v in source.output)
-    for value in branch.output:  # ONNX Runtime takes a branch by its word for them, no whole graph
+    # ONNX Runtime trusts the types declared by a branch, unlike those of a graph
+    for value in branch.output:
         value.type.tensor_type.ClearField("shape")
     infos = (_info(v, names) for v in source.value_info)
     branch.value_info.extend(v for v in infos if v.name in written)
@@ -206,7 +210,7 @@ def _info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
 
 
 def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """A copy, its values and those its subgraphs capture called otherwise."""
+    """Copy of a node with renamed values, captured ones included."""
     made = NodeProto()
     made.CopyFrom(node)
     for field in (made.input, made.output):
@@ -231,7 +235,7 @@ def _bodies(attributes: Iterable[AttributeProto]) -> Iterator[GraphProto]:
 
 
 def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Every node, those of subgraphs among them."""
+    """Every node, including those of subgraphs."""
     for node in graph.node:
         yield node
         for body in _bodies(node.attribute):

@@ -1,7 +1,7 @@
-"""Custom-op nodes of a result: what they stand for, and their bodies in their place.
+"""Custom-op nodes of a result: the nodes they replace, and inlining of their bodies.
 
-A result's nodes are opaque to everything that knows standard operators only.  With their bodies
-inlined the same model has shapes, iteration spaces and inputs that can be synthesised.
+Tools that know only standard operators cannot look into custom ops.  With bodies inlined, the
+model has shapes, iteration spaces, and inputs that can be synthesized.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Bodies = Mapping[tuple[str, str], FunctionProto]
 
 @dataclass(frozen=True)
 class CustomOpNode:
-    """One custom-op node of a result: ``name`` is its own, or its first output's.
+    """One custom-op node of a result; ``name`` is its own or that of its first output.
 
     ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
-    rewrite that did.  ``plan`` are the words of its program.
+    rewrite that replaced them.  ``plan`` are the integers of its program.
     """
 
     name: str
@@ -43,21 +43,21 @@ class CustomOpNode:
 
 
 def calls_of(model: Model) -> tuple[CustomOpNode, ...]:
-    """The custom-op nodes of a model loaded without inlining, in its order."""
+    """Return the custom-op nodes, in order, of a model loaded without inlining."""
     nodes = (n for n in nodes_of(model.skeleton) if n.domain.startswith(_DOMAINS))
     return tuple(_call(node) for node in nodes)
 
 
 def caller_of(name: str) -> str:
-    """The call that an inlined node or inner value came from; empty for any other name."""
+    """Return the custom-op node an inlined node or inner value came from; "" for other names."""
     return name.partition(_SEPARATOR)[0] if _SEPARATOR in name else ""
 
 
 def inline_bodies(skeleton: ModelProto, spans: Spans, kept: Container[str] = ()) -> None:
-    """Replace every custom-op node that has a straight-line body by it, in place.
+    """Replace every custom-op node that has a straight-line body by that body, in place.
 
-    Nodes of the op types in ``kept`` stay as they are.  Inner nodes and values are called
-    ``CALL//own name``.  ``spans`` follow the nodes they belong to.
+    Nodes of op types in ``kept`` are not replaced.  Inner nodes and values are called ``CALL//own
+    name``.  ``spans`` are renumbered to match.
     """
     bodies: Bodies = {(f.domain, f.name): f for f in skeleton.functions}
     nodes: list[NodeProto] = []
@@ -93,7 +93,7 @@ def _name(node: NodeProto) -> str:
 
 
 def _inlined(node: NodeProto, body: FunctionProto) -> Iterator[NodeProto]:
-    """The body's nodes with the caller's values for its formals."""
+    """Nodes of a body with the caller's values for its formal parameters."""
     prefix = f"{_name(node)}{_SEPARATOR}"
     actual = {"": ""} | dict(zip(body.input, node.input, strict=False))
     actual |= dict.fromkeys(body.input[len(node.input) :], "")

@@ -1,17 +1,17 @@
-"""Which axes of a model's inputs have one size: a symbol binds them only where operators do.
+"""Binding of input symbols: decide which axes of a model's inputs must have one size.
 
-ONNX Runtime does not hold inputs to the symbols their dimensions share.  So every axis has a
-symbol of its own first, and what operators make of the sizes tells which of them belong together:
+ONNX Runtime does not enforce that dimensions of one symbol are equal.  Each axis therefore starts
+with a symbol of its own, and the operators that use the sizes decide which ones are merged:
 
-* sizes that operators take only if they are equal share a symbol;
-* sizes that broadcast share one too, and those of which nobody sees whether they are repeated are
-  *loose*: 1 may stand in their place.  Nobody does where whatever looks at them in another way (a
-  sum along the axis, an output) sees the size of all that share the symbol;
-* other sizes keep symbols of their own: they never meet, or repeating them would show.
+* sizes that an operator requires to be equal share a symbol;
+* sizes that broadcast share one too; they are *loose* (may be 1 instead) if broadcasting cannot be
+  observed: every operator that depends on the axis in another way (a sum along it, an output) sees
+  the size of all that share the symbol;
+* other sizes keep symbols of their own: they never meet, or broadcasting them would be observable.
 
-In models with attention (``attends``) those whose repeating would show share it all
-the same, and are held to it: batches of queries and keys, say, or a mask that is counted.
-Symbols that stand in sums (``past + sequence``) are taken by their word.
+In models with attention (``attends``), sizes whose broadcasting would be observable are merged all
+the same and required to be equal: batches of queries and keys, or a mask that is counted.  Symbols
+in sums (``past + sequence``) are trusted.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tracea_graph.onnx_io.symbolic import VARIANT
 __all__ = ["Held", "InputSymbols", "bind_symbols"]
 
 _At = tuple[int, int]
-"""An input and an axis of it."""
+"""An input and one of its axes."""
 Held = frozenset[Sizes]
-"""Sets of axes, or inputs: where one of them is broadcast it has the whole size of a symbol."""
+"""Sets of axes or inputs; broadcasting within one yields the whole size of a symbol."""
 _NEWEST = 1 << 30
 
 
 @dataclass(frozen=True)
 class InputSymbols:
-    """The declared inputs under symbols that each mean one size.
+    """The declared inputs with symbols that each mean one size.
 
-    ``loose`` are those in whose place 1 may stand, except in what is made of all the inputs of one
-    of their sets; ``known`` are types that inference over the whole model found, without what
-    trusted a name.
+    ``loose`` symbols may be 1 instead, except in values computed from all inputs of one of their
+    sets; ``known`` are types found by inference over the whole model, without those that relied on
+    a name.
     """
 
     inputs: Sequence[ValueInfoProto]
@@ -58,7 +58,7 @@ def bind_symbols(
     opsets: Mapping[str, int],
     known: Mapping[str, TypeProto],
 ) -> InputSymbols:
-    """Give axes of inputs one symbol where they have one size.  ``nodes`` come sorted."""
+    """Assign one symbol to all axes of inputs that must have one size; ``nodes`` are sorted."""
     places = _places(inputs, weights)
     if not places:
         return InputSymbols(inputs, known)
@@ -85,7 +85,7 @@ def bind_symbols(
 
 
 def _places(inputs: Sequence[ValueInfoProto], weights: Collection[str]) -> dict[str, list[_At]]:
-    """The symbols that stand at several axes and in no sum, and where."""
+    """Symbols that occur at several axes and in no sum, with their axes."""
     found: dict[str, list[_At]] = {}
     for i, info in enumerate(inputs):
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
@@ -110,7 +110,7 @@ def _renamed(inputs: Sequence[ValueInfoProto], names: Mapping[_At, str]) -> list
 
 
 def _without(known: Mapping[str, TypeProto], symbols: Collection[str]) -> Mapping[str, TypeProto]:
-    """The types, with dimensions of these names left open."""
+    """Types with the dimensions of the given names left unknown."""
     made = dict(known)
     for name, kind in known.items():
         if any(dim.dim_param in symbols for dim in kind.tensor_type.shape.dim if dim.dim_param):
@@ -122,16 +122,17 @@ def _without(known: Mapping[str, TypeProto], symbols: Collection[str]) -> Mappin
     return made
 
 
-# ---- which variants of a symbol are one size ------------------------------------------------
+# ---- merging of variants --------------------------------------------------------------------
 
 
 def _parts(
     inputs: Mapping[str, int], constraints: SizeConstraints
 ) -> list[tuple[Sizes, Held | None]]:
-    """Variants that share a symbol, in order; where some may be 1 in its place, which may not.
+    """Variants that share a symbol, in order, each with the sets that may not all be 1.
 
-    Where repeating some would show, all keep symbols of their own; where there is attention, those
-    are held to the size of all, unless what shows is of one of the ``inputs`` that have several.
+    If broadcasting some would be observable, all keep symbols of their own.  With attention, they
+    are required to be equal instead, unless the observed value is one of the ``inputs`` that have
+    several.
     """
     variants, every = list(inputs), frozenset(inputs)
     pairs = [(a, b) for a, b in constraints.equal if a <= every]
@@ -152,7 +153,7 @@ def _parts(
 
 
 def _forced(variants: Sequence[str], pairs: Sequence[tuple[Sizes, Sizes]]) -> list[Sizes]:
-    """Variants in groups of equal size."""
+    """Groups of variants of equal size."""
     groups: list[Sizes] = [frozenset((v,)) for v in variants]
     while True:
         sides = [([g for g in groups if g & a], [g for g in groups if g & b]) for a, b in pairs]
@@ -164,7 +165,7 @@ def _forced(variants: Sequence[str], pairs: Sequence[tuple[Sizes, Sizes]]) -> li
 
 
 def _merged(sets: Iterable[Sizes]) -> list[Sizes]:
-    """The sets, those that have something in common put together."""
+    """Union of all sets that overlap."""
     found: list[Sizes] = []
     for one in sets:
         apart = [other for other in found if not other & one]
@@ -178,11 +179,10 @@ def _held(
     pairs: Sequence[tuple[Sizes, Sizes]],
     demanded: Iterable[Sizes],
 ) -> tuple[set[Sizes], set[Sizes]]:
-    """What is as large as ``whole`` in any case; and what somebody would see to be repeated, for
-    its size shows and need not be that."""
+    """Sizes that are certainly as large as ``whole``, and those observed without being so."""
 
     def filled(sizes: Sizes) -> Sizes:
-        """With all that have the size of one of them."""
+        """Add everything of equal size."""
         return frozenset().union(*(group for group in groups if group & sizes))
 
     full = {whole}

@@ -1,4 +1,4 @@
-"""What an imported model is: its tile graph, and the envelope export needs."""
+"""The imported model: its tile graph, and the metadata that export needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ __all__ = ["Model"]
 class Model:
     """An imported model.
 
-    ``graph`` is in canonical form.  ``inputs`` are the true feeds; ``overridable`` the
-    initializers a caller may feed too (IR ≥ 4), which are inputs of the graph and no weights.
-    ``guarded`` are those of them that are weights of the graph after all: a result compares what
-    is fed with these and, where it differs, runs the original's nodes with the constants in
-    ``stored``.
-    ``size`` counts the bytes of the file and of the external data in use.  ``skeleton`` (the
-    model without large tensor data) and ``defaults`` (values of overridable initializers) belong
-    to this package.
+    ``graph`` is in canonical form.  ``inputs`` are the true feeds; ``overridable`` are
+    initializers that a caller may feed too (IR ≥ 4), which are graph inputs rather than weights.
+    ``guarded`` are the overridable initializers treated as weights: a result compares the values
+    fed with them and, if they differ, runs the original's nodes with the constants in ``stored``.
+    ``size`` is the bytes of the file and of the external data in use.  ``skeleton`` (the model
+    without large tensor data) and ``defaults`` (values of overridable initializers) are private to
+    this package.
     """
 
     path: Path
@@ -42,7 +41,7 @@ class Model:
 
     @property
     def unknown(self) -> frozenset[str]:
-        """The overridable initializers that something reads and no kernel can hold."""
+        """Overridable initializers that are read and whose type no kernel supports."""
         return frozenset(v for v in self.overridable if v not in self.guarded and self._is_read(v))
 
     def _is_read(self, value: str) -> bool:
@@ -50,7 +49,7 @@ class Model:
 
     @property
     def containers(self) -> dict[str, tuple[bool, TensorSpec]]:
-        """Inputs that are sequences (True) or optional values of tensors: what they hold."""
+        """Inputs that are sequences (True) or optionals of tensors, with their element's spec."""
         found = {}
         for value in self.skeleton.graph.input:
             kind, several = value.type, False
@@ -63,7 +62,7 @@ class Model:
 
 
 def _spec(tensor: TypeProto.Tensor) -> TensorSpec:
-    """The type of a tensor, unnamed dims told apart."""
+    """Spec of a tensor type; each unnamed dimension gets a symbol of its own."""
     dims = enumerate(tensor.shape.dim) if tensor.HasField("shape") else ()
     shape = tuple(
         d.dim_value if d.HasField("dim_value") else d.dim_param or f"?{i}" for i, d in dims

@@ -1,4 +1,4 @@
-"""Build the result's ``ModelProto`` without its constants, keeping the original's metadata."""
+"""The result's ``ModelProto`` without constants, with the original's metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracea_graph.onnx_io.order import topological
 __all__ = ["build_shell", "constants_of"]
 
 MINIMUM_IR = 8
-"""Functions need it, and every ONNX Runtime that loads the library reads it."""
+"""Minimum IR version: functions need it, and all supported ONNX Runtime versions read it."""
 
 
 def build_shell(
@@ -31,7 +31,7 @@ def build_shell(
     node_metadata: Mapping[str, Mapping[str, str]],
     guard: Sequence[Node] = (),
 ) -> ModelProto:
-    """The model around ``nodes``, without initializers; see :mod:`guards` for a ``guard``."""
+    """Return the model around ``nodes``, without initializers; for ``guard`` see :mod:`guards`."""
     source = model.skeleton
     proto = ModelProto()
     proto.CopyFrom(source)
@@ -62,9 +62,9 @@ def build_shell(
 def constants_of(
     model: Model, proto: ModelProto, nodes: Sequence[Node], weights: Mapping[str, Weight]
 ) -> dict[str, Weight]:
-    """The weights that nodes or outputs read, or that annotations and training speak of.
+    """Return the weights that nodes, outputs, annotations or training info refer to.
 
-    Raises GraphError for a value that nothing provides.
+    Raises GraphError for a value without a source.
     """
     graph = proto.graph
     written = {v for node in nodes for v in node.outputs}
@@ -89,7 +89,7 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _tell_apart(graph: GraphProto) -> None:
-    """ONNX Runtime wants names of nodes to differ; of an operator written twice both have one."""
+    """Make node names unique, as ONNX Runtime requires: repeated operators repeat their names."""
     used = {n.name for n in graph.node}
     seen: set[str] = set()
     for node in graph.node:
@@ -124,7 +124,7 @@ def _set_metadata(props: object, entries: Mapping[str, str]) -> None:
 
 
 def _keep_inputs(graph: GraphProto, model: Model) -> None:
-    """Before IR 4 initializers were listed as inputs; from there on that would change them."""
+    """List initializers as inputs as before IR 4; from IR 4 that makes them overridable."""
     kept = {*model.inputs, *model.overridable}
     inputs = [v for v in graph.input if v.name in kept]
     if len(inputs) < len(graph.input):
@@ -133,7 +133,7 @@ def _keep_inputs(graph: GraphProto, model: Model) -> None:
 
 
 def _keep_live(graph: GraphProto, nodes: Iterable[Node]) -> None:
-    """Drop what is said of values that no longer exist."""
+    """Drop the value infos of values that no longer exist."""
     alive = {v for node in nodes for v in (*node.reads, *node.outputs)}
     alive |= {v.name for v in (*graph.input, *graph.output)}
     infos = [v for v in graph.value_info if v.name in alive]
@@ -145,10 +145,10 @@ def _keep_live(graph: GraphProto, nodes: Iterable[Node]) -> None:
 
 
 def _unname(graph: GraphProto, values: Set[str]) -> None:
-    """Drop the symbols of dimensions from what is said of these values.
+    """Drop the symbols of dimensions from these values' infos.
 
-    ONNX Runtime reuses a freed buffer for a value whose dimensions have the same names, but takes
-    inputs of different sizes under one name.  Its own operators' values have names either way.
+    ONNX Runtime reuses a freed buffer for a value whose dimensions have equal names, yet accepts
+    inputs of different sizes under one name.  Values of its own operators have names either way.
     """
     for info in graph.value_info:
         if info.name in values and info.type.HasField("tensor_type"):

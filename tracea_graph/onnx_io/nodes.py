@@ -1,4 +1,4 @@
-"""``NodeProto`` to ``ir.Node`` and back, and the outer values a subgraph captures."""
+"""Conversion between ``NodeProto`` and ``ir.Node``, and the outer values a subgraph captures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KIND = AttributeProto.AttributeType
 
 @dataclass(frozen=True, eq=False)
 class ImportedNode(Node):
-    """A node of the imported model that canonicalization rewired.
+    """A node of the imported model whose inputs or outputs canonicalization changed.
 
-    ``origin`` is its index there: export takes documentation and metadata from it.
+    ``origin`` is its index there: export takes documentation and metadata from that node.
     """
 
     origin: int | None = None
@@ -37,7 +37,7 @@ def from_proto(
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> Node:
-    """Node ``index`` of the imported model; ``inputs`` and ``outputs`` if they were rewired."""
+    """Convert node ``index`` of the imported model; ``inputs``, ``outputs`` replace its own."""
     ins, outs = tuple(inputs or proto.input), tuple(outputs or proto.output)
     attrs = {a.name: _attr_of(a) for a in proto.attribute}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -48,7 +48,7 @@ def from_proto(
 
 
 def to_proto(node: Node, imported: Sequence[NodeProto]) -> NodeProto:
-    """A node as ONNX writes it; one with ``source`` set is the imported proto itself."""
+    """Convert a node to ONNX; a node with ``source`` set is the imported proto itself."""
     if node.source is not None:
         return imported[node.source]
     proto = NodeProto()
@@ -74,10 +74,10 @@ def has_subgraph(proto: NodeProto) -> bool:
 
 
 def captures_of(proto: NodeProto) -> tuple[set[str], set[str]]:
-    """Outer values the subgraphs of a node read.
+    """Return the outer values that the subgraphs of a node read.
 
-    The second set are names that a body reads before it defines them itself: captures only if an
-    outer value of that name exists.
+    The second set holds names that a body reads before it defines them: they are captures only if
+    an outer value of that name exists.
     """
     certain: set[str] = set()
     possible: set[str] = set()
@@ -130,11 +130,11 @@ def _attr_of(proto: AttributeProto) -> Attr:
 
 
 def _attr_proto(name: str, value: Attr) -> AttributeProto:
-    """Raises ModelError for what a damaged model's sizes multiply to beyond 64 bits."""
+    """Convert an attribute; raises ModelError for sizes of a corrupt model beyond 64 bits."""
     try:
         return _made(name, value)
     except ValueError as error:
-        raise ModelError(f"its sizes cannot be: {name!r} is beyond 64 bits ({error})") from error
+        raise ModelError(f"its sizes are corrupt: {name!r} is beyond 64 bits ({error})") from error
 
 
 def _made(name: str, value: Attr) -> AttributeProto:

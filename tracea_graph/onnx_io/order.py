@@ -1,4 +1,4 @@
-"""A stable topological order of operator calls."""
+"""Stable topological order of nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["topological"]
 
 
 def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]) -> list[int]:
-    """Indices of calls, producers first and the given order otherwise.
+    """Return indices of nodes, producers first and in the given order otherwise.
 
-    Calls on a cycle, and those behind one, are missing from the result.
+    Nodes on a cycle, and those after one, are missing from the result.
     """
     producer = {v: i for i, values in enumerate(writes) for v in values if v}
     needs = [{producer[v] for v in values if v in producer} for values in reads]

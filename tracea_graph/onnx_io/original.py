@@ -1,4 +1,4 @@
-"""The original as it lies on disk: the files it consists of, and keeping it as the result."""
+"""The original model on disk: its files, and keeping it as the result."""
 
 from __future__ import annotations
 
@@ -28,61 +28,61 @@ __all__ = [
 _CHUNK = 1 << 22
 _LIBRARY_KEY = "tracea.library.sha256"
 BACKEND_KEY = "tracea.library.backend"
-"""What a result says its programs are of."""
+"""Metadata key for the backend of a result's programs."""
 _DOMAINS = "tracea."
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The model file and every data file it refers to.  Raises ModelError if it is no model."""
+    """Return the model file and its data files; raises ModelError if it is not a model."""
     outside = [t for t in tensors_of(_skimmed(path)) if is_external(t)]
     return (path, *sorted({locate(t, path).path for t in outside}))
 
 
 def node_count(path: Path) -> int:
-    """How many nodes a model's graph has.  Raises ModelError if the file is no model."""
+    """Return the number of nodes of a model's graph; raises ModelError if it is not a model."""
     return len(_skimmed(path).graph.node)
 
 
 def is_result(model: Model) -> bool:
-    """True if the model has custom operators of an earlier run of this tool."""
+    """Whether the model has custom operators of an earlier run of this tool."""
     return any(node.domain.startswith(_DOMAINS) for node in model.skeleton.graph.node)
 
 
 def backend_of(model: Model) -> str:
-    """The name of the backend that a result's programs are of; empty where it says none."""
+    """Return the name of the backend of a result's programs; "" if it is not recorded."""
     return next((p.value for p in model.skeleton.metadata_props if p.key == BACKEND_KEY), "")
 
 
 def library_of(path: Path, named: Path | None = None) -> Path | None:
-    """The library a model is to run with; None if it runs on plain operators alone.
+    """Return the library a model runs with; None if it runs on standard operators alone.
 
-    That is ``named``, or the file beside the model; the one it was written with, byte for byte.
-    Where the model does not say which that was, a library counts only if it is named.  Raises
-    ModelError if the file is no model, and UsageError if ``named`` is missing, if the library is
-    another model's, and if there is none though the model has no function bodies to run on.
+    The library is ``named``, or the file beside the model, and must be identical to the one the
+    model was written with.  If the model does not record that one, only a named library counts.
+    Raises ModelError if the file is not a model, and UsageError if ``named`` is missing, if the
+    library belongs to another model, and if it is missing for a model that has no function bodies.
     """
     proto = _skimmed(path)
     custom = {(n.domain, n.op_type) for n in proto.graph.node if n.domain.startswith(_DOMAINS)}
     wanted = next((p.value for p in proto.metadata_props if p.key == _LIBRARY_KEY), "")
     library = named or path.with_suffix(".so")
     if named is not None and not named.is_file():
-        raise UsageError(f"there is no library {named}")
+        raise UsageError(f"the library {named} does not exist")
     if library.is_file() and (named or (custom and wanted)):
         if wanted and _sha256(library) != wanted:
             raise UsageError(f"{library} is not the library {path.name} was written with")
         return library
     if not custom <= {(f.domain, f.name) for f in proto.functions}:
-        how = f": put {library.name} beside it" if wanted else ", and does not say which that is"
+        how = f": put {library.name} beside it" if wanted else ", and does not record which one"
         raise UsageError(f"{path} cannot run without its library{how}")
     return None
 
 
 def write_original(path: Path, out: Path) -> Written:
-    """Write the model at ``path`` as it is.
+    """Write the model at ``path`` unchanged.
 
-    Without external data the file is copied byte for byte.  Else its data file is linked (or,
-    where that is impossible, copied) beside ``out`` and only the references change; several data
-    files become one.
+    Without external data the file is copied byte for byte.  Otherwise its data file is linked, or
+    copied if it cannot be, beside ``out``, and only the references change; several data files are
+    merged.
     """
     _, *files = files_of(path)
     if not files:
@@ -98,7 +98,7 @@ def write_original(path: Path, out: Path) -> Written:
 
 
 def _skimmed(path: Path) -> ModelProto:
-    """The model without the data of its large tensors, which are never read."""
+    """Parse the model without the data of its large tensors."""
     try:
         with (
             open_regular(path) as file,
@@ -111,11 +111,11 @@ def _skimmed(path: Path) -> ModelProto:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, WireError, DecodeError) as error:
-        raise ModelError(f"{path.name} is no ONNX model: {error}") from error
+        raise ModelError(f"{path.name} is not an ONNX model: {error}") from error
 
 
 def _gather(files: Sequence[Path], out: Path) -> tuple[Path, dict[Path, int]]:
-    """One data file beside ``out`` that holds all of ``files``; where each begins in it."""
+    """Create one data file beside ``out`` from all ``files``; return each one's offset in it."""
     joined = out.with_name(".tracea-joined")
     starts: dict[Path, int] = {}
     if len(files) == 1:

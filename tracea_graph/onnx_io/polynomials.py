@@ -1,7 +1,7 @@
-"""Polynomials with whole coefficients: what sizes are computed in.
+"""Polynomials with integer coefficients, the representation of sizes.
 
-A monomial is the sorted tuple of its atoms, the empty one being 1; a polynomial maps monomials
-to coefficients other than 0.  Polynomials are never changed once made.
+A monomial is the sorted tuple of its atoms, the empty one being 1; a polynomial maps monomials to
+nonzero coefficients.  Polynomials are immutable by convention.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def times(a: Poly, b: Poly) -> Poly:
 
 
 def divide(a: Poly, b: Poly) -> Poly | None:
-    """``a / b`` where ``b`` divides ``a``; None where something would be left over.
+    """Return ``a / b`` if ``b`` divides ``a``, else None.
 
-    Long division by the leading monomials in graded lexicographic order, which products keep.
+    Long division by the leading monomials in graded lexicographic order, which products preserve.
     """
     atoms = sorted({atom for poly in (a, b) for m in poly for atom in m}, key=str)
 
@@ -63,7 +63,7 @@ def divide(a: Poly, b: Poly) -> Poly | None:
 
 
 def monomial_quotient(a: Monomial, b: Monomial) -> Monomial | None:
-    """``a / b`` if every atom of ``b`` is in ``a``."""
+    """Return ``a / b`` if every atom of ``b`` is in ``a``."""
     if not b:
         return a
     rest = Counter(a)

@@ -1,4 +1,4 @@
-"""Import: an ONNX file becomes a :class:`Model`, its weights staying on disk."""
+"""Import: an ONNX file becomes a :class:`Model`, with weights left on disk."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tracea_graph.ttg import TileGraph
 __all__ = ["load"]
 
 GROWTH = 0.02
-"""Share of the file by which folding constants may make it grow."""
+"""Fraction of the file's size by which constant folding may grow it."""
 
-"""What stands in a file of ONNX Runtime's own format, behind four bytes."""
+"""Magic number of files in ONNX Runtime's own format, at byte offset 4."""
 
 _OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input may be fed."""
@@ -56,15 +56,14 @@ def load(
     freeze: bool = False,
     guard: bool = False,
 ) -> Model:
-    """Read, check and canonicalize a model; ``inline`` puts bodies in place of custom ops.
+    """Read, check and canonicalize a model; ``inline`` replaces custom ops by their bodies.
 
-    Nodes of the op types in ``kept`` are not inlined.  With ``freeze`` initializers that could
-    be fed too are plain constants, and no inputs; with ``guard`` those that can be compared with
-    what is fed are constants, and inputs of the result (see ``onnx_io.guards``).
-
-    Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
+    Nodes of op types in ``kept`` are not inlined.  With ``freeze``, overridable initializers are
+    plain constants and not inputs; with ``guard``, those that a guard can compare are constants
+    that stay inputs of the result (see ``onnx_io.guards``).  Raises ModelError for a file that
+    ONNX Runtime would not accept as a model.
     """
-    with gc_paused():  # everything an import makes stays
+    with gc_paused():  # everything an import allocates stays alive
         return _load(path, inline, kept, freeze, guard)
 
 
@@ -109,7 +108,7 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
 
 
 def _read(path: Path) -> tuple[ModelProto, Spans, int]:
-    """The model without its large tensors, where those lie, and the file's size in bytes."""
+    """Read the model without its large tensors, their locations, and the file's size in bytes."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
@@ -130,13 +129,13 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
         reason = error.strerror or str(error)
         raise ModelError(f"{path} cannot be read: {reason}") from error
     except WireError as error:
-        raise ModelError(f"{path.name} is no ONNX model, or is truncated: {error}") from error
+        raise ModelError(f"{path.name} is not an ONNX model, or is truncated: {error}") from error
     try:
         skeleton = ModelProto.FromString(data)
     except DecodeError as error:
-        raise ModelError(f"{path.name} is no ONNX model, or is corrupt: {error}") from error
+        raise ModelError(f"{path.name} is not an ONNX model, or is corrupt: {error}") from error
     if not skeleton.HasField("graph") or not skeleton.ir_version:
-        raise ModelError(f"{path.name} is no ONNX model: it holds no graph")
+        raise ModelError(f"{path.name} is not an ONNX model: it has no graph")
     return skeleton, spans, size
 
 
@@ -147,7 +146,7 @@ def _skim(view: mmap.mmap) -> tuple[bytes, Spans]:
 
 def _opsets(skeleton: ModelProto) -> dict[str, int]:
     if not skeleton.opset_import:
-        raise ModelError("the model names no operator set: export it anew")
+        raise ModelError("the model names no operator set: export it again")
     return {("" if i.domain == "ai.onnx" else i.domain): i.version for i in skeleton.opset_import}
 
 

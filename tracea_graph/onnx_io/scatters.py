@@ -1,8 +1,8 @@
-"""ScatterND that writes every element: PyTorch's exporter spells ``x[:, :n] = y`` so.
+"""Removal of ScatterND nodes that write every element, PyTorch's export of ``x[:, :n] = y``.
 
-    ScatterND(x, Concat(each axis's Range, spread over all), y)    ->    y
+    ScatterND(x, Concat(each axis's Range, broadcast to all), y)    ->    y
 
-The indices take more memory and time than what they move, and masks of decoders are made so.
+They occur in decoder masks; their indices take more memory and time than the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["drop_whole_scatters"]
 
 
 def drop_whole_scatters(editor: GraphEditor) -> int:
-    """Who reads such a result reads what was written."""
+    """Redirect readers of such a result to the values written."""
     excluded = editor.captured() | editor.kept
     makers = {v: call.proto for call in editor.calls() for v in call.proto.output}
     dropped = 0
@@ -53,7 +53,7 @@ def _writes_all(node: NodeProto, makers: Mapping[str, NodeProto], facts: Facts) 
 
 
 def _counts(value: str, axis: int, makers: Mapping[str, NodeProto], facts: Facts) -> bool:
-    """True if an integer tensor counts up from 0 along an axis, the same all along the others."""
+    """Whether an integer tensor counts up from 0 along an axis, and only along that axis."""
     node, shape = makers.get(value), facts.shape(value)
     if shape is None or facts.dtype(value) not in INTEGERS:
         return False
@@ -70,7 +70,7 @@ def _counts(value: str, axis: int, makers: Mapping[str, NodeProto], facts: Facts
 
 
 def _place(node: NodeProto, before: Shape, after: Shape, axis: int, facts: Facts) -> int | None:
-    """The axis of a node's operand that ``axis`` of its result is; None if elements move."""
+    """Operand axis that corresponds to ``axis`` of a node's result; None if elements move."""
     if node.op_type == "Cast":
         return axis
     if node.op_type == "Slice":
@@ -83,7 +83,7 @@ def _place(node: NodeProto, before: Shape, after: Shape, axis: int, facts: Facts
         return None
     old, new = ([i for i, d in enumerate(shape) if d != 1] for shape in (before, after))
     if [before[i] for i in old] != [after[i] for i in new]:
-        return None  # other axes came and went than those of one element
+        return None  # axes longer than one were added or removed
     if axis in new:
         return old[new.index(axis)]
     return next((i for i, d in enumerate(before) if d == 1), None)

@@ -1,8 +1,8 @@
-"""Sizes of results that ONNX's own inference loses: broadcasting, movement, selection.
+"""Shape rules for results whose sizes onnx's inference loses: broadcasting, layout, selection.
 
-Each rule takes a node and the facts about its operands and says the sizes of its first output
-(``RULES``) or of every one (``ALL``), None for what it does not know.  Malformed nodes may raise;
-the caller takes that as knowing nothing.
+Each rule takes a node and the facts about its operands and returns the sizes of its first output
+(``RULES``) or of every output (``ALL``), with None for unknown ones.  Malformed nodes may raise;
+the caller then treats the sizes as unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rule = Callable[[NodeProto, Facts], Partial]
 Rules = Callable[[NodeProto, Facts], Sequence[Partial]]
 
 _FAR = 1 << 30
-"""An end of a slice from here on means "to the end"."""
+"""Slice ends from here on mean the end of the axis."""
 
 
 def _broadcast(node: NodeProto, facts: Facts) -> Partial:
@@ -34,7 +34,7 @@ def _broadcast(node: NodeProto, facts: Facts) -> Partial:
 
 
 def broadcast_of(shapes: Sequence[Shape | None]) -> Partial:
-    """What shapes give together, as NumPy joins them."""
+    """Return the shape that shapes broadcast to by NumPy's rules."""
     if any(s is None for s in shapes):
         return None
     known = [s for s in shapes if s is not None]
@@ -52,7 +52,7 @@ def _matmul(node: NodeProto, facts: Facts) -> Partial:
 
 
 def product_of(a: Shape | None, b: Shape | None) -> Partial:
-    """What the product of two matrices, or of stacks of them, measures."""
+    """Return the shape of a product of two matrices or stacks of matrices."""
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
     batch = broadcast_of([a[:-2], b[:-2]])
@@ -142,9 +142,9 @@ def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -
 
 
 def _reach(facts: Facts, size: Extent, start: Any, end: Any) -> Extent | None:
-    """How far it is from the start of a slice to its end; below 0 where that lies before."""
+    """Distance from the start of a slice to its end; negative if the end comes first."""
     to_the_end = isinstance(end, int) and end >= _FAR
-    # x[-n:] is all of x where n is 0: nobody who takes the last n means that
+    # x[-n:] is all of x if n is 0, which slices of the last n elements never intend
     if not isinstance(start, int) and sym.at_least(back := sym.sub(0, start), 1, least=1):
         return sym.minimum(back, size) if to_the_end else None
     if isinstance(start, int) and start < 0 and to_the_end:
@@ -158,7 +158,7 @@ def _reach(facts: Facts, size: Extent, start: Any, end: Any) -> Extent | None:
 
 
 def _from_front(size: Extent, place: Extent) -> Extent:
-    """A place along an axis; a number below 0 counts from its end, and stops at its front."""
+    """Position along an axis; a negative number counts from the end and is clamped at 0."""
     behind = isinstance(place, int) and place < 0
     return sym.maximum(sym.add(size, place), 0) if behind else place
 
@@ -180,7 +180,7 @@ def _range(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _split(node: NodeProto, facts: Facts) -> Sequence[Partial]:
-    """Given parts, or equal ones of which the last may be smaller."""
+    """Sizes of given parts, or of equal parts of which the last may be smaller."""
     data, count = facts.shape(node.input[0]), len(node.output)
     if data is None:
         return [None] * count
@@ -201,7 +201,7 @@ def _split(node: NodeProto, facts: Facts) -> Sequence[Partial]:
 
 
 def _twice(node: NodeProto, facts: Facts) -> Sequence[Partial]:
-    """A pool's values and where they were found."""
+    """Sizes of a pool's values and of their indices."""
     return [WINDOWS["MaxPool"](node, facts)] * 2
 
 

@@ -1,8 +1,8 @@
-"""Types and symbolic shapes of every value, in terms of the model's own symbols.
+"""Shape inference: types and symbolic shapes of every value in the model's own symbols.
 
-ONNX's inference runs node by node on what is known so far, so that symbols survive; rules here
-take over where it loses them (``Reshape`` by computed sizes, ``Conv`` over a symbolic height …)
-and alone decide about the operators of most graphs, whose results are like their operands.
+onnx's inference runs node by node on the facts known so far, which preserves symbols.  Rules of
+this package take over where it loses them (``Reshape`` by computed sizes, ``Conv`` over a symbolic
+height …), and alone handle the most common operators, whose results are like their operands.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FOLLOWED = INTEGERS | FLOATS
 """Types whose contents may become sizes."""
 
 _ROUNDS = 4
-"""Times a loop's body is inferred before its state counts as unknown."""
+"""Iterations of a loop's body to infer before its state counts as unknown."""
 
 
 def infer(
@@ -66,7 +66,7 @@ def infer(
     opsets: Mapping[str, int],
     known: Mapping[str, TypeProto],
 ) -> Facts:
-    """Facts about every value.  ``nodes`` come sorted.
+    """Return facts about every value; ``nodes`` are sorted.
 
     ``known`` are types from whole-model inference or declared by the model: the last resort for
     operators that cannot be inferred alone.
@@ -89,7 +89,7 @@ class _Inference:
     known: Mapping[str, TypeProto]
 
     def visit(self, node: NodeProto, facts: Facts) -> None:
-        """Learn what a node's operands tell of its results."""
+        """Infer facts about a node's results from its operands."""
         standard = node.domain in ("", "ai.onnx")
         if not (standard and _quick(node, facts)):
             self._learn(node, facts, standard)
@@ -118,7 +118,7 @@ class _Inference:
                 facts.learn(name, declared)
 
     def _types(self, node: NodeProto, facts: Facts) -> dict[str, TypeProto]:
-        """What ONNX's own rule for one operator says; nothing where it has none or fails."""
+        """Types by onnx's rule for one operator; empty if it has none or fails."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self.opsets or any(a.HasField("g") or a.graphs for a in node.attribute):
             return {}
@@ -136,7 +136,7 @@ class _Inference:
     def _contributed(
         self, node: NodeProto, facts: Facts, types: dict[str, TypeProto]
     ) -> list[Partial]:
-        """The sizes of an operator's first output; its type is entered."""
+        """Sizes of an operator's first output; adds its type to ``types``."""
         known = CONTRIB_SHAPES[node.domain].get(node.op_type)
         sizes = _try(known.sizes, node, facts) if known else None
         dtype = facts.dtype(node.input[known.like]) if known and sizes is not None else None
@@ -146,7 +146,7 @@ class _Inference:
         return [sizes]
 
     def _sizes(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
-        """The sizes of a node's outputs, as far as rules tell."""
+        """Sizes of a node's outputs, as far as rules determine them."""
         if node.op_type == "Loop":
             return _try(self._loop, node, facts) or ()
         if node.op_type == "If":
@@ -157,7 +157,7 @@ class _Inference:
         return () if rule is None else (_try(rule, node, facts),)
 
     def _branch(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
-        """Sizes, and contents, of what the branch gives that a known condition chooses."""
+        """Sizes and contents returned by the branch that a known condition selects."""
         flag = facts.numbers(node.input[0])
         if flag is None or len(flag) != 1:
             return ()
@@ -179,7 +179,7 @@ class _Inference:
         return [inner.shape(given.name) for given in body.output]
 
     def _loop(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
-        """Sizes of a loop's state, by induction over its iterations: those the body keeps."""
+        """Sizes of a loop's state that its body preserves, by induction over iterations."""
         body = attribute(node, "body")
         state: list[Partial] = [facts.shape(name) for name in node.input[2:]]
         for _ in range(_ROUNDS):
@@ -202,14 +202,14 @@ class _Inference:
 
 
 def _same(a: Partial, b: Partial) -> Partial:
-    """The sizes two shapes agree in."""
+    """Sizes on which two shapes agree."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def _quick(node: NodeProto, facts: Facts) -> bool:
-    """Learn the only result of a common operator without asking ONNX; False if that fails."""
+    """Infer the only result of a common operator without onnx; False if that fails."""
     outputs = [name for name in node.output if name]
     spec = facts.specs.get(node.input[0]) if node.input else None
     if len(outputs) != 1 or spec is None or spec.dtype is None or spec.shape is None:
@@ -228,7 +228,7 @@ def _quick(node: NodeProto, facts: Facts) -> bool:
 
 
 def _try(rule: Callable[[NodeProto, Facts], T], node: NodeProto, facts: Facts) -> T | None:
-    """What a rule says; nothing of a node whose operands or attributes make no sense."""
+    """Apply a rule; None if the node's operands or attributes are invalid."""
     try:
         return rule(node, facts)
     except (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -239,5 +239,6 @@ LIKE_INPUT = frozenset({
     "BiasGelu", "FastGelu", "Gelu", "GroupNormalization", "LayerNormalization", "QuickGelu",
     "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 })  # fmt: skip
-"""Operators ONNX Runtime knows in any opset, whose first output is like their first input; so
-is the sum, the fourth output of two of them."""
+"""Operators that ONNX Runtime supports in any opset, whose first output is like their first input;
+the sum, which is the fourth output of two of them, is too.
+"""

@@ -1,9 +1,9 @@
-"""What operators ask of the sizes of a model's inputs: which are equal, which must be whole.
+"""Constraints of operators on input sizes: which must be equal, and which must not broadcast.
 
-Every axis of an input that shares its symbol has a *variant* of it (``symbolic.VARIANT``), and
-sizes that broadcast are the set of their variants, here called :data:`Sizes`.  An operator forces
-two of them to be equal, or looks at an axis in a way that shows its size: then this has to be the
-size all of them have together.  Broadcasting does neither.
+Every axis of an input that shares its symbol has a *variant* of it (``symbolic.VARIANT``); sizes
+that broadcast are the set of their variants, called :data:`Sizes` here.  An operator may force two
+sizes to be equal, or depend on an axis in a way that makes its size observable: that size must
+then be the one all variants broadcast to (``whole``).  Broadcasting does neither.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _POINTWISE = frozenset(OPERATORS) | frozenset((
     "IsInf", "Max", "Mean", "Min", "Mod", "Pow", "Shape", "Sinh", "Sum", "Tan", "Transpose",
     "Unsqueeze",
 ))  # fmt: skip
-"""Operators that give the same, repeated, where an operand is repeated along an axis."""
+"""Operators that commute with repeating an operand along an axis."""
 _SIZED = ("Expand", "ConstantOfShape", "Reshape")
-"""Operators whose last operand says sizes of the result."""
+"""Operators whose last operand gives sizes of the result."""
 _ALONE_SINCE = 13
-"""The opset from which softmax looks along one axis, not all from it on."""
+"""Opset from which softmax works along one axis, instead of all from it on."""
 
 SizeConstraint = Callable[[NodeProto, Sequence[Shape], "SizeConstraints"], Iterable[int] | None]
-"""The axes of the first operand that an operator looks along; None if that is not known."""
+"""Axes of the first operand that an operator depends on; None if unknown."""
 
 
 @dataclass
 class SizeConstraints:
-    """Found so far: sizes that are ``equal``, that must be ``whole``, and all that are ``met``.
+    """Constraints found so far: sizes ``equal`` to each other, ``whole`` ones, and those ``met``.
 
-    ``attends`` if there is attention, or a sign of it: a product of stacks of matrices whose
-    numbers broadcast, or a broadcast size that has to be one of its parts, as where a mask is
-    added.
+    ``attends`` is true if there is attention, or a sign of it: a product of stacks of matrices
+    whose batch sizes broadcast, or a broadcast size that must equal one of its members, as for an
+    added mask.
     """
 
     facts: Facts
@@ -61,11 +61,11 @@ class SizeConstraints:
     caches: dict[tuple[str, str], Sizes] = field(default_factory=dict)
 
     def output(self, name: str) -> None:
-        """Everybody sees the sizes of an output of the model."""
+        """Make the sizes of a model output observable."""
         self.whole |= self._of_shape(name) | self._of_contents(name)
 
     def node(self, node: NodeProto) -> None:
-        """Learn what one node asks."""
+        """Add the constraints of one node."""
         reads = [name for name in node.input if name]
         every = {d for name in reads for d in self._of_shape(name) | self._of_contents(name)}
         if any(a.HasField("g") or a.graphs for a in node.attribute):
@@ -94,12 +94,12 @@ class SizeConstraints:
             self._cached(node)
 
     def look_along(self, shape: Shape, axes: Iterable[int]) -> None:
-        """The size of each of these axes shows."""
+        """Make the sizes of these axes observable."""
         inside = (a for a in axes if -len(shape) <= a < len(shape))
         self.whole |= {d for a in inside for d in _parts(shape[a])}
 
     def same(self, a: Extent, b: Extent) -> None:
-        """Two sizes that the operator only takes if they are equal."""
+        """Require two sizes to be equal."""
         one, other = join_of(a), join_of(b)
         if one and other and base_of(a) == base_of(b):
             self.equal.append((one, other))
@@ -109,7 +109,7 @@ class SizeConstraints:
             self._align([(a,), (b,)])
 
     def _lost(self, node: NodeProto, shapes: Sequence[Shape]) -> bool:
-        """True if the results have sizes of which it is not known what makes them."""
+        """Whether results have sizes of unknown origin."""
         before = {e for shape in shapes for e in shape}
         for shape in (self.facts.shape(name) for name in node.output if name):
             if shape is None or any(str(e).startswith("?") for e in set(shape) - before):
@@ -117,7 +117,7 @@ class SizeConstraints:
         return False
 
     def _compute(self, node: NodeProto, reads: Sequence[str]) -> None:
-        """Sizes that are computed with have to stay sizes that are followed."""
+        """Require sizes used in computations to remain tracked."""
         if node.op_type in _SIZED:
             value = self.facts.value(reads[-1])
             held = elements(value) if value is not None else []
@@ -128,20 +128,20 @@ class SizeConstraints:
             self.whole |= {d for name in reads for d in self._of_contents(name)}
 
     def meet(self, a: Extent, b: Extent) -> None:
-        """Two sizes that broadcast."""
+        """Let two sizes broadcast."""
         one, other = join_of(a), join_of(b)
         if one and other and base_of(a) == base_of(b):
             self.met.add(one | other)
 
     def nested(self, extents: Iterable[Extent]) -> None:
-        """Sizes whose products are equal: so is each to what it is one of the parts of."""
+        """Require equality in sizes whose products are equal."""
         every = {d for e in extents for d in _parts(e)}
         pairs = [(a, b) for a in every for b in every if a < b]
         self.equal += pairs
         self.attends |= bool(pairs)
 
     def _align(self, shapes: Iterable[Shape]) -> None:
-        """Sizes of one symbol at the same axis of several values are equal."""
+        """Require equality of sizes of one symbol at one axis of several values."""
         first: dict[tuple[int, str | None, int], Sizes] = {}
         for shape in shapes:
             for axis, extent in enumerate(shape):
@@ -154,7 +154,7 @@ class SizeConstraints:
                     self.attends |= len(known) != len(sizes)
 
     def _cached(self, node: NodeProto) -> None:
-        """Caches are equally long where their nodes are told one total length."""
+        """Require equal lengths of caches whose nodes read one total length."""
         past, total = [*node.input, *[""] * 7][3:7:3]
         for sizes in self._of_shape(past) if past and total else ():
             known = self.caches.setdefault((total, base_of(min(sizes)) or ""), sizes)
@@ -169,7 +169,7 @@ class SizeConstraints:
 
 
 def _parts(extent: object) -> Iterator[Sizes]:
-    """The sizes an extent is computed from."""
+    """Sizes from which an extent is computed."""
     if not isinstance(extent, (str, Expr)):
         return
     if (whole := join_of(extent)) is not None:
@@ -185,7 +185,7 @@ def _parts(extent: object) -> Iterator[Sizes]:
 def _pointwise(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int]:
-    """Sizes that are computed from others broadcast too, but are not followed: they are equal."""
+    """Broadcast; computed sizes broadcast too, but are not tracked and must be equal."""
     for shape in shapes[1:]:
         for a, b in zip(shapes[0][::-1], shape[::-1], strict=False):
             if isinstance(a, Expr) and isinstance(b, Expr) and not (join_of(a) or join_of(b)):
@@ -218,7 +218,7 @@ def _behind(axis: int, shape: Shape) -> range:
 def _told(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
-    """The axes an attribute or the second operand names; all if nothing does."""
+    """Axes given by an attribute or the second operand; all if neither is present."""
     axes = attribute(node, "axes")
     if axes is None and len(node.input) > 1 and node.input[1]:
         axes = constraints.facts.numbers(node.input[1])
@@ -242,7 +242,7 @@ def _cumulated(
 def _channels(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int]:
-    """Everything but the batch."""
+    """All axes but the batch."""
     return range(1, len(shapes[0]))
 
 
@@ -268,7 +268,7 @@ def _gemm(node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 def _reshaped(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
-    """Axes that stay at either end are equal; those between show."""
+    """Require leading and trailing axes that stay to be equal; the axes between are observable."""
     x, y = shapes[0], constraints.facts.shape(node.output[0])
     if y is None:
         return None
@@ -283,15 +283,14 @@ def _reshaped(
 
 
 def _stay(x: Shape, y: Shape) -> int:
-    """How many axes from the first on have one size, or sizes that differ in variants alone."""
+    """Number of leading axes whose sizes are equal or differ only in variants."""
     return sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(x, y, strict=False)))
 
 
 def _attended(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
-    """Attention over queries, keys and values, by rows or by heads: items are repeated, and so are
-    a mask's axes."""
+    """Constraints of attention over rows or heads: batch items and a mask's axes may broadcast."""
     mask, past = (5, 6) if node.domain else (3, 4)
     inputs = [constraints.facts.shape(name) for name in node.input]
     q, k, v = inputs[:3] if len(inputs) > 2 else (None, None, None)

@@ -1,10 +1,10 @@
-"""Cut shape arithmetic loose from the activations it reads.
+"""Removal of shape computations that depend on activations.
 
     Reshape(x, Concat(Gather(Shape(x), 0), …, 12, 32))   ->   Reshape(x, [0, 0, 12, 32])
     Gather(Shape(y), 1), equal to Gather(Shape(input), 1)  ->   the latter
 
-A symbol means one size (``input_symbols``), whatever else the model has under its name.
-Afterwards only data flow connects activations, so that fusion is not blocked by a ``Shape``.
+A symbol means one size (``input_symbols``), whatever the model itself names so.  Afterwards only
+data flow connects activations, and no ``Shape`` blocks a fusion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["root_sizes", "settle_reshapes", "share_sizes"]
 
 
 def root_sizes(editor: GraphEditor) -> int:
-    """Sizes of activations that an input has along the same axes are read from the input."""
+    """Read sizes of activations from an input that has equal sizes along the axes read."""
     captured = editor.captured()
     inputs = [v.name for v in editor.skeleton.graph.input if v.name not in editor.weights]
     rooted = 0
@@ -39,7 +39,7 @@ def root_sizes(editor: GraphEditor) -> int:
 
 
 def share_sizes(editor: GraphEditor) -> int:
-    """Sizes computed more than once are read from where they were computed first."""
+    """Redirect readers of repeated size computations to the first one."""
     first: dict[Hashable, str] = {}
     captured = editor.captured()
     shared = 0
@@ -57,7 +57,7 @@ def share_sizes(editor: GraphEditor) -> int:
 
 
 def settle_reshapes(editor: GraphEditor) -> int:
-    """Computed targets of ``Reshape`` become constants where each size is known or copied."""
+    """Make computed targets of ``Reshape`` constant if each size is known or copied."""
     settled = 0
     for call in editor.calls():
         if call.op != "Reshape" or call.proto.input[1] in editor.weights:
@@ -70,7 +70,7 @@ def settle_reshapes(editor: GraphEditor) -> int:
 
 
 def _axes_read(call: EditorNode, rank: int, editor: GraphEditor) -> list[int]:
-    """The axes whose sizes are read of a Shape, counted from the front; none if not all known."""
+    """Axes whose sizes are read from a Shape, counted from the front; empty if any is unknown."""
     start, end = attribute(call.proto, "start", 0), attribute(call.proto, "end", rank)
     if start or end != rank:
         return list(range(start, end)) if 0 <= start < end <= rank else []
@@ -90,7 +90,7 @@ def _axes_read(call: EditorNode, rank: int, editor: GraphEditor) -> list[int]:
 
 
 def _has(axes: Sequence[int], shape: Shape, root: Shape | None) -> bool:
-    """True if both shapes have the same sizes there."""
+    """Whether both shapes have equal sizes at these axes."""
     if root is None or max(axes) >= min(len(root), len(shape)):
         return False
     return all(root[a] is not None and root[a] == shape[a] for a in axes)
@@ -121,7 +121,7 @@ def _settled(call: EditorNode, editor: GraphEditor) -> list[int] | None:
 
 
 def _size(axis: int, element: Any, data: Shape) -> int | None:
-    """A target size as ``Reshape`` takes it: 0 copies the axis; None if it must be inferred."""
+    """Target size for ``Reshape``: 0 copies the axis; None if it must be inferred."""
     if isinstance(element, int):
         return element
     return 0 if element is not None and axis < len(data) and data[axis] == element else None

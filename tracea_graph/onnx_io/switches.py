@@ -2,9 +2,8 @@
 
     y = MatMul(x, W)    ->    y = MatMul(x, W) + switches[i] · MatMul(x, D)
 
-The same for Conv(x, W), whatever follows it linearly, and Gather(W, x).
-
-``switches`` is one more input: with zeros the model is the original.
+Conv(x, W) is changed likewise, and so is Gather(W, x), including linear operators after it.
+``switches`` is an additional input; zeros restore the original model.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SWITCHES = "tracea_switches"
 
 @dataclass(frozen=True)
 class Change:
-    """What ``op`` makes of ``x`` and a constant, added to ``result`` when a ``switch`` is 1."""
+    """The result of ``op`` on ``x`` and a constant, added to ``result`` if a ``switch`` is 1."""
 
     switch: int
     x: str
@@ -37,7 +36,7 @@ class Change:
 
 
 def write_switched(model: Path, changes: Iterable[Change], out: Path) -> None:
-    """Write the copy, its tensors in a file beside it.  ValueError for an unknown result."""
+    """Write the copy, its tensors in a file beside it; raises ValueError for an unknown result."""
     proto = onnx.load(model)
     graph = proto.graph
     at = {v: i for i, node in enumerate(graph.node) for v in node.output}

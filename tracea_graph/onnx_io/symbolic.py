@@ -1,7 +1,8 @@
-"""Arithmetic on extents in one normal form, so that provably equal sizes compare equal.
+"""Arithmetic on extents in a normal form, which makes provably equal sizes compare equal.
 
-An extent becomes a polynomial over atoms (symbols, and divisions, minima and maxima that do not
-cancel) and back.  Symbols are sizes of at least 0.  Division rounds down; what divides leaves it:
+An extent is converted to a polynomial over atoms (symbols, and divisions, minima and maxima that
+do not cancel) and back.  Symbols are sizes of at least 0.  Division rounds down; divisible terms
+leave the division:
 
     (2·h + 5) // 2  =  h + 2          (h - 1) // 2 + 1  =  (h + 1) // 2
     (h // 2 + 1) // 2  =  (h + 2) // 4       (4·h + 6) // 8  =  (2·h + 3) // 4
@@ -32,9 +33,10 @@ __all__ = [
 ]  # fmt: skip
 
 VARIANT = "\u00a7"
-"""What parts the number of a variant from its symbol: variants are sizes that may broadcast."""
+"""Separator between a symbol and the number of its variant; variants are sizes that may broadcast.
+"""
 _DEEPEST = 6
-"""Divisions within divisions a proof of a bound looks through."""
+"""Maximum nesting of divisions that a proof of a bound examines."""
 
 
 def add(a: Extent, b: Extent) -> Extent:
@@ -56,7 +58,7 @@ def mul(a: Extent, b: Extent) -> Extent:
 
 
 def product(extents: tuple[Extent, ...]) -> Extent:
-    """The product of extents; 1 for none."""
+    """Return the product of extents; 1 for none."""
     result: Extent = 1
     for extent in extents:
         result = mul(result, extent)
@@ -64,7 +66,7 @@ def product(extents: tuple[Extent, ...]) -> Extent:
 
 
 def div(a: Extent, b: Extent) -> Extent:
-    """``a // b`` rounding down; ``b`` is not 0."""
+    """Return ``a // b``, rounded down; ``b`` is not 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if a == b:
@@ -73,7 +75,7 @@ def div(a: Extent, b: Extent) -> Extent:
 
 
 def ceil_div(a: Extent, b: Extent) -> Extent:
-    """``a / b`` rounding up; ``b`` is at least 1."""
+    """Return ``a / b``, rounded up; ``b`` is at least 1."""
     return div(sub(add(a, b), 1), b)
 
 
@@ -90,7 +92,7 @@ def maximum(a: Extent, b: Extent) -> Extent:
 
 
 def at_least(a: Extent, bound: int, least: int = 0) -> bool:
-    """Whether an extent is provably no smaller than ``bound`` if no symbol is than ``least``."""
+    """Whether an extent is provably ``bound`` or more if every symbol is ``least`` or more."""
     if isinstance(a, int):
         return a >= bound
     low = _lowest(_poly(a), least)
@@ -98,11 +100,11 @@ def at_least(a: Extent, bound: int, least: int = 0) -> bool:
 
 
 def broadcast(a: Extent, b: Extent) -> Extent | None:
-    """The size two axes broadcast to whenever they do; None if that depends.
+    """Return the size two axes broadcast to, assuming they do; None if that depends on values.
 
     A size clipped to a constant, as in ``table[:seq]``, broadcasts only while it is not clipped.
-    Variants of one symbol give the larger of them; sums of variants that only differ in these are
-    taken for equal.
+    Variants of one symbol give the larger of them; sums that differ only in variants are taken to
+    be equal.
     """
     if a == b or b == 1:
         return a
@@ -123,7 +125,7 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
 
 
 def join_of(extent: object) -> frozenset[str] | None:
-    """The variants of an extent that is one of them, or several broadcast; else None."""
+    """Return the variants whose broadcast an extent is; None for any other extent."""
     if isinstance(extent, str) and VARIANT in extent:
         return frozenset((extent,))
     if not isinstance(extent, Expr) or extent.op != "max":
@@ -133,12 +135,12 @@ def join_of(extent: object) -> frozenset[str] | None:
 
 
 def alike(a: Extent, b: Extent) -> bool:
-    """True for one size, or two that differ only in which variants of symbols they are made of."""
+    """Whether two sizes are equal or differ only in variants of their symbols."""
     return a == b or _without_variants(a) == _without_variants(b)
 
 
 def _without_variants(extent: Extent) -> Extent:
-    """The extent over the symbols whose variants it is made of."""
+    """The extent over the base symbols of its variants."""
     if isinstance(extent, str):
         return extent.partition(VARIANT)[0]
     if not isinstance(extent, Expr):
@@ -150,22 +152,22 @@ def _without_variants(extent: Extent) -> Extent:
 
 
 def base_of(extent: Extent) -> str | None:
-    """The symbol whose variants an extent joins; None if it does not, or if they are several."""
+    """Return the symbol whose variants an extent joins; None if there are none or several."""
     names = {name.partition(VARIANT)[0] for name in join_of(extent) or ()}
     return names.pop() if len(names) == 1 else None
 
 
 def merge(a: Extent | None, b: Extent | None) -> Extent | None:
-    """The more telling of two descriptions of one size."""
+    """Return the more informative of two descriptions of one size."""
     if a is None or isinstance(b, int):
         return b if b is not None else a
     return a
 
 
 def parse(text: str, symbols: Iterable[str]) -> Extent | None:
-    """The sum of products a dimension's name spells over known symbols; None if it does not.
+    """Parse a dimension name as a sum of products of known symbols; None if it is not one.
 
-    Exporters name a dimension they know as ``past_sequence + sequence`` just so.
+    Exporters name dimensions this way, for example ``past_sequence + sequence``.
     """
     known = frozenset(symbols)
     result: Extent = 0
@@ -183,7 +185,7 @@ def parse(text: str, symbols: Iterable[str]) -> Extent | None:
 
 
 def _floor(a: Poly, b: Poly) -> Poly:
-    """The normal form of ``a // b``."""
+    """Normal form of ``a // b``."""
     if len(b) != 1:
         exact = divide(a, b)
         return exact if exact is not None else _atom("floordiv", _extent(a), _extent(b))
@@ -201,7 +203,7 @@ def _floor(a: Poly, b: Poly) -> Poly:
 
 
 def _floor_number(a: Poly, b: int) -> Poly:
-    """``a // b`` for a positive number: no coefficient of what is divided reaches it."""
+    """``a // b`` for a positive number, with every remaining coefficient below it."""
     whole = {m: f // b for m, f in a.items() if f // b}
     rest = {m: f % b for m, f in a.items() if f % b}
     number = rest.pop(ONE, 0)
@@ -222,7 +224,7 @@ def _floor_number(a: Poly, b: int) -> Poly:
 
 
 def _divisor(monomial: Monomial) -> int | None:
-    """The number a lone division divides by."""
+    """Divisor of a monomial that is a single division by a number."""
     atom = monomial[0] if len(monomial) == 1 else None
     if not isinstance(atom, Expr) or atom.op != "floordiv":
         return None
@@ -237,7 +239,7 @@ def _atom(op: str, a: Extent, b: Extent) -> Poly:
 
 
 def _lowest(poly: Poly, least: int) -> int | None:
-    """A number the polynomial never falls below; None if none is found."""
+    """A lower bound of the polynomial; None if none is found."""
     plain = _sum_of_lows({m: Fraction(f) for m, f in poly.items()}, least)
     spread = _sum_of_lows(_without_divisions(poly), least)
     found = [math.ceil(low) for low in (plain, spread) if low is not None]
@@ -256,7 +258,7 @@ def _sum_of_lows(poly: dict[Monomial, Fraction], least: int) -> Fraction | None:
 
 
 def _without_divisions(poly: Poly) -> dict[Monomial, Fraction]:
-    """A lower bound free of lone divisions by numbers: ``(n - d + 1) / d ≤ n // d ≤ n / d``."""
+    """A lower bound without divisions by numbers: ``(n - d + 1) / d ≤ n // d ≤ n / d``."""
     out = {m: Fraction(f) for m, f in poly.items()}
     for _ in range(_DEEPEST):
         lone = next((m for m in out if _divisor(m) is not None), None)
@@ -274,7 +276,7 @@ def _without_divisions(poly: Poly) -> dict[Monomial, Fraction]:
 
 @lru_cache(maxsize=4096)
 def _low(atom: str | Expr, least: int) -> int | None:
-    """A number the atom is provably no smaller than; None if none is known."""
+    """A provable lower bound of the atom; None if none is known."""
     if isinstance(atom, str):
         return least
     a, b = (arg if isinstance(arg, int) else _lowest(_poly(arg), least) for arg in atom.args)
@@ -290,7 +292,7 @@ def _low(atom: str | Expr, least: int) -> int | None:
 
 
 def _extreme(op: str, a: Extent, b: Extent) -> Extent:
-    """``min`` or ``max`` of what is listed once, symbols before the number."""
+    """``min`` or ``max`` of distinct arguments, symbols before the number."""
     parts = {*_parts(op, a), *_parts(op, b)}
     numbers = [p for p in parts if isinstance(p, int)]
     others: list[Extent] = [p for p in parts if not isinstance(p, int)]
@@ -319,7 +321,7 @@ def _unclipped(extent: Extent) -> Extent:
     return add(_unclipped(a), _unclipped(b)) if extent.op == "add" else extent
 
 
-# ---- there and back --------------------------------------------------------------------
+# ---- conversion ------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)

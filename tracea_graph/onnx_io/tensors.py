@@ -1,4 +1,4 @@
-"""Tensor data: lazy handles on bytes in files, and arrays as the raw bytes ONNX stores."""
+"""Tensor data: lazy handles on bytes in files, and conversion to and from ONNX's raw bytes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _DATA_FIELDS = (
 class Segment:
     """Loads a tensor from its raw bytes at ``[offset, offset + length)`` of a file.
 
-    Aligned data is memory-mapped, so an array costs address space until it is touched; other
-    data is read.  Raises ModelError when the file has become unreadable.
+    Aligned data is memory-mapped, and occupies memory only when accessed; other data is read.
+    Raises ModelError if the file has become unreadable.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Segment:
             raise ModelError(f"{self.path.name} can no longer be read: {error}") from error
 
     def chunks(self) -> Iterator[bytes]:
-        """The raw bytes, a megabyte at a time."""
+        """Yield the raw bytes, a megabyte at a time."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
@@ -82,7 +82,7 @@ class Segment:
 
 
 def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> Weight:
-    """The weight a proto holds, its bytes in ``segment`` or in the proto itself.
+    """Return the weight of a proto, with its bytes in ``segment`` or in the proto itself.
 
     Raises ModelError for an unknown type, or for data that does not fill the declared shape.
     """
@@ -104,15 +104,15 @@ def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> W
 
 
 def literal(proto: TensorProto, name: str) -> Array:
-    """The array of a tensor attribute; ``name`` is what errors call it.
+    """Return the array of a tensor attribute; ``name`` identifies it in errors.
 
-    Raises ModelError as :func:`from_proto` does.
+    Raises ModelError like :func:`from_proto`.
     """
     return from_proto(proto, None, name).load()
 
 
 def constant(name: str, array: Array) -> Weight:
-    """A weight held in memory."""
+    """Return a weight held in memory."""
     dtype = DType.from_onnx(helper.np_dtype_to_tensor_dtype(array.dtype))
     if dtype is None:
         raise GraphError(f"constant {name!r} has the type {array.dtype}, which ONNX lacks")
@@ -120,7 +120,7 @@ def constant(name: str, array: Array) -> Weight:
 
 
 def dtype_of(proto: TensorProto) -> DType:
-    """The element type of a tensor.  Raises ModelError for an unknown one."""
+    """Return the element type of a tensor; raises ModelError for an unknown one."""
     dtype = DType.from_onnx(proto.data_type)
     if dtype is None:
         raise ModelError(f"initializer {proto.name!r} has the unknown type {proto.data_type}")
@@ -128,12 +128,12 @@ def dtype_of(proto: TensorProto) -> DType:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type that holds a dtype's elements, one each (``ml_dtypes`` where needed)."""
+    """Return the NumPy type for single elements of a dtype (from ``ml_dtypes`` if needed)."""
     return np.dtype(helper.tensor_dtype_to_np_dtype(dtype.onnx))
 
 
 def header(proto: TensorProto) -> TensorProto:
-    """A copy that keeps name, type, shape, documentation and metadata, but no data."""
+    """Return a copy that keeps name, type, shape, documentation and metadata, but no data."""
     bare = TensorProto()
     bare.CopyFrom(proto)
     for name in (*_DATA_FIELDS, "external_data", "data_location"):
@@ -142,14 +142,14 @@ def header(proto: TensorProto) -> TensorProto:
 
 
 def stored_size(weight: Weight) -> int:
-    """Bytes of a weight as ONNX stores it: elements below a byte are packed, the last padded."""
+    """Return the bytes of a weight in ONNX: sub-byte elements are packed, the last byte padded."""
     return math.ceil(weight.count * weight.dtype.size)
 
 
 def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
-    """A weight as ``raw_data``, streamed where it comes from a file.
+    """Yield a weight as ``raw_data``, streamed if it comes from a file.
 
-    Raises GraphError when the array does not have the declared size.
+    Raises GraphError if the array does not have the declared size.
     """
     if isinstance(weight.load, Segment):
         yield from weight.load.chunks()
@@ -165,7 +165,7 @@ def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
 
 
 def _check_typed(proto: TensorProto, weight: Weight) -> None:
-    """Data in the field of its type, not as raw bytes, must fill the shape too."""
+    """Raise ModelError if typed (not raw) data does not fill the shape."""
     try:
         found = np.asarray(weight.array()).size
     except (ValueError, TypeError):

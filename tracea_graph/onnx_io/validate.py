@@ -1,7 +1,7 @@
-"""Is this a model ONNX Runtime would take?  One sentence if not.
+"""Validation of models; errors are one sentence.
 
-Structure is checked here.  Types, shapes and operator signatures are checked by onnx; where it
-objects, ONNX Runtime itself decides, for it accepts much that the specification does not.
+Structure is checked here.  Types, shapes and operator signatures are checked by onnx; if it
+objects, ONNX Runtime decides, because it accepts much that the specification does not.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
 OLDEST_OPSET = 7
 
 _TOLERATED = ("is not a registered function/op", "No Op registered", "NOT_IMPLEMENTED")
-"""What ONNX Runtime says of operators it merely lacks."""
+"""Messages of ONNX Runtime about operators it merely lacks."""
 
 
 def check_opset(opsets: Mapping[str, int], ir_version: int) -> None:
-    """Raise ModelError for versions outside what is supported."""
+    """Raise ModelError for unsupported opset or IR versions."""
     newest = newest_opset()
     if not OLDEST_OPSET <= opsets.get("", newest) <= newest:
         raise ModelError(
@@ -50,12 +50,12 @@ def check_opset(opsets: Mapping[str, int], ir_version: int) -> None:
 
 
 def newest_opset() -> int:
-    """The newest version of the default operator set that can be read."""
+    """Return the newest supported version of the default operator set."""
     return onnx.defs.onnx_opset_version()
 
 
 def check_text(message: Message) -> None:
-    """Raise ModelError if a name or documentation is not text."""
+    """Raise ModelError if a name or documentation is not valid UTF-8."""
     for field, content in message.ListFields():
         many = content if field.is_repeated else (content,)
         if field.type == field.TYPE_MESSAGE:
@@ -68,10 +68,10 @@ def check_text(message: Message) -> None:
 def check_structure(
     graph: GraphProto, constants: Sequence[str]
 ) -> tuple[list[int], list[tuple[str, ...]]]:
-    """The nodes' topological order and the captures of each.
+    """Return the nodes' topological order and the captures of each.
 
-    ``constants`` are the names of all initializers.  Raises ModelError for a value that is
-    written twice, one that nothing writes, or a cycle.
+    ``constants`` are the names of all initializers.  Raises ModelError for a value that is written
+    twice, for one that nothing writes, and for a cycle.
     """
     if not graph.output:
         raise ModelError("the graph has no outputs, so there is nothing to compute")
@@ -92,7 +92,7 @@ def check_structure(
                 raise ModelError(f"node {_label(node)} reads {value!r}, which nothing produces")
     for output in graph.output:
         if output.name not in defined:
-            raise ModelError(f"graph output {output.name!r} is produced by nothing")
+            raise ModelError(f"graph output {output.name!r} has no producer")
     order = topological(reads, [[*node.output] for node in graph.node])
     if len(order) < len(graph.node):
         stuck = min(set(range(len(graph.node))) - set(order))
@@ -101,7 +101,7 @@ def check_structure(
 
 
 def without_data(skeleton: ModelProto, spans: Spans, external: Sequence[str]) -> ModelProto:
-    """A copy that stands alone: constants whose data is elsewhere become graph inputs."""
+    """Return a self-contained copy: constants whose data is elsewhere become graph inputs."""
     shell = ModelProto()
     shell.CopyFrom(skeleton)
     graph = shell.graph
@@ -126,7 +126,7 @@ def without_data(skeleton: ModelProto, spans: Spans, external: Sequence[str]) ->
 
 
 def infer_all(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
-    """Types of values by inference over the whole model, declared ones included.
+    """Return types of values by inference over the whole model, declared ones included.
 
     ``shell`` has no large data.  Raises ModelError if both onnx and ONNX Runtime refuse it.
     """
@@ -151,7 +151,7 @@ def infer_all(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
 
 
 def _blank_duplicates(graph: GraphProto) -> None:
-    """Names of nodes mean nothing here, but ONNX Runtime refuses to see one twice."""
+    """Clear repeated node names, which ONNX Runtime refuses and nothing here needs."""
     seen: set[str] = set()
     for node in graph.node:
         if node.name in seen:

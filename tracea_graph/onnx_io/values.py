@@ -1,4 +1,4 @@
-"""Contents of small integer tensors and of a few whole floats, followed through shape arithmetic.
+"""Partial evaluation of shape arithmetic: contents of small integer (and integral float) tensors.
 
 Each rule takes a node, the contents of its inputs (None: unknown) and the facts, and returns its
 output's contents or None.  Elements are extents, booleans, or None.
@@ -37,11 +37,11 @@ _WHOLE = frozenset((
     "Add", "Cast", "Ceil", "Concat", "Expand", "Floor", "Gather", "Identity", "Mul", "Reshape",
     "Round", "Slice", "Squeeze", "Sub", "Unsqueeze",
 ))  # fmt: skip
-"""Operators that make whole floats of whole floats."""
+"""Operators that map integral floats to integral floats."""
 
 
 def evaluate(node: NodeProto, facts: Facts) -> Value | None:
-    """Contents of a node's only output, or None."""
+    """Return the contents of a node's only output, or None."""
     rule = RULES.get(node.op_type)
     if facts.dtype(node.output[0]) in FLOATS and node.op_type not in _WHOLE:
         return None
@@ -52,7 +52,7 @@ def evaluate(node: NodeProto, facts: Facts) -> Value | None:
 
 
 def object_array(items: Sequence[Any]) -> Value:
-    """A vector of extents."""
+    """Return a vector of extents."""
     out = np.empty(len(items), object)
     out[:] = list(items)
     return out
@@ -124,7 +124,7 @@ def _slice(node: NodeProto, args: Args, facts: Facts) -> Value | None:
 def slice_parameters(
     node: NodeProto, facts: Facts
 ) -> list[tuple[Extent | None, Extent | None, int, int]] | None:
-    """``(start, end, axis, step)`` per sliced axis, or None when axes or steps are not known."""
+    """Return ``(start, end, axis, step)`` per sliced axis; None if axes or steps are unknown."""
     if len(node.input) == 1:
         starts, ends = attribute(node, "starts", []), attribute(node, "ends", [])
         axes = attribute(node, "axes", range(len(starts)))
@@ -154,7 +154,7 @@ def _concat(node: NodeProto, args: Args, facts: Facts) -> Value | None:
 
 
 def _unknown(shape: Shape | None) -> Value | None:
-    """Contents of which only the number is known."""
+    """Contents of known length and unknown elements."""
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int) or shape[0] > SMALL:
         return None
     return np.empty(shape[0], object)
@@ -254,9 +254,10 @@ def _symbolic(value: Any) -> bool:
 
 
 def _div(a: Any, b: Any) -> Any:
-    """ONNX truncates towards zero, extents round down: the same unless a sign is negative.
+    """Divide; ONNX truncates and extents round down, which is equal unless a sign is negative.
 
-    Division by 0 has no result there either."""
+    Division by 0 has no result in either.
+    """
     return sym.div(a, b) if sym.at_least(a, 0) and sym.at_least(b, 1, least=1) else None
 
 
@@ -265,7 +266,7 @@ def _mod(a: Any, b: Any) -> Any:
 
 
 def _equal(a: Any, b: Any) -> bool | None:
-    """Whether two elements are equal; None when that depends on the inputs."""
+    """Whether two elements are equal; None if that depends on the inputs."""
     if a is None or b is None:
         return None
     if not (_symbolic(a) or _symbolic(b)):

@@ -1,4 +1,4 @@
-"""Sizes of what windows slide over or grids are laid on: convolutions, pools, resizing, padding.
+"""Shape rules for convolutions, pools, resizing and padding.
 
 Along each spatial axis, with window ``w = dilation · (kernel − 1) + 1`` (ONNX operator
 specification):
@@ -25,7 +25,7 @@ from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute, element
 __all__ = ["WINDOWS"]
 
 _FINEST = 64
-"""Scales that are fractions of at most this denominator are computed exactly by any runtime."""
+"""Scales that are fractions of up to this denominator are computed exactly by any runtime."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Window:
 
 
 def _windows(node: NodeProto, kernel: Sequence[Extent]) -> list[_Window]:
-    """The window along each spatial axis; without padding where ``auto_pad`` decides it."""
+    """The window along each spatial axis; without padding if ``auto_pad`` decides it."""
     rank = len(kernel)
     strides = attribute(node, "strides") or [1] * rank
     dilations = attribute(node, "dilations") or [1] * rank
@@ -61,13 +61,13 @@ def _kernel(node: NodeProto, weight: Shape | None) -> Sequence[Extent] | None:
 
 
 def _slid(size: Extent, window: _Window, same: bool, up: bool) -> Extent | None:
-    """Positions of a window along one axis."""
+    """Number of window positions along one axis."""
     if same:
         return sym.ceil_div(size, window.stride)
     room = sym.sub(sym.add(size, window.before + window.after), window.span)
     if not up:
         return sym.add(sym.div(room, window.stride), 1)
-    # A window that would start in the padding behind is dropped: told apart only by numbers.
+    # A window that starts in the trailing padding is dropped, which only numbers can decide.
     safe = sym.at_least(sym.sub(window.span, window.after + window.stride), 0)
     return sym.add(sym.ceil_div(room, window.stride), 1) if safe else None
 
@@ -169,7 +169,7 @@ def _resize(node: NodeProto, facts: Facts) -> Partial:
 def _scaled(
     node: NodeProto, facts: Facts, data: Sequence[Extent]
 ) -> Sequence[Extent | None] | None:
-    """``⌊size · scale⌋`` for scales that are constants."""
+    """``⌊size · scale⌋`` for constant scales."""
     scales = attribute(node, "scales")
     if scales is None:
         at = 1 if node.op_type == "Upsample" or len(node.input) < 3 else 2
@@ -235,7 +235,7 @@ WINDOWS: Mapping[str, Callable[[NodeProto, Facts], Partial]] = MappingProxyType(
 
 
 def _plain(node: NodeProto) -> NodeProto:
-    """A quantised convolution with the operands of a plain one in front."""
+    """A quantized convolution with its operands in the order of Conv."""
     plain = NodeProto()
     plain.CopyFrom(node)
     plain.input[:] = [node.input[0], node.input[3]]

@@ -1,8 +1,8 @@
-"""Protobuf wire format: cut large tensor data out of a model file without parsing it.
+"""Protobuf wire format: remove large tensor data from a model file without parsing it.
 
-Parsing a model costs its size twice, scanning nothing.  ``parse_lazily`` copies the bytes of a
-serialized ``ModelProto`` except for the payloads of large tensors, and says where those are.
-Source: protobuf encoding, field numbers of onnx.proto3.
+Parsing a model needs memory of twice its size, scanning it needs none.  ``parse_lazily`` copies
+the bytes of a serialized ``ModelProto`` except for the payloads of large tensors, and returns
+where these are.  Source: protobuf encoding, field numbers of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAYLOADS = frozenset({4, 9, 10})
 
 
 class WireError(ValueError):
-    """The bytes are not a serialized protobuf message."""
+    """Raised for bytes that are not a serialized protobuf message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a tensor's payload lies in the file."""
+    """Location of a tensor's payload in the file."""
 
     offset: int
     length: int
@@ -63,14 +63,14 @@ class Span:
 
 @dataclass
 class Spans:
-    """Payloads cut out, by index of the graph initializer or of the ``Constant`` node."""
+    """Removed payloads, by index of the graph initializer or of the ``Constant`` node."""
 
     initializers: dict[int, Span] = field(default_factory=dict)
     constants: dict[int, Span] = field(default_factory=dict)
 
 
 def fields(buf: Buffer, pos: int, end: int) -> Iterator[Field]:
-    """The fields of the message in ``buf[pos:end]``.  Raises WireError where it is malformed."""
+    """Yield the fields of the message in ``buf[pos:end]``; raises WireError if it is malformed."""
     while pos < end:
         start = pos
         key, pos = _read_varint(buf, pos, end)
@@ -91,7 +91,7 @@ def fields(buf: Buffer, pos: int, end: int) -> Iterator[Field]:
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes it."""
+    """Encode a number as a protobuf varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -101,15 +101,15 @@ def varint(number: int) -> bytes:
 
 
 def tag(number: int, length: int) -> bytes:
-    """The head of a length-delimited field."""
+    """Encode the tag and length of a length-delimited field."""
     return varint(number << 3 | _BYTES) + varint(length)
 
 
 def parse_lazily(buf: Buffer) -> tuple[bytes, Spans]:
-    """A model without its large tensor payloads, and where those lie.
+    """Return a model without its large tensor payloads, and the payloads' locations.
 
-    Payloads of graph initializers and of ``Constant`` nodes are cut; subgraphs and functions stay
-    whole.  Raises WireError.
+    Payloads of graph initializers and of ``Constant`` nodes are removed; subgraphs and functions
+    stay whole.  Raises WireError for a malformed model.
     """
     spans = Spans()
     return _cut(buf, fields(buf, 0, len(buf)), {_GRAPH: lambda f: _graph(buf, f, spans)}), spans
@@ -163,7 +163,7 @@ def _within(buf: Buffer, outer: Field) -> Iterator[Field]:
 
 
 def _cut(buf: Buffer, parts: Iterator[Field], inner: Mapping[int, object]) -> bytes:
-    """The message of ``parts``, those with a function in ``inner`` replaced by its result."""
+    """The message of ``parts``, with fields replaced by the functions in ``inner``."""
     out: list[bytes] = []
     for part in parts:
         visit = inner.get(part.number)

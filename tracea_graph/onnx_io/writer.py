@@ -1,6 +1,6 @@
-"""Export: nodes and weights become an ONNX file, with a page-aligned data file where it pays.
+"""Export: nodes and weights become an ONNX file, with a page-aligned data file for large weights.
 
-The file is assembled in pieces, so that weights stream through and are never held twice.
+The file is written piece by piece: weights are streamed and never held twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracea_graph.onnx_io.wire import LARGE, tag
 __all__ = ["INLINE_LIMIT", "Written", "write"]
 
 INLINE_LIMIT = 16 << 20
-"""Bytes of large weights up to which they stay inside the model file."""
+"""Maximum bytes of large weights that are stored inside the model file."""
 
 PROTOBUF_LIMIT = (1 << 31) - 1
 
@@ -38,7 +38,7 @@ Places = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Written:
-    """The files of one export; ``bytes`` is their total size, ``stored`` what ``data`` holds."""
+    """The files of one export; ``bytes`` is their total size, ``stored`` the data's contents."""
 
     model: Path
     data: Path | None
@@ -64,12 +64,13 @@ def write(
 ) -> Written:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
-    ``guard`` are nodes that say whether guarded initializers have their defaults: ``nodes`` are
-    run only then.  Only weights that are read are written; ``domain`` is that of ``functions`` and
-    of the custom operators among ``nodes``.  ``node_metadata`` is keyed by node name or first
-    output.  With a ``pool`` large weights go there, whatever their size in all; an ``earlier``
-    data file beside ``out`` is used as it is.  Raises UsageError when the files cannot be written
-    or that one holds other weights, GraphError when a value has no source.
+    ``guard`` are nodes that compute whether guarded initializers have their defaults: ``nodes``
+    run only if they do.  Only weights that are read are written; ``domain`` is that of
+    ``functions`` and of the custom operators among ``nodes``.  ``node_metadata`` is keyed by node
+    name or first output. With a ``pool``, large weights are written there, whatever their total
+    size; an ``earlier`` data file beside ``out`` is reused as it is.  Raises UsageError if the
+    files cannot be written or ``earlier`` holds other weights, GraphError if a value has no
+    source.
     """
     proto = model_shell.build_shell(
         model, nodes, functions, domain, metadata, node_metadata, guard
@@ -94,7 +95,7 @@ def write(
         size = sum(map(_size, pieces))
         if size > PROTOBUF_LIMIT:
             raise UsageError(
-                f"{out.name} would exceed 2 GB, the most one ONNX file may have: "
+                f"{out.name} would exceed 2 GB, the size limit of an ONNX file: "
                 "let the weights go to a data file"
             )
         with _replacing(out) as file:
@@ -120,7 +121,7 @@ def _stored(model: Model, needed: Mapping[str, Weight]) -> dict[str, Weight]:
 
 
 def _write_data(weights: Sequence[Weight], out: Path, name: str | None) -> external.DataFile:
-    """Write the data file; its name is its content's unless one is given."""
+    """Write the data file, named after its content unless a name is given."""
     temporary = _temporary(out.with_suffix(".data"))
     try:
         with temporary.open("xb") as file:
@@ -136,7 +137,7 @@ def _write_data(weights: Sequence[Weight], out: Path, name: str | None) -> exter
 def _pieces(
     proto: ModelProto, model: Model, stored: Mapping[str, Weight], places: Places, data: str
 ) -> list[Piece]:
-    """The file's content in order.  Protobuf merges repeated fields wherever they stand."""
+    """The file's content in order; protobuf merges repeated fields wherever they occur."""
     body: list[Piece] = [proto.graph.SerializeToString(deterministic=True)]
     originals = {t.name: t for t in model.skeleton.graph.initializer}
     for name, weight in stored.items():
@@ -195,7 +196,7 @@ def _emit(piece: Piece, file: IO[bytes]) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the path's place once it is complete, or leaves no trace."""
+    """Open a file that replaces ``path`` once it is complete, or leaves no trace."""
     temporary = _temporary(path)
     try:
         with temporary.open("xb") as file:
@@ -207,7 +208,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _temporary(path: Path) -> Path:
-    """A name in the same folder, short whatever the path's own."""
+    """Return a new name in the folder, of bounded length."""
     mark = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
     return path.with_name(f".tracea-{mark}.{os.getpid()}")
 
