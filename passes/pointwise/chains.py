@@ -1,4 +1,4 @@
-"""Chains and the values they are over: how operands lie, and putting two chains together."""
+"""Bind elementwise expressions (chains) to values, and inline one into another."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, SCALAR, Chain, 
 __all__ = ["IDENTITY", "BoundChain", "inline", "kind_of"]
 
 BoundChain = tuple[Chain, tuple[str, ...]]
-"""A chain and the values its operands stand for."""
+"""A chain and the values bound to its operands."""
 
 IDENTITY = Chain((FULL,), (), (0,))
 
 
 def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
-    """How an operand lies over the innermost rows and columns of a result."""
+    """Return how an operand broadcasts over the innermost rows and columns of a result."""
     shape, full = spec.shape or (), result.shape or ()
     if shape == full:
         return FULL
@@ -32,8 +32,8 @@ def inline(
 ) -> BoundChain | None:
     """Replace the operands of ``outer`` that are named in ``results`` by ``inner``'s results.
 
-    The inner operands keep their places, so an accumulator stays operand 0.  None if the result
-    would have too many operands.
+    The inner operands come first, so an accumulator stays operand 0.  None if the result would
+    have too many operands.
 
         outer(v, b), v = inner(a)   ->   (inner; outer)(a, b)
     """
@@ -65,7 +65,7 @@ def inline(
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:
-    """The steps with every value they refer to elsewhere; literals stay."""
+    """Yield the steps with renumbered references; literals stay."""
     for step in steps:
         args: tuple[Ref, ...] = tuple(a if isinstance(a, float) else place(a) for a in step.args)
         yield Step(step.op, args)

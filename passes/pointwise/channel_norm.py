@@ -1,9 +1,9 @@
-"""Layer normalisation over the channels of ``[N, C, H, W]``, as ConvNeXt writes it.
+"""Convert layer normalisation over the channels of ``[N, C, H, W]``, as ConvNeXt has it.
 
     mean, variance over axis 1        ->    Transpose, FusedNorm over the last axis, Transpose
 
-Inside a program of convolutions the transposes are how blocked values are read and written;
-``image_norms`` says what such a norm is, and takes those of other ranks and weights.
+Inside a program of convolutions the transposes turn into reads and writes of the blocked layout.
+``image_norms`` defines the match, and converts norms of other ranks and weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 class ChannelNorm:
-    """A decomposed layer normalisation whose means are over axis 1 of four."""
+    """Match a decomposed layer normalisation whose means are over axis 1 of four."""
 
     name = "channel-norm"
 

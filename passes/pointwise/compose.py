@@ -1,4 +1,4 @@
-"""Compose elementwise ops: a consumer with its producer, two siblings, a slice of one."""
+"""Compose elementwise ops: a consumer with its producer, two siblings, or a slice of one."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ __all__ = [
 Shape = tuple[Extent, ...]
 
 _MANY = 1 << 14
-"""Ops whose results are remembered: a model asks again and again about the same few."""
+"""Number of results cached: a model composes the same few ops again and again."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An elementwise op and the values it reads."""
+    """An elementwise op and the names of the values it reads."""
 
     params: ElementwiseParams
     names: tuple[str, ...]
 
     def common(self, graph: TileGraph) -> Shape:
-        """The shape it loops over.  Raises ValueError if symbols leave it open."""
+        """Return the shape of the op's loops.  Raises ValueError if symbols leave it open."""
         return self.params.common([graph.spec(n).shape or () for n in self.names])
 
 
 def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | None:
-    """What computes ``value`` from stored values: a chain, data movement, or both."""
+    """Return the op that computes ``value`` from stored values: a chain, data movement, or
+    both."""
     if isinstance(region.params, ElementwiseParams):
         return Operation(region.params, region.operands) if len(region.results) == 1 else None
     if (bound_chain := read_chain(graph, region)) is not None:
@@ -62,21 +63,21 @@ def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | 
 
 @dataclass
 class _Builder:
-    """Collects the operands, which have numbers, and steps of a chain."""
+    """Builder of a chain, which collects numbered operands and steps."""
 
     operands: list[tuple[int, IndexMap, DType]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Ref | str, ...]]] = field(default_factory=list)
 
     def operand(self, value: int, index_map: IndexMap, dtype: DType) -> str:
-        """What the chain reads and makes has names until it is whole: ``x3`` an operand, ``s3`` a
-        step."""
+        """Return the name of an operand, ``x3``; steps are called ``s3`` until the chain is
+        built."""
         entry = (value, index_map, dtype)
         if entry not in self.operands:
             self.operands.append(entry)
         return f"x{self.operands.index(entry)}"
 
     def run(self, chain: Chain, operands: Sequence[str]) -> list[str]:
-        """Append a chain over these values; every value of it."""
+        """Append the steps of a chain over these values; return the names of all its values."""
         values = list(operands)
         for step in chain.steps:
             args = tuple(a if isinstance(a, float) else values[a] for a in step.args)
@@ -88,7 +89,7 @@ class _Builder:
     def operation(
         self, results: Sequence[str], target: tuple[int, ...]
     ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:
-        """The op and which values it reads; None if there are too many."""
+        """Return the op and the numbers of the values it reads; None if there are too many."""
         count = len(self.operands)
         if count > MAX_OPERANDS:
             return None
@@ -109,10 +110,10 @@ class _Builder:
 def fuse_producer(
     graph: TileGraph, outer: Operation, value: str, inner: Operation
 ) -> Operation | None:
-    """``outer`` with operand ``value`` computed by ``inner`` as it goes.
+    """Return ``outer`` with operand ``value`` computed by ``inner`` in the same loop.
 
-    None if the result would have too many operands, or a map does not go through a broadcast.
-    Raises ValueError if symbols leave open what ``inner`` loops over.
+    None if the result would have too many operands, or a map cannot pass a broadcast.  Raises
+    ValueError if symbols leave the loop shape of ``inner`` open.
     """
     values = tuple(dict.fromkeys((*inner.names, *outer.names)))
     number = {v: i for i, v in enumerate(values)}
@@ -129,7 +130,7 @@ def _merged(
     outer: ElementwiseParams, outer_reads: tuple[int, ...], value: int,
     inner: ElementwiseParams, inner_reads: tuple[int, ...], shapes: Sequence[Shape],
 ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:  # fmt: skip
-    """:func:`fuse_producer` of numbered values; ``shapes`` are of those the inner op reads."""
+    """Run :func:`fuse_producer` on numbered values; ``shapes`` are those the inner op reads."""
     builder = _Builder()
     around = inner.common([shapes[i] for i in inner_reads])
     values: list[str] = []
@@ -151,7 +152,7 @@ def _merged(
 
 
 def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation | None:
-    """Both regions' results from one chain; the second may read the first's result.
+    """Return one op with both regions' results; the second may read the first's result.
 
     None if that would have too many operands.
     """
@@ -179,7 +180,7 @@ def _operands(
 def slice_operation(
     graph: TileGraph, op: Operation, axis: int, start: int, end: int
 ) -> Operation | None:
-    """The op over a stretch of one axis of its common shape."""
+    """Return the op over a range of one axis of its loop shape."""
     around = op.common(graph)
     cut = IndexMap((Move("slice", (axis, start, end, 1)),))
     maps: list[IndexMap] = []
@@ -198,7 +199,7 @@ def fits(
     names: Sequence[str],
     wanted: Sequence[TensorSpec],
 ) -> bool:
-    """True if an op provably gives results of these shapes, from its operands' shapes alone too.
+    """Return whether an op provably gives results of these shapes, also from its operands alone.
 
     A kernel knows its operands' sizes and nothing else of the graph.
     """
@@ -210,7 +211,7 @@ def fits(
 def _given(
     params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
 ) -> tuple[tuple[DType | None, Shape | None], ...] | None:
-    """Types and shapes of an op's results; None where a kernel cannot tell them."""
+    """Return types and shapes of an op's results, None for what a kernel cannot infer."""
     try:
         found = params.infer(specs)
         params.infer(localise(clipped(specs))[0])

@@ -1,4 +1,4 @@
-"""Elementwise and row-wise operators that stand alone, and what they absorb.
+"""Convert single elementwise operators, and fuse sums into the norms that read them.
 
 any elementwise operator                         -> FusedElementwise
 FusedNorm(elementwise(a, b))                     -> FusedNorm(a, b, prologue)
@@ -20,7 +20,7 @@ __all__ = ["ElementwiseOp", "NormPrologue"]
 
 
 class ElementwiseOp:
-    """One elementwise operator as a chain of its own."""
+    """Convert one elementwise operator to a chain."""
 
     name = "elementwise-op"
 
@@ -33,7 +33,7 @@ class ElementwiseOp:
 
 
 class NormPrologue:
-    """The sum a normalisation reads is computed row by row inside it."""
+    """Compute the sum that a normalisation reads row by row inside it."""
 
     name = "norm-prologue"
 

@@ -1,9 +1,9 @@
-"""Elementwise work that follows a product is done while its tile is in registers or L1.
+"""Fuse elementwise ops into the product before them, whose tile is in registers or L1.
 
 elementwise(FusedGemm(x), a, b …)      -> FusedGemm(x, …, epilogue)
 elementwise(FusedMatMul(x), a, b …)    -> FusedMatMul(x, …, epilogue)
 
-A product that others read as well stays a result of its own, beside the epilogue's.
+A product with other readers stays a result beside that of the epilogue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["GemmEpilogue"]
 
 
 class GemmEpilogue:
-    """One elementwise operator or chain behind a product."""
+    """Fuse one elementwise operator or chain into the product before it."""
 
     name = "gemm-epilogue"
 
@@ -87,12 +87,12 @@ class GemmEpilogue:
 
 
 def _extras(product: Region) -> tuple[str, ...]:
-    """The values its epilogue reads beyond the product; they come last."""
+    """Return the operands of the product's epilogue, which come last."""
     return product.operands[len(product.operands) - product.params.epilogue_inputs :]
 
 
 def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...]:
-    """The chain's own results, then those of the chain before it that others need."""
+    """Return the chain's results, then those of the earlier chain that have other readers."""
     old, new = len(before.operands), len(chain.operands)
     beside = (before.results[i] for i in kept)
     return (*chain.results, *(r if r < old else r - old + new for r in beside))
@@ -101,7 +101,7 @@ def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...
 def _uneven(
     graph: TileGraph, product: Region, bound_chain: BoundChain, value: str, result: TensorSpec
 ) -> str | None:
-    """Why an operand does not lie over the product's rows and columns."""
+    """Return why an operand does not broadcast over the product's rows and columns, or None."""
     if isinstance(product.params, MatMulParams):
         ranks = [graph.spec(v).rank or 0 for v in product.operands[:2]]
         return "the product is of vectors" if min(ranks) < 2 else None

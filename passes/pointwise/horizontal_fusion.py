@@ -1,7 +1,7 @@
-"""Two elementwise regions become one with two results, where that saves reading something twice.
+"""Fuse two elementwise regions into one with two results if that saves reading a value.
 
-y = f(x), z = g(y), y needed elsewhere   -> FusedElementwise(x) giving y and z
-y = f(x), z = g(x, r)                    -> FusedElementwise(x, r) giving y and z
+y = f(x), z = g(y), y has other readers   -> FusedElementwise(x) giving y and z
+y = f(x), z = g(x, r)                     -> FusedElementwise(x, r) giving y and z
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["HorizontalFusion"]
 
 _MOST_READERS = 8
-"""A value more read than this is a constant of the model's shape; pairing its readers is luck."""
+"""Readers above which a value is shared by the whole model, and pairing them is arbitrary."""
 
 
 class HorizontalFusion:
-    """An elementwise region and one that feeds it, or that reads the same value the same way."""
+    """Fuse an elementwise region with one that feeds it or reads the same value in the same
+    way."""
 
     name = "horizontal-fusion"
 
@@ -52,7 +53,8 @@ def _plain(region: Region) -> bool:
 
 
 def _neighbours(graph: TileGraph, region: Region) -> list[Region]:
-    """Elementwise regions of the same shape that write, or read, what this one reads as stored."""
+    """Return elementwise regions of equal shape that write or read a stored operand of this
+    one."""
     near: dict[str, Region] = {}
     shape = graph.spec(region.results[0]).shape
     for value, index_map in zip(region.operands, region.params.views, strict=True):

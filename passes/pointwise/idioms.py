@@ -1,6 +1,6 @@
-"""Spellings of one operation become that operation.
+"""Match decomposed activations and norms, and convert them to one op.
 
-x·½·(1 + Erf(x/√2)), every association               -> gelu
+x·½·(1 + Erf(x/√2)), in every association             -> gelu
 x·½·(1 + Tanh(√(2/π)·(x + 0.044715·x³)))             -> gelu_tanh
 x·Sigmoid(x)                                         -> silu
 x·Clip(x + 3, 0, 6)/6, x·HardSigmoid(x; 1/6, 1/2)    -> hard_swish
@@ -266,7 +266,7 @@ def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
 
 LAYER_NORMS = (_layer_norm_decomposed, _layer_norm_scaled, _layer_norm_bare)
 RMS_NORMS = (_rms_norm_decomposed, _rms_norm_bare)
-"""Patterns of normalisations, whatever axis their means are over."""
+"""Patterns of decomposed normalisations over any axis."""
 
 
 def _rule(name: str, patterns: tuple[Any, ...], rewrite: Any, check: Any) -> Rule:
@@ -318,4 +318,4 @@ RULES = (
     GELU, GELU_OP, GELU_TANH, SILU, HARD_SWISH, MISH, LAYER_NORM_OP, LAYER_NORM, RMS_NORM,
     RMS_NORM_OP,
 )  # fmt: skip
-"""Match rules, one per idiom."""
+"""Rules that match one idiom each."""

@@ -1,4 +1,4 @@
-"""Normalisations of images: a weight per channel, statistics over groups or over the channels.
+"""Convert normalisations of images with weights per channel, over groups or over channels.
 
 InstanceNormalization, GroupNormalization                        -> FusedChannelNorm
 Reshape [N,G,-1] -> InstanceNormalization -> Reshape·γ + β       -> FusedChannelNorm
@@ -23,7 +23,7 @@ __all__ = ["RULES", "is_over_channels", "over_channels"]
 
 
 def _image(m: Match, *vectors: str) -> str | None:
-    """Why x is no image with a constant number of channels and vectors over them, or None."""
+    """Return why x is not an image of constant channel count with such vectors, or None."""
     shape = m.spec("x").shape
     if shape is None or len(shape) < 3 or not isinstance(shape[1], int):
         return "x is not known to be an image with a constant number of channels"
@@ -41,7 +41,7 @@ def _image(m: Match, *vectors: str) -> str | None:
 
 
 def _lies_over_channels(dims: tuple[Any, ...], rank: int, channels: int) -> bool:
-    """True for ``[C]``, and for ``[C, 1, …]`` or ``[1, C, 1, …]`` of the image's rank."""
+    """Return whether dims are ``[C]``, ``[C, 1, …]`` or ``[1, C, 1, …]`` of the image's rank."""
     return dims == (channels,) or (1,) * (rank - len(dims)) + dims == (
         1, channels, *(1,) * (rank - 2)
     )  # fmt: skip
@@ -144,14 +144,14 @@ def _group(m: Match) -> Region:
 
 
 def is_over_channels(m: Match) -> bool:
-    """True if every mean of a match is over the channels alone."""
+    """Return whether every mean of a match is over the channels alone."""
     means = [r for r in m.covered if r.op == "ReduceMean"]
     axis = 1 - (m.spec("x").rank or 0)
     return all(axes_of(m.graph, r) == (axis,) and attribute(r, "keepdims", 1) == 1 for r in means)
 
 
 def over_channels(m: Match) -> str | None:
-    """Why a match of ``LAYER_NORMS`` or ``RMS_NORMS`` is no norm over the channels, or None."""
+    """Return why a match of ``LAYER_NORMS`` or ``RMS_NORMS`` is no norm over channels, or None."""
     affine = _affine(m)
     if (reason := _image(m, *affine)) is not None:
         return reason
@@ -218,4 +218,4 @@ RULES = (
     RMS_NORM_OVER_CHANNELS,
     TRANSPOSED_LAYER_NORM,
 )
-"""Match rules."""
+"""Rules that match image norms."""

@@ -1,8 +1,8 @@
-"""Reading one elementwise operator as a chain: every form ONNX has for a step.
+"""Read an elementwise ONNX operator, in any of its forms, as a chain.
 
 Add, Mul, Exp, Floor, HardSwish …                -> the step of that name
 LeakyRelu, Elu, Selu, HardSigmoid, Clip …        -> the step with its attributes as literals
-Sum, Mean, Max, Min of n values                  -> a step for every two
+Sum, Mean, Max, Min of n values                  -> n − 1 binary steps
 Greater(a, b), Pow(x, 2)                         -> less(b, a), mul(x, x)
 Cast, QuantizeLinear, DequantizeLinear           -> the operand's or result's type, and steps
 """
@@ -34,14 +34,14 @@ _LARGEST = 3.4028234663852886e38
 _LETTER = {DType.F32: "f", DType.BOOL: "b"}
 
 Maker = Callable[[Sequence[Ref], int], Sequence[Step]]
-"""From the operator's arguments and the number of operands to steps; the last is the result."""
+"""Function from argument references and the operand count to steps; the last is the result."""
 
 
 def read_chain(graph: TileGraph, region: Region) -> BoundChain | None:
-    """The chain an elementwise region computes, or None if it is something else.
+    """Return the chain that an elementwise region computes, or None if it is not elementwise.
 
-    Values are float32 or bool; integers only at a chain's ends, where Cast, QuantizeLinear and
-    DequantizeLinear make them float32 or are made of it.
+    Values are float32 or bool; integers occur only as operands and results, converted by Cast,
+    QuantizeLinear or DequantizeLinear.
     """
     if isinstance(region.params, ElementwiseParams):
         plain = not (region.params.maps or region.params.target)
@@ -68,7 +68,7 @@ def read_chain(graph: TileGraph, region: Region) -> BoundChain | None:
 def _one_step(
     graph: TileGraph, region: Region, step: str, values: Sequence[str], *literals: float
 ) -> BoundChain | None:
-    """``step`` over values, then literals."""
+    """Return a chain of one ``step`` over values, then literals."""
     takes = ELEMENTARY[step].takes
     if len(values) + len(literals) != len(takes):
         return None
@@ -80,7 +80,7 @@ def _one_step(
 def _assemble(
     graph: TileGraph, region: Region, values: Sequence[str], takes: str, make: Maker
 ) -> BoundChain | None:
-    """Steps over values of the types ``takes``; constants of one element become literals."""
+    """Build steps over values of the types ``takes``; constants of one element become literals."""
     result = graph.spec(region.results[0])
     names: list[str] = []
     args: list[Ref] = []
@@ -102,7 +102,7 @@ def _assemble(
 
 
 def _regular(specs: Sequence[TensorSpec], result: TensorSpec) -> bool:
-    """True if shapes are known and broadcast to the result's, and a kernel has loops enough."""
+    """Return whether shapes are known and broadcast, and their rank is supported by kernels."""
     shapes = [s.shape for s in specs if s.shape is not None]
     known = len(shapes) == len(specs) > 0 and result.shape is not None
     return known and len(result.shape or ()) <= MAX_RANK and broadcast(shapes) == result.shape
@@ -112,7 +112,7 @@ def _regular(specs: Sequence[TensorSpec], result: TensorSpec) -> bool:
 
 
 def _read_repeated(graph: TileGraph, region: Region) -> BoundChain | None:
-    """``op(a, b, c)`` as ``op(op(a, b), c)``; a mean multiplies by 1/n, as ONNX Runtime does."""
+    """Read ``op(a, b, c)`` as ``op(op(a, b), c)``; a mean multiplies by 1/n like ONNX Runtime."""
     step, count = _REPEATED[region.op], len(region.operands)
 
     def make(args: Sequence[Ref], operands: int) -> list[Step]:
@@ -132,7 +132,7 @@ def _read_repeated(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _read_power(graph: TileGraph, region: Region) -> BoundChain | None:
-    """``Pow(x, 2)`` is ``x * x``; a constant exponent may have any type."""
+    """Read ``Pow(x, 2)`` as ``x * x``; a constant exponent may have any type."""
     base, power = region.operands
     exponent = constant_number(graph, power)
     if exponent is None:
@@ -145,7 +145,7 @@ def _read_power(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _read_clip(graph: TileGraph, region: Region) -> BoundChain | None:
-    """Bounds are operands, attributes before opset 11; absent ones are ±max."""
+    """Read Clip with bounds from operands, or attributes before opset 11; default ±max."""
     values = [region.operands[0]]
     bounds: list[float | None] = []  # None: the next of the values
     for i, (name, default) in enumerate((("min", -_LARGEST), ("max", _LARGEST)), 1):
@@ -165,7 +165,7 @@ def _read_clip(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _read_is_inf(graph: TileGraph, region: Region) -> BoundChain | None:
-    """Either infinity, or an equality with one of them."""
+    """Read IsInf of both infinities, or as an equality with one."""
     sides = tuple(attribute(region, f"detect_{side}", 1) for side in ("negative", "positive"))
     if sides == (1, 1):
         return _one_step(graph, region, "is_inf", region.operands)
@@ -183,11 +183,11 @@ def _read_swish(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _read_cast(graph: TileGraph, region: Region) -> BoundChain | None:
-    """Between float32, bool and integers, where float32 lies between the two.
+    """Read a Cast between float32, bool and integers that starts or ends at float32.
 
-    ONNX leaves open what a cast of a number beyond the integers' range gives, and of NaN; here it
-    is what ONNX Runtime's kernels give on x86: the lowest integer of 32 and 64 bits.  Where they
-    wrap, in 8 bits and between integers, casts stay.
+    ONNX leaves casts of NaN and of out-of-range numbers undefined; chains give what ONNX Runtime's
+    x86 kernels give, the lowest 32- or 64-bit integer.  Casts that wrap (to 8 bits, between
+    integers) are not converted.
     """
     value = region.operands[0]
     source, result = graph.spec(value), graph.spec(region.results[0])
@@ -211,7 +211,7 @@ _CASTS: Mapping[tuple[str, str], str] = MappingProxyType(
         ("f", "i"): "int", ("i", "f"): "",
     }
 )  # fmt: skip
-"""The step of a cast: from a truth value, an integer or a number to another of them."""
+"""Step of a cast, by the kinds (bool, integer, number) it converts from and to."""
 
 
 def _letter(dtype: DType) -> str:
@@ -224,7 +224,7 @@ _RANGES: Mapping[DType, tuple[float, float]] = MappingProxyType(
 
 
 def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType] | None:
-    """Scale, zero point and integer type where each is one constant."""
+    """Return scale, zero point and integer type if each is one constant."""
     operands = (*region.operands, "", "")[:3]
     scale = constant_number(graph, operands[1])
     zero = constant_number(graph, operands[2]) if operands[2] else 0.0
@@ -236,7 +236,7 @@ def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType
 
 
 def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
-    """round(x / scale) + zero, within the type's range; halves go to the even number."""
+    """Read round(x / scale) + zero, saturated to the type's range; ties round to even."""
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
     if found is None or found[2] not in _RANGES or source.dtype is not DType.F32:
@@ -256,7 +256,7 @@ def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
-    """(x − zero) · scale"""
+    """Read (x − zero) · scale."""
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
     if found is None or found[2] not in _RANGES or result.dtype is not DType.F32:
@@ -271,8 +271,8 @@ def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _in_integers(graph: TileGraph, region: Region) -> bool:
-    """True for a product or convolution that ONNX Runtime does in integers, together with the
-    QuantizeLinear and DequantizeLinear around it: only while it sees all of them."""
+    """Return whether ONNX Runtime computes a product or convolution in integers, which it does
+    only while it sees the QuantizeLinear and DequantizeLinear around it."""
     return region.op in ("Conv", "Gemm", "MatMul") and all(
         operand_producer(graph, value, "DequantizeLinear") is not None
         for value in region.operands[:2]

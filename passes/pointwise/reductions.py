@@ -1,10 +1,10 @@
-"""Reductions and softmax over any axes, and the elementwise work around them.
+"""Convert reductions and softmax over any axes, and fuse elementwise ops around them.
 
 Reduce…, GlobalAveragePool, GlobalMaxPool       -> FusedReduce
 ArgMax, ArgMin                                  -> FusedArg
 TopK                                            -> FusedTopK
 Softmax, LogSoftmax, exp(x − max)/sum           -> FusedSoftmax
-FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue); others likewise
+FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue), likewise others
 elementwise(FusedReduce(x), c)                  -> FusedReduce(x, c, epilogue)
 """
 
@@ -42,14 +42,14 @@ _KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {op: (kind, "") for kind, (op, _) in REDUCTIONS.items()}
     | {"ReduceL2": ("sum_square", "sqrt"), "ReduceLogSum": ("sum", "log")}
 )
-"""The kind of an operator, and the step that follows it."""
+"""Kind of a reduction operator, and the step after it."""
 _POOLS: Mapping[str, str] = MappingProxyType({"GlobalAveragePool": "mean", "GlobalMaxPool": "max"})
 
 
 def axes_of(graph: TileGraph, region: Region) -> tuple[int, ...] | str:
-    """The reduced axes, counted from the end and ascending, or why they cannot be told.
+    """Return the reduced axes, negative and ascending, or why they are not known.
 
-    No axes at all means every axis, or none if ``noop_with_empty_axes`` says so.
+    Missing axes mean every axis, or none if ``noop_with_empty_axes`` is set.
     """
     rank = graph.spec(region.operands[0]).rank
     if rank is None:
@@ -181,11 +181,11 @@ TOP_K = Rule("top-k", (_largest,), _top_k)
 SOFTMAX = Rule("softmax", (_normalised,), _convert_softmax)
 
 CONVERT_RULES = (REDUCE, ARG_REDUCE, TOP_K, SOFTMAX)
-"""One operator each as a region of its own."""
+"""Rules that convert one operator each."""
 
 
 class ReducePrologue:
-    """What a reduction, index or softmax reads is computed tile by tile inside it."""
+    """Compute what a reduction, index or softmax reads tile by tile inside it."""
 
     name = "reduce-prologue"
 
@@ -236,7 +236,7 @@ class ReducePrologue:
 
 
 class ReduceEpilogue:
-    """Elementwise work on a reduced value is done where it is computed."""
+    """Apply elementwise ops to a reduced value before it is stored."""
 
     name = "reduce-epilogue"
 
@@ -286,20 +286,20 @@ def _shifted(op: Any, x: Any) -> Any:
 
 
 def _softmax(op: Any, x: Any) -> Any:
-    """exp(x − max) / sum, or times the reciprocal of the sum"""
+    """Match exp(x − max) / sum, or times the reciprocal of the sum."""
     e = op.Exp(_shifted(op, x))
     total = op.ReduceSum(e)
     return op.either(op.Div(e, total), op.Mul(e, op.Reciprocal(total)))
 
 
 def _log_softmax(op: Any, x: Any) -> Any:
-    """x − max − log(sum)"""
+    """Match x − max − log(sum)."""
     d = _shifted(op, x)
     return op.Sub(d, op.Log(op.ReduceSum(op.Exp(d))))
 
 
 def _axis(m: Match) -> int | str:
-    """The one axis both reductions are over, or why there is none."""
+    """Return the one axis of both reductions, or why there is none."""
     reductions = [r for r in m.covered if r.op.startswith("Reduce")]
     if any(attribute(r, "keepdims", 1) != 1 for r in reductions):
         return "a reduction drops its axis"
@@ -329,4 +329,4 @@ DECOMPOSED_SOFTMAX = _rule("decomposed-softmax", _softmax, False)
 DECOMPOSED_LOG_SOFTMAX = _rule("decomposed-log-softmax", _log_softmax, True)
 
 MATCH_RULES = (DECOMPOSED_SOFTMAX, DECOMPOSED_LOG_SOFTMAX)
-"""Match rules."""
+"""Rules that match decomposed softmax."""

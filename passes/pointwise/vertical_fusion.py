@@ -1,4 +1,4 @@
-"""Producer-consumer fusion of elementwise operators.
+"""Fuse elementwise producers into their consumers.
 
 elementwise(elementwise(a, b), c)   ->   FusedElementwise(a, b, c)
 """
@@ -20,7 +20,7 @@ __all__ = ["VerticalFusion"]
 
 
 class VerticalFusion:
-    """Two elementwise regions, one feeding only the other, become one pass over memory."""
+    """Fuse two elementwise regions, the first read only by the second, into one loop."""
 
     name = "vertical-fusion"
 

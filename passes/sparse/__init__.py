@@ -1,1 +1,1 @@
-"""Sparse, low-rank and dead parts of weights, found or chosen by compression."""
+"""Exploit sparse, low-rank and dead parts of weights, found in them or chosen by compression."""

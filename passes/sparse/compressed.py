@@ -1,6 +1,6 @@
-"""Matrices that were chosen to become others, where the caller accepted an error.
+"""Describe matrices that compression chose to approximate.
 
-What was chosen for which matrix is decided before planning, from calibration data.
+Which matrix gets which replacement is decided before planning, from calibration data.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["PRUNED", "Compressed", "chosen_for", "pruned_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
-"""Rules that make use of zeros that were chosen."""
+"""Rules that exploit pruned weights."""
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """What stands for a matrix ``[K, N]``: two factors ``[K, R]``, ``[R, N]``, or itself with
-    zeros; and the error predicted for the model's outputs."""
+    """Replacement of a matrix ``[K, N]``: two factors ``[K, R]`` and ``[R, N]``, or a pruned copy;
+    and the predicted error of the model's outputs."""
 
     matrices: tuple[Floats, ...]
     error: float
@@ -36,13 +36,13 @@ class Compressed:
 def pruned_for(
     chosen: Mapping[str, Compressed], graph: TileGraph, region: Region
 ) -> Compressed | None:
-    """The matrix with zeros that was chosen for that of a product, if one was and may stand."""
+    """Return the pruned matrix chosen for a product, if there is one and it may be replaced."""
     found = chosen_for(chosen, region, 1)
     return found if found is None or replaceable_matrix(graph, region) is not None else None
 
 
 def chosen_for(chosen: Mapping[str, Compressed], region: Region, count: int) -> Compressed | None:
-    """So many matrices, if they were chosen for that of a product."""
+    """Return the replacement chosen for a product if it has ``count`` matrices."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
         return None

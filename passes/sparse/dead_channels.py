@@ -1,15 +1,16 @@
-"""Channels between two products that need not be computed.
+"""Remove channels between two products that need not be computed.
 
-FusedGemm(FusedGemm(x, A), B)    ->    the same with fewer columns in A and fewer rows in B
-FusedConv(FusedConv(x, A), B)    ->    the same with fewer filters in A, fewer channels in B
+FusedGemm(FusedGemm(x, A), B)    ->    both with fewer columns in A and fewer rows in B
+FusedConv(FusedConv(x, A), B)    ->    both with fewer filters in A, fewer channels in B
 
-Depthwise convolutions between the two lose the same channels.
+Depthwise convolutions between the two lose these channels too.
 
-A channel is *constant* where its column of A is zero: then it is what the epilogue makes of the
-bias (0 for ReLU of a negative one), and B's bias takes what B makes of it.  A depthwise filter of
-zeros makes one constant too, and hands a constant on, but for one it pads with other zeros.  A
-channel is *unused* where its row of B is zero.  Exact for finite values: a NaN or an infinity that
-reaches the output through such a channel alone no longer does.
+A channel is *constant* if its column of A is zero: it equals the epilogue applied to the bias (0
+for ReLU of a negative bias), and B's bias absorbs its contribution.  A depthwise filter of zeros
+makes a channel constant too; other depthwise filters keep a channel constant unless they pad it
+with a different number.  A channel is *unused* if its row of B is zero.  The rewrite is exact for
+finite values: a NaN or an infinity that reached the output only through such a channel no longer
+does.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv")
 
 @dataclass(frozen=True)
 class DeadChannels:
-    """Two products, the second the only reader of the first but for depthwise ones between."""
+    """Match two products, the first read only by the second, possibly through depthwise ones."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = DEAD_CHANNELS
@@ -81,7 +82,7 @@ class DeadChannels:
             return
         constant, values = _constants(graph, makers, own)
         if isinstance(region.params, ConvParams) and region.params.window.padded:
-            constant &= values == 0  # what is padded is 0, whatever the channel is
+            constant &= values == 0  # padding is 0, whatever the channel's constant
         kept = whole_vectors(~(constant | unused))
         if kept.all():
             reason = f"{makers[0].results[0]!r} has too few dead channels to store fewer of them"
@@ -92,7 +93,7 @@ class DeadChannels:
         yield remove_channels(self.name, graph, makers, region, kept, idle)
 
     def _constant(self, graph: TileGraph, region: Region) -> Mask:
-        """Channels of the result with no weight other than zero."""
+        """Return which result channels have only zero weights."""
         found = self._lines(graph, region, result=True)
         for norm in (n for n in region.nodes if n.op == "BatchNormalization"):
             gamma = graph.weight(norm.inputs[1])
@@ -102,7 +103,7 @@ class DeadChannels:
         return found
 
     def _unused(self, graph: TileGraph, region: Region) -> Mask:
-        """Channels of the operand with no weight other than zero."""
+        """Return which operand channels have only zero weights."""
         return self._lines(graph, region, result=False)
 
     def _lines(self, graph: TileGraph, region: Region, result: bool) -> Mask:
@@ -116,7 +117,7 @@ class DeadChannels:
         results_first = node.op == "Conv" or bool(node.attrs.get("transB", 0))
         lines = found.rows if result == results_first else found.columns
         taps = 1 if result or node.op != "Conv" else prod(weight.shape[2:])
-        if lines.size != count * taps:  # none is zero, or some were dropped already
+        if lines.size != count * taps:  # none is zero, or some were removed before
             return nothing
         return np.asarray(lines.reshape(count, -1).all(1))
 
@@ -131,9 +132,9 @@ def remove_channels(
     matrix: Floats | None = None,
     error: float = 0.0,
 ) -> Proposal:
-    """Products with the channels that are kept; ``values`` are those of the others.
+    """Return the products with only the ``kept`` channels; ``values`` are the others' constants.
 
-    ``matrix`` ``[k, n]`` is another one for the last of them.
+    ``matrix`` ``[k, n]`` replaces that of the last product.
     """
     n, new, stored, specs = int(kept.sum()), list[Region](), dict[str, Weight](), {}
     x = makers[0].operands[0]
@@ -160,7 +161,7 @@ def remove_channels(
 
 
 def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[Any, list[Weight]]:
-    """A product that makes the kept channels only, and its operands but for the first."""
+    """Return a product of the kept channels, and its operands except the first."""
     params: Any = with_channels(region.params, "result", int(kept.sum()))
     _, matrix, bias, epilogue_inputs, *_ = region.params.split(region.operands)
     weights = graph.weights
@@ -178,7 +179,7 @@ def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
 
 
 def channel_producers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
-    """What makes the channels a matrix product reads, if any of them could go."""
+    """Return the producers of the channels a matrix product reads, if any could be removed."""
     if not isinstance(region.params, GemmParams):
         return ()
     makers = _makers(graph, region)
@@ -186,8 +187,8 @@ def channel_producers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
 
 
 def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
-    """The product that makes the channels another of its kind reads, and the depthwise
-    convolutions they go through; none if there is no such product."""
+    """Return the product that makes the channels ``region`` reads, then the depthwise
+    convolutions in between; empty if there is no such product."""
     found: list[Region] = []
     maker = graph.producer(region.operands[0]) if _narrows(graph, region) else None
     while maker is not None and is_depthwise(maker.params):
@@ -206,7 +207,7 @@ def _narrows(graph: TileGraph, region: Region) -> bool:
 
 
 def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:
-    """Why channels between products must stay."""
+    """Return why channels between products must stay, or None."""
     for maker, reader in pairwise((*makers, last)):
         if (reason := _check_one(graph, maker, reader)) is not None:
             return reason
@@ -221,7 +222,7 @@ def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | No
 
 
 def _replaceable(graph: TileGraph, region: Region) -> bool:
-    """True if the weights of a product may be stored anew."""
+    """Return whether new weights may be stored for a product."""
     value = region.operands[1]
     weight = graph.weight(value)
     if weight is None or weight.computed_by:
@@ -247,7 +248,7 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
 
 
 def whole_vectors(alive: Mask) -> Mask:
-    """The channels alive, filled up with dead ones to whole vectors, one at least."""
+    """Return the live channels, padded with dead ones to whole vectors and at least one."""
     kept = alive.copy()
     missing = -int(alive.sum()) % ALIGNED if alive.any() else ALIGNED
     kept[np.flatnonzero(~alive)[:missing]] = True
@@ -257,7 +258,7 @@ def whole_vectors(alive: Mask) -> Mask:
 def _constants(
     graph: TileGraph, makers: Sequence[Region], own: Sequence[Mask]
 ) -> tuple[Mask, Floats]:
-    """Which channels are constant in the end, and what they are then, in float64."""
+    """Return which channels are constant at the end and their values in float64."""
     constant, values = own[0], _idle(graph, makers[0])
     for maker, zero in zip(makers[1:], own[1:], strict=True):
         if maker.params.window.padded:
@@ -270,7 +271,7 @@ def _constants(
 
 
 def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floats:
-    """What each channel of a product is where its weights are zero, or give what is ``added``."""
+    """Return each channel's value if its weights contribute nothing, or only ``added``."""
     params, count = region.params, out_channels(region.params)
     _, _, bias, epilogue_inputs, *_ = params.split(region.operands)
 
@@ -289,6 +290,6 @@ def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floa
 
 
 def _product(region: Region) -> Node | None:
-    """The one operator of the model whose weights a region's are; None for several."""
+    """Return the model's operator whose weights a region uses; None if there are several."""
     found = [n for n in region.nodes if n.op in _PRODUCTS]
     return found[0] if len(found) == 1 else None

@@ -1,12 +1,12 @@
-"""Products, convolutions and look-ups whose matrix two factors were chosen for.
+"""Replace the matrix of a product, convolution or lookup by two chosen factors.
 
 FusedGemm(x, [K,N])           ->    FusedGemm(FusedGemm(x, [K,R]), [R,N])
 FusedConv(x, [O, C, taps])    ->    FusedConv(FusedConv(x, [R, C, taps]), [O, R, 1])
 Gather([V, N], ids)           ->    FusedGemm(FusedEmbedding([V, R], ids), [R, N])
 
-The first convolution keeps the window, so that Winograd's transform stays possible where it was; a
-kernel as two of one axis each (Jaderberg et al. 2014, arXiv:1405.3866) would lose it, and with it
-more than the second axis saves.  Source: Zhang et al. 2016, arXiv:1505.06798.
+The first convolution keeps the window, so that Winograd still applies.  Separating the window's
+axes (Jaderberg et al. 2014, arXiv:1405.3866) would lose that, which costs more than it saves.
+Source: Zhang et al. 2016, arXiv:1505.06798.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["LowRankConv", "LowRankEmbedding", "LowRankGemm", "conv_of", "conv_ou
 
 
 def conv_of(region: Region) -> Node | None:
-    """The convolution of the model that a region stands for."""
+    """Return the model's convolution that a region computes."""
     return next((n for n in region.nodes if n.op == "Conv"), None)
 
 
 def conv_output(region: Region) -> str:
-    """The value of the model that is a convolution's sum with its bias; a batch normalisation
-    behind it is part of that."""
+    """Return the model's value that holds a convolution plus bias, after a folded batch
+    normalisation."""
     node = conv_of(region)
     assert node is not None
     norms = (n for n in region.nodes if n.op == "BatchNormalization")
@@ -47,7 +47,7 @@ def conv_output(region: Region) -> str:
 
 
 def table_key(table: str) -> str:
-    """What is chosen for the look-ups in a table is known by; its own name is for products."""
+    """Return the key of a replacement for the lookups in a table; its name is that of products."""
     return f"{table} looked up"
 
 
@@ -61,7 +61,7 @@ def _look_up(op: Any, table: Any, ids: Any) -> Any:
 
 @dataclass(frozen=True)
 class LowRankGemm(PatternPass):
-    """A product whose matrix two factors were chosen for."""
+    """Replace a product's matrix by the two factors chosen for it."""
 
     chosen: Mapping[str, Compressed]
     name: str = "low-rank-gemm"
@@ -80,7 +80,7 @@ class LowRankGemm(PatternPass):
 
 @dataclass(frozen=True)
 class LowRankConv(PatternPass):
-    """A convolution in one group, its filters as they are stored before any transform."""
+    """Replace the filters of an ungrouped convolution before they are transformed."""
 
     chosen: Mapping[str, Compressed]
     name: str = "low-rank-conv"
@@ -118,7 +118,7 @@ class LowRankConv(PatternPass):
 
 @dataclass(frozen=True)
 class LowRankEmbedding(PatternPass):
-    """A look-up in a table of the model, before it is joined with others."""
+    """Replace the table of a lookup before lookups are merged."""
 
     chosen: Mapping[str, Compressed]
     name: str = "low-rank-embedding"

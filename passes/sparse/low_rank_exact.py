@@ -1,8 +1,8 @@
-"""Products by a matrix of exactly low rank become two.
+"""Split products by a matrix of exactly low rank into two.
 
 FusedGemm(x, [K,N])    ->    FusedGemm(FusedGemm(x, [K,R]), [R,N])
 
-What follows the product follows the second one.
+The epilogue moves to the second product.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tracea_graph.ttg import Region
 __all__ = ["LOW_RANK", "LOW_RANK_EXACT", "LowRankExact", "two_products"]
 
 LOW_RANK_EXACT = "low-rank-exact"
-"""The rule that makes products of two factors that are the matrix."""
+"""Rule that splits a product by exact factors of its matrix."""
 LOW_RANK = ("low-rank-gemm", "low-rank-conv", "low-rank-embedding")
-"""Rules that make products of two factors that approximate the matrix."""
+"""Rules that split a product by approximate factors of its matrix."""
 
 
 @dataclass(frozen=True)
 class LowRankExact(PatternPass):
-    """A product by one constant of the model."""
+    """Split a product by one constant of the model."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = LOW_RANK_EXACT
@@ -71,9 +71,9 @@ def two_products(
     rows: tuple[Any, ...],
     error: float,
 ) -> Rewrite:
-    """Products by ``[K, R]`` and ``[R, N]`` in the place of one; what follows, follows the second.
+    """Return products by ``[K, R]`` and ``[R, N]``, the second with the region's epilogue.
 
-    The rank is filled up with zeros to whole vectors.
+    The rank is padded with zeros to whole vectors.
     """
     rank = aligned(a.shape[1])
     middle = f"{region.results[0]}_rank{a.shape[1]}"

@@ -1,6 +1,6 @@
-"""Products whose matrix was chosen to do without some of the channels it reads.
+"""Remove input channels that compression chose to prune from a product.
 
-FusedGemm(FusedGemm(x, A), B)    ->    the same with fewer columns in A and fewer rows in B
+FusedGemm(FusedGemm(x, A), B)    ->    both with fewer columns in A and fewer rows in B
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["PruneChannels"]
 
 @dataclass(frozen=True)
 class PruneChannels:
-    """A product with rows of zeros in the matrix chosen for it, and what makes its channels."""
+    """Match a product whose chosen matrix has rows of zeros, and the producers of its channels."""
 
     chosen: Mapping[str, Compressed]
     name: str = "prune-channels"

@@ -1,6 +1,6 @@
-"""Attention heads that the product behind them was chosen to do without.
+"""Remove attention heads that compression chose to prune.
 
-FusedGemm(FusedAttention(FusedGemm(x, [Q K V])), O)    ->    the same with fewer heads
+FusedGemm(FusedAttention(FusedGemm(x, [Q K V])), O)    ->    all three with fewer heads
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
-    """The projection and the attention whose heads a product reads, if any of them could go."""
+    """Return the projection and the attention whose heads a product reads, if any may be
+    removed."""
     attention = graph.producer(region.operands[0])
     if attention is None or not isinstance(attention.params, AttentionParams):
         return None
@@ -52,14 +53,14 @@ def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | 
         return None
     mask = graph.spec(attention.operands[3]).shape if p.mask != "none" else ()
     if mask is None or (len(mask) > 2 and mask[-3] != 1):
-        return None  # a mask of its own for each head
+        return None  # one mask per head
     constant = all(graph.weight(v) is not None for v in qkv.operands[1:])
     return (qkv, attention) if constant else None
 
 
 @dataclass(frozen=True)
 class PruneHeads:
-    """A product with rows of zeros in the matrix chosen for it, whole heads of them."""
+    """Match a product whose chosen matrix has rows of zeros that form whole heads."""
 
     chosen: Mapping[str, Compressed]
     name: str = "prune-heads"

@@ -1,4 +1,4 @@
-"""Weights of products and convolutions with fewer channels, computed when they are asked for."""
+"""Derive weights of products and convolutions with fewer channels, lazily."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def out_channels(params: Products) -> int:
-    """Channels of the result."""
+    """Return the number of result channels."""
     return params.filters if isinstance(params, ConvParams) else params.n
 
 
 def in_channels(params: Products) -> int:
-    """Channels of the operand."""
+    """Return the number of operand channels."""
     return params.channels if isinstance(params, ConvParams) else params.k
 
 
 def with_channels(params: Any, side: str, n: int) -> Any:
-    """A product of ``n`` channels on one side; a depthwise one has as many on both."""
+    """Return parameters with ``n`` channels on one side, or on both if depthwise."""
     if is_depthwise(params):
         return dataclasses.replace(params, filters=n, channels=n, groups=n)
     if isinstance(params, ConvParams):
@@ -63,7 +63,7 @@ def is_depthwise(params: Any) -> bool:
 
 
 def with_matrix(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]:
-    """A product with another matrix ``[K, N]``."""
+    """Return a product with another matrix ``[K, N]``."""
     other = lazy_matrix("with_matrix", params.k, params.n, lambda: matrix)
     return dataclasses.replace(params, layout=KN), other
 
@@ -71,7 +71,8 @@ def with_matrix(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]
 def pruned_weight(
     name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
 ) -> Weight:
-    """The matrix or filters with the kept channels of the result (axis 0) or operand (1)."""
+    """Return the matrix or filters with the kept channels of result (axis 0) or operand (axis
+    1)."""
 
     def part() -> Floats:
         return np.compress(kept, plain_weights(old, weight), axis)
@@ -82,12 +83,12 @@ def pruned_weight(
 
 
 def pruned_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
-    """The kept numbers of a bias."""
+    """Return the kept elements of a bias."""
     return Weight(name, DType.F32, (out_channels(new),), lambda: weight.array().reshape(-1)[kept])
 
 
 def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
-    """The kept numbers of an operand with one per channel; one for all stays."""
+    """Return the kept elements of an operand with one per channel; a scalar stays."""
     if weight.count == 1:
         return Weight(name, weight.dtype, weight.shape, weight.load)
     axis = weight.shape.index(len(kept))
@@ -98,7 +99,7 @@ def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
 def shifted_bias(
     name: str, weight: Weight, bias: Weight | None, params: Products, values: Floats
 ) -> Weight:
-    """The bias with what the weights make of channels of constant ``values``."""
+    """Return the bias plus what the weights make of channels of constant ``values``."""
     count = out_channels(params)
 
     def load() -> Array:
@@ -112,7 +113,7 @@ def shifted_bias(
 
 
 def plain_weights(params: Products, weight: Weight) -> Floats:
-    """``[results, operands, …]``."""
+    """Return the weights as ``[results, operands, …]``."""
     if isinstance(params, ConvParams):
         return np.asarray(weight.array(), np.float32)
     return matrix_of(params, weight).T

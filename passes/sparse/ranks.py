@@ -1,8 +1,8 @@
-"""Exactly low rank in constant matrices: ruled out by a part of the matrix, proved by all of it.
+"""Find constant matrices of exactly low rank.
 
-A part whose Gram matrix is well conditioned has full rank, and no part has more than the whole.
-What is left is projected on a random range.  Source: Halko, Martinsson, Tropp, "Finding structure
-with randomness" (SIAM Review 2011), algorithm 4.1.
+A submatrix with a well-conditioned Gram matrix has full rank, which bounds that of the whole
+matrix from below.  What this does not rule out is projected on a random range.  Source: Halko,
+Martinsson, Tropp, "Finding structure with randomness" (SIAM Review 2011), algorithm 4.1.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["EPSILON", "RankScan", "exact_factors", "largest_rank"]
 
 Floats = npt.NDArray[np.floating[Any]]
 EPSILON = 1e-6
-"""Share of a matrix's norm that its factors may leave out."""
+"""Relative error, in norm, that counts as exact."""
 _SHARE = 4
-"""Ranks up to this part of the smaller side are looked for: above, little is gained."""
+"""Ranks up to the smaller side divided by this are looked for: above, little is gained."""
 _LEAST = 1 << 16
-"""Elements below which a matrix is not worth two products."""
+"""Elements below which a matrix is not worth splitting."""
 _OVERSAMPLED = 8
 _SINGULAR = 1e-9
-"""Ratio of squared singular values that leaves a doubt whether a part has full rank."""
+"""Ratio of squared singular values below which a submatrix may be rank-deficient."""
 
 
 def largest_rank(k: int, n: int) -> int:
-    """The largest rank at which two products are worth it; 0 for a matrix that is too small."""
+    """Return the largest rank for which two products pay off; 0 for a small matrix."""
     return min(k, n) // _SHARE if k * n >= _LEAST else 0
 
 
 def exact_factors(matrix: Floats, seed: int = 0) -> tuple[Floats, Floats] | None:
-    """``[K, R]`` and ``[R, N]`` whose product is the matrix to within :data:`EPSILON`, in float32.
+    """Return ``[K, R]`` and ``[R, N]`` in float32, whose product is within :data:`EPSILON`.
 
-    None unless R is at most :func:`largest_rank`, or if the matrix is not finite.
+    None if R would exceed :func:`largest_rank`, or if the matrix is not finite.
     """
     limit = largest_rank(*matrix.shape)
     chance = np.random.default_rng(seed)
@@ -64,7 +64,7 @@ def exact_factors(matrix: Floats, seed: int = 0) -> tuple[Floats, Floats] | None
 
 
 def _may_be_low(matrix: Floats, limit: int, chance: np.random.Generator) -> bool:
-    """False if a part of the matrix alone has a rank above the limit."""
+    """Return False if a submatrix alone has a rank above the limit."""
     turned = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     k, n = turned.shape
     rows = np.sort(chance.choice(k, min(limit + 1, k), replace=False))
@@ -84,24 +84,24 @@ def _may_be_low(matrix: Floats, limit: int, chance: np.random.Generator) -> bool
 
 @dataclass
 class RankScan:
-    """Factors of constant matrices, each looked for once.
+    """Factors of constant matrices, each searched for once.
 
-    A matrix that might have some is known by its hash, whatever its name; one that cannot is not
-    read as a whole, not even for its hash.
+    A candidate matrix is identified by its hash, not its name; a matrix that is ruled out is never
+    read as a whole, not even to hash it.
     """
 
     _full: WeakSet[Weight] = field(default_factory=WeakSet)
     _found: dict[str, tuple[Floats, Floats] | None] = field(default_factory=dict)
 
     def factors(self, matrix: Weight) -> tuple[Floats, Floats] | None:
-        """Of a float32 matrix as it is stored; None if its rank is not low."""
+        """Return the factors of a float32 matrix as stored; None if its rank is not low."""
         *lead, k, n = matrix.shape
         limit = largest_rank(k, n)
         if any(d != 1 for d in lead) or not limit or matrix in self._full:
             return None
         array: Floats = np.asarray(matrix.array(), np.float32).reshape(k, n)
-        # Small factorisations take a millisecond on one thread.  OpenBLAS would share them among
-        # all processors, each spinning for the others: on a busy machine a hundred times as long.
+        # small factorisations: BLAS threads that spin for each other would slow them down by
+        # orders of magnitude on a busy machine
         with threadpool_limits(1, user_api="blas"):
             if not _may_be_low(array, limit, np.random.default_rng(0)):
                 self._full.add(matrix)

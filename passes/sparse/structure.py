@@ -1,8 +1,8 @@
-"""What constant matrices hold that a product could leave out: found with an early exit.
+"""Find zeros, blocks and N:M patterns in constant matrices, with an early exit.
 
-Probes come first: a sample of the numbers for how many are zero, one strip of the matrix for rows
-and columns that may be zero.  Only a matrix in which a probe finds something is read as a whole,
-and then known by its hash, whatever its name.
+Probes come first: sampled elements estimate the share of zeros, and one strip of the matrix tells
+whether rows or columns may be zero.  Only a matrix in which a probe finds something is read as a
+whole, and is then identified by its hash.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ __all__ = [
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 GROUPS = ((1, 4), (2, 8), (2, 4), (4, 8))
-"""Patterns looked for: N of M neighbours are not zero, the sparsest first."""
+"""N:M patterns looked for (N of M neighbours are not zero), the sparsest first."""
 _STRIP = 64
-"""Rows and columns that tell whether any other could be zero."""
+"""Rows and columns that are probed for others that are zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Of a matrix ``[rows, columns]``: the share of ``zeros``, of ``blocks`` (16 x 16) that are
-    zero, which rows and columns are, and the pattern ``(N, M, axis)`` all its numbers keep.
+    """Zeros of a matrix ``[rows, columns]``.
 
-    Empty masks say that no row or column is zero.
+    ``zeros`` is the share of zero elements, ``blocks`` that of zero 16 x 16 blocks.  ``rows`` and
+    ``columns`` mark zero lines; an empty mask means none.  ``pattern`` is an N:M pattern
+    ``(N, M, axis)`` that the whole matrix keeps.
     """
 
     zeros: float = 0.0
@@ -50,7 +51,7 @@ DENSE = Structure()
 
 
 def may_have_zeros(matrix: Array) -> bool:
-    """Whether probes find zeros worth a look at the whole matrix."""
+    """Return whether probes find enough zeros to read the whole matrix."""
     if matrix.ndim != 2 or not matrix.size:
         return False
     strips = matrix[:, :_STRIP], matrix[:_STRIP].T
@@ -59,7 +60,7 @@ def may_have_zeros(matrix: Array) -> bool:
 
 
 def structure_of(matrix: Array) -> Structure:
-    """The zeros of a matrix ``[rows, columns]``."""
+    """Return the zeros of a matrix ``[rows, columns]``."""
     rows, columns = _zero_lines(matrix), _zero_lines(matrix.T)
     if sampled_zeros(matrix) < LEAST_ZEROS:
         return Structure(rows=rows, columns=columns) if rows.size or columns.size else DENSE
@@ -69,7 +70,7 @@ def structure_of(matrix: Array) -> Structure:
 
 
 def _zero_lines(matrix: Array) -> Mask:
-    """Rows that are all zero; empty if there is none."""
+    """Return which rows are all zero; empty if none is."""
     found = ~np.any(matrix[:, :_STRIP], axis=1)
     at = np.flatnonzero(found)
     found[at] = ~np.any(matrix[at], axis=1)
@@ -77,14 +78,14 @@ def _zero_lines(matrix: Array) -> Mask:
 
 
 def _zero_blocks(kept: Mask) -> float:
-    """The share of blocks 16 x 16 without a number; those at the ends may be cut."""
+    """Return the share of zero 16 x 16 blocks, including partial ones at the edges."""
     down, across = (np.arange(0, extent, ALIGNED) for extent in kept.shape)
     some = np.logical_or.reduceat(np.logical_or.reduceat(kept, down, 0), across, 1)
     return 1.0 - np.count_nonzero(some) / some.size
 
 
 def _pattern(kept: Mask, zeros: float) -> tuple[int, int, int] | None:
-    """The sparsest pattern along either axis that every group keeps."""
+    """Return the sparsest pattern along either axis that every group keeps."""
     for n, m in GROUPS:
         for axis, extent in enumerate(kept.shape):
             if extent % m or zeros < 0.9 * (1 - n / m):
@@ -97,7 +98,7 @@ def _pattern(kept: Mask, zeros: float) -> tuple[int, int, int] | None:
 
 @dataclass
 class WeightScan:
-    """Everything known about constant matrices, each looked at once for all passes and plans."""
+    """Weight analysis: what is known of constant matrices, shared by all passes and plans."""
 
     ranks: RankScan = field(default_factory=RankScan)
     zeros: ZeroScan = field(default_factory=ZeroScan)
@@ -105,8 +106,11 @@ class WeightScan:
     _found: dict[str, Structure] = field(default_factory=dict)
 
     def structure(self, weight: Weight) -> Structure:
-        """Of a matrix as it is stored; leading axes of one do not count, filters ``[O, I, …]``
-        are ``[O, I·…]``.  Of a filled one nothing is."""
+        """Return the zeros of a stored matrix.
+
+        Leading axes of size 1 are dropped, filters ``[O, I, …]`` become ``[O, I·…]``.  A weight
+        filled with one number has no structure.
+        """
         if weight.filled:
             return DENSE
         if weight not in self._seen:
@@ -121,7 +125,7 @@ class WeightScan:
 
 
 def as_matrix(weight: Weight) -> Array:
-    """A weight as ``[rows, columns]``."""
+    """Return a weight as ``[rows, columns]``."""
     array = np.asarray(weight.array())
     while array.ndim > 2 and array.shape[0] == 1:
         array = array[0]

@@ -1,8 +1,7 @@
-"""Zeros already in constant matrices: found by a sample first, counted only where there are some.
+"""Find zeros in constant matrices: sample first, and count only where the sample has some.
 
-What a product skips is a run of k in sixteen columns, so the zero map of a matrix is
-``[⌈N/16⌉, K]``, true where sixteen neighbours are all zero.  Coarser blocks, zero rows and columns
-follow from it.
+Sparse kernels skip one k in sixteen columns, so the zero map of a matrix is ``[⌈N/16⌉, K]``, true
+where sixteen neighbours are all zero.  Zero rows, columns and coarser blocks follow from it.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ __all__ = [
 Mask = npt.NDArray[np.bool_]
 BlockIndices = npt.NDArray[np.int32]
 _SAMPLE = 2048
-"""Numbers looked at before a matrix counts as dense."""
+"""Elements sampled before a matrix counts as dense."""
 LEAST_ZEROS = 0.1
-"""Share of zeros below which nothing could be gained."""
+"""Share of zeros below which sparse kernels cannot gain."""
 
 
 def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
-    """The share of zeros among ``count`` numbers drawn from all over an array; all of a small one.
+    """Return the share of zeros among ``count`` sampled elements, or all of a small array.
 
-    The draw is the same for every array of one size.
+    The sample depends only on the size of the array.
     """
     flat = array.reshape(-1)
     if flat.size > count:
@@ -47,7 +46,7 @@ def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
 
 
 def zero_map(matrix: npt.NDArray[Any]) -> Mask:
-    """The zero map ``[⌈N/16⌉, K]`` of a matrix ``[K, N]``."""
+    """Return the zero map ``[⌈N/16⌉, K]`` of a matrix ``[K, N]``."""
     k, n = matrix.shape
     wide = np.zeros((k, aligned(n)), np.bool_)
     np.not_equal(matrix, 0, out=wide[:, :n])
@@ -56,9 +55,9 @@ def zero_map(matrix: npt.NDArray[Any]) -> Mask:
 
 
 def active_places(zeros: Mask, block: int) -> BlockIndices:
-    """The places of blocks of ``block`` steps of k that are not all zero: by columns, then by k.
+    """Return the indices of non-zero blocks of ``block`` steps of k, by columns and then k.
 
-    This is the L1 map of the matrix's tile grid; the rows of its L2 table follow from the place.
+    This is the L1 map of the matrix's tile grid; the rows of its L2 table follow from the index.
     """
     groups, k = zeros.shape
     depth = -(-k // block)
@@ -70,7 +69,7 @@ def active_places(zeros: Mask, block: int) -> BlockIndices:
 
 @dataclass
 class ZeroScan:
-    """Zero maps of constant matrices, each found once, whatever its name and however often asked.
+    """Zero maps of constant matrices, each computed once, whatever the matrix is called.
 
     ``looked`` counts the matrices that were read as a whole.
     """
@@ -80,7 +79,7 @@ class ZeroScan:
     _maps: dict[tuple[str, ...], Mask] = field(default_factory=dict)
 
     def zeros(self, sources: Sequence[Weight], matrix: Callable[[], npt.NDArray[Any]]) -> Mask:
-        """The zero map of a matrix ``[K, N]`` that is made from ``sources``; empty if dense.
+        """Return the zero map of a matrix ``[K, N]`` made from ``sources``; empty if it is dense.
 
         ``matrix`` is called only if a sample of a source has enough zeros.
         """
@@ -93,7 +92,7 @@ class ZeroScan:
         return self._maps[key]
 
     def stored(self, sources: Sequence[Weight], matrix: Callable[[], npt.NDArray[Any]]) -> int:
-        """How many numbers of a matrix made from ``sources`` are not zero; 0 if it is dense."""
+        """Return the number of non-zero elements of a matrix made from ``sources``; 0 if dense."""
         if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
             return 0
         key = tuple(w.digest for w in sources)
