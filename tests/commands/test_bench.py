@@ -120,7 +120,8 @@ def test_integers_that_differ_are_told_in_words(tmp_path: Path) -> None:
     )
     report = bench([wanted, other], QUICK)
     said = (
-        "ArgMin.onnx answers otherwise than ONNX Runtime: output 'i' with n=32: 32 of 32 elements"
+        "ArgMin.onnx computes something else than ONNX Runtime: output 'i' with n=32: "
+        "32 of 32 elements"
     )
     assert [w for w in report.warnings if w.startswith(said)] == [f"{said} differ"]
     console = Console(width=160)

@@ -32,7 +32,7 @@ def test_only_what_comes_behind_is_rewritten(dynamic: bool, tmp_path: Path) -> N
     found = rounded_later(graph)
     assert before in found and behind not in found
     assert set(found.values()) == {
-        f"{before!r} is rounded to integers, which one bit can tip over"
+        f"{before!r} is rounded to integers, which a change of one bit can alter"
     }
     plan = Planner(graph, Options(tmp_path, keep="all"), {"n": 2}).plan()
     left = ops(plan.graph)
@@ -74,7 +74,7 @@ def test_what_trees_compare_stays_and_what_is_beside_them_does_not(tmp_path: Pat
     found = rounded_later(graph)
     assert set(found) == {"turned", "scaled"}
     assert set(found.values()) == {
-        "'turned' is compared with thresholds, which one bit can tip over"
+        "'turned' is compared with thresholds, where a change of one bit can alter the result"
     }
     plan = Planner(graph, Options(tmp_path, keep="all"), {"n": 2}).plan()
     left = ops(plan.graph)

@@ -1,1 +1,1 @@
-"""What the commands beside ``tracea-optimize`` do."""
+"""The ``tracea`` commands, without their command lines."""

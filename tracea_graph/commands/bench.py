@@ -1,4 +1,4 @@
-"""Benchmark ONNX Runtime, results of this tool and other runtimes, in turn in one worker."""
+"""Benchmark ONNX Runtime, results of this tool and other runtimes, interleaved in one worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 BASELINE = "ONNX Runtime"
 BUSY = 0.2
-"""Share of a core other processes may use before the ratios are called less certain."""
+"""Warn if other processes use more than this share of a core."""
 
 Feed = Mapping[str, Array]
 Progress = Callable[[str], None]
@@ -45,10 +45,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How to run: ``threads`` empty means 1 and all cores, ``shapes`` empty the default sizes.
+    """How to run a benchmark.
 
-    A run ends after ``pairs`` rounds or ``seconds``.  ``baselines`` names other runtimes, None
-    for all that are installed.
+    ``threads``: empty means 1 and all cores; ``shapes``: empty means default sizes.  A run ends
+    after ``pairs`` rounds or ``seconds``.  ``baselines`` names other runtimes; None means all
+    installed ones.
     """
 
     threads: tuple[int, ...] = ()
@@ -61,7 +62,7 @@ class BenchOptions:
 
     @property
     def inputs(self) -> Options:
-        """The options inputs are made with."""
+        """Return the options for making inputs."""
         return Options(shapes=self.shapes, data=self.data, seed=self.seed)
 
 
@@ -69,7 +70,7 @@ class BenchOptions:
 class Subject:
     """A model file for ONNX Runtime, with the library it needs, if any.
 
-    ``kernels`` of ``nodes`` nodes run as kernels; without the library none does.
+    ``kernels`` of its ``nodes`` nodes run as kernels; none do without the library.
     """
 
     name: str
@@ -87,8 +88,8 @@ def bench(
     """Time ``models`` against the first of them, which the baselines run too.
 
     A single model is compared with the result beside it, if there is one.  Raises UsageError for
-    impossible options, models of other inputs or a library of another model, Rejected if the
-    baseline does not run.
+    invalid options, models with different inputs or a library of another model, and Rejected if
+    the first model does not run.
     """
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
     progress(f"reading {models[0].name}")
@@ -125,7 +126,7 @@ def bench(
 
 
 def subject(path: Path) -> Subject:
-    """A model with its library (:func:`~tracea_graph.onnx_io.library_of`)."""
+    """Return a model with its library (:func:`~tracea_graph.onnx_io.library_of`)."""
     model = load(path)
     library, nodes = library_of(path), len(model.graph.regions())
     if is_guarded(model):
@@ -134,32 +135,32 @@ def subject(path: Path) -> Subject:
 
 
 def _check_inputs(model: Model, others: Sequence[Path]) -> None:
-    """Raise UsageError unless all models take inputs of the same names."""
+    """Raise UsageError unless all models have inputs of equal names."""
     for path in others:
         taken = load(path).inputs
         if set(taken) != set(model.inputs):
             raise UsageError(
                 f"{path} takes {', '.join(taken) or 'nothing'}, and {model.path} "
-                f"{', '.join(model.inputs) or 'nothing'}: they cannot run on the same inputs"
+                f"{', '.join(model.inputs) or 'nothing'}: they cannot be compared"
             )
 
 
 def result_beside(path: Path) -> tuple[Path, ...]:
-    """``NAME.tracea.onnx`` beside ``NAME.onnx``, if it exists."""
+    """Return ``NAME.tracea.onnx`` beside ``NAME.onnx``, if it exists."""
     result = path.with_name(f"{path.stem}.tracea.onnx")
-    return (result,) if os.path.isfile(result) else ()  # its name may be too long for one
+    return (result,) if os.path.isfile(result) else ()  # the name may be too long for a file
 
 
 def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:
-    """The given counts, or one and all cores."""
+    """Return the given counts, or one and all cores."""
     return tuple(threads) or tuple(dict.fromkeys((1, usable_processors())))
 
 
 def busy_note(others: float) -> tuple[str, ...]:
-    """A warning if other processes used a core while times were taken."""
+    """Return a warning if other processes were busy during the measurement."""
     if others <= BUSY:
         return ()
-    return (f"other processes used {others:.0%} of a core meanwhile: the times are less certain",)
+    return (f"other processes used {others:.0%} of a core meanwhile: times are less certain",)
 
 
 def _no_library(one: Subject) -> str:
@@ -199,7 +200,7 @@ class _BenchRun:
         ]
 
     def _open(self, worker: BaselineWorker) -> dict[str, tuple[str, Subject | None]]:
-        """Open all that can be opened; session name → title and subject."""
+        """Open everything that can be opened; return title and subject by session name."""
         opened: dict[str, tuple[str, Subject | None]] = {}
         for index, one in enumerate(self.subjects):
             title = f"{BASELINE}, {one.name}" if index or one.kernels else BASELINE
@@ -230,7 +231,7 @@ class _BenchRun:
                 self.model.graph.outputs,
                 threads=self.threads,
             )
-            worker.run(baseline.name, self.feed)  # some compile what they cannot run
+            worker.run(baseline.name, self.feed)  # some models compile but do not run
         except Rejected as error:
             why = " ".join(str(error).split())[:200]
             self.notes.append(f"{baseline.name} refuses {self.model.path.name}: {why}")
@@ -242,11 +243,11 @@ class _BenchRun:
     def _compare(
         self, title: str, found: Mapping[str, Array], wanted: Mapping[str, Array]
     ) -> None:
-        """Note the first output that is not even near the baseline's."""
+        """Record the first output that differs grossly from the baseline's."""
         for (name, y), x in zip(wanted.items(), found.values(), strict=True):
             if math.isinf(relative_distance(x, y)):
                 why = f"output {name!r} with {self.label}: {otherwise(x, y)}"
-                self.notes.append(f"{title} answers otherwise than {BASELINE}: {why}")
+                self.notes.append(f"{title} computes something else than {BASELINE}: {why}")
                 return
 
     def _row(
@@ -261,6 +262,6 @@ class _BenchRun:
 
 
 def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
-    """The largest distance of any output; outputs come in the model's order."""
+    """Return the largest distance of any output; outputs are in the model's order."""
     pairs = zip(found.values(), wanted.values(), strict=True)
     return max((relative_distance(a, b) for a, b in pairs), default=0.0)

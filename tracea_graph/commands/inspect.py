@@ -1,4 +1,4 @@
-"""The early stages alone, and what the passes did to each operator."""
+"""Run the early stages alone, and explain what the passes did to each operator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Stages", "explain", "set_cost_model"]
 
 
 def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
-    """Let the graph say what its regions cost."""
+    """Attach predicted costs to the graph's regions."""
     graph.cost_of = lambda region: {
         "microseconds": cost(graph, region),
         "bound": cost.bound(graph, region),
@@ -44,10 +44,10 @@ def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """What each stage made of one model; later fields are empty before their stage.
+    """What each stage made of one model; fields of stages that have not run are empty.
 
-    ``imported`` is the graph before the passes; programs are planned for the memory ``levels``;
-    ``overridable`` initializers may be fed too, and no kernel can hold them.
+    ``imported`` is the graph before the passes.  Programs are planned for the memory ``levels``.
+    ``overridable`` initializers may be fed, and therefore cannot become kernel constants.
     """
 
     graph: TileGraph
@@ -64,7 +64,7 @@ class Stages:
     ) -> Stages:
         """Run the pipeline up to and including ``until``; nothing is written.
 
-        Gains are predicted for a fixed machine, or for this one as ``measured`` for a target.
+        Gains are predicted for a fixed machine, or with ``measured`` for this one and that target.
         """
         precision, _ = resolve_precision(options.target, options.precision)
         options = replace(options, precision=precision)
@@ -96,7 +96,7 @@ class Stages:
         return cls(planned, trace, graph, levels, programs, tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON: regions, types with their kernels, sources by symbol."""
+        """Return plain data for JSON: regions, types with their kernels, sources by symbol."""
         graph = self.graph
         return {
             "regions": [
@@ -114,7 +114,7 @@ class Stages:
 
 
 _Placed = tuple[int, TraceEntry]
-"""A decision and how many came before it."""
+"""A decision and the number of decisions before it."""
 
 
 def explain(
@@ -124,12 +124,13 @@ def explain(
     result: Path | None = None,
     measured_for: Target | None = None,
 ) -> Explanation:
-    """Run the passes on a model and tell what became of every operator.
+    """Run the passes on a model and explain what became of every operator.
 
-    ``result`` is the report (JSON) or the locked plan of an earlier run, by default the report of
-    ``NAME.tracea.onnx`` beside the model if there is one: it has the measured gains.  Gains are
-    predicted for this machine as ``measured_for`` a target; without one for a fixed one.  Raises
-    UsageError if ``node`` is no operator or value of the model, ModelError if it is no model.
+    ``result`` is the report (JSON) or the plan lock of an earlier run, which has measured gains;
+    by default the report of ``NAME.tracea.onnx`` beside the model, if any.  Gains are predicted
+    for this machine and the target ``measured_for``, or for a fixed machine without one.  Raises
+    UsageError if ``node`` is no operator or value of the model, ModelError if ``path`` is no
+    model.
     """
     made = Stages.run(path, options, "passes", measured_for)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
@@ -156,7 +157,7 @@ def _explained(
     found = {place: d for name in names for place, d in by_node.get(name, ())}
     decisions = [found[place] for place in sorted(found)]
     steps = tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied"))
-    # a rule that lost to itself merely found the same place twice
+    # a rule that lost to itself merely proposed a rewrite twice
     lost = [d for d in decisions if not d.reason.startswith(f"{d.rule} took ")]
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
     missed = _reasons(region, decisions, "missed", "rejected")
@@ -181,7 +182,7 @@ def _explained(
 
 
 def _why_left(graph: TileGraph, region: Region) -> Reason:
-    """Why no rule even looked at an operator."""
+    """Return why no rule considered an operator."""
     if region.captures or region.op in ("If", "Loop", "Scan"):
         return Reason("control flow is not rewritten", Code.NO_RULE)
     if not region.results:
@@ -211,7 +212,7 @@ def _why_left(graph: TileGraph, region: Region) -> Reason:
 
 
 def _why_sizes(graph: TileGraph, region: Region) -> str:
-    """What shapes say against any kernel; empty if they say nothing."""
+    """Return which shapes rule out any kernel; empty if none do."""
     shapes = {v: graph.spec(v).shape for v in (*region.reads, *region.writes)}
     for value, shape in shapes.items():
         if shape is None:
@@ -219,7 +220,7 @@ def _why_sizes(graph: TileGraph, region: Region) -> str:
         if 0 in shape:
             return f"{value!r} is empty"
     read = [shapes[v] or () for v in region.reads]
-    sizes = any(graph.spec(v).dtype is DType.I64 for v in region.reads)  # of Expand and the like
+    sizes = any(graph.spec(v).dtype is DType.I64 for v in region.reads)  # e.g. Expand
     alike = region.op in COSTS and read and not sizes
     if alike and broadcast(read) != shapes[region.results[0]]:
         return f"the sizes of {' and '.join(map(repr, region.reads))} do not provably fit together"
@@ -227,7 +228,7 @@ def _why_sizes(graph: TileGraph, region: Region) -> str:
 
 
 def _inside(made: Stages, region: Region) -> str:
-    """How a program of several steps is to run."""
+    """Describe how a program of several steps runs."""
     if not isinstance(region.params, RegionParams):
         return ""
     steps = Subgraph(made.graph, region)
@@ -238,7 +239,7 @@ def _inside(made: Stages, region: Region) -> str:
 
 
 def _note(made: Stages) -> str:
-    """A word about models that were optimized before, and about weights that may be fed."""
+    """Return a note about models optimized before, and about initializers that may be fed."""
     if any(r.op.startswith("tracea.") for r in made.imported.regions()):
         return "this is a result: its kernels are explained by the original, with --result"
     return fed_too(made.overridable) if made.overridable else ""
@@ -247,7 +248,7 @@ def _note(made: Stages) -> str:
 def _reasons(
     region: Region, decisions: Iterable[TraceEntry], *verdicts: str
 ) -> tuple[NearMiss, ...]:
-    """Rules and why they were not applied; a reason without a tensor is about the region's."""
+    """Return rules and why they were not applied; the default tensor is the region's result."""
     at = next(iter(region.writes), "")
     found = (
         NearMiss(d.rule, located(d.reason, at), d.code) for d in decisions if d.verdict in verdicts
@@ -260,7 +261,7 @@ def _microseconds(graph: TileGraph, region: Region) -> float:
 
 
 def _measured(report: Path, required: bool) -> dict[str, str]:
-    """Original operator to the measured gain of the group it went into, as a report tells."""
+    """Map each original operator to the measured gain of its group, from a report."""
     try:
         groups = json.loads(report.read_text(encoding="utf-8"))["groups"]
         return {

@@ -1,13 +1,13 @@
-"""Op statistics of a model's nodes in one run: operations, and bytes they must touch.
+"""Count the FLOPs of a model's nodes and the bytes they touch in one run.
 
-Taken from the tile graph of the model with its bodies inlined.  A node is one
-operator, or all operators of a custom op's body; for those the bytes are counted twice::
+The counts are taken from the tile graph with function bodies inlined.  A node is one operator, or
+all operators of a custom op's body; bytes of the latter are counted in two ways::
 
     unfused = sum over operators of the operands and results each one touches
-    bytes = operands from outside, touched once, and results somebody outside reads
+    bytes = operands from outside, touched once, and results read outside
 
-The difference is what fusing saves.  Constants that only other constants depend on are computed at
-load and count for nothing; reshapes move nothing.
+The difference is what fusing saves.  Constants computed at load count for nothing, and neither do
+reshapes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ _VIEWS = frozenset(
 )
 
 _LONGEST_FUSION = 4
-"""Operators ONNX Runtime's own fusions span at most."""
+"""Largest number of operators in a fusion of ONNX Runtime."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-"""Counted here, for they have no iteration space yet."""
+"""Counted here because they have no iteration space."""
 _PRODUCTS = ("MatMul", "Gemm", "Attention", "LSTM", "GRU", "RNN", *_CONVOLUTIONS)
 
 
 @dataclass(frozen=True)
 class NodeStats:
-    """One node's run: operations, bytes of weights and of other values, bytes when unfused.
+    """Statistics of one node: FLOPs, bytes of weights and of other values, and bytes when unfused.
 
-    Operators without a model count no operations.  ``size`` is that of the operator that
-    computes most: rows × columns × depth, after the number of such problems if above 1, or the
-    dims of its result.
+    Operators without a model count no FLOPs.  ``size`` describes the operator with the most FLOPs:
+    rows × columns × depth, preceded by the batch count if above 1, or the dims of its result.
     """
 
     flops: float
@@ -58,7 +57,7 @@ class NodeStats:
 
 
 def sizes_of(graph: TileGraph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """The size every symbol has in these inputs."""
+    """Return the value of every symbol for these inputs."""
     found: dict[str, int] = {}
     for name, array in feeds.items():
         shape = graph.spec(name).shape or ()
@@ -85,16 +84,16 @@ class OpStatistics:
 
     @property
     def flops(self) -> float:
-        """Operations of the whole model."""
+        """FLOPs of the whole model."""
         return sum(self._flops(region) for region in self.graph.regions())
 
     @property
     def products(self) -> float:
-        """Operations of products, convolutions and recurrences."""
+        """FLOPs of matrix multiplications, convolutions and recurrences."""
         return sum(self._flops(r) for r in self.graph.regions() if r.op in _PRODUCTS)
 
     def elements(self, op: str) -> float:
-        """How many numbers the operators of a kind write; those of unknown size count none."""
+        """Return the number of elements that ops of a kind write; unknown sizes count as 0."""
         regions = [r for r in self.graph.regions() if r.op == op and not self._idle(r)]
         return sum(self._count(r.results[0]) for r in regions)
 
@@ -111,14 +110,14 @@ class OpStatistics:
         return float(sum(self.graph.weights[v].nbytes for v in read))
 
     def is_constant(self, value: str) -> bool:
-        """True for what does not depend on the inputs."""
+        """Return True if a value does not depend on the inputs."""
         return value in self._constant
 
     def of(self, name: str, op: str) -> NodeStats | None:
-        """What a node does; None for one the model does not know or whose sizes are unknown.
+        """Return a node's statistics; None for an unknown node, or if its sizes are unknown.
 
-        ONNX Runtime names a node it fused after one of its parts, the last one mostly: the parts
-        from the operator ``op`` down to that one answer.
+        ONNX Runtime names a fused node after one of its parts, usually the last: the statistics
+        cover the parts from the operator ``op`` to that one.
         """
         regions = self._groups.get(name) or self._groups.get(self._part(name), [])
         if name not in self.calls and len(regions) == 1:
@@ -137,12 +136,12 @@ class OpStatistics:
         return call or next((owner[v] for v in region.writes if v in owner), named)
 
     def _part(self, name: str) -> str:
-        """The longest known name a node's name begins or ends with; empty if there is none."""
+        """Return the longest known name that a node's name begins or ends with; empty if none."""
         found = (n for n in self._groups if name.startswith(n) or name.endswith(n))
         return max(found, key=len, default="")
 
     def _back_to(self, op: str, regions: list[Region]) -> list[Region]:
-        """Regions from the nearest producer of this operator on; those given if there is none."""
+        """Return the regions from the nearest producer ``op`` on; ``regions`` if there is none."""
         paths = [regions]
         for _ in range(_LONGEST_FUSION):
             for path in paths:
@@ -187,7 +186,7 @@ class OpStatistics:
         return "×".join(str(n) for n in shape if n > 1)
 
     def _walked(self, region: Region) -> tuple[dict[str, float], dict[str, float]]:
-        """Bytes an operator touches of each value it reads and writes."""
+        """Return the bytes an operator touches of each value it reads and writes."""
         model = self.graph.model(region)
         if model is None:
             sides = [{v: self._bytes(v) for v in part} for part in (region.reads, region.writes)]
@@ -212,7 +211,7 @@ class OpStatistics:
             return 0.0
 
     def _convolution(self, region: Region) -> tuple[int, int, int, int]:
-        """Groups, and the rows, columns and depth of each group's product."""
+        """Return groups, and the rows, columns and depth of each group's matrix multiplication."""
         data, weight = self._dims(region.operands[0]), self._dims(region.operands[1])
         groups = region.node.attrs.get("group", 1)
         assert isinstance(groups, int)
@@ -222,7 +221,7 @@ class OpStatistics:
         return groups, prod(result) // result[1], result[1] // groups, prod(weight[1:])
 
     def _idle(self, region: Region) -> bool:
-        """True for what costs nothing at run time."""
+        """Return True if the region costs nothing at run time."""
         return region.op in _VIEWS or all(v in self._constant for v in region.writes)
 
     def _leaves(self, value: str, group: Sequence[Region]) -> bool:
@@ -231,7 +230,7 @@ class OpStatistics:
         return used or self.graph.is_output(value)
 
     def _root(self, value: str) -> str:
-        """The value whose memory this one views."""
+        """Return the value whose memory this one views."""
         while (region := self.graph.producer(value)) is not None and region.op in _VIEWS:
             if not region.reads:
                 break
@@ -239,7 +238,7 @@ class OpStatistics:
         return value
 
     def _bytes(self, value: str) -> float:
-        """Bytes of a whole value.  Raises GraphError if its size is unknown."""
+        """Return the bytes of a whole value.  Raises GraphError if its size is unknown."""
         dtype = self.graph.spec(value).dtype
         if dtype is None:
             raise GraphError(f"the type of {value!r} is unknown")

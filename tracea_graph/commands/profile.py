@@ -1,7 +1,7 @@
-"""Profiling a model: each node's time against what it computes, moves and the machine allows.
+"""Profile a model: each node's time against its FLOPs, its bytes and the machine's roofline.
 
-The library appends a line per run of a node to the file ``TRACEA_PROFILE`` names
-(``kernels/cpu/runtime/trace.h``); a worker of its own runs the model, for timing calls takes time.
+The library appends a line per run of a node to the file named by ``TRACEA_PROFILE``
+(``kernels/cpu/runtime/trace.h``).  Tracing runs in a separate worker because it takes time.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ __all__ = [
 
 DEFAULTS = BenchOptions()
 _MULTIPLIED = {"bf16": ("bf16", 1), "bf16x2": ("bf16", 3), "int16": ("i16", 1)}
-"""What calls multiply (``CallSchema.multiplies``): the type whose peak counts, and how many of its
-products make one."""
+"""Per input type of a call's multiplication (``CallSchema.multiplies``): the type whose peak
+applies, and the number of multiplications of that type that one takes.
+"""
 _LOWER = {dtype for dtype, _ in _MULTIPLIED.values()}
 
 
 def profile(
     path: Path, options: BenchOptions = DEFAULTS, progress: Progress = lambda _: None
 ) -> Profile:
-    """Where the time of one run goes, under the first binding and thread count of ``options``.
+    """Profile one run, under the first binding and thread count of ``options``.
 
-    Raises UsageError for impossible options, Rejected if the model does not run.
+    Raises UsageError for invalid options, Rejected if the model does not run.
     """
     progress(f"reading {path.name}")
     one, result, model = subject(path), load(path), load(path, inline=True)
@@ -66,7 +67,7 @@ def profile(
 
     progress(f"profiling {label}, {threads} thread{'s' * (threads > 1)}")
     run_ms, nodes, others = _measure(one, feed, threads, options)
-    nodes = [node for node in nodes if node.name != BRANCHES]  # its time is that of those inside
+    nodes = [node for node in nodes if node.name != BRANCHES]  # its time covers its inner nodes
 
     op_stats = OpStatistics(model.graph, calls, sizes_of(model.graph, feed))
     runs = len(nodes[0].samples) if nodes else 0
@@ -81,9 +82,9 @@ def profile(
 
 
 def roofs_of(doctor: Doctor, threads: int) -> Roofs:
-    """The machine's peaks and bandwidths for a number of threads.
+    """Return the machine's peaks and bandwidths for a number of threads.
 
-    Caches of one core count for each; DRAM gives no more than it gives all cores.
+    Per-core caches scale with the threads; DRAM bandwidth is capped at the all-core figure.
     """
     cpu, figures = doctor.cpu, doctor.figures
     cores, widths = min(threads, cpu.cores), figures.bandwidth
@@ -105,7 +106,7 @@ def roofs_of(doctor: Doctor, threads: int) -> Roofs:
 def _measure(
     one: Subject, feed: Feed, threads: int, options: BenchOptions
 ) -> tuple[float, Sequence[NodeTime], float]:
-    """Median ms of a run without profiling, each node's time, and what others used meanwhile."""
+    """Return the median ms without profiling, each node's time, and other processes' CPU use."""
     with BaselineWorker() as worker:
         worker.open("model", one.path, one.library, threads=threads)
         times = worker.time_rounds(["model"], feed, pairs=options.pairs, seconds=options.seconds)
@@ -146,7 +147,7 @@ def _row(
 def _done_by(
     traced: Sequence[CallTime], inputs: Sequence[str], op_stats: OpStatistics
 ) -> NodeStats:
-    """What a node does as its calls tell it: sizes inside may depend on values."""
+    """Sum a node's statistics over its traced calls, whose sizes may depend on values."""
     seen: dict[int, float] = {}
     for view in (v for t in traced for v in t.work.views if v.input is not None):
         assert view.input is not None
@@ -164,9 +165,9 @@ def _calls(
     op_stats: OpStatistics,
     roofs: Roofs,
 ) -> tuple[ProfileRow, ...]:
-    """A row per kernel call.
+    """Return a row per kernel call.
 
-    What a node computes beside its products is spread over its calls by the results they write.
+    FLOPs beside the matrix multiplications are distributed over the calls by their result sizes.
     """
     resident = roofs.memory(op_stats.weight_bytes)
     beside = max(work.flops - sum(t.work.products for t in traced), 0.0)
@@ -196,14 +197,14 @@ _WARMUP = 2
 
 @dataclass(frozen=True)
 class CallTime:
-    """One call of a node: median µs, and what it does."""
+    """One kernel call of a node: median µs and its statistics."""
 
     us: float
     work: CallStats
 
 
 Traced = Mapping[str, tuple[CallTime, ...]]
-"""By node name; nodes that never ran are missing."""
+"""Calls by node name; nodes that never ran are missing."""
 
 
 def time_calls(
@@ -214,8 +215,10 @@ def time_calls(
     threads: int,
     runs: int,
 ) -> Traced:
-    """Median times of every kernel call of a backend's model, in a process of its own; none of a
-    backend without diagnostics."""
+    """Return median times of every kernel call, measured in a separate process.
+
+    Empty for a backend without diagnostics.
+    """
     told = backend.diagnostics
     if one.library is None or not calls or told is None:
         return {}
@@ -230,7 +233,7 @@ def time_calls(
 def read_trace(
     trace: Path, calls: Sequence[CustomOpNode], told: Diagnostics, skip: int = 0
 ) -> Traced:
-    """What a trace says about these nodes of a backend, their first ``skip`` runs left out.
+    """Parse a trace of these nodes, without their first ``skip`` runs.
 
     Raises UsageError for a node whose plan another version of this tool wrote.
     """

@@ -1,8 +1,8 @@
-"""Measure a result's kernels again on the machine it runs on, and drop those that lose.
+"""Measure a result's kernels again on this machine and drop those that lose.
 
-A result may run on another machine than it was built on.  Plans, bodies and library are there,
-hence nothing is compiled: an operator type that is not faster gets its bodies back.  ``strip``
-gives all bodies back: the result as plain ONNX.
+A result may run on another machine than it was built on.  It has plans, bodies and a library, so
+nothing is compiled: an operator type that is not faster is replaced by its function body.
+``strip`` does this for all types and returns the result to plain ONNX.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ Progress = Callable[[str], None]
 
 
 def retune(path: Path, options: Options, progress: Progress = lambda _: None) -> Retuned:
-    """Measure every operator type of a result here, and rewrite the file without those that lose.
+    """Measure every operator type of a result on this machine; rewrite the file without losers.
 
-    ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model is
-    replaced as a whole; its library goes when nothing uses it any more.  Where nothing loses, no
-    file changes.  Raises UsageError if the model has no kernels, no library beside it or no
-    bodies, or compares initializers with their defaults, VerifyError if the kernels are wrong on
-    this machine.
+    ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model file is
+    replaced atomically; its library is removed when no longer used.  If nothing loses, no file
+    changes.  Raises UsageError if the model has no kernels, bodies or library, or if it guards
+    initializers; VerifyError if the kernels are wrong on this machine.
     """
     progress(f"reading {path.name}")
     model = load(path)
@@ -99,7 +98,7 @@ class _Variants:
         return tuple(call.name for call in self.calls if call.op == op_type)
 
     def build(self, dropped: frozenset[str]) -> ModelWithLibrary:
-        """The model with the bodies of these types in place."""
+        """Write the model with the bodies of ``dropped`` types inlined."""
         if dropped not in self._made:
             out = self.folder / f"{len(self._made)}.onnx"
             kept = frozenset(self.types) - dropped
@@ -111,7 +110,7 @@ class _Variants:
 def _check(
     plain: Path, result: Path, library: Path, feeds: Mapping[str, Feed], options: Options
 ) -> None:
-    """Raise VerifyError unless the kernels compute here what the bodies do."""
+    """Raise VerifyError unless the kernels compute what the bodies do."""
     found = compare(
         reference(plain, feeds), result, library, feeds,
         limits=options.limits, threads=max(options.thread_counts),
@@ -141,7 +140,7 @@ def _retuned(path: Path, variants: _Variants, decision: GroupSelection) -> Retun
 
 
 def _rewrite(path: Path, found: Retuned) -> None:
-    """Replace the model, its data and its report; drop the library if nothing is left for it."""
+    """Replace the model, its data and its report; remove the library if it is no longer used."""
     kept = frozenset(row.type for row in found.rows if row.kept)
     paths = Paths(path)
     with staging(paths, ()) as stage:
@@ -152,7 +151,7 @@ def _rewrite(path: Path, found: Retuned) -> None:
 
 
 def _report(stage: StagingFolder, found: Retuned, data: Path | None) -> None:
-    """The report beside the model, with what retuning found; a new one where there is none."""
+    """Write the report with the retuning results; start a new one where there is none."""
     report = _known(stage.paths.report) or Report(
         found.model, found.model, "improved", "retuned", versions=found.versions
     )
@@ -161,7 +160,7 @@ def _report(stage: StagingFolder, found: Retuned, data: Path | None) -> None:
 
 
 def _known(path: Path) -> Report | None:
-    """A report as it was written; None if there is none of this version."""
+    """Read a report; None if there is none of this version."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return read_document(Report, data, str(path), "")
@@ -173,10 +172,10 @@ _OURS = "tracea."
 
 
 def strip(path: Path, out: Path, single_file: bool = False) -> Written:
-    """Write ``path`` with the body of every custom operator in its place, and no library.
+    """Write ``path`` with every custom operator replaced by its body, and no library.
 
-    Weights are unpacked to what the bodies make of them.  Raises UsageError if the model has no
-    custom operator of this tool or was written without bodies, ModelError if it is no model.
+    Weights are unpacked.  Raises UsageError if the model has no custom operator of this tool or
+    was written without bodies, ModelError if it is no model.
     """
     if not calls_of(load(path)):
         raise UsageError(f"{path} has no operator of a tracea library: it is plain ONNX already")
@@ -197,9 +196,9 @@ def write_inlined(
     single_file: bool = False,
     pool: DataPool | None = None,
 ) -> Written:
-    """Write a model that was loaded with bodies in place of all custom operators but ``kept``.
+    """Write a loaded model with all custom operators inlined except the types in ``kept``.
 
-    With none kept it no longer speaks of a library.
+    With none kept, the model no longer refers to a library.
     """
     _forget(model, kept)
     regions = [r for r in model.graph.regions() if not _is_constant(model.graph, r)]
@@ -210,14 +209,14 @@ def write_inlined(
 
 
 def _is_constant(graph: TileGraph, region: Region) -> bool:
-    """True for what only unpacks a weight: its results are stored instead."""
+    """Return True if a region only unpacks a weight: its results are stored instead."""
     return not any(map(graph.is_output, region.writes)) and all(
         v in graph.weights for v in region.writes
     )
 
 
 def _forget(model: Model, kept: Container[str]) -> None:
-    """Drop the bodies of operators that are gone; with the last one all talk of a library."""
+    """Drop bodies of inlined operators; with the last one, all references to a library."""
     proto = model.skeleton
     bodies = [f for f in proto.functions if not f.domain.startswith(_OURS) or f.name in kept]
     proto.ClearField("functions")

@@ -1,4 +1,4 @@
-"""Tuning a model without writing one: results go to the cache, where optimizing finds them."""
+"""Tune a model without writing it: results go to the cache, where optimizing finds them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ __all__ = ["TunedModel", "tune_model"]
 
 @dataclass(frozen=True)
 class TunedModel:
-    """What became of a model's cases; ``counts`` are the nodes that have each
-    of those at the sizes asked for."""
+    """Tuning results of a model's cases; ``counts`` are the nodes of each requested case."""
 
     path: Path
     tuned: tuple[TuningResult, ...]
@@ -36,7 +35,7 @@ class TunedModel:
 
     @property
     def saved(self) -> float:
-        """Share of the model's predicted time that better schedules save, at sizes asked for."""
+        """Share of the model's predicted time saved by better schedules, at requested sizes."""
         return sum(t.share * (1 - 1 / t.gain) for t in self.tuned if t.case in self.counts)
 
 
@@ -49,7 +48,7 @@ def tune_model(
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
-    """Tune what has schedules in a model as ``options`` would write it, within their budget.
+    """Tune the kernels of a model as ``options`` would build it, within their budget.
 
     Cases whose predicted end-to-end gain is below ``min_gain`` are not tuned.  Raises ModelError,
     UsageError and BuildError as optimizing does.
@@ -76,7 +75,7 @@ def tune_model(
 
 
 def _beside(cost: CostModel, graph: TileGraph, region: Region) -> float:
-    """Predicted µs of a region without its products and convolutions, which have schedules."""
+    """Predicted µs of a region without its matmuls and convolutions, which have schedules."""
     if isinstance(region.params, RegionParams):
         inside = Subgraph(graph, region)
         return sum(_beside(cost, inside, step) for step in inside.steps)

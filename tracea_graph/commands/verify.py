@@ -1,4 +1,4 @@
-"""Any two models side by side: does the second compute what the first does?"""
+"""Verify that one model computes what another does."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def verify_models(
     library: Path | None = None,
     tolerances: Mapping[str, float] | None = None,
 ) -> VerifyReport:
-    """Run both on the same inputs and compare every output.
+    """Run both models on equal inputs and compare every output.
 
     ``library`` is that of ``candidate`` (:func:`~tracea_graph.onnx_io.library_of`); ``tolerances``
-    (shares of ``max|y|``) go by output name and beat the options'.  Raises ModelError for what is
-    no model, UsageError for an output that does not exist and a library of another model.
+    (shares of ``max|y|``) go by output name and override the options'.  Raises ModelError for a
+    file that is no model, UsageError for an unknown output or a library of another model.
     """
     model, other = load(original, inline=True), load(candidate)
     outputs = [p.name for p in model.skeleton.graph.output]

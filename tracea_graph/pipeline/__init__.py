@@ -1,1 +1,1 @@
-"""The steps between the stages: planning, assembling, building candidates, publishing files."""
+"""Pipeline of one optimization: plan, assemble, build, verify, time and publish."""

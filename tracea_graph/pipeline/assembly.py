@@ -1,4 +1,4 @@
-"""From a scheduled graph to what is written: nodes, functions, weights, types and chains."""
+"""Turn a scheduled graph into nodes, functions, weights, operator types and elementwise chains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["AssembledNode", "Assembly", "assemble", "row_tiling_key"]
 
 @dataclass(frozen=True)
 class AssembledNode:
-    """One custom-op node: its region, type and program, and the group it is judged in."""
+    """A custom-op node with its region, type, program, and the group it is timed in."""
 
     region: Region
     type: str
@@ -35,20 +35,20 @@ class AssembledNode:
 
     @property
     def originals(self) -> tuple[str, ...]:
-        """Names of the original nodes it stands for; a nameless one by its first output."""
+        """Names of the original nodes it replaces; an unnamed node goes by its first output."""
         return tuple(n.name or n.outputs[0] for n in self.region.nodes)
 
 
 def row_tiling_key(group: str) -> str:
-    """Key under which the row tiles of a group's programs can be dropped alone."""
+    """Return the key that drops the row tiles of a group's programs and keeps the programs."""
     return f"{group} row tiles"
 
 
 @dataclass
 class Assembly:
-    """A result before it has a library: everything but the domain.
+    """Everything a result consists of except its library and domain.
 
-    ``unfit`` are regions whose programs are larger than the runtime takes, and why.
+    ``unfit`` maps regions whose programs exceed a limit of the runtime to the reason.
     """
 
     graph: TileGraph
@@ -61,7 +61,7 @@ class Assembly:
 
     @property
     def groups(self) -> dict[str, list[AssembledNode]]:
-        """Custom-op nodes by group, in graph order; row tiles of a program are their own group."""
+        """Custom-op nodes by group, in graph order; row tiles of a program form a group."""
         groups: dict[str, list[AssembledNode]] = {}
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
@@ -70,7 +70,7 @@ class Assembly:
         return groups
 
     def within(self, other: Assembly) -> bool:
-        """True if every group, kernel and chain of this assembly is one of ``other``'s."""
+        """Return True if ``other`` contains every group, kernel and chain of this assembly."""
         return (
             self.groups.keys() <= other.groups.keys()
             and self.kernels <= other.kernels
@@ -78,7 +78,7 @@ class Assembly:
         )
 
     def weights(self) -> Mapping[str, Weight]:
-        """Constants some node reads and no node produces."""
+        """Constants that some node reads and no node writes."""
         graph, made = self.graph, self._made()
         reads = {v for r in graph.regions() for v in r.reads} | set(graph.outputs)
         reads |= {v for node in made for v in node.reads}
@@ -90,7 +90,7 @@ class Assembly:
         }
 
     def _made(self) -> list[Node]:
-        """The nodes that make constants from smaller ones, in order."""
+        """Nodes that compute constants from smaller constants at load, in dependency order."""
         weights, made = self.graph.weights, dict[str, Node]()
         waiting = [v for r in self.graph.regions() for v in r.reads if v in weights]
 
@@ -105,13 +105,13 @@ class Assembly:
         return list(dict.fromkeys(made.values()))
 
     def need(self, call: Call) -> None:
-        """Have what a call runs on in the library."""
+        """Record the kernels and chains that a call needs in the library."""
         self.kernels |= self.backend.kernels_of(call)
         if call.chain is not None:
             self.chains[call.chain.key] = call.chain
 
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
-        """What can be tuned, with the row counts these bindings give."""
+        """Return the tunable problems, with the row counts that ``bindings`` give."""
         spec, schedule_space = self.graph.spec, self.backend.schedule_space
         if schedule_space is None:
             return ()
@@ -119,7 +119,7 @@ class Assembly:
         return problems_of(items, schedule_space.problem_of, bindings)
 
     def tuned(self, schedules: ScheduleTables) -> Assembly:
-        """The same with tuned schedules in the programs."""
+        """Return this assembly with tuned schedules in its programs."""
         if not schedules or (schedule_space := self.backend.schedule_space) is None:
             return self
         programs = (
@@ -129,12 +129,12 @@ class Assembly:
         return replace(self, placed=placed)
 
     def functions(self) -> list[LocalFunction]:
-        """One body per type."""
+        """Return one function body per operator type."""
         bodies = {item.type: item.body for item in self.placed}
         return [LocalFunction(t, b.inputs, b.outputs, b.nodes) for t, b in sorted(bodies.items())]
 
     def nodes(self, domain: str) -> list[Node]:
-        """The result's nodes in order; original ones as they were."""
+        """Return the result's nodes in order; original nodes are unchanged."""
         custom = {id(item.region): item for item in self.placed}
         nodes = self._made()
         made = set(nodes)
@@ -147,7 +147,7 @@ class Assembly:
         return nodes
 
     def metadata(self, nodes: Sequence[Node], domain: str) -> dict[str, dict[str, str]]:
-        """Per custom node: the originals it replaced and the rule that did."""
+        """Return, per custom node, the original nodes it replaced and the rule that did so."""
         by_result = {item.region.results[0]: item for item in self.placed}
         return {
             n.name: {
@@ -198,11 +198,11 @@ def _type_key(body: Body, inputs: Sequence[DType], outputs: Sequence[DType]) -> 
 
 
 _OF = ("MatMul", "Gemm", "Conv", "Gather")
-"""Operators whose matrix two factors may stand for."""
+"""Operators whose weight matrix a low-rank pair can replace."""
 
 
 def _group(graph: TileGraph, region: Region, type_name: str) -> str:
-    """Equal programs on equal weights' sizes are timed together, and both factors of a matrix."""
+    """Group nodes with equal programs and weight shapes, and both factors of a low-rank pair."""
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK):
         weights = [graph.weight(n.inputs[n.op != "Gather"]) for n in region.nodes if n.op in _OF]
         shapes = "+".join("x".join(map(str, w.shape)) for w in weights if w)

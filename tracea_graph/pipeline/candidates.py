@@ -1,4 +1,4 @@
-"""Build candidates: complete results on disk, each with some groups of rewrites left out."""
+"""Build candidates: complete models on disk, each without some groups of rewrites."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
 
 
 class LibraryBuilder:
-    """Builds the libraries of assemblies for one target, and shares one among many models."""
+    """Build libraries for one target; many models may share one library."""
 
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target, self.environment = target, environment
@@ -50,9 +50,10 @@ class LibraryBuilder:
         self._published: Path | None = None
 
     def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
-        """Build one library, quickly, for all assemblies and whatever has no more than they have.
+        """Build one library, quickly, that serves all ``assemblies`` and every subset of them.
 
-        If that fails each assembly gets its own, so that only the faulty one has none.
+        If the build fails, each assembly gets its own library later, and only the faulty one
+        fails.
         """
         for assembly in assemblies:
             self._types |= assembly.types
@@ -66,7 +67,7 @@ class LibraryBuilder:
             self._shared = None
 
     def library(self, assembly: Assembly, out: Path) -> Library:
-        """The assembly's library at ``out``.  Raises BuildError."""
+        """Write the assembly's library to ``out``.  Raises BuildError."""
         shared = self._shared
         if shared is None or not self._covers(assembly):
             return self._build(assembly.types, assembly.kernels, assembly.chains, out)
@@ -74,7 +75,7 @@ class LibraryBuilder:
         return replace(shared, path=out)
 
     def published(self, library: Library, place: Path) -> None:
-        """Note where a library was published; copies of the shared one then become links to it."""
+        """Record where a library was published; later copies of the shared library link to it."""
         if self._shared is not None and library.sha256 == self._shared.sha256:
             self._published = place
 
@@ -104,28 +105,28 @@ class LibraryBuilder:
         )
 
     def _place(self, shared: Path, out: Path) -> None:
-        """One file under many names where the file system can; else copies."""
+        """Hard-link ``shared`` to ``out``, or copy it where links are not possible."""
         out.unlink(missing_ok=True)
         for source in (shared, self._published):
             try:
                 if source is not None:
                     os.link(source, out)
                     return
-            except OSError:  # another file system, or one without links
+            except OSError:  # another file system, or no support for links
                 continue
         shutil.copyfile(shared, out)
         out.chmod(0o755)
 
 
 _PLANNING_SHARE = 0.5
-"""Of the budget, for the first plan: who has less left cannot verify and time it."""
+"""Share of the budget for the first plan; the rest is needed to verify and time it."""
 _TUNING_SHARE = {"quick": 0.0, "default": 0.0, "thorough": 0.15}
-"""Of the budget, by effort; without any, what earlier runs found still counts."""
+"""Share of the budget for tuning, by effort; at 0, schedules found by earlier runs still apply."""
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A result on disk, with what went into it."""
+    """A model on disk, with the assembly, trace and library it was made from."""
 
     model: Path
     data: Path | None
@@ -138,8 +139,7 @@ class BuiltModel:
 
 @dataclass(frozen=True)
 class Decisions:
-    """All decisions behind a result: the cost model that predicted gains, the constraints, and the
-    tuned schedules."""
+    """Everything needed to repeat a plan: cost model, constraints and tuned schedules."""
 
     cost: CostModel
     constraints: Constraints
@@ -147,12 +147,12 @@ class Decisions:
 
 
 class CandidateBuilder:
-    """Plans, builds and writes candidates of one model into a scratch folder.
+    """Plan, build and write candidates of one model in a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning again, so the
-    rest is exactly what the passes would do without it.  A group that only stores numbers in
-    another form is dropped by excluding the rule that does so there: it is compared with the
-    plain form.  With ``locked`` decisions nothing is left to decide.
+    rest of the model is planned as if the group had never been proposed.  A group that only stores
+    weights in another form is dropped by excluding its rule there, so it is compared with the
+    plain form.  With ``locked`` decisions, nothing is decided anew.
     """
 
     def __init__(
@@ -178,8 +178,7 @@ class CandidateBuilder:
         self.names = planner.backend.rules
 
     def begin(self, deadline: Deadline) -> tuple[Assembly, Trace]:
-        """The assembly of everything; one without any rewrite where planning it takes more than
-        its share of the budget."""
+        """Plan the model with all rewrites; with none if planning exceeds its budget share."""
         seconds = _PLANNING_SHARE * self.options.budget
         try:
             with deadline.within(seconds):
@@ -192,12 +191,12 @@ class CandidateBuilder:
             return self.plan()
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
-        """The assembly without the dropped groups.  Raises OutOfTime."""
+        """Return the assembly without the dropped groups, and its trace.  Raises OutOfTime."""
         assembly, plan = self._planned(dropped)
         return assembly.tuned(self._schedules), plan.trace
 
     def decisions(self, dropped: frozenset[str]) -> Decisions:
-        """What it takes to plan the same again."""
+        """Return the decisions that reproduce the plan without the dropped groups."""
         plan = self._planned(dropped)[1]
         return Decisions(self.planner.cost, plan.constraints, self._schedules)
 
@@ -225,8 +224,7 @@ class CandidateBuilder:
     def _fitting(
         self, frozen: dict[str, str], excluded: dict[str, dict[str, str]]
     ) -> tuple[Assembly, ScheduledGraph]:
-        """A plan all of whose programs the runtime takes: what is too large for it is cut up, or
-        left as it was."""
+        """Plan until every program fits the runtime's limits: split or drop oversized ones."""
         if self._locked is not None:
             made = partial(self.planner.plan_under, self._locked.constraints)
             return self._guarded(*self.planner.assembled(made))
@@ -245,7 +243,7 @@ class CandidateBuilder:
     def _guarded(
         self, assembly: Assembly, plan: ScheduledGraph
     ) -> tuple[Assembly, ScheduledGraph]:
-        """With guards of what it computes with as if nobody could feed it."""
+        """Add the guards of initializers that were planned as constants."""
         if assembly.placed:
             assembly.types |= {guard.type.name: guard.type for guard in self._guards}
             for call in (call for guard in self._guards for call in guard.program.calls):
@@ -255,7 +253,7 @@ class CandidateBuilder:
     def parts(self, group: str) -> tuple[str, ...]:
         """Keys under which the steps of a group can be dropped one by one, in graph order.
 
-        None where the group is one step.  A step that is dropped parts the program it was in.
+        Empty if the group has one step.  Dropping a step splits the program that contained it.
         """
         values = self._frozen[group]
         graph = self.planner.plan(unclustered=True).graph
@@ -273,8 +271,10 @@ class CandidateBuilder:
         return tuple(found)
 
     def precision_keys(self, rule: str) -> tuple[str, ...]:
-        """Keys that drop one precision-lowering rule: in the first region it was applied to (or
-        would be without another rule), in the first two … everywhere."""
+        """Keys that drop a precision-lowering rule in its first region, its first two, and so on.
+
+        Regions where another rule takes precedence count too.
+        """
         graph = self.planner.plan(unclustered=True).graph
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
@@ -287,8 +287,10 @@ class CandidateBuilder:
         return tuple(keys)
 
     def tile_sizes(self, group: str) -> tuple[str, ...]:
-        """Keys under which the largest row tiles of a group are dropped, then the two longest …
-        as long as others take their place; none for a group of another kind."""
+        """Keys that drop the largest row tiles of a group, then the two largest, and so on.
+
+        Stops when no smaller tiles would replace them; empty for groups that are not row tilings.
+        """
         if self._rules.get(group) != self.names.row_tiling:
             return ()
         keys, known = [], {self._row_tiles(group, frozenset())}
@@ -302,7 +304,7 @@ class CandidateBuilder:
         return tuple(keys)
 
     def _row_tiles(self, group: str, dropped: frozenset[str]) -> tuple[object, ...]:
-        """Row tiles of the programs of a group."""
+        """Row tiles of a group's programs."""
         items = self._planned(dropped)[0].groups.get(group, ())
         return tuple(item.region.params.row_tiles for item in items)
 
@@ -314,8 +316,8 @@ class CandidateBuilder:
     ) -> None:
         """Find better schedules for the whole model; later plans use them.
 
-        Takes up to ``seconds``.  Unless it is to ``measure``, the schedules in use must be what
-        earlier runs found: raises UsageError if others were found since.
+        Takes up to ``seconds``.  If not ``measure``, only schedules found by earlier runs are
+        used, and UsageError is raised if they differ from the ones in use.
         """
         start = time.perf_counter()
         assembly, _ = self.plan()
@@ -331,12 +333,12 @@ class CandidateBuilder:
         pin = partial(hinted, hints_from(options.patterns, tile_words()))
         found = tables(tune(loads, tuning, self.planner.backend, options.environment, pin=pin))
         if not measure and dict(self._schedules) != found:
-            raise UsageError("other schedules were found since")
+            raise UsageError("better schedules have been found since")
         self._schedules = found
         self._spent("tune", start)
 
     def use(self, schedules: ScheduleTables) -> None:
-        """Schedules found earlier; later plans use them."""
+        """Use schedules found earlier in later plans."""
         self._schedules = schedules
 
     def build(
@@ -345,9 +347,10 @@ class CandidateBuilder:
         out: Path | None = None,
         earlier: DataFile | None = None,
     ) -> BuiltModel:
-        """A candidate, as it is to be published at ``out``, perhaps with ``earlier`` data.
+        """Build the candidate without ``dropped``, as it will be published at ``out``.
 
-        Without ``out`` it lies in the scratch folder, where all share one pool of weights.
+        ``earlier`` is an existing data file to reuse.  Without ``out`` the candidate is written to
+        the scratch folder, where all candidates share one pool of weights.
         """
         if out is not None:
             return self.write(out, *self.plan(dropped), earlier=earlier)
@@ -362,7 +365,7 @@ class CandidateBuilder:
     ) -> BuiltModel:  # fmt: skip
         """Build the library and write the model at ``out``; no library if nothing was fused.
 
-        Of a guarded model nothing is left then that could be compared: it is the original.
+        A guarded model in which nothing was fused is the original, unguarded.
         """
         if self._guards and not assembly.placed:
             plain = write_original(self.model.path, out)
@@ -398,7 +401,7 @@ class CandidateBuilder:
         )
 
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
-        """The generated sources of an assembly's library, for people to read."""
+        """Write the generated sources of an assembly's library for inspection."""
         folder.mkdir(parents=True, exist_ok=True)
         target, chains = self.libraries.target, assembly.chains.values()
         for source in target.backend.sources(assembly.kernels, chains, target.levels):
@@ -409,7 +412,7 @@ class CandidateBuilder:
 
 
 def _with_fallbacks(rule: str, names: RuleNames) -> tuple[str, ...]:
-    """A rule and its fallbacks: without all of them the region keeps its plain form."""
+    """Return a rule and its fallbacks; a region stays plain only without all of them."""
     if rule in names.row_tiling[:1]:
         return names.row_tiling
     first = names.further.get(rule, rule)

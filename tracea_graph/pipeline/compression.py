@@ -1,8 +1,8 @@
-"""Smaller matrices under one error budget, chosen before planning.
+"""Choose low-rank factors and pruning for layers under one error budget, before planning.
 
-Layers are calibrated, every technique asked for is priced per layer (time saved, error), the
-budget is spread, and the whole is built and measured; what is given to the layers shrinks until
-the error holds, or grows while there is room.
+Layers are calibrated, and every requested technique is priced per layer (time saved, error).  The
+budget is distributed over the layers, and the whole model is built and measured.  The layers'
+shares then shrink until the measured error is within the budget, or grow while it leaves slack.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ErrorMeter:
     _wanted: dict[str, Arrays] = field(default_factory=dict)
 
     def error(self, built: BuiltModel, feeds: Mapping[str, Arrays]) -> float:
-        """The largest error of a result over some inputs by name."""
+        """Return the largest error of a result over the named input sets."""
         with Worker(limit=600.0) as worker:
             missing = feeds.keys() - self._wanted.keys()
             if missing:
@@ -89,15 +89,16 @@ class ErrorMeter:
 
 Floats = npt.NDArray[np.floating[Any]]
 _PROBED = 2
-"""Sets of inputs each layer alone is measured with."""
+"""Input sets that each layer is measured with on its own."""
 _SHARE = 0.5
-"""Of the budget, what the scheduler books for all matrices; the rest is for roundings.  Whether it
-holds is measured, not added up."""
+"""Share of the budget for compression; the rest is for reduced-precision rewrites.  The total
+error is measured, not summed.
+"""
 
 
 @dataclass(frozen=True)
 class CompressionContext:
-    """What the compression search of one model works with."""
+    """What the compression search of one model needs."""
 
     model: Model
     options: Options
@@ -109,13 +110,13 @@ class CompressionContext:
 
     @property
     def progress(self) -> Callable[[str], None]:
-        """Hears what is under way."""
+        """Callback that receives the name of each step."""
         return self.timer.progress
 
 
 @dataclass(frozen=True)
 class CompressionResult:
-    """The replaced matrices, a row per layer, and the whole in a sentence."""
+    """The replaced matrices, a report row per layer, and a summary sentence."""
 
     compressed: Mapping[str, Compressed]
     rows: tuple[CompressionRow, ...]
@@ -123,7 +124,7 @@ class CompressionResult:
 
 
 class CompressionSearch:
-    """Search for the options of all layers; messages to the user gather in ``warnings``."""
+    """Search for the best option of every layer; ``warnings`` collects messages to the user."""
 
     def __init__(self, context: CompressionContext) -> None:
         self.context, self.options = context, context.options
@@ -145,7 +146,7 @@ class CompressionSearch:
     # ---- layers ------------------------------------------------------------------------
 
     def _layers(self) -> tuple[Layer, ...]:
-        """The layers whose inputs the original names, for only those can be seen."""
+        """Layers whose inputs are named values of the original; others cannot be observed."""
         context = self.context
         plain = dataclasses.replace(
             self.options, precision="fp32", low_rank=None, prune=None, windows=(),
@@ -187,7 +188,7 @@ class CompressionSearch:
     # ---- options -----------------------------------------------------------------------
 
     def _layer_options(self, layers: Sequence[Layer]) -> dict[str, list[LayerOption]]:
-        """What could become of each layer, and what it costs the layer's own output."""
+        """Return the options of each layer, with the error of each at the layer's own output."""
         data, by_layer = self._calibrated(layers), {}
         producers = {layer.producer for layer in layers}
         for i, layer in enumerate(layers):
@@ -206,11 +207,11 @@ class CompressionSearch:
     def _with_output_errors(
         self, layers: Sequence[Layer], by_layer: Mapping[str, list[LayerOption]]
     ) -> dict[str, list[LayerOption]]:
-        """The options with their errors at the outputs: one is measured per layer, the others are
-        taken in proportion.
+        """Return the options with their errors at the model's outputs.
 
-        An error that grows with the square of a change is given as its root: then errors of
-        layers add in quadrature, whatever the metric.
+        One option per layer is measured; the others are scaled in proportion.  An error that grows
+        with the square of a change is stored as its root, so that errors of layers add in
+        quadrature under every metric.
         """
         probed = [
             (layer, median_option(by_layer[layer.name]))
@@ -245,10 +246,10 @@ class CompressionSearch:
     # ---- the budget --------------------------------------------------------------------
 
     def run(self) -> CompressionResult | None:
-        """Everything in order; None if nothing was chosen, and ``warnings`` say why."""
+        """Run all steps; return None if nothing was chosen, with the reason in ``warnings``."""
         layers = self._layers()
         if not layers:
-            self.warnings.append("no product of this model has a matrix that could be smaller")
+            self.warnings.append("no matmul of this model has a compressible weight")
             return None
         by_layer = self._layer_options(layers)
         if not any(by_layer.values()):
@@ -293,7 +294,7 @@ class CompressionSearch:
         }
 
     def planner_of(self, compressed: Mapping[str, Compressed]) -> Planner:
-        """A planner that puts them in."""
+        """Return a planner that uses the compressed matrices."""
         context, symbols = self.context, self.inputs.timed[0].symbols
         return Planner(
             context.model.graph, self.options, symbols, context.libraries.target,
@@ -303,7 +304,7 @@ class CompressionSearch:
     def _measured(
         self, layers: Sequence[Layer], chosen: Mapping[str, LayerOption], trial: int
     ) -> float:
-        """The error of the whole on the validation inputs."""
+        """Return the error of the whole model on the validation inputs."""
         context = self.context
         context.progress(f"measuring {len(chosen)} smaller layers, trial {trial + 1}")
         planner = self.planner_of(self._compressed(layers, chosen))
@@ -312,7 +313,7 @@ class CompressionSearch:
         builder = CandidateBuilder(context.model, self.options, planner, context.libraries, folder)
         return self.meter.error(builder.build(), self.parts.validation)
 
-    # ---- what is told ------------------------------------------------------------------
+    # ---- report ------------------------------------------------------------------------
 
     def _rows(
         self, layers: Sequence[Layer], chosen: Mapping[str, LayerOption]
@@ -344,24 +345,24 @@ class CompressionSearch:
 
 
 def _seen(layers: Sequence[Layer]) -> list[ObservedValue]:
-    """All that is to be seen of some layers, each once."""
+    """Return the values to observe for some layers, each once."""
     found = {s.key: s for layer in layers for s in layer.observed}
     return [found[key] for key in sorted(found)]
 
 
 def _model_mark(model: Model) -> tuple[str, int, int]:
-    """What tells a model's file from others."""
+    """Return a key that identifies a model's file."""
     found = model.path.stat()
     return str(model.path.resolve()), found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)
 class Compression:
-    """What was chosen, and what is told about it.
+    """The chosen compression, and what the report says about it.
 
-    ``inputs`` are those to verify and time with, ``planner`` plans with what was chosen;
-    ``holdout_error`` is the error of a result on held-out inputs, by the user's
-    ``own_metric`` or as a share of max|y|.
+    ``inputs`` are used to verify and time, ``planner`` plans with the compressed matrices, and
+    ``holdout_error`` measures a result on held-out inputs, by the user's ``own_metric`` or as a
+    share of max|y|.
     """
 
     inputs: Inputs
@@ -375,17 +376,16 @@ class Compression:
     own_metric: bool = False
 
     def confirm(self, kept: BuiltModel | None) -> tuple[float | None, tuple[str, ...]]:
-        """The error of what is to be published on held-out inputs, and a warning if
-        it is above the budget there; None where nothing was chosen.
+        """Return the final model's error on held-out inputs, and a warning if it is over budget.
 
-        Raises VerifyError if what was kept no longer holds the budget by the user's own metric on
-        the validation inputs.
+        The error is None if nothing was chosen.  Raises VerifyError if the final model exceeds the
+        budget by the user's own metric on the validation inputs.
         """
         if kept is None or self.holdout_error is None or self.validation_error is None:
             return None, ()
         if self.own_metric and (error := self.validation_error(kept)) > self.budget:
             raise VerifyError(
-                f"what was kept has an error of {error:.3g} by --metric, "
+                f"the final model has an error of {error:.3g} by --metric, "
                 f"above the {self.budget:.3g} allowed"
             )
         found = self.holdout_error(kept)
@@ -393,15 +393,15 @@ class Compression:
             return found, ()
         return found, (
             f"on held-out inputs the error is {found:.3g}, above the "
-            f"{self.budget:.3g} allowed: more --data would show it earlier",
+            f"{self.budget:.3g} allowed: give more --data",
         )
 
 
 def compress(context: CompressionContext) -> Compression:
-    """Choose smaller matrices for a model.  Without ``--low-rank`` and ``--prune``: nothing.
+    """Choose compressed matrices for a model; none without ``--low-rank`` and ``--prune``.
 
-    Raises UsageError for options that contradict each other, data that does not fit, a metric that
-    fails and a budget that is none.
+    Raises UsageError for contradictory options, data that does not fit the model, a metric that
+    fails, or an unusable budget.
     """
     options = context.options
     if not options.compresses:
@@ -410,12 +410,12 @@ def compress(context: CompressionContext) -> Compression:
         return Compression(context.inputs, context.planner)
     check_options(options)
     context.timer.step("compressing")
-    # layers are known by their own channels; what is dropped between them would hide them
+    # layers are identified by their channels, which removing dead channels would change
     skip = (*options.skip, DEAD_CHANNELS)
     searcher = CompressionSearch(
         dataclasses.replace(context, options=dataclasses.replace(options, skip=skip))
     )
-    # threads of BLAS spin for each other: no more of them than were asked for
+    # BLAS threads spin while they wait: limit them to the requested number
     with threadpool_limits(searcher.threads, user_api="blas"):
         result = searcher.run()
     warnings = tuple(searcher.warnings)
@@ -427,7 +427,7 @@ def compress(context: CompressionContext) -> Compression:
 def _compression(
     searcher: CompressionSearch, result: CompressionResult | None, warnings: tuple[str, ...]
 ) -> Compression:
-    """What was chosen; where nothing was, the metric still judges what precision costs."""
+    """Wrap the search's result; without one, the metric still bounds precision losses."""
     return Compression(
         searcher.inputs,
         searcher.planner_of(result.compressed) if result else searcher.context.planner,
@@ -442,7 +442,7 @@ def _compression(
 
 
 def check_options(options: Options) -> None:
-    """Raise UsageError for options that leave nothing to choose, or nothing to measure."""
+    """Raise UsageError for options that leave nothing to choose or nothing to measure."""
     what = "--low-rank" if options.low_rank is not None else "--prune"
     if options.low_rank is not None and not 0 < options.low_rank <= 1:
         raise UsageError(f"--low-rank takes an error above 0, up to 1, not {options.low_rank:g}")

@@ -1,10 +1,11 @@
-"""Cache of decisions: what an earlier run decided is applied again if nothing it rests on changed.
+"""Decision cache: reuse what an earlier run decided if nothing it depends on has changed.
 
-A decision is a plan lock in ``CACHE/decisions``, under a digest of the model's files, all options
-that matter, the machine, the compiler, ONNX Runtime and this package's version and sources.  An
-equal run applies it: nothing is tuned or timed again, but the result is built and verified anew.
-Schedules found since, or a result that is wrong now, make it out of date.  Only results that were
-measured faster are cached: an original that was kept is evaluated anew every time.
+A decision is a plan lock in ``CACHE/decisions``.  Its key is a digest of the model's files, the
+relevant options, the machine, the compiler, ONNX Runtime, and this package's version and sources.
+A run with an equal key applies the lock: it tunes and times nothing, but builds and verifies the
+result again.  Better schedules found since, or a result that is now wrong, invalidate the entry.
+Only results that were measured faster are cached; a model that was kept unchanged is evaluated
+again every time.
 """
 
 from __future__ import annotations
@@ -38,22 +39,25 @@ __all__ = ["FOLDER", "DecisionCache"]
 _log = logging.getLogger(__name__)
 FOLDER = "decisions"
 _MOST = 200
-"""Decisions kept; the oldest go first."""
+"""Maximum number of cached decisions; the oldest are removed first."""
 _PLACES = frozenset(keyword for keyword, one in OPTIONS.items() if one.place)
-"""Options that change where things go, not what they are."""
+"""Options that change where files go, not what they contain."""
 _SOURCES = ("*.py", "*.h", "*.cpp", "*.in")
 
 
 @dataclasses.dataclass(frozen=True)
 class DecisionCache:
-    """The cache entry of one run's decisions; ``path`` is None where nothing is to be cached."""
+    """The cache entry of one run's decisions; ``path`` is None if nothing is to be cached."""
 
     path: Path | None = None
 
     @classmethod
     def of(cls, files: Sequence[Path], options: Options, target: Target) -> DecisionCache:
-        """The entry of a model.  Compressed models and plans from a file have none, nor has what a
-        user's own data or metric decides."""
+        """Return the entry of a model.
+
+        Compressed models, plans read from a file, and decisions that depend on the user's own data
+        or metric are not cached.
+        """
         own = options.data or options.holdout or options.metric or options.compresses
         if own or options.lock or options.keep != "faster" or not options.verify:
             return cls()
@@ -70,7 +74,7 @@ class DecisionCache:
         return cls(options.environment.cache / FOLDER / f"{key}.json")
 
     def load(self) -> Lock | None:
-        """The cached decisions, as a lock that says when it was made; None if there are none."""
+        """Return the cached decisions as a lock with its date; None if there are none."""
         if self.path is None:
             return None
         try:
@@ -89,9 +93,9 @@ class DecisionCache:
             return None
 
     def store(self, lock: Lock, report: Report, library: str, data: DataFile | None) -> None:
-        """Store decisions, with the SHA-256 of the library and of the data file.
+        """Store decisions with the SHA-256 of the library and of the data file.
 
-        Does nothing if the folder cannot be written: then the next run decides again.
+        Only logs a message if the folder cannot be written; the next run then decides again.
         """
         if self.path is None or not report.timings:
             return
@@ -115,7 +119,7 @@ class DecisionCache:
     def invalidating(self, lock: Lock | None) -> Iterator[None]:
         """Remove the entry if applying it fails inside the block.
 
-        Raises OutdatedError then; errors of runs without cached decisions pass unchanged.
+        Raises OutdatedError then; without cached decisions, errors pass through unchanged.
         """
         try:
             yield
@@ -126,14 +130,14 @@ class DecisionCache:
             raise OutdatedError(str(error)) from error
 
     def invalidate(self) -> None:
-        """Remove the entry: its decisions do not hold any more."""
+        """Remove the entry, whose decisions are no longer valid."""
         if self.path is not None:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
 
 
 def _data_of(found: Mapping[str, Any] | None) -> DataFile | None:
-    """What a data file held; where it lies is the caller's to say."""
+    """Return the recorded data file; the caller supplies its folder."""
     if found is None:
         return None
     places = {str(name): (int(at), int(size)) for name, (at, size) in found["places"].items()}
@@ -141,7 +145,7 @@ def _data_of(found: Mapping[str, Any] | None) -> DataFile | None:
 
 
 def _by_age(paths: Iterable[Path]) -> list[Path]:
-    """The newest first."""
+    """Return paths, newest first."""
     return sorted(paths, key=lambda path: -path.stat().st_mtime)
 
 
@@ -152,7 +156,7 @@ def _content(path: Path) -> str:
 
 @cache
 def _sources() -> str:
-    """A digest of this package's own text: whoever changes a rule gets a new decision."""
+    """Digest of this package's sources, so that editing a rule invalidates cached decisions."""
     root = Path(version.__file__).parent
     found = (
         Path(folder) / name

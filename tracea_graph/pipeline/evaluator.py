@@ -43,17 +43,17 @@ _BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.3
 """Limit of one bisection in seconds and as a share of the time left; when it is reached, every
 rewrite that may still be faulty is dropped."""
 _PRECISION_MARGIN = 0.9
-"""Of the tolerance, where an earlier fallback did not hold for another level or feed."""
-_BISECTION_FEEDS = 4  # feeds that a bisection runs
-_METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric decides
+"""Share of the tolerance to aim for after a fallback failed at another level or feed."""
+_BISECTION_FEEDS = 4  # feeds run by a bisection
+_METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
 
 
 @dataclass
 class Evaluator:
-    """Verify and time one model's candidates, and hold the results.
+    """Verifies and times the candidates of one model, and holds the results.
 
-    Kernels that are ``unmeasured`` cannot run here: the function bodies are verified in ONNX
-    Runtime instead, and nothing is timed.
+    If kernels are ``unmeasured`` they cannot run on this machine: function bodies are verified in
+    ONNX Runtime instead, and nothing is timed.
     """
 
     model: Model
@@ -69,7 +69,7 @@ class Evaluator:
     decision: GroupSelection | None = None
     culprits: frozenset[str] = frozenset()
     culprit_errors: dict[str, str] = field(default_factory=dict)
-    """What was wrong with each culprit group, or with the faulty part of it."""
+    """Error of each culprit group, or of its faulty part."""
     slower_tiles: frozenset[str] = frozenset()
     """Keys of row tiles that were slower than smaller ones."""
     reason: str = ""
@@ -80,11 +80,11 @@ class Evaluator:
     _reference: Reference | None = None
     _pending_reference: Future[Reference] | None = None
     _built: dict[frozenset[str], BuiltModel] = field(default_factory=dict)
-    _check_seconds: float = 0.0  # a look at something right at the highest level
+    _check_seconds: float = 0.0  # a check of a correct candidate at the highest level
     _bisecting: bool = False
 
     def prepare(self) -> None:
-        """Start running the original while its result is still planned and built."""
+        """Start running the original in the background, while its result is planned and built."""
         if self.options.verify:
             self._pending_reference = ThreadPoolExecutor(1).submit(self._reference_call())
 
@@ -93,7 +93,7 @@ class Evaluator:
         return ahead.result() if ahead else self._reference_call()()
 
     def _reference_call(self) -> Callable[[], Reference]:
-        """Bind everything the run of the original needs; it does not read the graph later."""
+        """Return a call that runs the original; its arguments are bound now, not read later."""
         return partial(
             reference,
             self.model.path,
@@ -121,12 +121,12 @@ class Evaluator:
     # ---- verification ------------------------------------------------------------------
 
     def verify(self, full: BuiltModel | None) -> BuiltModel | None:
-        """Return ``full`` if it is right, else the candidate without the culprits, else None.
+        """Return ``full`` if it is correct, else the candidate without the culprits, else None.
 
-        None too if even the model without any fused region is wrong (ONNX Runtime accepts some
-        models that the specification forbids, and folded constants make it check them), and if
-        the time is up before anything was verified.  Raises ModelError for an original that ONNX
-        Runtime cannot load.
+        Also None if the model is wrong even without any fused region (ONNX Runtime accepts some
+        models that the specification forbids, and folded constants make it check them), or if the
+        time is up before anything was verified.  Raises ModelError if ONNX Runtime cannot load the
+        original.
         """
         try:
             if full is None:
@@ -142,8 +142,7 @@ class Evaluator:
     def _load_original(self) -> None:
         """Raise ModelError if ONNX Runtime cannot load the original.
 
-        Does nothing where the original is not to be run, or where its file name is not valid
-        Unicode.
+        Does nothing if the original must not be run, or if its file name is not valid Unicode.
         """
         name = os.fsencode(self.model.path).decode(errors="replace")
         if not self.options.verify or self.inputs.trouble or name != str(self.model.path):
@@ -153,7 +152,7 @@ class Evaluator:
                 worker.open("original", self.model.path)
             except OutOfTime:
                 return
-            except WorkerError as error:  # refused, or the process did not survive it
+            except WorkerError as error:  # refused, or the process died
                 raise ModelError(f"the original does not run: {error}") from None
 
     @property
@@ -206,24 +205,28 @@ class Evaluator:
         return rest
 
     def _unproved(self, full: BuiltModel) -> tuple[str, ...]:
-        """The ISA levels to verify: the highest alone if an equal run verified the very same
-        library under all of them."""
+        """Return the ISA levels to verify.
+
+        Only the highest one if an equal run has verified an identical library at all of them.
+        """
         same = self.lock and full.built and self.lock.library == full.built.sha256
         if not same or len(self.levels) < 2:
             return ()
-        self.notes.append(f"{', '.join(self.levels[:-1])}: verified then, with the same library")
+        self.notes.append(
+            f"{', '.join(self.levels[:-1])}: verified earlier with an identical library"
+        )
         return self.levels[-1:]
 
     def confirm(self, final: BuiltModel, kept: BuiltModel) -> None:
-        """Verify the files that are to be published, written anew from ``kept``.
+        """Verify the files to be published, written anew from ``kept``.
 
-        Of kernels that were found right before, the highest ISA level is enough; files that were
-        verified as they are need no more.  Raises VerifyError.
+        Kernels verified before are checked at the highest ISA level only; files that were verified
+        unchanged are not checked again.  Raises VerifyError.
         """
         if not self.options.verify or final is self._right:
             return
         known = self._right is not None and kept.assembly.within(self._right.assembly)
-        with self.deadline.lifted():  # it was worth keeping, and time for this was set aside
+        with self.deadline.lifted():  # time for this was reserved
             self.verification = self.check(final, self.levels[-1:] if known else ())
         if self.verification.status != "passed":
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
@@ -234,14 +237,14 @@ class Evaluator:
         only: tuple[str, ...] = (),
         labels: frozenset[str] | None = None,
     ) -> Verification:
-        """Compare a candidate with the original under every ISA level this host can run.
+        """Compare a candidate with the original at every ISA level this host can run.
 
-        The highest level comes first, and alone where it fails; the others run in parallel, since
-        nothing is timed here.  The highest level to fail is remembered: bisection runs at that
-        one alone.  ``labels`` are the feeds to run; by default the levels below the highest get a
-        few of the caller's own.  What ONNX Runtime does around kernels depends on no level: below
-        the highest, where kernels may take many times as long, it runs with all its optimizations
-        only, and all feeds but the most important one may be skipped.
+        The highest level runs first; if it passes, the others follow in parallel, since nothing is
+        timed here.  The highest failing level is remembered, and bisection runs at that level
+        alone. ``labels`` are the feeds to run; by default, levels below the highest get a few of
+        the caller's own.  ONNX Runtime's optimizations do not depend on the level: below the
+        highest, where kernels may be many times slower, only its full optimization runs, and all
+        feeds except the most important one may be skipped.
         """
         levels = only or (self.levels[::-1] if candidate.library else self.levels[-1:])
         found = self._found(candidate, levels, labels)
@@ -257,7 +260,7 @@ class Evaluator:
     def _found(
         self, candidate: BuiltModel, levels: tuple[str, ...], labels: frozenset[str] | None
     ) -> list[Verification]:
-        """The verification at the first level, and at each other one if the first passes."""
+        """Verify at the first level, and at all others if the first passes."""
         known = self._reference = self._reference or self._reference_answers()
         if known.unloadable:
             raise ModelError(known.trouble)
@@ -340,7 +343,7 @@ class Evaluator:
         return culprits
 
     def _bisect_program(self, group: str, others: frozenset[str]) -> frozenset[str]:
-        """The faulty steps of a culprit program; the whole program if no part of it is faulty."""
+        """Return the faulty steps of a culprit program; all steps if none is faulty alone."""
         try:
             parts = self.builder.parts(group)
         except OutOfTime:
@@ -354,8 +357,10 @@ class Evaluator:
 
     @contextmanager
     def _bisection(self) -> Iterator[None]:
-        """Limit a search for culprits to its share of the time left; candidates are then only
-        checked for being wrong, not for how."""
+        """Limit a bisection to its share of the time left.
+
+        Inside the block, checks stop at the first wrong output.
+        """
         seconds = min(_BISECTION_SECONDS, _BISECTION_SHARE * self.deadline.left)
         with self.deadline.within(seconds):
             self._bisecting = True
@@ -368,14 +373,14 @@ class Evaluator:
                 self.deadline.tell(f"{stopped}: some correct rewrites may have been dropped too")
 
     def _has_time(self) -> bool:
-        """False once the bisection's time is up."""
+        """Return False once the bisection's time is up."""
         return not self.deadline.over
 
     def _fails(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
-        """Whether the result without some rewrites uses more than ``spent`` of the tolerance.
+        """Return True if the result without ``dropped`` uses more than ``spent`` of the tolerance.
 
         Only the feeds that failed before are run; the others follow once no culprit is left.
-        False has no meaning once the time is up.
+        After the time is up, False has no meaning.
         """
         try:
             found = self.check(self.build(dropped), (self._failing,), self._failing_feeds())
@@ -384,8 +389,10 @@ class Evaluator:
         return found.status == "failed" or (found.spent > spent and not self._limits().elementwise)
 
     def _failing_feeds(self) -> frozenset[str] | None:
-        """The feeds furthest out of tolerance, without those a smaller feed exceeds; None (all
-        feeds) if nothing ran."""
+        """Return the feeds with the largest errors, preferring small ones; None for all feeds.
+
+        None if nothing ran.
+        """
         outputs = self.verification.outputs if self.verification else ()
         wrong = sorted((o for o in outputs if not o.passed), key=lambda o: -o.relative)
         telling, least = list[str](), float("inf")
@@ -400,8 +407,8 @@ class Evaluator:
     def time(self, candidate: BuiltModel | None) -> BuiltModel | None:
         """Return the part of the candidate that was measured faster, or None.
 
-        If roundings were dropped because they gained nothing, the error of the others may differ
-        from what was verified: the rest is verified again, and timed as a whole.
+        If precision-lowering rewrites were dropped because they gained nothing, the remaining
+        error may differ from the verified one: the rest is verified again and timed as a whole.
         """
         if candidate is None or self.options.keep == "all" or self.lock or self.unmeasured:
             return candidate
@@ -409,7 +416,7 @@ class Evaluator:
             return self._timed_and_right(candidate)
         except OutOfTime:
             self.reason = Reason(
-                f"{self._out_of_time} before what is faster was measured and verified",
+                f"{self._out_of_time} before the faster part was measured and verified",
                 Code.OUT_OF_BUDGET,
             )
             return None
@@ -426,7 +433,7 @@ class Evaluator:
 
     @property
     def _budget(self) -> float:
-        """Seconds to measure in: the budget left, less the time to verify the kept result."""
+        """Seconds for measuring: the budget left, less the time to verify the final result."""
         return max(min(self.options.budget, self.deadline.left) - self._check_seconds, 0.0)
 
     @property
@@ -434,7 +441,7 @@ class Evaluator:
         return self.options.verify and self.options.precision != "fp32"
 
     def _faster(self, candidate: BuiltModel, separately: bool) -> BuiltModel | None:
-        """The part of a candidate that is measured faster; groups found slower before stay out."""
+        """Return the part of a candidate that is measured faster; slower groups stay dropped."""
         before = self.decision.verdicts if self.decision else ()
         if separately and (choices := self._tile_sizes(candidate)):
             with PairedBenchmark(
@@ -467,14 +474,14 @@ class Evaluator:
         return self.culprits | self.slower_tiles | {v.group.key for v in verdicts if not v.kept}
 
     def _tile_sizes(self, candidate: BuiltModel) -> list[tuple[str, ...]]:
-        """Keys of the row tiles that could be smaller, for each program that has any."""
+        """Return the keys of row tiles that could be smaller, per program that has any."""
         if not self._timed():
             return []
         found = map(self.builder.tile_sizes, candidate.assembly.groups)
         return [keys for keys in found if keys]
 
     def _timed(self) -> dict[str, Feed]:
-        """Feeds to time that the original accepts; if it refuses all, the largest other feed."""
+        """Feeds to time that the original accepts; if it rejects all, the largest other feed."""
         refused = self.verification.rejected if self.verification else {}
         timed = {k: f for k, f in self.inputs.timing.items() if k not in refused}
         others = {k: f for k, f in self.inputs.verification.items() if k not in refused}
@@ -486,11 +493,11 @@ class Evaluator:
 
     @staticmethod
     def _why_nothing(decision: GroupSelection) -> Reason:
-        """Why the original is kept: the reason shared by all groups, or that each was slower."""
+        """Return why the original is kept: a reason all groups share, or that each was slower."""
         reasons = {v.reason.partition(", timed together")[0] for v in decision.verdicts}
         codes = {v.code for v in decision.verdicts}
         code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
-        if len(reasons) == 1:  # without its figures: the report has them
+        if len(reasons) == 1:  # without figures, which the report has
             words = re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
             return Reason(words, code)
         return Reason("no rewrite was measured faster on the whole model", code)
@@ -513,23 +520,23 @@ class Evaluator:
         return ModelWithLibrary(built.model, built.library)
 
     def build(self, dropped: frozenset[str]) -> BuiltModel:
-        """The candidate without these groups, built once."""
+        """Build the candidate without ``dropped`` groups, once."""
         if dropped not in self._built:
             self._built[dropped] = self.builder.build(dropped)
         return self._built[dropped]
 
 
 def _suspect_workers(found: Sequence[Verification]) -> str:
-    """Which workers an earlier model may have corrupted: ``all``, the ``dead`` ones, or none."""
+    """Return the workers an earlier model may have corrupted: ``all``, ``dead`` ones, or none."""
     if any(one.status == "failed" for one in found):
         return "all"
     return "" if all(one.status == "passed" for one in found) else "dead"
 
 
-_RESOLUTION = 32  # parts of a net to which the end of the exact prefix is located
+_RESOLUTION = 32  # fraction of the model (1/32) to which the end of the exact prefix is located
 
 Keys = Mapping[str, Sequence[str]]
-"""For each rule: the keys that drop its first place, its first two … all of them."""
+"""For each rule, the keys that drop its first region, its first two, … all of them."""
 
 
 def precision_fallback(
@@ -542,11 +549,12 @@ def precision_fallback(
 ) -> Mapping[str, int]:
     """Choose which reduced-precision rewrites to undo, at the smallest cost in run time.
 
-    Returns, by rule, the number of leading places to keep exact beside what is ``dropped``; empty
+    Returns, by rule, the number of leading regions to keep exact in addition to ``dropped``; empty
     if no fallback brings the error within tolerance.  ``coarse`` is stricter than ``wrong``.
 
-    The first of ``fallbacks`` (sets of rules) that suffices is searched: as much as possible of
-    its last rule stays, which costs most to do without, then of the others.
+    ``fallbacks`` are sets of rules, cheapest first.  The first set that suffices is searched: it
+    keeps as many rewrites as possible of its last rule, the most expensive one to undo, then of
+    the others.
     """
     present = (tuple(rule for rule in rules if keys[rule]) for rules in fallbacks)
     for rules in dict.fromkeys(filter(None, present)):
@@ -554,7 +562,7 @@ def precision_fallback(
         if keys[rules[-1]][-1] in dropped or wrong(dropped | _ends(keys, counts)):
             continue
         for rule in reversed(rules):
-            low, high = 0, len(keys[rule])  # too coarse without so many, right without so many
+            low, high = 0, len(keys[rule])  # undoing `low` is not enough, undoing `high` is
             while high - low > max(1, len(keys[rule]) // _RESOLUTION) and has_time():
                 middle = (low + high) // 2
                 less = _ends(keys, {**counts, rule: middle})
@@ -565,7 +573,7 @@ def precision_fallback(
 
 
 def _ends(keys: Keys, counts: Mapping[str, int]) -> frozenset[str]:
-    """The keys that drop the first ``counts`` places of each rule."""
+    """Keys that drop the first ``counts`` regions of each rule."""
     return frozenset(keys[rule][count - 1] for rule, count in counts.items() if count)
 
 
@@ -578,7 +586,7 @@ def fastest_tile_sizes(
     build: Callable[[frozenset[str]], ModelWithLibrary],
     bench: PairedBenchmark,
 ) -> frozenset[str]:
-    """The keys to drop; ``choices`` are those of each program's largest row tiles.
+    """Return the keys to drop; ``choices`` are the keys of each program's largest row tiles.
 
     ``build`` makes the model without some keys.  Models that cannot be built or run are skipped.
     """

@@ -1,4 +1,4 @@
-"""The inputs one optimization measures with: synthesised, or the caller's own."""
+"""Inputs to verify and to time one model with: synthesised, or the caller's own."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ __all__ = ["Inputs", "gather_inputs", "inputs_to_run"]
 Feed = Mapping[str, npt.NDArray[Any]]
 
 _SMALL, _MANY = 8 << 20, 8
-"""Bytes of a model below which it is checked with many inputs, and how many."""
+"""A model of fewer bytes than this is verified with many inputs; and how many."""
 _TIMED, _BRIEF = 3, 4
-"""Sets of real inputs that are timed, and those that instruction sets below the highest see."""
+"""Number of real input sets that are timed, and that ISA levels below the highest are checked
+with.
+"""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Feeds by label: those to time and those to verify with; ``timed`` are their bindings.
+    """Feeds by label, to time and to verify with; ``timed`` are the bindings to time.
 
-    Of those to verify with the ``spare`` are for models that run them in no time; ``real``
-    ones are the caller's, of which there may be hundreds.  ``trouble`` says why the model must
-    not be run with them, empty if it may.
+    Of the feeds to verify with, the ``spare`` ones are used only if the model runs quickly, and
+    ``real`` ones are the caller's (there may be hundreds).  ``trouble`` says why the model must
+    not be run with these inputs; empty if it may.
     """
 
     timed: tuple[Binding, ...]
@@ -45,19 +47,22 @@ class Inputs:
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """Labels of those to verify with where all real ones would take too long."""
+        """Labels to verify with if running all real inputs would take too long."""
         labels = tuple(self.verification)
         return _spread(labels, _BRIEF) if self.real else labels
 
     @property
     def foremost(self) -> str:
-        """The label to verify with where one feed is all there is time for: the first or the last
-        that is not spare, of the timed and the padded ones whichever has fewer bytes."""
+        """The label to verify with if there is time for one feed only.
+
+        It is the first or the last feed that is not spare (the timed and the padded one),
+        whichever has fewer bytes.
+        """
         labels = [label for label in self.brief if label not in self.spare]
         return min(labels[-1:] + labels[:1], key=self.bytes_of, default="")
 
     def bytes_of(self, label: str) -> int:
-        """The size of a feed to verify with."""
+        """Return the size in bytes of a feed to verify with."""
         return sum(array.nbytes for array in self.verification[label].values())
 
     @property
@@ -66,15 +71,16 @@ class Inputs:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why sizes to time are not the usual ones."""
+        """Why sizes to time differ from the defaults."""
         return tuple(dict.fromkeys(note for one in self.timed for note in one.notes))
 
 
 def gather_inputs(model: Model, options: Options) -> Inputs:
-    """Feeds for a model.  Raises UsageError for data or shapes that do not fit it, or are huge.
+    """Return the feeds for a model.
 
-    Data to calibrate with is none to time with: that takes the sizes asked for.  Of many sets of
-    real inputs all verify, and a few are timed, unless ``shapes`` say what to time.
+    Calibration data is not timed: timing uses the requested sizes.  Of many real input sets all
+    are verified and a few are timed, unless ``shapes`` say what to time.  Raises UsageError for
+    data or shapes that do not fit the model, or that are too large.
     """
     graph, names = model.graph, model.inputs
     timed, verified = bindings(graph, options.shapes, names)
@@ -102,9 +108,9 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
 
 
 def inputs_to_run(model: Model, options: Options) -> Inputs:
-    """The same for who runs the model whatever comes: sizes nobody asked for must be in reason.
+    """Return the feeds for a model that will be run in any case.
 
-    Raises UsageError if they are not.
+    Raises UsageError if default sizes would make its values too large.
     """
     found = gather_inputs(model, options)
     asked = options.shapes or options.data
@@ -119,7 +125,7 @@ def _real(model: Model, data: Path) -> dict[str, Feed]:
 
 
 def _spread(labels: Sequence[str], count: int) -> tuple[str, ...]:
-    """At most ``count`` of them, evenly spread, the first among them."""
+    """Return at most ``count`` labels, evenly spread, including the first."""
     step = max(1.0, len(labels) / count)
     return tuple(labels[int(i * step)] for i in range(min(count, len(labels))))
 
@@ -131,7 +137,7 @@ def _made(model: Model, binding: Binding, seed: int) -> Feed:
 
 
 def _data_of(model: Model, options: Options) -> Path | None:
-    """The file of real inputs; in a folder the one that is named like the model, if any."""
+    """Return the file of real inputs; in a folder, the file named like the model, if any."""
     if options.data is None or not options.data.is_dir():
         return options.data
     found = options.data / f"{model.path.stem}.npz"
@@ -139,9 +145,9 @@ def _data_of(model: Model, options: Options) -> Path | None:
 
 
 def _uniform(label: str, feeds: Mapping[str, Feed], seed: int, count: int) -> dict[str, Feed]:
-    """The first feed again, ``count`` times, with its free floats in [0, 1), if it has any.
+    """Repeat the first feed ``count`` times with its free floats drawn from [0, 1), if it has any.
 
-    A net sees other sides of its activations there: a probability that N(0, 1) saturates, say.
+    This exercises activations that N(0, 1) inputs saturate.
     """
     found: dict[str, Feed] = {}
     free = [n for n, a in feeds[label].items() if _is_free(a)]
@@ -153,5 +159,5 @@ def _uniform(label: str, feeds: Mapping[str, Feed], seed: int, count: int) -> di
 
 
 def _is_free(array: npt.NDArray[Any]) -> bool:
-    """True for floats of both signs: no lengths, masks or positions among them."""
+    """Return True for floats of both signs, which cannot be lengths, masks or positions."""
     return array.dtype == np.float32 and array.size > 1 and bool(array.min() < 0)

@@ -1,8 +1,8 @@
 """Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
 
-Values are named by structural hashes, so a model that was exported or trained anew still fits; a
-model that computes something else does not.  The cost model's figures are part of the lock, for
-the scheduler goes by them: the same lock, tool and compiler give the same files, byte by byte.
+Values are named by structural hashes.  A re-exported or retrained model therefore still fits; a
+model that computes something else does not.  The lock includes the cost model's figures, which the
+scheduler uses: one lock, tool version and compiler always give identical files.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _Settings = msgspec.defstruct(
     [(name, _TYPES[name], one.default) for name, one in OPTIONS.items() if one.locked],
     forbid_unknown_fields=True,
 )
-"""Options the files depend on, beside the decisions, and the types of their values."""
+"""Options that the files depend on beside the decisions, with the types of their values."""
 _Checked = msgspec.defstruct("_Checked", [("settings", _Settings)])
 
 
 @dataclass(frozen=True)
 class LockContent:
-    """The document: ``docs/schema/lock.json``.
+    """Content of a lock file (``docs/schema/lock.json``).
 
-    ``settings`` are the options the result's files depend on; ``frozen`` has values that no rule
-    may change, with the reason, ``excluded`` rules that may not change a value; ``schedules`` has
-    the schedules of each tuned problem, ``groups`` the rows of the report.
+    ``settings`` are the options the result's files depend on; ``frozen`` maps values that no rule
+    may change to the reason, ``excluded`` does so for single rules; ``schedules`` has the
+    schedules of each tuned problem, ``groups`` the rows of the report.
     """
 
     tracea: str
@@ -71,11 +71,11 @@ class LockContent:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock's content as read; ``where`` is the file, for messages.
+    """A lock as read; ``where`` names its file in messages.
 
-    ``provenance`` says when an equal earlier run decided, if the lock is not the user's; then
-    ``library`` is the SHA-256 of the library that was verified, ``data`` what was in the data
-    file, whose path is its name only, ``weight_analysis`` what it found in the model's weights.
+    For decisions of an earlier equal run, ``provenance`` says when they were made, ``library`` is
+    the SHA-256 of the verified library, ``data`` describes the data file (its path is only a
+    name), and ``weight_analysis`` is what was found in the model's weights.
     """
 
     where: str
@@ -96,8 +96,11 @@ class Lock:
         improved: bool,
         guarded: bool = False,
     ) -> Lock:
-        """What was decided about an imported graph; ``groups`` are the report's rows, ``guarded``
-        says that initializers of the graph may be fed (see ``guarding``)."""
+        """Create a lock of the decisions about an imported graph.
+
+        ``groups`` are the report's rows; ``guarded`` says that initializers of the graph may be
+        fed (see :class:`~tracea_graph.pipeline.planning.Guard`).
+        """
         keys = value_keys(graph)
         frozen = [(keys.get(v, v), why) for v, why in decisions.constraints.frozen.items()]
         excluded = [
@@ -130,12 +133,12 @@ class Lock:
         )
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
+        """Return indented JSON with sorted keys."""
         return to_json(self.content)
 
     @property
     def cached(self) -> bool:
-        """True if the lock comes from the decision cache."""
+        """Whether the lock comes from the decision cache."""
         return bool(self.provenance)
 
     @property
@@ -150,30 +153,30 @@ class Lock:
 
     @property
     def guarded(self) -> bool:
-        """True if initializers that may be fed are constants of the graph, behind a guard."""
+        """Whether initializers that may be fed are constants of the graph, behind a guard."""
         return self.content.guarded
 
     @property
     def groups(self) -> tuple[GroupRow, ...]:
-        """What was found about each group."""
+        """The report's rows about groups."""
         return self.content.groups
 
     @property
     def cost(self) -> CostModel:
-        """What gains were predicted with."""
+        """The cost model that predicted gains."""
         return CostModel(self.content.machine, self.content.bindings)
 
     def stored(self, paths: Paths) -> DataFile | None:
-        """The data file of the earlier result, if it is in place and as it was."""
+        """Return the data file of the earlier result if it exists unchanged."""
         if self.data is None:
             return None
         found = dataclasses.replace(self.data, path=paths.data(self.data.sha256))
         return found if found.intact() else None
 
     def apply_settings(self, options: Options) -> Options:
-        """The options it was made with.
+        """Return ``options`` with the lock's settings.
 
-        Raises UsageError if one that was given contradicts it.
+        Raises UsageError if a given option contradicts the lock.
         """
         default, found = Options(), dict[str, Any]()
         for name, locked in self.content.settings.items():
@@ -188,10 +191,10 @@ class Lock:
         return dataclasses.replace(options, **found)
 
     def decisions(self, graph: TileGraph, levels: Sequence[str]) -> Decisions:
-        """Its decisions about an imported graph, but for the schedules.
+        """Return the lock's decisions about an imported graph, without schedules.
 
-        Raises UsageError if the graph computes something else, or the machine has other
-        instruction sets.
+        Raises UsageError if the graph computes something else, or if the machine's instruction
+        sets differ.
         """
         if tuple(levels) != self.content.isas:
             had, have = ", ".join(self.content.isas), ", ".join(levels)
@@ -212,7 +215,7 @@ class Lock:
         return Decisions(self.cost, Constraints(frozen, excluded), {})
 
     def check(self, assembly: Assembly) -> None:
-        """Raise UsageError unless the assembly has just the groups that were kept."""
+        """Raise UsageError unless the assembly has exactly the groups that were kept."""
         if not self.improved:
             return
         found = {key: len(items) for key, items in assembly.groups.items()}
@@ -227,9 +230,9 @@ class Lock:
     def schedules(
         self, workloads: Sequence[Workload], schedule_space: ScheduleSpace | None
     ) -> ScheduleTables:
-        """Its tuned schedules for the problems that are left.
+        """Return the lock's tuned schedules for the problems in ``workloads``.
 
-        Raises UsageError for a schedule that the backend of these schedule_space does not have.
+        Raises UsageError for a schedule that the backend does not have.
         """
         if schedule_space is None:
             return {}
@@ -250,7 +253,7 @@ class Lock:
 
 
 def read_lock(path: Path) -> Lock:
-    """A lock from its file.  Raises UsageError if it is none, or another version's."""
+    """Read a lock file.  Raises UsageError if it is not a lock of this version."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -261,7 +264,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def parse_lock(data: Any, path: str | Path) -> Lock:
-    """A lock from what its file holds.  Raises UsageError if it is none."""
+    """Parse a lock from a file's data.  Raises UsageError if it is not one."""
     content = read_document(LockContent, data, f"the plan lock {path}", _ADVICE)
     try:
         msgspec.convert({"settings": content.settings}, _Checked)

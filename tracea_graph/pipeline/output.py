@@ -1,4 +1,4 @@
-"""Where results go, and how they get there: written whole, renamed into place, model last."""
+"""Publish results: files are staged completely, then renamed into place, the model last."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ _UNWRITABLE = frozenset(
 
 @dataclass(frozen=True)
 class Paths:
-    """The files one result consists of; the data file's name carries its hash."""
+    """The files of one result; the data file's name contains its hash."""
 
     model: Path
 
     @property
     def library(self) -> Path:
-        """The kernels."""
+        """The kernel library."""
         return self.model.with_suffix(".so")
 
     @property
     def report(self) -> Path:
-        """The manifest and report."""
+        """The report and manifest."""
         return self.model.with_suffix(".json")
 
     def data(self, sha256: str) -> Path:
-        """The weights of this hash."""
+        """Return the path of a data file with this SHA-256."""
         return self.model.with_name(f"{self.model.stem}.{sha256[:10]}.data")
 
 
 def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
-    """Where the result of ``source`` goes; ``folder`` says that ``output`` can only be a folder.
+    """Return where the result of ``source`` goes; ``folder`` says ``output`` must be a folder.
 
-    A name without an ending is a folder too, made when it is needed.  Raises UsageError if the
-    place is the input itself, or cannot be written to, and for a source that can only be a folder.
+    A name without a suffix is a folder too, created on demand.  Raises UsageError if the output is
+    the input, if it cannot be written, or if ``source`` is a folder.
     """
     if not source.name:
         raise UsageError(f"{source} is a folder, not a model")
@@ -103,7 +103,7 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
 def paths_of_all(
     sources: Sequence[Path], output: Path | None, folder: bool = False
 ) -> tuple[Paths, ...]:
-    """Where the results of several models go.
+    """Return where the results of several models go.
 
     Raises UsageError, before anything is done, if one would overwrite another or an input.
     """
@@ -123,7 +123,7 @@ def paths_of_all(
 
 
 def check_file(path: Path, what: str, inputs: Sequence[Path]) -> None:
-    """Raise UsageError if a file the option ``what`` asks for cannot be written."""
+    """Raise UsageError if the file of the option ``what`` cannot be written."""
     if os.path.isdir(path):
         raise UsageError(f"{what} {path} is a folder; name a file")
     if any(_same(path, file) for file in inputs):
@@ -135,13 +135,13 @@ def check_file(path: Path, what: str, inputs: Sequence[Path]) -> None:
 
 
 def check_folder(path: Path, what: str) -> None:
-    """Raise UsageError if the folder the option ``what`` asks for is something else."""
+    """Raise UsageError if the path of the option ``what`` is not a folder."""
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{what} {path} is a file; name a folder")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole, or not at all.  Raises UsageError."""
+    """Write a file atomically.  Raises UsageError."""
     try:
         write_whole(path, text.encode(errors="xmlcharrefreplace"))
     except OSError as error:
@@ -150,9 +150,9 @@ def write_text(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class StagingFolder:
-    """A private ``folder`` beside the output; what it holds is moved into place at the end.
+    """A private ``folder`` beside the output whose files are moved into place at the end.
 
-    ``inputs`` are the files the model is read from, never to be replaced or removed.
+    ``inputs`` are the files the model is read from; they are never replaced or removed.
     """
 
     folder: Path
@@ -161,12 +161,12 @@ class StagingFolder:
 
     @property
     def model(self) -> Path:
-        """The staged model; its data file and library stand beside it."""
+        """The staged model; its data file and library are staged beside it."""
         return self.folder / self.paths.model.name
 
     @property
     def beside(self) -> Path:
-        """A staged model that can name a data file which is in place already."""
+        """A staged model that can refer to a data file already in place."""
         return self.paths.model.with_name(f"{self.folder.name}.onnx")
 
     @property
@@ -175,9 +175,9 @@ class StagingFolder:
         return self.folder / self.paths.report.name
 
     def publish(self, data: Path | None, library: Path | None, model: Path | None = None) -> None:
-        """Move staged files into place: data, library, report, then the model.
+        """Move the staged data, library and report into place, then the model.
 
-        A library or data file of an earlier result that the new one does not use goes last.
+        Afterwards the library and data file of an earlier result are removed if no longer used.
         """
         paths, old = self.paths, _earlier_data(self.paths)
         new = paths.model.with_name(data.name) if data is not None else None
@@ -194,19 +194,20 @@ class StagingFolder:
 
 
 def _holds(place: Path, data: Path) -> bool:
-    """True if the same bytes are there already: processes that have them mapped share them.
+    """Return True if ``place`` already has the bytes of ``data``.
 
-    Its name is its hash, but what is there may be spoilt.
+    Keeping the file lets processes that have it mapped share it.  Its name is its hash, but the
+    content may be damaged, so it is compared.
     """
     return place.is_file() and (_same(place, data) or filecmp.cmp(place, data, shallow=False))
 
 
 @contextmanager
 def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
-    """A stage that is gone afterwards, whatever happens.
+    """Yield a staging folder that is removed afterwards in all cases.
 
-    Raises UsageError if a file in the way is no earlier result of this tool; and for an OSError
-    inside that says a file cannot be written (disk full, no permission).
+    Raises UsageError if a file in the way is not an earlier result of this tool, and instead of an
+    OSError inside the block that says a file cannot be written (disk full, no permission).
     """
     check_earlier(paths, inputs)
     home, scratch, stage = paths.model.parent, None, None
@@ -230,12 +231,12 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
         if scratch is not None:
             scratch.cleanup()
         if made:
-            with suppress(OSError):  # it holds results, or could not be made
+            with suppress(OSError):  # it has results, or could not be created
                 home.rmdir()
 
 
 def _meant(file: object, home: Path, paths: Paths) -> Path:
-    """The file of the result that could not be written, whatever it is called while staged."""
+    """Return the output file that a failed write of a staged file was for."""
     if not isinstance(file, str):
         return paths.model
     found = Path(file)
@@ -245,7 +246,7 @@ def _meant(file: object, home: Path, paths: Paths) -> Path:
 
 
 def _check_name(name: str, folder: Path, advice: str) -> None:
-    """Raise UsageError if no file in the folder can have this name."""
+    """Raise UsageError if ``name`` is too long for a file in the folder."""
     limit = os.pathconf(folder, "PC_NAME_MAX")
     if len(os.fsencode(name)) > limit:
         raise UsageError(
@@ -261,7 +262,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
-    """Raise UsageError if a file in the way is the input's, or no earlier result of this tool."""
+    """Raise UsageError if a file in the way belongs to the input or is no result of this tool."""
     for path in (paths.model, paths.library, paths.report):
         if any(_same(path, file) for file in inputs):
             raise UsageError(f"{path} belongs to the input; choose another output with -o")
@@ -277,7 +278,7 @@ def _same(a: Path, b: Path) -> bool:
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    """What tells a file from all others whatever its name; None if it does not exist."""
+    """Return a key that identifies a file whatever its name; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -292,12 +293,12 @@ def _is_our_library(path: Path) -> bool:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
         ):
             return all(mark.search(view) for mark in _LIBRARY_MARKS)
-    except (OSError, ValueError):  # unreadable, or empty
+    except (OSError, ValueError):  # unreadable or empty
         return False
 
 
 def _earlier(paths: Paths) -> Mapping[str, Any]:
-    """The report of an earlier result of this tool at the same place, or nothing."""
+    """Return the report of an earlier result at these paths; empty if there is none."""
     try:
         with open_regular(paths.report) as file:
             found = json.load(file)
@@ -308,7 +309,7 @@ def _earlier(paths: Paths) -> Mapping[str, Any]:
 
 
 def _earlier_data(paths: Paths) -> Path | None:
-    """The data file of an earlier result at the same place."""
+    """Return the data file of an earlier result at these paths."""
     name = _earlier(paths).get("data")
     if not isinstance(name, str):
         return None
@@ -324,8 +325,8 @@ def keep_unread(
 ) -> Report:
     """Write the original as the result of a model whose import ended with ``error``.
 
-    Raises ``error`` if ONNX Runtime refuses the model too, if it is a bug of this tool and the
-    environment is strict, or if memory or the file system is to blame; UsageError if the result
+    Raises ``error`` if ONNX Runtime rejects the model too, if it is a bug of this tool and the
+    environment is strict, or if it is about memory or the file system; UsageError if the result
     cannot be written.
     """
     bug = not isinstance(error, ModelError)
@@ -360,10 +361,9 @@ def keep_unread(
 
 
 def _runs(model: Path, worker_pool: WorkerPool | None) -> bool:
-    """True if ONNX Runtime opens the model, in a process of its own, and there is something to
-    run."""
+    """Return True if ONNX Runtime, in its own process, opens the model and it has nodes to run."""
     with (worker_pool.acquire if worker_pool else new_worker)(None, {}) as worker:
         try:
             return bool(worker.open("original", model).outputs)
-        except WorkerError:  # refused, or the process did not survive it
+        except WorkerError:  # refused, or the process died
             return False

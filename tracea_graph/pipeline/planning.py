@@ -1,4 +1,4 @@
-"""Planning: which rewrites a graph gets, before anything is measured."""
+"""Planning: choose the rewrites of a graph by predicted gain, before anything is measured."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ Exclusions = Mapping[str, Mapping[str, str]]
 NO_EXCLUSIONS: Exclusions = MappingProxyType({})
 
 _WORTH_US = 1.0
-"""A lone region of these ops that promises less is not worth a kernel of its own."""
+"""Minimum predicted gain in µs of a kernel for a single region of these ops."""
 _DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, LayoutParams, RegionParams)
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What the scheduler must leave alone, and why: all that a plan depends on beside the graph,
-    the options and the cost model."""
+    """What the scheduler must leave unchanged, and why.
+
+    Graph, options, cost model and constraints determine a plan.
+    """
 
     frozen: Mapping[str, str]
     excluded: Exclusions
@@ -66,7 +68,7 @@ class Constraints:
 
 @dataclass(frozen=True)
 class ScheduledGraph:
-    """A scheduled graph, the trace of how it came about, and the constraints it was made under."""
+    """A scheduled graph, its trace, and the constraints it was scheduled under."""
 
     graph: TileGraph
     trace: Trace
@@ -74,17 +76,17 @@ class ScheduledGraph:
 
 
 class Planner:
-    """ScheduleSpace a graph again and again, with ever more of it frozen.
+    """Schedules a graph repeatedly, with growing sets of constraints.
 
-    ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
-    model only orders proposals, so a fixed machine serves, as without a ``target`` to plan for;
-    else this one is measured, once.
-    ``cost`` is the model of a plan made earlier, to plan the same again; ``compressed`` has what
-    stands for matrices; ``scan`` what an earlier planner found in the model's weights.  Every
-    method that plans raises OutOfTime when the ``deadline``, by default none, is over.
+    ``bindings`` are the symbol values that gains are predicted for.  If nothing is timed or there
+    is no ``target``, the cost model only orders proposals and describes a fixed machine; else this
+    machine is measured once.  ``cost`` is the model of an earlier plan, to repeat that plan;
+    ``compressed`` maps matrices to their replacements; ``scan`` is an earlier planner's analysis
+    of the weights.  Every planning method raises OutOfTime when the ``deadline`` (by default none)
+    is over.
 
-    A rule that raises costs that rule, not the model: from then on it is left out of every plan,
-    whose trace says so.  Where the environment is strict, RuleError is raised instead.
+    A rule that raises is left out of every later plan, and the trace says so; with a strict
+    environment, RuleError is raised instead.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Planner:
         )
         every = self._every(request)
         named = every
-        if not request.prepack:  # does without some rules, which may be named all the same
+        if not request.prepack:  # plans without some rules, but users may name them
             named = self._every(replace(request, prepack=True))
         known = {p.name for phase in named if not phase.always for p in phase.passes} | {
             *CLUSTERING
@@ -143,11 +145,11 @@ class Planner:
         excluded: Exclusions = NO_EXCLUSIONS,
         unclustered: bool = False,
     ) -> ScheduledGraph:
-        """The scheduled graph; operators that write a frozen value stay.
+        """Schedule the graph; operators that write a frozen value stay.
 
-        ``frozen`` says why of each, ``excluded`` for single rules.  ``unclustered`` leaves regions
-        that could be steps of one program as nodes of their own.  A plan that was finished stands
-        where there is no time to plan again without what it has too little of.
+        ``frozen`` maps values to reasons, ``excluded`` does so for single rules.  ``unclustered``
+        leaves regions that could be steps of one program as separate nodes.  If there is no time
+        to plan again without unprofitable kernels, the first plan stands.
         """
         if frozen or excluded or unclustered:
             return self._planned(frozen, excluded, unclustered)
@@ -165,20 +167,20 @@ class Planner:
                 self._known_unprofitable |= unprofitable
                 return self._planned(frozen, excluded, unclustered)
         except OutOfTime:
-            self.deadline.tell(f"planning ended early: kernels below {_WORTH_US:g} µs are left in")
+            self.deadline.tell(f"planning ended early: kernels below {_WORTH_US:g} µs are kept")
         return plan
 
     def plan_under(self, constraints: Constraints, unclustered: bool = False) -> ScheduledGraph:
-        """The scheduled graph under just these constraints."""
+        """Schedule the graph under exactly these constraints."""
         while True:
             try:
-                with gc_paused():  # the memo keeps what rules say
+                with gc_paused():  # the memo keeps the rules' answers alive
                     return self._scheduled(constraints, unclustered)
             except RuleError as error:
                 self._leave_out(error)
 
     def assembled(self, plan: Callable[[], ScheduledGraph]) -> tuple[Assembly, ScheduledGraph]:
-        """A plan of this planner's and its programs."""
+        """Return a plan and its assembly; plan again without a rule that raises."""
         while True:
             made = plan()
             try:
@@ -187,11 +189,11 @@ class Planner:
                 self._leave_out(error)
 
     def _leave_out(self, error: RuleError) -> None:
-        """Plan without the rule from now on; raises the error if that is not to be, or not new."""
+        """Exclude the rule from later plans; raise if strict, or if it was excluded already."""
         if self._options.environment.strict or error.rule in self._broken:
             raise error
         self._broken[error.rule] = error
-        self._whole, self._memo = None, Memo()  # both know what the rule said
+        self._whole, self._memo = None, Memo()  # both hold answers of the rule
 
     def _scheduled(self, constraints: Constraints, unclustered: bool) -> ScheduledGraph:
         graph = self._graph.copy(self._memo.history)
@@ -201,7 +203,7 @@ class Planner:
             frozenset((*self._options.skip, *self._broken)),
             constraints.frozen,
             constraints.excluded,
-            # a region that joins a program costs no node of its own
+            # a region that joins a program saves the cost of its node
             min_gain_us=float("-inf") if self._applies_all else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
             check=self._options.environment.check,
@@ -214,7 +216,7 @@ class Planner:
         return ScheduledGraph(graph, trace, constraints)
 
     def _wanted(self, phase: Phase, unclustered: bool) -> bool:
-        """Row tiling pays here and costs there: it is tried where somebody measures, or asks."""
+        """Return True if the phase runs; row tiling only if it is measured or requested."""
         if phase.name in (tiling := self.backend.rules.row_tiling[:1]):
             return not self._applies_all or not {*tiling}.isdisjoint(self._options.only)
         return not unclustered or phase.name != PARTITION
@@ -224,13 +226,13 @@ class Planner:
         return self._options.keep == "all"
 
     def _price(self, region: Region) -> float:
-        """Share of the budget a new kind of region takes; nothing where nothing is measured."""
+        """Share of the budget that a new kind of region uses; 0 if nothing is measured."""
         return 0.0 if self._applies_all else decision_cost(region, self._options.budget)
 
     def gain(self, graph: TileGraph, region: Region, row_tiled: bool = False) -> float:
-        """Predicted µs saved by a fused region over the operators it replaces.
+        """Return the predicted µs that a fused region saves over the operators it replaces.
 
-        If ``row_tiled``, over the same region without row tiles instead.
+        If ``row_tiled``, over the region without row tiles instead.
         """
         if row_tiled:
             plain = replace(region, params=replace(region.params, row_tiles=()))
@@ -241,13 +243,15 @@ class Planner:
         return was - self.cost(graph, region)
 
     def _original(self, node: Node) -> Region | None:
-        """What computed the node's result, or all the rows of which the node computes some."""
+        """Return the region that computed the node's result, or a superset of its rows."""
         made = (self._graph.producer(v) for v in node.outputs if v)
         return next((r for r in made if r is not None), self._named.get((node.op, node.name)))
 
     def _unprofitable(self, plan: ScheduledGraph) -> dict[str, str]:
-        """Values of regions that promise too little to be worth a kernel; of a program that does,
-        those steps alone that lose by themselves, if there are such."""
+        """Return values of regions whose predicted gain is too small for a kernel.
+
+        Of a profitable program, only the steps that lose by themselves.
+        """
         graph = plan.graph
         small = [
             r
@@ -263,19 +267,20 @@ class Planner:
             ]  # fmt: skip
             small = [s for r in small for s in (_of(losing, r) or [r])]
         why = {
-            r: f"a kernel for {r.results[0]!r} promises less than {_WORTH_US:g} µs" for r in small
+            r: f"a kernel for {r.results[0]!r} should save less than {_WORTH_US:g} µs"
+            for r in small
         }
         return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}
 
 
 def _of(regions: Sequence[Region], program: Region) -> list[Region]:
-    """Those whose every operator is the program's."""
+    """Regions all of whose operators belong to the program."""
     inside = {v for n in program.nodes for v in n.outputs}
     return [r for r in regions if all(inside.issuperset(n.outputs) for n in r.nodes)]
 
 
-_ROUNDED = "is rounded to integers, which one bit can tip over"
-_COMPARED = "is compared with thresholds, which one bit can tip over"
+_ROUNDED = "is rounded to integers, which a change of one bit can alter"
+_COMPARED = "is compared with thresholds, where a change of one bit can alter the result"
 _EXACT: Mapping[str, str] = MappingProxyType(
     {
         "QuantizeLinear": _ROUNDED,
@@ -287,14 +292,14 @@ _EXACT: Mapping[str, str] = MappingProxyType(
         "ai.onnx.ml::TreeEnsemble": _COMPARED,
         "ai.onnx.ml::TreeEnsembleClassifier": _COMPARED,
         "ai.onnx.ml::TreeEnsembleRegressor": _COMPARED,
-        "ai.onnx.ml::ZipMap": "is handed out in a map, which is compared as it is",
+        "ai.onnx.ml::ZipMap": "is returned in a map, which is compared exactly",
     }
 )
-"""Operators whose first operand is to be what it was, bit by bit, and why."""
+"""Operators whose first operand must stay bitwise equal, and why."""
 
 
 def rounded_later(graph: TileGraph) -> dict[str, str]:
-    """The values that reach a quantiser, a tree or a map, each with why what writes it stays."""
+    """Return values that reach a quantizer, a tree ensemble or a map, with the reason."""
     found: dict[str, str] = {}
     for region in graph.regions():
         if (reason := _EXACT.get(region.op)) is None:
@@ -311,18 +316,18 @@ def rounded_later(graph: TileGraph) -> dict[str, str]:
 
 
 _BRANCH_US = 15.0
-"""µs ONNX Runtime takes to run nodes in a branch instead of the graph."""
+"""µs that ONNX Runtime needs to run nodes in a branch instead of the graph."""
 _EACH_US = 0.2
-"""µs to ask ONNX Runtime for one more input."""
+"""µs that ONNX Runtime needs per additional input."""
 _SHARE = 0.25
-"""Of the budget, to predict what a guard gains."""
+"""Share of the budget for predicting what a guard gains."""
 _WORTH = 0.9
-"""Share of the time predicted without a guard above which the result does without."""
+"""Predicted time with a guard, relative to without, above which no guard is used."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """One node that says whether the initializers ``names`` have their defaults, as ``result``."""
+    """A node that writes to ``result`` whether the initializers ``names`` have their defaults."""
 
     names: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
@@ -335,14 +340,14 @@ class Guard:
 
     @property
     def type(self) -> OpType:
-        """The type of its node: what it compares."""
+        """The operator type of its node."""
         dtypes = tuple(s.dtype or DType.F32 for s in self.specs) * 2
         key = hashlib.sha256(",".join(d.short for d in dtypes).encode()).hexdigest()[:6]
         return OpType(f"Guard_{key}", dtypes, (DType.BOOL,))
 
     @property
     def function(self) -> LocalFunction:
-        """Its body says "no", whatever is fed: then the original's nodes run."""
+        """The function body returns false: without the library, the original's nodes run."""
         inputs = tuple(f"x{i}" for i in range(2 * len(self.names)))
         no = Node("Constant", (), ("y",), {"value": np.array([False])})
         return LocalFunction(self.type.name, inputs, ("y",), (no,))
@@ -355,7 +360,7 @@ class Guard:
 
 
 def guards_of(model: Model, backend: Backend) -> tuple[Guard, ...]:
-    """The guards of a model: several where one node cannot compare all its initializers."""
+    """Return the guards of a model; several if one node cannot compare all its initializers."""
     every = [*model.guarded.items()]
     most = backend.most_guarded
     parts = [every[i : i + most] for i in range(0, len(every), most)]
@@ -372,7 +377,7 @@ def guards_of(model: Model, backend: Backend) -> tuple[Guard, ...]:
 
 
 def condition_of(guards: Sequence[Guard], domain: str) -> list[Node]:
-    """The nodes that compute :data:`CONDITION` from all guards."""
+    """Return the nodes that compute :data:`CONDITION` from all guards."""
     nodes = [guard.node(domain) for guard in guards]
     for i in range(1, len(guards)):
         last = i == len(guards) - 1
@@ -389,8 +394,9 @@ def guarded_if_it_pays(
     target: Target | None,
     deadline: Deadline | None = None,
 ) -> tuple[Model, Planner]:
-    """The model with its overridable initializers guarded, if that is predicted to be faster, and
-    its planner.  As it is where the ``deadline`` leaves no time to find out.
+    """Return a planner, and the model with guarded initializers if that is predicted to be faster.
+
+    The model is returned unchanged if the ``deadline`` leaves no time to predict it.
     """
     deadline = deadline or Deadline()
     plain = Planner(model.graph, options, symbols, target, deadline=deadline)
@@ -407,13 +413,13 @@ def guarded_if_it_pays(
         with deadline.within(_SHARE * options.budget):
             pays = _us(known) + compared < _WORTH * _us(plain)
     except OutOfTime:
-        deadline.tell("there was no time to see what constants instead of inputs would gain")
+        deadline.tell("there was no time to predict the gain of constant initializers")
         return model, plain
     return (guarded, known) if pays else (model, plain)
 
 
 def overridden(model: Model, inputs: Inputs) -> Inputs:
-    """One more feed to verify a guarded model with: another value for its largest weight."""
+    """Add a feed that overrides the largest initializer of a guarded model, to verify with."""
     plain = next(iter(inputs.verification), None)
     sizes = {n: w.count for n, w in model.guarded.items() if w.dtype is DType.F32 and w.count}
     if plain is None or not sizes:
@@ -429,6 +435,6 @@ def overridden(model: Model, inputs: Inputs) -> Inputs:
 
 
 def _us(planner: Planner) -> float:
-    """Predicted time of what the planner makes of its graph."""
+    """Predicted time in µs of the graph that the planner makes."""
     graph = planner.plan().graph
     return sum(planner.cost(graph, region) for region in graph.regions())

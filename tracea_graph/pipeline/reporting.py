@@ -1,4 +1,4 @@
-"""Collecting the report of one optimization, and publishing its files."""
+"""Collect the report of one optimization and publish its files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _machine() -> Mapping[str, Any]:
 
 @dataclass
 class Reporter:
-    """Knows the result's files and fills the report while the pipeline runs."""
+    """Fills the report while the pipeline runs, and publishes the result's files."""
 
     paths: Paths
     model: Model
@@ -82,21 +82,21 @@ class Reporter:
     trace: Trace = field(default_factory=Trace)
 
     def planned(self, assembly: Assembly, trace: Trace, scan: WeightScan | None) -> None:
-        """What was planned; ``scan`` says what the weights hold, None that nobody asks."""
+        """Record the plan; ``scan`` is the weight analysis, None if it was not requested."""
         self.assembly, self.trace = assembly, trace
         if scan is not None:
             self.timer.step("scanning weights")
             self.weight_properties = analyze_weights(self.model.graph, scan)
 
     def confirm(self, kept: BuiltModel | None) -> None:
-        """Measure what is to be published on held-out inputs.
+        """Measure the model to be published on held-out inputs.
 
         Raises VerifyError as :meth:`Compression.confirm` does.
         """
         self.holdout_error, self.told = self.compression.confirm(kept)
 
     def worth_building(self) -> bool:
-        """False if no rewrite applies; plain ONNX is worth it if the graph became another."""
+        """Return False if no rewrite applies; plain ONNX is worth writing if the graph changed."""
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
         return self._count() != len(self.model.skeleton.graph.node)
@@ -108,7 +108,7 @@ class Reporter:
         builder: CandidateBuilder,
         stage: StagingFolder,
     ) -> Report:
-        """Stage the final files, write the report beside them, and move all into place."""
+        """Stage the final files, write the report beside them, and move all of them into place."""
         if kept is None:
             final, library, model = None, None, stage.model
             data = write_original(self.model.path, model).data
@@ -137,7 +137,7 @@ class Reporter:
     def _final(
         self, kept: BuiltModel, builder: CandidateBuilder, stage: StagingFolder
     ) -> BuiltModel:
-        """The final model, staged; its library is the one that was measured."""
+        """Stage the final model, with the library that was measured."""
         staged = kept.model in (stage.model, stage.beside)
         final = kept if staged else builder.write(stage.model, kept.assembly, kept.trace)
         if self.options.keep_sources is not None:
@@ -195,11 +195,11 @@ class Reporter:
         )
 
     def _faults(self, kept: BuiltModel | None) -> dict[str, str]:
-        """A warning and a traceback for every rule that raised, in the first plan or the last."""
+        """Return a warning and a traceback for every rule that raised in any plan."""
         return {**self.trace.faults(), **(kept.trace.faults() if kept else {})}
 
     def _weight_analysis(self, kept: BuiltModel | None) -> tuple[WeightRow, ...]:
-        """The weight analysis; an equal earlier run has made it already."""
+        """Return the weight analysis, or the one an equal earlier run recorded."""
         if self.lock and self.lock.cached:
             return self.lock.weight_analysis
         trace = kept.trace if kept else self.trace
@@ -211,7 +211,7 @@ class Reporter:
         return storage_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
 
     def _compressed(self, kept: BuiltModel | None) -> tuple[CompressionRow, ...]:
-        """What was chosen for each layer, and whether it stayed."""
+        """Return what was chosen for each layer, and whether it was kept."""
         placed = kept.assembly.placed if kept else []
         stored = [v for item in placed for v in item.region.operands]
 
@@ -258,9 +258,9 @@ class Reporter:
         return tuple(found)
 
     def _groups(self, kept: BuiltModel | None, evaluator: Evaluator) -> tuple[GroupRow, ...]:
-        """What was decided about each group, in graph order; those that only formed later last.
+        """Return what was decided about each group, in graph order; later groups come last.
 
-        Of a recalled decision, what was found then.
+        Cached decisions report what was found when they were made.
         """
         if kept is not None and self.lock and self.lock.cached:
             return self.lock.groups
@@ -288,7 +288,7 @@ class Reporter:
 
 
 def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> Reason:
-    """Why a group that was not timed by itself stays or goes; ``error`` is what it did wrong."""
+    """Return why a group that was not timed on its own stays or goes; ``error`` is its error."""
     if stays:
         if planned:
             return Reason("kept, not timed", Code.UNMEASURED)
@@ -312,13 +312,13 @@ def _timings(evaluator: Evaluator) -> tuple[TimingRow, ...]:
 
 
 def _brief(said: str) -> str:
-    """What ONNX Runtime said, without where in its sources it stood."""
+    """Return ONNX Runtime's message without its source location."""
     said = said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2]
     return said.split("\n")[0][:200]
 
 
 def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
-    """What becomes of initializers that are inputs as well."""
+    """Explain how initializers that are also inputs are handled."""
     if kept is None or not model.guarded:
         return ()
     size = sum(weight.nbytes for weight in model.guarded.values())
@@ -329,17 +329,17 @@ def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
 
 
 def _skipped(kept: BuiltModel | None) -> tuple[str, ...]:
-    """What skipping does to values that are not finite, where the kernels do not see to it."""
+    """Explain how skipping weights affects NaN and infinities that the kernels do not check."""
     return (_SKIPPED,) if kept and kept.trace.applied().get(DEAD_CHANNELS) else ()
 
 
 _LEAST = 1 << 14
-"""Elements below which a matrix is not worth a look."""
+"""Matrices with fewer elements are not analyzed."""
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
 _USING = ("dead-channels", "block-sparse-gemm", "low-rank-exact", "unstructured-sparse-gemm")
-"""Rules that make use of what is found."""
+"""Rules that exploit each kind of structure."""
 
 
 @dataclass(frozen=True)
@@ -354,11 +354,11 @@ class WeightProperty:
 
 
 def analyze_weights(graph: TileGraph, scan: WeightScan) -> tuple[WeightProperty, ...]:
-    """Find structure in an imported graph's weights that need not be stored, in graph order.
+    """Find exploitable structure in an imported graph's weights, in graph order.
 
-    Structure of one matrix: zero rows, columns, blocks, N:M patterns, unstructured zeros, an exact
-    low rank.  Channels of scale zero, which a norm multiplies by.  Weights that are one: copies,
-    transposed copies, matrices that others read too.
+    In matrices: zero rows, columns and blocks, N:M patterns, unstructured zeros, and exact low
+    rank. In norms: channels with scale zero.  Across weights: copies, transposed copies, and
+    matrices with several readers.
     """
     readers: dict[str, list[Node]] = defaultdict(list)
     for region in graph.regions():
@@ -379,7 +379,7 @@ def analyze_weights(graph: TileGraph, scan: WeightScan) -> tuple[WeightProperty,
 def weight_rows(
     found: tuple[WeightProperty, ...], trace: Trace, kept: bool
 ) -> tuple[WeightRow, ...]:
-    """A row each: which rule made use of it in what is kept, or why none did."""
+    """Return a row per property, with the rule that exploits it, or why none does."""
     applied: dict[str, str] = {}
     missed: dict[str, str] = {}
     for decision in trace.entries:
@@ -407,7 +407,7 @@ def _names(nodes: list[Node]) -> tuple[str, ...]:
 
 
 def _of_scale(weight: Weight, nodes: list[Node]) -> Iterator[WeightProperty]:
-    """Channels a norm multiplies by zero."""
+    """Channels that a norm multiplies by zero."""
     norms = [n for n in nodes if n.op in _NORMS and _second(n, weight)]
     if norms and (dead := weight.count - int(np.count_nonzero(weight.array()))):
         words = f"{dead} of {weight.count} channels of zero scale"
@@ -430,7 +430,7 @@ def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[
 
 
 def _words(structure: Structure, results_first: bool) -> Iterator[tuple[str, float]]:
-    """Each thing found in a matrix, and the share of it that has to be stored then."""
+    """Return each structure found in a matrix, and the share of the matrix it leaves to store."""
     sides = ("outputs", "inputs") if results_first else ("inputs", "outputs")
     for lines, side in zip((structure.rows, structure.columns), sides, strict=True):
         if lines.size:
@@ -447,15 +447,14 @@ def _words(structure: Structure, results_first: bool) -> Iterator[tuple[str, flo
 
 
 def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[WeightProperty]:
-    """Matrices stored twice, as they are or transposed, and such as several kinds of reader
-    share."""
+    """Matrices stored twice, also transposed, and matrices with several kinds of readers."""
     first: dict[tuple[int, int, bytes], Weight] = {}
     for weight in large:
         matrix = as_matrix(weight)
         names = _names(readers[weight.name])
         ops = {n.op for n in readers[weight.name]}
         if ops & set(_LOOKUP) and ops & {*_PRODUCTS, "Transpose"}:
-            words = "shared by a look-up and a product"
+            words = "shared by an embedding lookup and a matrix multiplication"
             yield WeightProperty(weight.name, words, weight.nbytes, weight.nbytes, names)
         for turned, view in ((False, matrix), (True, matrix.T)):
             probe = np.ascontiguousarray(view[:4, :4]).tobytes()
@@ -475,10 +474,11 @@ _RANKS = {LOW_RANK_EXACT: "exact rank"} | dict.fromkeys(LOW_RANK, "low rank")
 
 
 def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:
-    """A row for each planned group of products that stores less; ``kept`` are those that stay.
+    """Return a row for each planned group of matmuls that stores less; ``kept`` are kept groups.
 
-    Zero blocks and scattered zeros: the dense matrix, and stored blocks or numbers with their map.
-    Exact and low rank: the dense matrix, with its last product, and the two factors.
+    For block-sparse and unstructured weights: the dense matrix, and the stored blocks or numbers
+    with their indices.  For low rank: the dense matrix, listed with its last factor, and both
+    factors.
     """
     rows = []
     for group, items in planned.groups.items():
@@ -498,13 +498,13 @@ def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:
 
 
 def _stored_bytes(planned: Assembly, item: AssembledNode) -> int:
-    """Of the matrix, and of its map if it has one."""
+    """Return the bytes of the matrix and of its block indices or bitmap, if it has any."""
     params, operands = item.region.params, item.region.operands
     return sum(planned.graph.weights[name].nbytes for name in params.stored(operands))
 
 
 def _dense_bytes(planned: Assembly, item: AssembledNode) -> int:
-    """Of the product's own matrix in float32; 0 for the first of two factors, which has none."""
+    """Return the bytes of the dense float32 matrix; 0 for the first of two low-rank factors."""
     region = item.region
     params: GemmParams = region.params
     if region.rule not in _RANKS:

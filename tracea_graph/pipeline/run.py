@@ -1,4 +1,4 @@
-"""The stages of one optimization, in order, and what they hand on to each other."""
+"""The stages of one optimization, in order, and the data they pass on."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ __all__ = [
 class PipelineRun:
     """One model on its way through the stages.
 
-    ``lock`` has decisions of another run, from a file or, once the model is read, of an equal run
-    unless this one is ``fresh``; ``notes`` are for the report.  Each field below the blank line is
-    set by the stage its comment names, and is not there before.  A run that has a ``report`` is
-    over.
+    ``lock`` has decisions of another run: from a file or, once the model is read, from the
+    decision cache unless ``fresh``.  ``notes`` are for the report.  Each field below the blank
+    line is set by the stage named in its comment and does not exist before.  A run with a
+    ``report`` is finished.
     """
 
     source: Path
@@ -75,7 +75,7 @@ class PipelineRun:
     candidate: BuiltModel | None = field(init=False)  # build; without what is wrong: verify
 
     def anew(self) -> PipelineRun:
-        """The run before its first stage, which an equal run's decision is not to spoil again."""
+        """Return the run as it was before its first stage, without cached decisions."""
         return replace(
             self,
             lock=None,
@@ -90,15 +90,15 @@ Stage = Callable[[PipelineRun], None]
 
 
 def read(run: PipelineRun) -> None:
-    """Read the model, and what an equal run decided about it.
+    """Read the model, and the cached decisions of an equal run.
 
-    One that only ONNX Runtime can read is kept as it is.
+    A model that only ONNX Runtime can read is kept unchanged.
     """
     options = run.options
     run.timer.step(f"reading {run.source.name}")
     try:
         run.model = load(run.source, freeze=options.freeze_initializers)
-    except Exception as error:  # raised again unless ONNX Runtime takes the model
+    except Exception as error:  # raised again unless ONNX Runtime accepts the model
         run.report = keep_unread(run.source, error, run.paths, options, run.worker_pool)
         return
     run.files = files_of(run.source)
@@ -109,13 +109,13 @@ def read(run: PipelineRun) -> None:
 
 
 def gather(run: PipelineRun) -> None:
-    """Make or load the inputs to verify and to time with."""
+    """Create or load the inputs to verify and to time with."""
     run.timer.step("preparing inputs")
     run.inputs = gather_inputs(run.model, run.options)
 
 
 def choose(run: PipelineRun) -> None:
-    """Choose what to plan for: guarded initializers, and the smaller matrices asked for."""
+    """Choose what to plan for: guarded initializers and requested compression."""
     run.timer.step("planning")
     options, target, lock, deadline = (
         run.options,
@@ -131,7 +131,7 @@ def choose(run: PipelineRun) -> None:
         planner = Planner(model.graph, options, symbols, target, lock.cost)
     run.model = model
     locked = lock.decisions(model.graph, target.levels) if lock else None
-    with deadline.suspended():  # how far matrices shrink is what the user asked for
+    with deadline.suspended():  # the budget must not decide how much is compressed
         smaller = choose_smaller(
             CompressionContext(
                 model, options, run.inputs, planner, run.libraries, run.scratch, run.timer
@@ -152,7 +152,7 @@ def choose(run: PipelineRun) -> None:
 
 
 def plan(run: PipelineRun) -> None:
-    """Schedule rewrites by their predicted gain, and lower what they make to programs."""
+    """Schedule rewrites by predicted gain and lower the fused regions to programs."""
     lock, builder = run.lock, run.builder
     if lock and lock.improved:
         run.evaluator.prepare()
@@ -167,7 +167,7 @@ def plan(run: PipelineRun) -> None:
 
 
 def tune(run: PipelineRun) -> None:
-    """Find schedules for the kernels, or take those that earlier runs found."""
+    """Find schedules for the kernels, or use those of earlier runs."""
     run.staged = run.open.enter_context(staging(run.paths, run.files))
     run.timer.step("tuning")
     if run.options.keep == "faster" and (run.lock is None or run.lock.cached):
@@ -185,24 +185,24 @@ def build(run: PipelineRun) -> None:
     earlier = lock.stored(run.paths) if lock else None
     timed = run.options.keep == "faster" and not (lock or run.evaluator.unmeasured)
     out = None if timed else staged.model
-    with run.deadline.suspended():  # compilers take their time once: what they made is kept
+    with run.deadline.suspended():  # compiled objects are cached, so this time is spent once
         run.candidate = run.builder.build(out=staged.beside if earlier else out, earlier=earlier)
 
 
 def verify(run: PipelineRun) -> None:
-    """Compare the candidate with the original, and drop the rewrites that are wrong."""
+    """Compare the candidate with the original and drop the rewrites that are wrong."""
     run.timer.step("verifying")
     run.candidate = run.evaluator.verify(run.candidate)
 
 
 def measure(run: PipelineRun) -> None:
-    """Time the candidate against the original, and drop the rewrites that are not faster."""
+    """Time the candidate against the original and drop the rewrites that are not faster."""
     run.timer.step("timing")
     run.candidate = run.evaluator.time(run.candidate)
     run.reporter.confirm(run.candidate)
 
 
 def publish(run: PipelineRun) -> None:
-    """Move the files into place, the report beside them."""
+    """Move the files into place, with the report beside them."""
     run.timer.step("writing")
     run.report = run.reporter.publish(run.candidate, run.evaluator, run.builder, run.staged)

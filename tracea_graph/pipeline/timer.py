@@ -16,17 +16,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class StepTimer:
-    """Names the step under way and adds up seconds per step; ``now`` tells seconds."""
+    """Adds up seconds per step and knows the current step; ``now`` returns seconds."""
 
     progress: Callable[[str], None]
     seconds: dict[str, float] = field(default_factory=dict)
     now: Callable[[], float] = time.perf_counter
     _name: str = ""
     _mark: tuple[float, float | None] = (0.0, None)
-    """Seconds of the steps before, and when the present one began; None between steps."""
+    """Seconds of all earlier steps, and when the current one began; None between steps."""
 
     def step(self, name: str) -> None:
-        """The step before ends here."""
+        """End the current step and begin another."""
         now = self.now()
         before, start = self._mark
         if self._name and start is not None:
@@ -40,20 +40,20 @@ class StepTimer:
             self.progress(name)
 
     def pause(self) -> None:
-        """No step is under way."""
+        """End the current step."""
         self.step("")
 
     def spent(self) -> float:
-        """Seconds of all steps so far; those between steps belong to others."""
+        """Return the seconds of all steps so far, without the time between steps."""
         before, start = self._mark
         return before if start is None else before + self.now() - start
 
 
 @dataclass
 class Deadline:
-    """When a run must be over: ``budget`` seconds of the time that ``spent`` tells.
+    """Limits a run to ``budget`` seconds of the time that ``spent`` returns.
 
-    One object goes through all stages of a run.  ``cut`` gathers, in sentences, what was left
+    One object is shared by all stages of a run.  ``cut`` collects, in sentences, what was left
     unfinished for lack of time.
     """
 
@@ -66,22 +66,22 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until the run, or what is under way in it, must end; 0 when it is over."""
+        """Return the seconds until the run or the current ``within`` block ends; 0 when over."""
         return max(self._end - self.spent(), 0.0)
 
     @property
     def over(self) -> bool:
-        """True if there is no time left."""
+        """Return True if no time is left."""
         return self.left <= 0.0
 
     def tell(self, sentence: str) -> None:
-        """Note what was left unfinished, once."""
+        """Record, once, what was left unfinished."""
         if sentence not in self.cut:
             self.cut.append(sentence)
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """What happens inside must end in so many seconds, if not earlier."""
+        """Limit the block to ``seconds``, or to the time left if that is shorter."""
         outer = self._end
         self._end = min(outer, self.spent() + seconds)
         try:
@@ -91,7 +91,7 @@ class Deadline:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """What happens inside takes as long as it takes."""
+        """Run the block without a time limit."""
         outer, self._end = self._end, math.inf
         try:
             yield
@@ -100,7 +100,7 @@ class Deadline:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """What happens inside does not count: the end moves by the time it took."""
+        """Exclude the block's time from the budget."""
         start = self.spent()
         with self.lifted():
             yield

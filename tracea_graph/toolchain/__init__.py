@@ -1,4 +1,4 @@
-"""What toolchains share: compilers, and the object cache with the trust it takes."""
+"""Compilers, linking, the object cache and its trust checks, shared by all backends."""
 
 from tracea_graph.toolchain.artifact import Library, Manifest
 from tracea_graph.toolchain.compilers import Compiler, find_compiler

@@ -1,4 +1,4 @@
-"""What a toolchain makes: the custom-op library of a model."""
+"""Build artifact: the custom-op library of a model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ __all__ = ["Library", "Manifest"]
 
 
 class Manifest(TypedDict, total=False):
-    """What decides a library's domain; a backend writes the keys that it has.
+    """Everything a library's domain is a digest of; a backend writes the keys it needs.
 
-    ``isas`` or ``levels`` are what the library holds code for, ``types`` the operator types with
-    the ONNX element types of their inputs and outputs, ``flags`` the compiler's, ``sources`` a
-    digest for each unit, ``runtime`` that of the host loop, ``driver`` the oldest driver.
+    ``isas`` or ``levels`` are what the library has code for, ``types`` the operator types with the
+    ONNX element types of their inputs and outputs, ``flags`` the compiler flags, ``sources`` a
+    digest per translation unit, ``runtime`` the digest of the host loop, ``driver`` the minimum
+    driver version.
     """
 
     version: str
@@ -29,9 +30,9 @@ class Manifest(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Library:
-    """A built library; ``seconds`` is wall time, ``compiled_units`` what the cache lacked.
+    """A built library; ``seconds`` is wall time, ``compiled_units`` the number of cache misses.
 
-    ``manifest`` is what decided its domain.
+    ``manifest`` determined its domain.
     """
 
     path: Path

@@ -1,8 +1,8 @@
-"""A content-addressed store of compiled objects.
+"""Content-addressed store of compiled objects.
 
-An entry is one file, named by its key: the SHA-256 of the object, then the object.  An entry that
-does not match its own digest counts as absent, so a torn file is rebuilt; so does one that others
-can have written (:mod:`~tracea_graph.toolchain.trust`).
+An entry is one file, named by its key: the SHA-256 of the object, followed by the object.  An
+entry that does not match its digest counts as absent and is rebuilt, and so does one that other
+users can have written (:mod:`~tracea_graph.toolchain.trust`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGEST_BYTES = 32
 
 
 def digest(*parts: str | bytes) -> str:
-    """SHA-256 over parts, each preceded by its length, so that no two lists collide."""
+    """Return the SHA-256 of parts, each preceded by its length so that no two lists collide."""
     total = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -51,7 +51,7 @@ class ObjectCache:
     root: Path
 
     def get(self, key: str) -> bytes | None:
-        """The object stored under a key, or None when it is absent, damaged or not trusted."""
+        """Return the object stored under a key; None if it is absent, damaged or not trusted."""
         try:
             data = read_private(self._path(key), self.root)
         except OSError:
@@ -62,9 +62,9 @@ class ObjectCache:
         return body if hashlib.sha256(body).digest() == data[:_DIGEST_BYTES] else None
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object, unless others can write to the folder.
+        """Store an object, unless other users can write to the folder.
 
-        Raises BuildError when this user cannot.
+        Raises BuildError if the folder cannot be written.
         """
         path = self._path(key)
         try:

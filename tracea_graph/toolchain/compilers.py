@@ -22,7 +22,7 @@ from tracea_graph.errors import BuildError
 __all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]
 
 COMPILE_SECONDS = 600.0
-"""Time limit of one compiler run: one that others keep from working is none that hangs."""
+"""Compiler timeout; generous, because a loaded machine is not a hung compiler."""
 _PROBE_SECONDS = 60.0
 _STDERR_TAIL = 2000
 _AS_IT_IS: Mapping[str, str] = MappingProxyType({})
@@ -31,8 +31,11 @@ _OLD_GLIBC = "x86_64-linux-gnu.2.17"
 
 @dataclass(frozen=True)
 class Compiler:
-    """``command`` starts it; ``identity`` (its version text) and ``flags`` (what ``CXX`` has
-    behind the program) go into cache keys."""
+    """A C++ compiler, started by ``command``.
+
+    ``identity`` (its version text) and ``flags`` (the arguments in ``CXX``) are part of cache
+    keys.
+    """
 
     command: tuple[str, ...]
     identity: str
@@ -46,18 +49,20 @@ class Compiler:
         return "clang" if "clang" in self.identity else "gcc"
 
     def run(self, args: Sequence[str], folder: Path, seconds: float = COMPILE_SECONDS) -> None:
-        """Run the compiler in a folder, which its temporary files go to as well: one that is
-        stopped leaves them.  Raises BuildError when it fails or takes too long."""
+        """Run the compiler in a folder, where its temporary files go too.
+
+        Raises BuildError if it fails or exceeds ``seconds``.
+        """
         run_command((*self.command, *args), folder, seconds, {"TMPDIR": str(folder.resolve())})
 
 
 def find_compiler(
     environment: Environment | None = None, seconds: float = _PROBE_SECONDS
 ) -> Compiler:
-    """The first compiler that answers ``--version``.
+    """Return the first compiler that answers ``--version``.
 
-    ``CXX`` may hold arguments too, and is never passed over in silence.  Raises BuildError when
-    it does not work, or when there is no compiler at all.
+    ``CXX`` may contain arguments.  Raises BuildError if the compiler in ``CXX`` does not work, or
+    if there is none at all.
     """
     environment = environment or Environment()
     if environment.compiler and environment.compiler.strip():
@@ -85,13 +90,13 @@ def _words(command: str) -> tuple[str, ...]:
 
 _log = logging.getLogger(__name__)
 _running: set[int] = set()
-"""Process groups of the commands under way."""
+"""Process groups of running commands."""
 
 
 def run_command(
     command: Sequence[str], folder: Path, seconds: float, env: Mapping[str, str] = _AS_IT_IS
 ) -> str:
-    """Run a command, with these variables set, its whole process group within a time limit.
+    """Run a command with ``env`` added, and stop its whole process group after ``seconds``.
 
     Returns its output.  Raises BuildError with the command and the end of its stderr.
     """
@@ -131,11 +136,11 @@ def run_command(
 
 @contextlib.contextmanager
 def _group() -> Iterator[int]:
-    """A process group that ends if this process dies meanwhile, even by SIGKILL.
+    """Yield a process group that is killed if this process dies, even by SIGKILL.
 
-    Its leader, a shell, waits for a line, and kills the group when its input ends without one.
-    The kernel's own signal at a parent's death reaches no more than a compiler's driver.  Raises
-    BuildError where there is no shell.
+    Its leader is a shell that waits for a line and kills the group at end of input.  The kernel's
+    parent-death signal would reach only the compiler driver, not its children.  Raises BuildError
+    if there is no shell.
     """
     try:
         started = subprocess.Popen(
@@ -152,12 +157,12 @@ def _group() -> Iterator[int]:
             yield leader.pid
         finally:
             _running.discard(leader.pid)
-            with contextlib.suppress(BrokenPipeError):  # it was killed with its group
+            with contextlib.suppress(BrokenPipeError):  # killed with its group
                 leader.communicate(b"\n")
 
 
 def stop_running() -> None:
-    """End every command under way, in whichever thread: an interrupted build waits for none."""
+    """Kill every running command, in whichever thread, to interrupt a build."""
     for group in tuple(_running):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)

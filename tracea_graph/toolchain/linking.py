@@ -1,4 +1,4 @@
-"""How libraries are linked: without a C++ library, the same bytes from the same objects."""
+"""Link libraries reproducibly and without the C++ standard library."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OWN_LINK_FLAGS = MappingProxyType(
         "zig": ("-nostdlib++",),
     }
 )
-"""What each compiler family needs to link without a C++ library; they come after the objects."""
+"""Flags for linking without a C++ library, per compiler family; they follow the objects."""
 
 
 def made_by(compiler: Compiler, path: Path, what: str) -> bytes:
-    """The bytes a compiler wrote.  Raises BuildError where there are none."""
+    """Return the file that a compiler wrote.  Raises BuildError if there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Whether what lies in a cache can be another user's work.
+"""Check that nobody else can have written what a cache holds.
 
-What a cache holds is linked, run and believed, and digests beside it say nothing about who wrote
-it.  So it counts only where this user alone can have put it there: the cache's folder, the folders
-inside and the file are this user's own, and nobody else may write to them.  A cache in the hands
-of others counts as empty, and nothing is stored in it.
+Cached objects are linked and run, and a digest beside an object does not say who wrote it.  An
+entry therefore counts only if this user alone can have put it there: the cache's folder, the
+folders inside and the file belong to this user, and nobody else may write to them.  A cache that
+others can write to counts as empty, and nothing is stored in it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
 _warned: set[Path] = set()
-"""Caches that a warning named."""
+"""Caches that were warned about."""
 
 
 def distrust(path: Path, root: Path) -> str:
-    """Why others can have written what lies at ``path``, as a clause; empty if they cannot.
+    """Return why others can have written ``path``, as a clause; empty if they cannot.
 
-    Looks at ``root``, at the path, which is it or lies below it, and at every folder between.
-    Symbolic links count as what they lead to, but must be this user's (or root's) themselves.  A
-    missing file is nobody's.  Raises OSError if it cannot be told.
+    Checks ``root``, the path (equal to or below it), and every folder between.  Symbolic links are
+    followed, but must belong to this user or root.  A missing file is trusted.  Raises OSError if
+    the owner cannot be determined.
     """
     for place in _from(root, path):
         try:
@@ -47,21 +47,21 @@ def distrust(path: Path, root: Path) -> str:
 
 
 def trusted(path: Path, root: Path) -> bool:
-    """True if nobody but this user can have written ``path`` in the cache ``root``.
+    """Return True if nobody but this user can have written ``path`` in the cache ``root``.
 
-    Says why not in a warning, once for a cache.
+    Warns once per cache if not.
     """
     try:
         why = distrust(path, root)
     except OSError as error:
-        why = f"{path} cannot be looked at: {error.strerror}"
+        why = f"{path} cannot be examined: {error.strerror}"
     if why:
         _warn(root, why)
     return not why
 
 
 def read_private(path: Path, root: Path) -> bytes | None:
-    """The content of a file of the cache ``root``, None where it is missing or not trusted.
+    """Return the content of a file of the cache ``root``; None if it is missing or not trusted.
 
     Raises OSError if it cannot be read.
     """
@@ -72,25 +72,25 @@ def read_private(path: Path, root: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with file:
-        if why := _fault(os.fstat(file.fileno())):  # it was exchanged meanwhile
+        if why := _fault(os.fstat(file.fileno())):  # the file was replaced in the meantime
             _warn(root, f"{path} {why}")
             return None
         return file.read()
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter, and those it lies in, where they are missing.
+    """Create a folder that only this user can enter, and its missing parents.
 
     Raises OSError.
     """
     if not folder.is_dir():
         make_private(folder.parent)
-        with suppress(FileExistsError):  # another process was first, or a file is in the way
+        with suppress(FileExistsError):  # another process created it, or a file is in the way
             folder.mkdir(mode=0o700)
 
 
 def _from(root: Path, path: Path) -> Iterator[Path]:
-    """``root``, the folders on the way, and ``path``."""
+    """Yield ``root``, the folders on the way, and ``path``."""
     yield root
     inside = path.relative_to(root)
     for folder in reversed(inside.parents[:-1]):
@@ -100,7 +100,7 @@ def _from(root: Path, path: Path) -> Iterator[Path]:
 
 
 def _fault(found: os.stat_result) -> str:
-    """What is wrong with a file or folder, as the end of a clause; empty if nothing is."""
+    """Return what is wrong with a file or folder, as the end of a clause; empty if nothing is."""
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         return "is neither a file nor a folder"
     if found.st_uid != os.geteuid():
