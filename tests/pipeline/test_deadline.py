@@ -226,7 +226,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[d
         return Verification(status if given["check"] else "passed", "")
 
     monkeypatch.setattr(evaluator, "compare", compare)
-    monkeypatch.setattr(Evaluator, "_choices", lambda _: {})
+    monkeypatch.setattr(Evaluator, "_index_outputs", lambda _: {})
     return asked
 
 
