@@ -205,10 +205,7 @@ class Evaluator:
         return rest
 
     def _unproved(self, full: BuiltModel) -> tuple[str, ...]:
-        """Return the ISA levels to verify.
-
-        Only the highest one if an equal run has verified an identical library at all of them.
-        """
+        """Return the ISA levels to verify: one, if an equal run verified an identical library."""
         same = self.lock and full.built and self.lock.library == full.built.sha256
         if not same or len(self.levels) < 2:
             return ()
@@ -242,9 +239,8 @@ class Evaluator:
         The highest level runs first; if it passes, the others follow in parallel, since nothing is
         timed here.  The highest failing level is remembered, and bisection runs at that level
         alone. ``labels`` are the feeds to run; by default, levels below the highest get a few of
-        the caller's own.  ONNX Runtime's optimizations do not depend on the level: below the
-        highest, where kernels may be many times slower, only its full optimization runs, and all
-        feeds except the most important one may be skipped.
+        the caller's own.  These levels may be many times slower, and ONNX Runtime's optimizations
+        do not depend on them: only its full optimization runs there, on as little as one feed.
         """
         levels = only or (self.levels[::-1] if candidate.library else self.levels[-1:])
         found = self._found(candidate, levels, labels)
@@ -357,10 +353,7 @@ class Evaluator:
 
     @contextmanager
     def _bisection(self) -> Iterator[None]:
-        """Limit a bisection to its share of the time left.
-
-        Inside the block, checks stop at the first wrong output.
-        """
+        """Limit a bisection to its share of the time; checks end at the first wrong output."""
         seconds = min(_BISECTION_SECONDS, _BISECTION_SHARE * self.deadline.left)
         with self.deadline.within(seconds):
             self._bisecting = True
@@ -389,10 +382,7 @@ class Evaluator:
         return found.status == "failed" or (found.spent > spent and not self._limits().elementwise)
 
     def _failing_feeds(self) -> frozenset[str] | None:
-        """Return the feeds with the largest errors, preferring small ones; None for all feeds.
-
-        None if nothing ran.
-        """
+        """Return the feeds with the largest errors, preferring small ones; None if nothing ran."""
         outputs = self.verification.outputs if self.verification else ()
         wrong = sorted((o for o in outputs if not o.passed), key=lambda o: -o.relative)
         telling, least = list[str](), float("inf")
