@@ -62,7 +62,7 @@ BY_ACTIVATION = {
     "outer": (((), ()), (("b",), ("b",)), (("b",), ()), (("b", 3), ("b", 3)), (("b", 3), ("b", 1)),
               ((1, 3), ("b", 1))),
     "turned": ("", "a", "b", "ab"),
-    "finish": ("none", "silu", "residual"),
+    "post_ops": ("none", "silu", "residual"),
 }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def by_weight(row: dict[str, Any]) -> Case:
     """One product with a matrix that is stored."""
     layout, m, n, k, batch = (row[name] for name in ("layout", "m", "n", "k", "batch"))
     k += layout == "weight_only_bf16" and k % 2
-    more = dict(POST_OPS[row["finish"]])
+    more = dict(POST_OPS[row["post_ops"]])
     if more.pop("parts", False):
         more["parts"] = (n - n // 3, n // 3) if n > 2 else (n,)
     params = GemmParams(k, n, NAMED[layout], row["bias"], **more)
@@ -116,9 +116,9 @@ def by_activation(row: dict[str, Any]) -> Case:
         shapes.append((*outer, *(last[::-1] if turn else last)))
         rank = len(outer)
         perms.append((*range(rank), rank + 1, rank) if turn else ())
-    epilogue = POST_OPS[row["finish"]].get("epilogue")
+    epilogue = POST_OPS[row["post_ops"]].get("epilogue")
     params = MatMulParams(*perms, epilogue)
-    if row["finish"] == "residual":
+    if row["post_ops"] == "residual":
         (result,) = MatMulParams(*perms).infer([spec(*s) for s in shapes])
         shapes.append(result.shape or ())
     feeds = [normal(*(sizes.get(d, d) for d in s), seed=i) for i, s in enumerate(shapes)]  # type: ignore[misc, call-overload]
