@@ -1,4 +1,4 @@
-"""Lossy transforms of weights, chosen before planning: what calibration data says they cost."""
+"""Choose lossy transforms of weights before planning, by their error on calibration data."""
 
 from tracea_graph.compress.budget import LayerOption, allocate, search, total_error
 from tracea_graph.compress.calibrate import (

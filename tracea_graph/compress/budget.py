@@ -1,9 +1,10 @@
-"""One budget over layers: the most time saved for the error accepted.
+"""Allocate one error budget over layers to save the most time.
 
-Errors of layers add in quadrature, so Σ e² ≤ ε² is a knapsack; its relaxation by one price λ of
-squared error gives every layer the option with the largest ``saved − λ·e²``, and the smallest λ
-that fits is found by bisection.  What is left of the budget then, for equal layers enter together,
-goes to what fits, the most saved per squared error first; and at last to what saves bytes only.
+Errors of layers add in quadrature, so Σ e² ≤ ε² is a knapsack.  Its relaxation by a price λ of
+squared error picks for every layer the option with the largest ``saved − λ·e²``; bisection finds
+the smallest λ that fits.  Equal layers enter together, so some budget is left: it goes to further
+options that fit, the most saved per squared error first, and finally to options that save only
+bytes.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from math import sqrt
 __all__ = ["LayerOption", "allocate", "search", "total_error"]
 
 _ROUNDS, _DEAREST = 60, 1e60
-"""Of the bisection, and the price it gives up at."""
+"""Iterations of the bisection, and the price at which it gives up."""
 _TRIALS = 6
-"""Results built and measured, at most, to find what holds the budget."""
+"""Maximum number of results built and measured to find one within the budget."""
 _MARGIN, _NEAR = 0.97, 0.75
-"""Shares of the budget aimed at, for levels of instruction sets differ in their rounding, and
-above which there is nothing left to look for."""
+"""Shares of the budget aimed at, since instruction sets differ in rounding, and from which the
+search stops."""
 Chosen = dict[str, "LayerOption"]
 
 
 @dataclass(frozen=True)
 class LayerOption:
-    """One way to compress a layer: the ``technique``, its ``size`` (rank, or share of zeros), the
-    µs predicted to be saved, the error of the layer's own output, and of the model's; the share
-    of its numbers that are ``left``, and the ``bytes`` of those that are not."""
+    """One way to compress a layer.
+
+    ``size`` is the rank or share of zeros that the ``technique`` uses; ``saved`` the predicted
+    saving in µs; ``layer_error`` and ``error`` the errors of the layer's and the model's outputs;
+    ``left`` the share of elements kept; ``bytes`` the size of those removed.
+    """
 
     layer: str
     technique: str
@@ -41,12 +45,12 @@ class LayerOption:
 
 
 def total_error(options: Sequence[LayerOption]) -> float:
-    """The root of the summed squares."""
+    """Return the root of the sum of squared errors."""
     return sqrt(sum(c.error**2 for c in options))
 
 
 def allocate(options: Mapping[str, Sequence[LayerOption]], budget: float) -> Chosen:
-    """At most one option per layer, together within ``budget``; layers without one stay."""
+    """Choose at most one option per layer with a total error within ``budget``."""
 
     def at(price: float) -> Chosen:
         found = {}
@@ -71,7 +75,7 @@ def allocate(options: Mapping[str, Sequence[LayerOption]], budget: float) -> Cho
 
 
 def _filled(options: Mapping[str, Sequence[LayerOption]], chosen: Chosen, budget: float) -> Chosen:
-    """The chosen options, and more for layers that have none, as long as they fit."""
+    """Add options for layers that have none, as long as they fit the budget."""
     found = dict(chosen)
     left = [c for layer, cs in options.items() if layer not in found for c in cs]
 
@@ -93,11 +97,11 @@ def search(
     measure: Callable[[Chosen, int], float],
     power: int = 1,
 ) -> tuple[Chosen, float]:
-    """The most that was found to hold the budget end to end, and its measured error.
+    """Return the largest choice found that holds the budget end to end, and its measured error.
 
-    What is allocated backs off while ``measure`` (a choice, and the number of the trial) gives
-    more than the budget, and grows while there is room.  Nothing if nothing holds.  The errors of
-    options are of changes, whose ``power`` the budget and what is measured are of.
+    The allocation shrinks while ``measure(choice, trial)`` exceeds the budget, and grows while
+    there is room.  The choice is empty if none holds.  Predicted errors of options are to the
+    first power of a change; the budget and the measurements are to its ``power``.
     """
     low, high = 0.0, float("inf")
     allowance, best, best_error = budget ** (1 / power), Chosen(), 0.0
@@ -106,7 +110,7 @@ def search(
         chosen = allocate(options, allowance)
         if chosen in tried or (not chosen and low >= high / 2):
             break
-        if not chosen:  # nothing is as mild as this
+        if not chosen:  # no option fits this allowance
             low = allowance
             mildest = min((c.error for cs in options.values() for c in cs), default=0.0)
             if mildest >= high or mildest <= allowance:

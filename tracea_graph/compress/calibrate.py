@@ -1,10 +1,10 @@
-"""Gram matrices of what layers read or write, in one pass over data that may exceed memory.
+"""Accumulate Gram matrices of what layers read or write in one pass over calibration data.
 
-G = Σ xᵀx over all rows x [K] of a value, in double precision: all that the error of any change of
-the layer's matrix depends on, ‖X·D‖² = tr(Dᵀ·G·D).  Of what a layer writes, C = WᵀGW tells the
-error of leaving directions of it out, ‖Y·(I − VVᵀ)‖² = tr(C) − tr(VᵀCV).  Memory is bounded by
-one set of inputs, its activations, and a K × K matrix per value.  What was summed is kept in a
-file now and then, so that an interrupted pass goes on where it was.
+G = Σ xᵀx over all rows x [K] of a value, in double precision, determines the error of any change D
+of the layer's matrix: ‖X·D‖² = tr(Dᵀ·G·D).  For a layer's output, C = WᵀGW determines the error of
+dropping directions: ‖Y·(I − VVᵀ)‖² = tr(C) − tr(VᵀCV).  Memory holds one set of inputs, its
+activations and a K × K matrix per value.  The sums are saved at intervals, so that an interrupted
+pass resumes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Calibration", "ObservedValue", "add_all", "calibrate", "output_names
 
 Floats = npt.NDArray[np.floating[Any]]
 _KEEP_EVERY = 20.0
-"""Seconds between writing down what was summed."""
+"""Seconds between saves of the sums."""
 
 
 @dataclass(frozen=True)
 class ObservedValue:
-    """A value of the model, the axis its rows ``[K]`` lie along, and what is taken off them: the
-    bias, of what a convolution writes."""
+    """A value of the model, the axis of its rows ``[K]``, and the bias to subtract from them if a
+    convolution writes the value."""
 
     value: str
     axis: int = -1
@@ -44,11 +44,11 @@ class ObservedValue:
 
     @property
     def key(self) -> str:
-        """What tells it from other readings of the value."""
+        """Key that identifies this reading of the value."""
         return self.value if self.axis == -1 else f"{self.value} along {self.axis}"
 
     def rows(self, array: npt.NDArray[Any]) -> Floats:
-        """``[rows, K]`` in double precision."""
+        """Return the rows ``[rows, K]`` in double precision."""
         last = np.moveaxis(array, self.axis, -1)
         flat = last.reshape(-1, last.shape[-1]).astype(np.float64)
         if self.shift is not None:
@@ -58,15 +58,15 @@ class ObservedValue:
 
 @dataclass
 class Calibration:
-    """Gram matrices ``[K, K]`` by ``ObservedValue.key``, the rows behind each, and the number of
-    sets read."""
+    """Gram matrices ``[K, K]`` by ``ObservedValue.key``, the number of rows in each, and the
+    number of input sets read."""
 
     grams: dict[str, Floats] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     sets: int = 0
 
     def add(self, seen: ObservedValue, array: npt.NDArray[Any]) -> None:
-        """Add the rows of a value.  Raises ValueError if one is not finite."""
+        """Add the rows of a value.  Raises ValueError if an element is not finite."""
         flat, key = seen.rows(array), seen.key
         product = flat.T @ flat
         if not np.isfinite(product).all():
@@ -78,7 +78,7 @@ class Calibration:
             self.grams[key], self.rows[key] = product, len(flat)
 
     def joint(self, seen: Sequence[ObservedValue]) -> tuple[Floats, int]:
-        """The Gram matrix over the rows of several values, and how many rows these are."""
+        """Return the Gram matrix over the rows of several values, and the number of rows."""
         total: Floats = np.sum([self.grams[s.key] for s in seen], axis=0)
         return total, sum(self.rows[s.key] for s in seen)
 
@@ -91,11 +91,11 @@ def calibrate(
     kept: Path | None = None,
     threads: int = 1,
 ) -> Calibration:
-    """Run the model over all sets and sum what ``values`` are, each once.
+    """Run the model over all input sets and accumulate each of ``values``.
 
-    ``kept`` is the file what was summed is kept in: a pass that was interrupted goes on, one that
-    was finished is not repeated.  Raises UsageError for sets that do not fit, for inputs the model
-    rejects, and for activations that are not finite.
+    The sums are saved to ``kept``: an interrupted pass resumes, a finished one is not repeated.
+    Raises UsageError for sets that do not fit, for inputs the model rejects, and for activations
+    that are not finite.
     """
     found = _resumed(kept, values) if kept else Calibration()
     done, index, last = found.sets, 0, time.monotonic()
@@ -123,14 +123,14 @@ def calibrate(
 
 
 def _bar(samples: Samples, label: str, width: int = 20) -> str:
-    """How many of the files are done, drawn."""
+    """Return a progress bar over the files."""
     names = [file.name for file in samples.files]
     done = names.index(label.rpartition("[")[0]) / len(names)
     return "█" * round(done * width) + "░" * (width - round(done * width))
 
 
 def output_names(values: Sequence[ObservedValue]) -> list[str]:
-    """What a worker is to give out for them."""
+    """Return the names of the outputs that a worker must return for ``values``."""
     return sorted({s.value for s in values})
 
 
@@ -141,7 +141,7 @@ def add_all(
     feed: Mapping[str, npt.NDArray[Any]],
     label: str,
 ) -> None:
-    """Add one set of inputs.  Raises UsageError for what is not finite."""
+    """Add one set of inputs.  Raises UsageError if a value is not finite."""
     try:
         for seen in values:
             found.add(seen, outputs[seen.value] if seen.value in outputs else feed[seen.value])
@@ -151,7 +151,7 @@ def add_all(
 
 
 def _keep(found: Calibration, path: Path) -> None:
-    """Write what was summed, whole or not at all; not where others can write to."""
+    """Write the sums atomically, unless others can write to the folder."""
     make_private(path.parent)
     if not trusted(path.parent, path.parent):
         return
@@ -166,9 +166,9 @@ def _keep(found: Calibration, path: Path) -> None:
 
 
 def _resumed(path: Path, values: Sequence[ObservedValue]) -> Calibration:
-    """What an earlier pass summed; nothing if there was none, or of other values.
+    """Return the sums of an earlier pass; empty if there was none, or over other values.
 
-    What others can have written is none.
+    A file that others could have written is ignored.
     """
     if not trusted(path, path.parent):
         return Calibration()

@@ -1,10 +1,10 @@
-"""Channels between two products that go: which, and what the others become to make up for them.
+"""Prune channels between two products and update the remaining weights to compensate.
 
-With G = XᵀX over what the second product reads, leaving out the channels R costs it the least
-where its other rows become G_KK⁻¹·G_K·W, and of one more channel that costs |w_j|² / (G⁻¹)_jj:
-the saliency of Optimal Brain Surgeon (Hassibi and Stork 1993), a whole row of numbers at once;
-of an attention head, tr(W_Rᵀ·(G⁻¹)_RR⁻¹·W_R).  Channels go a sixteenth of them at a time, heads
-one by one; what is left is made up for in between.
+With G = XᵀX over the input of the second product, removing the channels R costs least if the
+remaining rows become G_KK⁻¹·G_K·W.  Removing one more channel costs |w_j|² / (G⁻¹)_jj, the
+saliency of Optimal Brain Surgeon (Hassibi and Stork 1993) for a whole row; removing an attention
+head costs tr(W_Rᵀ·(G⁻¹)_RR⁻¹·W_R).  A sixteenth of the channels is removed at a time, heads one by
+one, and the rest is updated in between.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["ChannelOptions"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _PARTS = 16
-"""Steps in which channels go; each is a choice."""
+"""Number of steps in which channels are removed; each is an option."""
 _DAMPING = 1e-3
-"""Share of the Gram matrix's mean diagonal added to all of it: some rows of data are few."""
+"""Damping as a share of the Gram matrix's mean diagonal, for few rows of data."""
 
 
 @dataclass(frozen=True)
 class ChannelOptions:
-    """What leaving out channels costs a product ``[k, n]``: ``order`` is the first to go first,
-    ``errors`` are by how many go."""
+    """Errors of removing channels from a product ``[k, n]``, by how many are removed; ``order``
+    lists the channels, the first to remove first."""
 
     matrix: Floats
     gram: Floats
@@ -41,9 +41,9 @@ class ChannelOptions:
     def of(
         cls, matrix: Floats, gram: Floats | None, share: float, group: int = 1
     ) -> ChannelOptions:
-        """Up to a share of the channels, ``group`` neighbours together.
+        """Rank up to ``share`` of the channels in groups of ``group`` neighbours.
 
-        Without a Gram matrix ``[k, k]`` of what the product reads all channels count alike.
+        Without a Gram matrix ``[k, k]`` of the product's input all channels count alike.
         """
         k = len(matrix)
         own = np.eye(k) if gram is None else gram
@@ -67,7 +67,8 @@ class ChannelOptions:
         return cls(matrix, own, np.array(order, np.int64), errors)
 
     def pruned(self, gone: int) -> Floats:
-        """The matrix without so many channels, their rows zero, the others made up for them."""
+        """Return the matrix with ``gone`` rows of zeros and the other rows updated to
+        compensate."""
         if gone not in self._made:
             kept = np.setdiff1d(np.arange(len(self.matrix)), self.order[:gone])
             damped, other = _damped(self.gram), np.zeros(self.matrix.shape, np.float32)
@@ -77,7 +78,7 @@ class ChannelOptions:
 
 
 def _least(w: Floats, inverse: Floats, group: int, count: int) -> npt.NDArray[np.int64]:
-    """The channels of whole groups that cost the least, so many."""
+    """Return ``count`` channels in whole groups that cost the least."""
     parts = w.reshape(-1, group, w.shape[1])
     at = np.arange(len(w)).reshape(-1, group)
     if group > 1:
@@ -89,7 +90,7 @@ def _least(w: Floats, inverse: Floats, group: int, count: int) -> npt.NDArray[np
 
 
 def _counts(k: int, share: float, group: int) -> list[int]:
-    """How many of ``k`` channels may go: whole groups, or so that those left fill vectors."""
+    """Return the numbers of channels to remove: whole groups, or what leaves whole vectors."""
     if group > 1:
         return [c for c in range(group, k, group) if c <= share * k]
     found = {k - ALIGNED * max(round(k * (1 - i / _PARTS) / ALIGNED), 1) for i in range(1, _PARTS)}

@@ -1,11 +1,11 @@
-"""The matrices of a planned graph that could be others: what is known of their inputs or results.
+"""Find the matrices of a planned graph that may be replaced, and what is known of each.
 
-    product        x […, K]        ·  [K, N]      known by the Gram matrix of what it reads
-    convolution    x [B, C, …]     ·  [C·taps, N]            by that of what it writes
-    look-up        ids [rows of V] ·  [V, N]                 the same
+    product        x […, K]        ·  [K, N]      Gram matrix of its input
+    convolution    x [B, C, …]     ·  [C·taps, N] Gram matrix of its output
+    lookup         ids [rows of V] ·  [V, N]      Gram matrix of its output
 
-Products and look-ups that share a stored matrix are one layer, for what becomes of it becomes of
-all; convolutions are layers of their own.
+Products and lookups that share a stored matrix are one layer, since they change together;
+convolutions are layers of their own.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = ["Layer", "LayerUse", "layers_of"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _LEAST = 1 << 14
-"""Elements below which a matrix is not worth another form."""
+"""Elements below which a matrix is not worth compressing."""
 
 
 @dataclass(frozen=True)
 class LayerUse:
-    """An operator of the original that reads ``x`` and whose ``result`` a layer's matrix enters.
+    """An operator of the original that reads ``x``, and the ``result`` computed with the matrix.
 
-    It takes the columns from ``start``, in the ``shape`` that ``op`` wants them in (None: as they
-    are)."""
+    It uses the columns from ``start``, reshaped to ``shape`` for ``op`` (None: not reshaped).
+    """
 
     x: str
     result: str
@@ -61,14 +61,13 @@ class LayerUse:
 
 @dataclass(frozen=True)
 class Layer:
-    """A stored matrix ``[k, n]`` and the original operators it is for.
+    """A stored matrix ``[k, n]`` and the original operators that use it.
 
-    ``observed`` values tell what changing the matrix costs: what it reads, or, where ``written``,
-    what it makes of that.  ``us`` is the predicted time of all its operators, ``last_us`` that of
-    a second product ``[n, n]`` behind each.  What takes its place is stored under names that begin
-    with one of its ``nodes``.  ``producer`` is the layer whose results are its channels, if some
-    could go, ``group`` of them together (a head), and ``producer_us`` the predicted time of all
-    that would then be less.
+    ``observed`` values determine the cost of changing it: its input, or its output if ``written``.
+    ``us`` is the predicted time of all its operators, ``last_us`` that of a second product
+    ``[n, n]`` after each.  Names of replacements begin with one of ``nodes``.  ``producer`` is the
+    layer whose results are its channels, if some may be removed, ``group`` of them together (a
+    head); ``producer_us`` is the predicted time of everything that would then shrink.
     """
 
     name: str
@@ -87,29 +86,29 @@ class Layer:
     group: int = 1
 
     def matrix(self) -> Floats:
-        """``[k, n]`` in double precision."""
+        """Return the matrix ``[k, n]`` in double precision."""
         return self.load()
 
     @property
     def known(self) -> int:
-        """Rows of data below which some directions were never observed."""
+        """Number of data rows below which some directions were never observed."""
         return self.n if self.written else self.k
 
     @property
     def even(self) -> float:
-        """The rank at which two factors take as long as the matrix; of a look-up, which they
-        cannot make faster, as many bytes."""
+        """Rank at which two factors take as long as the matrix, or, for a lookup, which they
+        cannot speed up, as many bytes."""
         if not self.us:
             return self.k * self.n / (self.k + self.n)
         return self.n * self.us / (self.us + self.last_us)
 
     def saved_us(self, rank: int) -> float:
-        """What two factors of a rank are predicted to save."""
+        """Return the predicted saving of two factors of a rank in µs."""
         return self.us - (self.us + self.last_us) * rank / self.n
 
 
 def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Layers in graph order, and a sentence for each product that cannot be one."""
+    """Return the layers in graph order, and a sentence per product that cannot be one."""
     products: dict[str, list[Region]] = defaultdict(list)
     tables: dict[str, list[Node]] = defaultdict(list)
     convolutions, notes = list[Layer](), list[str]()
@@ -137,7 +136,7 @@ def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tup
 
 
 def _reason(graph: TileGraph, region: Region) -> str:
-    """Why a product's matrix could not be another; nothing if it could."""
+    """Return why a product's matrix cannot be replaced; empty if it can."""
     weight = graph.weight(region.operands[1])
     if weight is None:
         return f"the matrix {region.operands[1]!r} is not constant"
@@ -168,7 +167,7 @@ def _product(graph: TileGraph, name: str, regions: list[Region], cost: CostModel
 
 
 def _producers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
-    """What makes the channels a product reads, if some of them could go, and how many together."""
+    """Return the producers of a product's channels, if some may be removed, and the group size."""
     if (behind := prunable_heads(graph, region)) is not None:
         return behind, behind[1].params.head_v
     return channel_producers(graph, region), 1
@@ -184,14 +183,14 @@ def _products(region: Region) -> list[Node]:
 
 
 def _own(graph: TileGraph, node: Node) -> Floats:
-    """An operator's own matrix, as it multiplies by it but for a factor."""
+    """Return an operator's original matrix, without its scale factor."""
     array = np.asarray(graph.weights[node.inputs[1]].array(), np.float64)
     array = array.reshape(array.shape[-2:])
     return array.T if node.attrs.get("transB", 0) else array
 
 
 def _start(graph: TileGraph, name: str, region: Region, node: Node) -> int:
-    """The column of the stored matrix at which an operator's own columns begin."""
+    """Return the column of the stored matrix at which an operator's columns begin."""
     if len(_products(region)) == 1:
         return 0
     own = _own(graph, node)
@@ -200,11 +199,11 @@ def _start(graph: TileGraph, name: str, region: Region, node: Node) -> int:
     return next(s for s in ends if np.array_equal(whole[:, s : s + own.shape[1]], own))
 
 
-# ---- convolutions and look-ups ---------------------------------------------------------
+# ---- convolutions and lookups ----------------------------------------------------------
 
 
 def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | None:
-    """Filters ``[O, C, taps…]`` as a matrix; None where two convolutions could not stand."""
+    """Return filters ``[O, C, taps…]`` as a layer; None if two convolutions cannot replace it."""
     params: ConvParams = region.params
     node, weight = conv_of(region), graph.weight(region.operands[1])
     shape = graph.spec(region.results[0]).shape
@@ -237,7 +236,7 @@ def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | N
 
 
 def _look_up(graph: TileGraph, name: str, nodes: Sequence[Node], cost: CostModel) -> Layer | None:
-    """A table only look-ups read; None if others do, or if it is too small to matter."""
+    """Return a table that only lookups read; None if it has other readers or is small."""
     weight, readers = graph.weights[name], graph.uses(name)
     if weight.count < _LEAST or any(
         not isinstance(u.region.params, EmbeddingParams) for u in readers
@@ -258,7 +257,7 @@ def _look_up(graph: TileGraph, name: str, nodes: Sequence[Node], cost: CostModel
 def _square_us(
     graph: TileGraph, region: Region, rows: tuple[Extent, ...], n: int, cost: CostModel
 ) -> float:
-    """Predicted µs of a product by a matrix ``[n, n]`` for some rows of a region."""
+    """Return the predicted µs of a product by ``[n, n]`` for the rows of a region."""
     x, y = (TensorSpec(DType.F32, (*rows, n)) for _ in range(2))
     matrix = Weight("priced", DType.F32, (n, n), lambda: np.zeros(0))
     new = fused(

@@ -1,10 +1,10 @@
-"""Two factors in the place of a matrix: the best of a rank for the inputs that were seen.
+"""Approximate a matrix by two factors that are optimal for the observed inputs.
 
 Whitened SVD (SVD-LLM, Wang et al. 2024, arXiv:2403.07378): with G = XᵀX = L·Lᵀ, the matrix W' of
-rank r that minimises ‖X·(W − W')‖ = ‖Lᵀ·(W − W')‖ follows from the SVD of Lᵀ·W, and the error is
-the root of the sum of its squared singular values beyond the r-th.  Its right singular vectors V
-are the eigenvectors of the layer's output covariance WᵀGW, and W' = (W·V_r)·V_rᵀ: the same matrix,
-with no inverse of L, however few rows G has seen.
+rank r that minimises ‖X·(W − W')‖ = ‖Lᵀ·(W − W')‖ follows from the SVD of Lᵀ·W, and its error is
+the root of the sum of the squared singular values after the r-th.  The right singular vectors V
+are the eigenvectors of the output covariance WᵀGW, and W' = (W·V_r)·V_rᵀ needs no inverse of L,
+however few rows G has.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["LowRankOptions", "ranks_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _STEP = 16
-"""Ranks are multiples of this."""
+"""Granularity of ranks."""
 _SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
-"""Shares of the numbers that ranks on offer keep at most: few, so that equal layers share one."""
+"""Shares of elements that the offered ranks keep: few, so that equal layers share a rank."""
 
 
 def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
-    """The ranks worth a try for a ``[k, n]`` matrix: multiples of 16, ascending.
+    """Return the ranks to try for a ``[k, n]`` matrix: multiples of 16, ascending.
 
-    ``even`` is the rank from which nothing is saved; without it, that of as many numbers.
+    ``even`` is the rank from which nothing is saved; by default that with as many elements.
     """
     even = k * n / (k + n) if even is None else even
     found = {max(_STEP, int(even * share / _STEP) * _STEP) for share in _SHARES}
@@ -36,8 +36,8 @@ def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LowRankOptions:
-    """What each rank costs a layer: squared singular values of its output, descending, and as many
-    right singular vectors ``[n, ·]`` (float32) as the largest rank on offer needs."""
+    """Squared singular values of a layer's output, descending, and as many right singular vectors
+    ``[n, ·]`` (float32) as the largest offered rank needs."""
 
     values: Floats
     basis: Floats
@@ -51,8 +51,8 @@ class LowRankOptions:
         written: bool = False,
         even: float | None = None,
     ) -> LowRankOptions:
-        """Of a matrix ``[k, n]`` and the Gram matrix ``[k, k]`` of its input, or ``[n, n]`` of
-        what is ``written`` with it.
+        """Factor a matrix ``[k, n]``, given the Gram matrix of its input ``[k, k]`` or, if
+        ``written``, of its output ``[n, n]``.
 
         Without a Gram matrix all inputs count alike (plain SVD).
         """
@@ -64,24 +64,25 @@ class LowRankOptions:
         return cls(values, vectors[:, : max(ranks, default=0)].astype(np.float32), ranks)
 
     def error(self, rank: int) -> float:
-        """‖X·(W − W')‖ / ‖X·W‖ at this rank: exact for the inputs the Gram matrix is of."""
+        """Return ‖X·(W − W')‖ / ‖X·W‖ at a rank, exact for the inputs of the Gram matrix."""
         total = float(self.values.sum())
         return float(np.sqrt(self.values[rank:].sum() / total)) if total > 0 else 0.0
 
     def error_of(self, rank: int, covariance: Floats) -> float:
-        """The same for other inputs, by the Gram matrix ``[n, n]`` of the layer's output."""
+        """Return the error on other inputs, given the Gram matrix ``[n, n]`` of the layer's
+        output."""
         total, basis = float(np.trace(covariance)), self.basis[:, :rank].astype(np.float64)
         kept = float(np.sum(basis * (covariance @ basis)))
         return float(np.sqrt(max(total - kept, 0.0) / total)) if total > 0 else 0.0
 
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
-        """``[k, rank]`` and ``[rank, n]`` of the matrix, in float32."""
+        """Return the factors ``[k, rank]`` and ``[rank, n]`` in float32."""
         basis = self.basis[:, :rank]
         return (matrix @ basis).astype(np.float32), np.ascontiguousarray(basis.T)
 
 
 def _spectrum(w: Floats, g: Floats | None) -> tuple[Floats, Floats]:
-    """Squared singular values, descending, and right singular vectors ``[n, ·]``."""
+    """Return squared singular values, descending, and right singular vectors ``[n, ·]``."""
     k, n = w.shape
     if n <= k:
         return _descending(w.T @ (w if g is None else g @ w))
@@ -93,13 +94,13 @@ def _spectrum(w: Floats, g: Floats | None) -> tuple[Floats, Floats]:
 
 
 def _descending(covariance: Floats) -> tuple[Floats, Floats]:
-    """Eigenvalues, none below 0, and eigenvectors."""
+    """Return eigenvalues, descending and clamped to 0, and eigenvectors."""
     values, vectors = np.linalg.eigh(covariance)
     return np.clip(values[::-1], 0, None), vectors[:, ::-1]
 
 
 def _root(gram: Floats) -> Floats:
-    """Lᵀ with L·Lᵀ = gram, which may be singular."""
+    """Return Lᵀ with L·Lᵀ = gram, which may be singular."""
     values, vectors = np.linalg.eigh(gram)
     root: Floats = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
     return root

@@ -1,4 +1,4 @@
-"""The error that is budgeted: of ``max|y|``, or whatever a function of the user's says."""
+"""Measure the error that is budgeted: relative to ``max|y|``, or by a user's function."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Metric", "load_metric", "share_of_largest"]
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 Metric = Callable[[Outputs, Outputs], float]
-"""The error of outputs by name, given those of the original."""
+"""Function that returns the error of outputs by name, given those of the original."""
 
 
 def share_of_largest(found: Outputs, wanted: Outputs) -> float:
-    """The largest difference of any floating-point output as a share of its ``max|y|``."""
+    """Return the largest difference of any floating-point output as a share of its ``max|y|``."""
     floats = [name for name, array in wanted.items() if is_float(np.asarray(array))]
     return max((relative_distance(found[n], wanted[n]) for n in floats), default=0.0)
 
 
 def load_metric(text: str) -> Metric:
-    """The function of ``FILE.py:FUNCTION``, guarded: what it raises or answers is checked.
+    """Load ``FILE.py:FUNCTION`` as a metric whose results are checked.
 
-    Raises UsageError if there is none; so does the metric for an error of its own, or an answer
-    that is not a number, 0 or more.
+    Raises UsageError if it cannot be loaded; the metric raises UsageError if the function raises
+    or returns anything but a number of at least 0.
     """
     file, _, name = text.rpartition(":")
     path = Path(file)

@@ -1,4 +1,4 @@
-"""Options to compress each layer, and the matrices they lead to."""
+"""List the options to compress each layer, and build the matrices they lead to."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["LayerOptions", "median_option"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _MOST_STORED = 0.9
-"""Share of runs above which leaving out the others gains nothing."""
+"""Share of non-zero runs above which skipping the others gains nothing."""
 
 
 @dataclass
 class LayerOptions:
-    """Options by technique: factors up to a relative error of the layer's own output, zeros as a
-    pattern says."""
+    """Options by technique: factors within a relative error of the layer's output, zeros by a
+    pattern."""
 
     low_rank: float | None
     prune: Prune | None
@@ -37,13 +37,11 @@ class LayerOptions:
     _channels: dict[str, ChannelOptions] = field(default_factory=dict)
 
     def options_for(self, layer: Layer, gram: Floats | None, makes: bool) -> list[LayerOption]:
-        """The options of a layer; what they do to the model's outputs is not known yet.
+        """Return the options of a layer; their effect on the model's outputs is not known yet.
 
-        ``gram`` is the Gram matrix of what is seen of the layer; None where there is no data.
-        Where channels may go, the layer that ``makes`` them and the one that reads them have no
-        factors: with MiniLM-L6's trained weights (``models.trained``) a sweep got 1.10 and 1.39
-        times the dense bf16 speed out of channels within 1 % and 5 % of the embedding, and 1.06
-        and 1.22 times out of factors.
+        ``gram`` is the Gram matrix of the layer's observed values; None without data.  A layer
+        that ``makes`` removable channels, or reads such channels, gets no factors: removing
+        channels saves more at equal error (models/RESULTS.md).
         """
         matrix, found = layer.matrix(), list[LayerOption]()
         if self.prune is not None and self.prune.channels:
@@ -83,7 +81,7 @@ class LayerOptions:
         return found
 
     def replacement(self, layer: Layer, option: LayerOption) -> tuple[Floats, ...]:
-        """The matrices an option puts in the place of a layer's: one, or two factors."""
+        """Return the matrices that replace a layer's: one, or two factors."""
         if option.technique == "channels":
             return (self._channels[layer.name].pruned(int(option.size)),)
         if option.technique == "zeros":
@@ -91,7 +89,7 @@ class LayerOptions:
         return self._ranks[layer.name].factors(layer.matrix(), int(option.size))
 
     def perturbation(self, layer: Layer, option: LayerOption) -> Floats:
-        """What an option adds to a layer's matrix."""
+        """Return the difference that an option makes to a layer's matrix."""
         replacement = self.replacement(layer, option)
         whole = (
             replacement[0]
@@ -101,8 +99,8 @@ class LayerOptions:
         return whole - layer.matrix()
 
     def error_on(self, layer: Layer, option: LayerOption, gram: Floats) -> float:
-        """The error of the layer's own output on other data, by the Gram matrix of what is
-        observed of it there."""
+        """Return the error of the layer's output on other data, given the Gram matrix of its
+        observed values there."""
         if layer.written:
             return self._ranks[layer.name].error_of(int(option.size), gram)
         delta, matrix = self.perturbation(layer, option), layer.matrix()
@@ -110,7 +108,7 @@ class LayerOptions:
         return float(np.sqrt(np.sum(delta * (gram @ delta)) / energy)) if energy else 0.0
 
     def why_nothing(self) -> str:
-        """Why there is nothing on offer for any layer."""
+        """Return why no layer has an option."""
         if self.low_rank is None and self.prune is not None and self.prune.channels:
             return "no product alone reads what another one makes: no channels could go"
         if self.low_rank is None:
@@ -128,12 +126,12 @@ class LayerOptions:
 
 
 def stored_share(matrix: Floats) -> float:
-    """The share of a matrix ``[k, n]`` in runs of 16 columns that are not all zero."""
+    """Return the share of a matrix ``[k, n]`` in runs of 16 columns that are not all zero."""
     return 1.0 - float(zero_map(matrix).mean())
 
 
 def median_option(options: Sequence[LayerOption]) -> LayerOption:
-    """The option of median error."""
+    """Return the option of median error."""
     return sorted(options, key=lambda c: c.layer_error)[len(options) // 2]
 
 

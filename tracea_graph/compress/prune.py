@@ -1,11 +1,11 @@
-"""Zeros in a matrix: which numbers go, and what the others become to make up for them.
+"""Prune a matrix: choose the elements to zero and update the others to compensate.
 
-The score of a number is its magnitude, or with calibration data |w|·‖x‖₂ (Wanda, Sun et al. 2023,
-arXiv:2306.11695).  With data the rest is updated as well, row after row of the matrix, by
-the inverse of the Hessian XᵀX (SparseGPT, Frantar and Alistarh 2023, arXiv:2301.00774).
+The score of an element is its magnitude, or with calibration data |w|·‖x‖₂ (Wanda, Sun et al.
+2023, arXiv:2306.11695).  With data, the remaining elements are updated row by row by the inverse
+of the Hessian XᵀX (SparseGPT, Frantar and Alistarh 2023, arXiv:2301.00774).
 
     0.6               of each column, the 60 % with the lowest scores
-    2:4               of 4 numbers in a row along k, the 2 with the lowest scores
+    2:4               of 4 neighbours along k, the 2 with the lowest scores
     block:16x4:0.7    of blocks of 16 columns and 4 steps of k, the 70 % with the lowest scores
 """
 
@@ -25,16 +25,17 @@ __all__ = ["PruneOptions"]
 Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
 _DAMPING = 0.01
-"""Share of the Hessian's mean diagonal added to all of it, as SparseGPT does."""
+"""Damping as a share of the Hessian's mean diagonal, as in SparseGPT."""
 _BATCH = 128
 """Rows updated together."""
 _MILDER = (1.0, 0.75, 0.5)
-"""Shares of the zeros asked for that a layer may get instead."""
+"""Smaller shares of zeros, relative to the one requested, that are offered too."""
 
 
 @dataclass(frozen=True)
 class PruneOptions:
-    """What pruning costs a layer ``[k, n]`` with Gram matrix ``[k, k]`` of its input, if known."""
+    """Pruned forms of a layer ``[k, n]``, given the Gram matrix ``[k, k]`` of its input if
+    known."""
 
     matrix: Floats
     spec: Prune
@@ -42,13 +43,13 @@ class PruneOptions:
     _made: dict[float, Floats] = field(default_factory=dict, repr=False)
 
     def shares(self) -> Sequence[float]:
-        """The shares of zeros on offer, descending."""
+        """Return the offered shares of zeros, descending."""
         if self.spec.group:
             return [self.spec.share]
         return [self.spec.share * milder for milder in _MILDER]
 
     def pruned(self, share: float) -> Floats:
-        """The matrix with this share of zeros, the rest made up for them where data is there."""
+        """Return the matrix with this share of zeros, the rest updated if there is data."""
         if share not in self._made:
             mask = self._mask(share)
             plain = np.where(mask, self.matrix, 0.0)
@@ -58,7 +59,7 @@ class PruneOptions:
         return self._made[share]
 
     def error(self, share: float) -> float:
-        """‖X·(W − W')‖ / ‖X·W‖: exact for the inputs the Gram matrix is of."""
+        """Return ‖X·(W − W')‖ / ‖X·W‖, exact for the inputs of the Gram matrix."""
         return self._error_of(self.pruned(share))
 
     def _error_of(self, other: Floats) -> float:
@@ -66,7 +67,7 @@ class PruneOptions:
         return float(np.sqrt(_energy(self.matrix - other, self.gram) / whole)) if whole else 0.0
 
     def _mask(self, share: float) -> Mask:
-        """True where a number stays."""
+        """Return a mask that is true where an element is kept."""
         score = np.abs(self.matrix)
         if self.gram is not None:
             score = score * np.sqrt(np.clip(np.diag(self.gram), 0, None))[:, None]
@@ -81,12 +82,12 @@ class PruneOptions:
 
 
 def _energy(matrix: Floats, gram: Floats | None) -> float:
-    """‖X·D‖²."""
+    """Return ‖X·D‖²."""
     return float(np.sum(matrix * (matrix if gram is None else gram @ matrix)))
 
 
 def _group_mask(score: Floats, group: int, share: float) -> Mask:
-    """In every ``group`` numbers of a column the lowest go; those left over at its end stay."""
+    """Drop the lowest of every ``group`` elements of a column; a partial last group is kept."""
     k, n = score.shape
     whole = k - k % group
     parts = score[:whole].reshape(whole // group, group, n)
@@ -97,7 +98,7 @@ def _group_mask(score: Floats, group: int, share: float) -> Mask:
 
 
 def _block_mask(score: Floats, block: tuple[int, int], share: float) -> Mask:
-    """Whole blocks go, ``block`` columns and steps of k each, over all of the matrix."""
+    """Drop whole blocks of ``block`` columns and steps of k, ranked over the whole matrix."""
     columns, steps = block
     k, n = score.shape
     down, across = -(-k // steps), -(-n // columns)
@@ -110,7 +111,7 @@ def _block_mask(score: Floats, block: tuple[int, int], share: float) -> Mask:
 
 
 def _updated(matrix: Floats, mask: Mask, gram: Floats) -> Floats:
-    """SparseGPT's update under a given mask: what a row loses the rows after it make up for."""
+    """Apply SparseGPT's update for a mask: later rows compensate for what a row loses."""
     k = len(matrix)
     damped = gram + np.eye(k) * (_DAMPING * float(np.mean(np.diag(gram))) + 1e-300)
     upper = np.linalg.cholesky(np.linalg.inv(damped)).T

@@ -1,4 +1,4 @@
-"""Sets of real inputs, a file at a time: to calibrate with, to validate with and held out."""
+"""Read sets of real inputs, one file at a time, and split them for calibration and holdout."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["DataSplit", "Samples", "split_data"]
 Feed = Mapping[str, npt.NDArray[Any]]
 _ALL = frozenset(range(5))
 _VALIDATION, _HOLDOUT = frozenset({1}), frozenset({3})
-"""Of every five sets the second steers the search, and the fourth is only reported of."""
+"""Of every five sets, the second is for validation and the fourth for holdout."""
 _HELD = 16
-"""Sets to measure with, at most."""
+"""Maximum number of sets that are measured with."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Input sets of a model, over ``.npz`` files as ``--data`` takes them.
+    """Input sets of a model from ``.npz`` files, as ``--data`` takes them.
 
-    ``part`` says which of every five sets these are.
+    ``part`` selects indices modulo five.
     """
 
     model: Model
@@ -41,7 +41,7 @@ class Samples:
 
     @classmethod
     def of(cls, path: Path, model: Model, option: str = "--data") -> Samples:
-        """Of a file; of a folder the file that is named like the model, else every ``.npz``.
+        """Read a file, or of a folder the file named like the model, else every ``.npz``.
 
         Raises UsageError if there is none.
         """
@@ -60,7 +60,7 @@ class Samples:
         return cls(model, found, option)
 
     def __iter__(self) -> Iterator[tuple[str, Feed]]:
-        """Sets with a name for each.  Raises UsageError for what does not fit, NaN among it."""
+        """Yield each set and its name.  Raises UsageError for sets that do not fit or hold NaN."""
         index = 0
         for file in self.files:
             for i, feed in enumerate(from_file(file, self.model.graph, self.model.inputs)):
@@ -77,15 +77,15 @@ class Samples:
 
     @property
     def mark(self) -> str:
-        """What tells these sets from others: names, sizes and times of the files."""
+        """Fingerprint of the files: names, sizes and times."""
         stats = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in self.files]
         return hashlib.sha256(repr((stats, sorted(self.part))).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class DataSplit:
-    """The sets to ``calibrate`` with (None without data), the ``validation`` sets that steer the
-    search, the ``holdout`` sets the error is reported of, and ``warnings`` about them."""
+    """Sets to ``calibrate`` with (None without data), ``validation`` sets that steer the search,
+    ``holdout`` sets for the reported error, and ``warnings`` about them."""
 
     calibrate: Samples | None
     validation: Mapping[str, Feed]
@@ -98,9 +98,8 @@ def split_data(
 ) -> DataSplit:
     """Split input sets into calibration, validation and holdout sets.
 
-    ``--holdout`` is reported of; without it every fifth set of ``--data`` is.  ``other`` inputs
-    stand in where there is no data at all.  Raises UsageError for files that are none, and for
-    data without a set.
+    Holdout sets come from ``holdout``, else every fifth set of ``data`` is one.  ``other`` inputs
+    are used if there is no data at all.  Raises UsageError for unreadable files and empty data.
     """
     samples = Samples.of(data, model) if data is not None else None
     kept = _first(Samples.of(holdout, model, "--holdout")) if holdout is not None else {}
@@ -129,7 +128,7 @@ def _first(samples: Samples) -> dict[str, Feed]:
 
 
 def _halves(sets: Mapping[str, Feed]) -> tuple[Mapping[str, Feed], Mapping[str, Feed]]:
-    """Every other set each; one alone is both."""
+    """Return every other set in two mappings; a single set is in both."""
     if len(sets) < 2:
         return sets, sets
     names = [*sets]

@@ -1,4 +1,4 @@
-"""What an error in one layer does to the model's outputs, measured layer by layer."""
+"""Measure what an error in one layer does to the model's outputs, layer by layer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["output_errors", "perturbations_of"]
 Floats = npt.NDArray[np.floating[Any]]
 Feed = Mapping[str, npt.NDArray[Any]]
 _LEAST, _BETWEEN = 1e-7, 1.5
-"""An error that is more than rounding, and the power half way between 1 and 2."""
+"""An error that is larger than rounding, and the power half way between 1 and 2."""
 
 
 def perturbations_of(switch: int, layer: Layer, delta: Floats) -> Iterable[Change]:
-    """What a change ``[k, n]`` of a layer's matrix adds to each operator it is for."""
+    """Yield what a change ``[k, n]`` of a layer's matrix adds to each operator that uses it."""
     for place in layer.uses:
         end = None if place.width is None else place.start + place.width
         own = delta[:, place.start : end]
@@ -42,8 +42,8 @@ def output_errors(
     progress: Callable[[str], None],
     threads: int = 1,
 ) -> tuple[list[float], int]:
-    """The largest error over the feeds, of the outputs under each of ``count`` changes alone, and
-    the power of a change that it grows with: 1 for a distance, 2 for one like 1 − cosine."""
+    """Return the largest output error over the feeds for each of ``count`` changes alone, and the
+    power of a change by which it grows: 1 for a distance, 2 for one like 1 − cosine."""
     folder.mkdir(parents=True, exist_ok=True)
     switched = folder / "switched.onnx"
     write_switched(model, changes, switched)
