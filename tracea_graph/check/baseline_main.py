@@ -1,7 +1,7 @@
-"""The worker of benchmarks: the ordinary one, for models of other runtimes too.
+"""The worker process of benchmarks, which also runs models in other runtimes.
 
-OpenVINO is imported only when a request asks for it.  A compiled model stands behind the few
-methods of a session that the ordinary worker calls, so that it runs in turn with sessions.
+OpenVINO is imported only when a request asks for it.  A compiled model has the few methods of a
+session that the base worker calls, so that it can be interleaved with sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ else:
 
 @dataclass(frozen=True)
 class End:
-    """An input or output; OpenVINO's types are none of ONNX Runtime's."""
+    """An input or output whose type is OpenVINO's."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class End:
 
 
 class Compiled:
-    """A model compiled by OpenVINO for fixed shapes, with the face of a session."""
+    """A model compiled by OpenVINO for fixed shapes, with the interface of a session."""
 
     def __init__(self, request: base.Request) -> None:
         import openvino
@@ -61,7 +61,7 @@ class Compiled:
         return self._outputs
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, base.Array]) -> list[base.Array]:
-        """One inference; results are views that the next one overwrites."""
+        """Run one inference; results are views that the next call overwrites."""
         if feeds is not self._fed:
             for name, array in feeds.items():
                 shared = self._tensor(np.ascontiguousarray(array), shared_memory=True)
@@ -76,10 +76,10 @@ def _end(port: Any) -> End:
 
 
 class BaselineServer(base.Server):
-    """Answers the ordinary requests and those about baselines."""
+    """Answers the base worker's requests and those about baselines."""
 
     def open_baseline(self, request: base.Request) -> dict[str, Any]:
-        """Compile a model; answers with the precision OpenVINO really runs."""
+        """Compile a model; answer with the precision OpenVINO actually runs in."""
         start = time.perf_counter()
         compiled = Compiled(request)
         names = tuple(request["outputs"])
@@ -87,7 +87,7 @@ class BaselineServer(base.Server):
         return {"precision": compiled.precision, "seconds": time.perf_counter() - start}
 
     def compare(self, request: base.Request) -> dict[str, Any]:
-        """As ever, with the seconds it took and those this process computed."""
+        """Compare sessions; the answer also has the wall and CPU seconds of the measurement."""
         start, before = time.perf_counter(), time.process_time()
         found = super().compare(request)
         cpu, wall = time.process_time() - before, time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Other runtimes beside ONNX Runtime, and timing of any number of models in one process."""
+"""Baseline runtimes other than ONNX Runtime, and timing of many models in one process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["BASELINES", "Baseline", "BaselineWorker", "RoundTimes", "baselines_n
 
 @dataclass(frozen=True)
 class Baseline:
-    """A runtime to compare with; ``package`` is what must be installed for it.
+    """A runtime to compare with; ``package`` is the package it needs.
 
-    ``precision`` is the one it is held to: left alone, OpenVINO picks bf16 where it can.
+    ``precision`` is the precision it must use: by default OpenVINO chooses bf16 where it can.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Baseline:
 
     @property
     def version(self) -> str:
-        """The installed version, empty if there is none."""
+        """The installed version; empty if there is none."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
@@ -43,9 +43,9 @@ BASELINES = (
 
 
 def baselines_named(names: Sequence[str] | None) -> tuple[Baseline, ...]:
-    """The baselines asked for, or all that are installed.
+    """Return the named baselines, or all installed ones.
 
-    Raises UsageError for one that is unknown or not installed.
+    Raises UsageError for a baseline that is unknown or not installed.
     """
     if names is None:
         return tuple(baseline for baseline in BASELINES if baseline.version)
@@ -64,9 +64,9 @@ def baselines_named(names: Sequence[str] | None) -> tuple[Baseline, ...]:
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """Milliseconds per run of each model; entry i of all belongs to the same round.
+    """Milliseconds per run of each model; entries i of all models belong to one round.
 
-    ``others`` is the share of one core that other processes used meanwhile.
+    ``others`` is the share of one core that other processes used during the measurement.
     """
 
     ms: tuple[tuple[float, ...], ...]
@@ -92,9 +92,9 @@ class BaselineWorker(Worker):
         threads: int = 1,
         limit: float | None = None,
     ) -> str:
-        """Compile ``model`` for the shapes of ``feeds``; returns the precision it runs in.
+        """Compile ``model`` for the shapes of ``feeds``; return the precision it runs in.
 
-        ``outputs`` are the model's, in its order.  Raises Rejected with the runtime's sentence.
+        ``outputs`` are the model's outputs in order.  Raises Rejected with the runtime's message.
         """
         found = self._ask(
             "open_baseline",
@@ -118,7 +118,7 @@ class BaselineWorker(Worker):
         warmup: int = 3,
         seconds: float = 20.0,
     ) -> RoundTimes:
-        """Run all sessions in turn, the order turned every round; stops after ``seconds``."""
+        """Interleave all sessions, reversing the order every round; stop after ``seconds``."""
         busy, own = busy_seconds(), time.process_time()
         found = self._ask(
             "compare", f"time {', '.join(names)}", seconds + self._limit, feeds,

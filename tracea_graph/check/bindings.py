@@ -1,6 +1,6 @@
-"""Sizes for the symbols of a model: which to time and which to verify with.
+"""Choose sizes for the symbols of a model, to time and to verify with.
 
-A symbol's role follows from its name, else from where it stands in an input:
+A symbol's role follows from its name, or else from its position in an input:
 
     role      default   prime   recognised by
     batch           1       3   "batch"; the first dim of an input
@@ -10,12 +10,13 @@ A symbol's role follows from its name, else from where it stands in an input:
     image         224      97   "height", "width"; dims of 4-D inputs with 1, 3 or 4 channels
     other          16       5
 
-Symbols of one role get one size, for a model whose symbols are unnamed may need them equal.
-``seq#2`` is called ``seq`` in the model, but may have another size; what is given for ``seq`` is
-for both.  A symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past +
-sequence.  A last dim that meets a weight takes the weight's size, and no default exceeds what the
-model's constants allow (``size_limits``): the rows of a position table.  ONNX Runtime's operators
-on caches of several items take one new row of each: with them the primes have a sequence of 1.
+Symbols of one role get one size, because a model with unnamed symbols may require them to be
+equal. ``seq#2`` is called ``seq`` in the model but may have another size; a size given for ``seq``
+applies to both.  A symbol such as ``past_sequence_length + 1`` is the sum that its name states;
+``total…`` is past + sequence.  A last dim that is multiplied with a weight takes the weight's
+size, and no default exceeds what the model's constants allow (``size_limits``), such as the rows
+of a position table.  ONNX Runtime's operators on KV caches of several items take one new row of
+each: in their presence, prime bindings use a sequence of 1.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _WORDS = (
 )
 _ROW_BY_ROW = ("GroupQueryAttention", "DecoderMaskedMultiHeadAttention")
 _SETTLED = 4
-"""Rounds in which bounds and sums of clipped sizes are brought together."""
+"""Maximum number of rounds in which size limits and sums of clipped sizes are reconciled."""
 _KEEPS = frozenset(
     ("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Gelu", "Erf", "Neg", "Abs", "Sqrt", "Clip")
 )
@@ -57,9 +58,9 @@ _KEEPS = frozenset(
 
 @dataclass(frozen=True)
 class Binding:
-    """A size for every symbol; ``label`` is what people read, ``notes`` why sizes are smaller.
+    """A size for every symbol; ``label`` is for display, ``notes`` say why sizes are smaller.
 
-    With ``padded`` masks hide the last third of every other batch entry.
+    If ``padded``, masks hide the last third of every other batch entry.
     """
 
     label: str
@@ -69,7 +70,7 @@ class Binding:
 
 
 def fed(graph: TileGraph, inputs: Sequence[str] | None) -> tuple[str, ...]:
-    """The inputs that need a value: those given, or every one that is no weight."""
+    """Return the inputs that need a value: ``inputs`` if given, else all that are no weight."""
     return tuple(
         v for v in graph.inputs if (v not in graph.weights if inputs is None else v in inputs)
     )
@@ -80,12 +81,12 @@ def bindings(
     shapes: Sequence[Mapping[str, int]] = (),
     inputs: Sequence[str] | None = None,
 ) -> tuple[tuple[Binding, ...], tuple[Binding, ...]]:
-    """The bindings to time and those to verify with.
+    """Return the bindings to time and those to verify with.
 
-    Timed are the given ``shapes`` laid over the default, or the default alone.  Verified are
-    those timed, everything 1, and odd primes with padded masks; for a model without symbols the
-    only sizes it has, plain and padded.  ``inputs`` are the inputs that have no default.  Raises
-    UsageError for a symbol the model lacks.
+    To time: each of ``shapes`` laid over the default, or the default alone.  To verify: the timed
+    ones, all symbols 1, and odd primes with padded masks; for a model without symbols its only
+    sizes, with and without padding.  ``inputs`` are the inputs without a default.  Raises
+    UsageError for a symbol the model does not have.
     """
     needed = fed(graph, inputs)
     roles = _roles(graph, needed)
@@ -113,7 +114,7 @@ def bindings(
 
 
 def binding_of(label: str, graph: TileGraph, dims: Mapping[str, tuple[int, ...]]) -> Binding:
-    """The sizes that inputs of these ``dims`` give the symbols of their shapes."""
+    """Return the symbol sizes implied by inputs with these ``dims``."""
     found: dict[str, int] = {}
     for value, sizes in dims.items():
         for symbol, size in zip(graph.spec(value).shape or (), sizes, strict=False):
@@ -134,7 +135,7 @@ def _bound(
     bounds: Sequence[SizeLimit],
     given: frozenset[str] = frozenset(),
 ) -> Binding:
-    """Sizes by role, those ``fixed``, sums of others; within ``bounds`` where not ``given``."""
+    """Choose sizes by role, then apply ``fixed`` sizes, sums, and ``bounds`` unless ``given``."""
     chosen = {name: fixed.get(name, sizes[role]) for name, role in roles.items() if role in sizes}
     notes: tuple[str, ...] = ()
     for _ in range(_SETTLED):
@@ -159,7 +160,7 @@ def _with_sums(
     sizes: Mapping[str, int],
     fixed: Mapping[str, int],
 ) -> dict[str, int]:
-    """All sizes in the order of ``roles``: symbols that are sums of others follow these."""
+    """Return all sizes in the order of ``roles``; symbols that are sums follow their terms."""
     found = {name: chosen.get(name, fixed.get(name, 0)) for name in roles}
     for name, role in roles.items():
         if name not in chosen and name not in fixed:
@@ -168,7 +169,7 @@ def _with_sums(
 
 
 def _sum(name: str, role: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """The size of a symbol that is a sum of others: ``sum``, ``total`` (with or without past)."""
+    """Return the size of a symbol that is a sum: ``sum``, or ``total`` with or without past."""
     if role == "sum":
         return sum(_term(term.strip(), found, sizes) for term in name.split("+"))
     past = any(_role_of_name(other) == "past" for other in found)
@@ -185,7 +186,7 @@ def _term(term: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 
 
 def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
-    """The role of every symbol in the inputs' shapes, in order of appearance."""
+    """Return the role of every symbol in the inputs' shapes, in order of appearance."""
     roles: dict[str, str] = {}
     for value in inputs:
         spec = graph.spec(value)
@@ -196,7 +197,7 @@ def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _plain(symbol: str) -> str:
-    """What the model calls a symbol that was parted by the axes it stands at."""
+    """Return the model's name of a symbol that import split into numbered ones."""
     name, _, number = symbol.rpartition(PARTED)
     return name if name and number.isdecimal() else symbol
 
@@ -225,11 +226,11 @@ def _role_of_place(spec: TensorSpec, axis: int) -> str:
     return "sequence" if axis == 1 and (ids or rank == 3) else "other"
 
 
-# ---- sizes the weights dictate ---------------------------------------------------------
+# ---- sizes implied by weights ----------------------------------------------------------
 
 
 def _pinned(graph: TileGraph, inputs: Sequence[str]) -> dict[str, int]:
-    """Symbols that must have one size because a weight has it."""
+    """Return symbols whose size is fixed by a weight."""
     pinned: dict[str, int] = {}
     for name in inputs:
         shape, value = graph.spec(name).shape or (), name
@@ -243,7 +244,7 @@ def _pinned(graph: TileGraph, inputs: Sequence[str]) -> dict[str, int]:
 
 
 def _dictated(graph: TileGraph, region: Region, operand: int, rank: int) -> tuple[int, int | None]:
-    """The axis of an operand whose size a weight beside it decides, and that size."""
+    """Return the axis of an operand whose size another operand's weight fixes, and that size."""
     other = [v for i, v in enumerate(region.operands) if i != operand and v]
     weight = graph.weight(other[0]) if other else None
     if weight is None or not weight.shape:

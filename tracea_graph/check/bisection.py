@@ -1,4 +1,4 @@
-"""Find the faulty rewrites when all of them together fail."""
+"""Find the faulty rewrites of a candidate that fails."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def bisect(
 ) -> frozenset[str]:
     """Return a minimal set of rewrites that fails together (QuickXplain, Junker 2004).
 
-    ``fails(on)`` builds and verifies with just the rewrites in ``on``; it must be False for none.
-    No rewrite can be left out of the result.  One faulty rewrite of n costs about 2·log2(n)
-    calls.  The result is empty if all rewrites together do not fail.  ``has_time()`` is asked
-    before and after each call; once it is False, the smallest set seen to fail so far is
-    returned, and the verdict of a call that time ran out on is ignored.
+    ``fails(on)`` builds and verifies with only the rewrites in ``on``; it must return False for
+    none. Every rewrite in the result is necessary for the failure.  One faulty rewrite of n costs
+    about 2·log2(n) calls.  The result is empty if all rewrites together do not fail.
+    ``has_time()`` is checked before and after each call; once it returns False, the smallest set
+    seen to fail is returned, and the answer of a call during which time ran out is ignored.
     """
     known = frozenset(rewrites)
     if not rewrites or (not fails(known) and has_time()):
@@ -33,7 +33,7 @@ def bisect(
         return failed
 
     def minimal(sure: frozenset[str], grown: bool, rest: tuple[str, ...]) -> frozenset[str]:
-        """The part of ``rest`` that fails with ``sure``; ``grown`` if ``sure`` just grew."""
+        """Return the part of ``rest`` that fails with ``sure``; ``grown``: ``sure`` just grew."""
         if grown and fails_in_time(sure):
             return frozenset()
         if len(rest) == 1:

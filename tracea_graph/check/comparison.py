@@ -1,6 +1,6 @@
-"""Compare models in pairs under a time budget, until one is known to be faster.
+"""Compare models in pairs, within a time budget, until one is known to be faster.
 
-At most two sessions are timed at a time, on one thread count; a worker that dies is replaced.
+At most two sessions are timed at a time, with one thread count; a worker that dies is replaced.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ __all__ = [
 ]
 
 MINIMUM_GAIN = 1.005
-"""A gain counts when its 99 % lower bound is above this."""
+"""A gain counts if its 99 % lower bound is above this ratio."""
 
 PAIRS, ROUNDS, WARMUP = 15, 12, 2
 FIRST_ROUND_PAIRS = 10
-"""Pairs of the first round: a clear case needs no more."""
+"""Pairs of the first round; a clear case needs no more."""
 PROFILE_ABOVE = 0.98
-"""Below this median of the whole model it is not worth looking at the nodes alone."""
+"""Whole-model median below which differing nodes are not profiled."""
 
 INCONCLUSIVE_SPREAD = 1.5
-"""Bounds further apart than this, one over the other, tell of the machine and not of a model."""
+"""If upper over lower bound exceeds this, the ratio reflects the machine, not the model."""
 
 PROFILING_US = 2.0
-"""What profiling adds to each node's time: without it few large nodes would look too good."""
+"""Time that profiling adds to each node; without correction, few large nodes would look too fast.
+"""
 
 Key = tuple[int, str]
 """Thread count and binding label."""
@@ -58,7 +59,7 @@ class ModelWithLibrary:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The ratio of two models, whether it is a win, and the ratio of the differing nodes alone."""
+    """The ratio of two models, whether it is a win, and the ratio of their differing nodes."""
 
     ratio: Ratio
     win: bool
@@ -66,17 +67,17 @@ class PairedComparison:
 
     @property
     def likely(self) -> bool:
-        """True for a win, and for a gain that is not proven but nowhere near a loss."""
+        """Return True for a win, or an unproven gain that is far from a loss."""
         return self.win or (self.ratio.median > MINIMUM_GAIN and self.ratio.high >= 1.0)
 
     @property
     def inconclusive(self) -> bool:
-        """True if so far nothing can be told from the ratio."""
+        """Return True if the ratio is too uncertain to say anything."""
         return _inconclusive(self.ratio)
 
 
 class BenchmarkWorker(Protocol):
-    """What a bench needs of a worker."""
+    """The part of a worker that a benchmark uses."""
 
     def open(
         self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
@@ -101,9 +102,9 @@ class BenchmarkWorker(Protocol):
 
 
 class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
-    """A worker, the inputs and thread counts to time with, and the clock of the budget.
+    """A worker, inputs and thread counts to time with, and the budget's clock.
 
-    ``now()`` is that clock, in seconds.
+    ``now()`` returns that clock in seconds.
     """
 
     def __init__(
@@ -132,25 +133,24 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
 
     @property
     def left(self) -> float:
-        """Seconds of budget that remain, 0 when it is spent."""
+        """Seconds of budget left; 0 when it is spent."""
         return max(self._end - self.now(), 0.0)
 
     def deadline(self, share: float) -> float:
-        """When a stage that may use a share of the budget must end.
+        """Return when a stage that may use ``share`` of the budget must end.
 
-        What one more comparison with the original would take stays in reserve.
+        The time of one more comparison with the original stays in reserve.
         """
         return self.now() + min(share * self.budget, self.left - self._reserve)
 
     def comparison_seconds(self, total: Mapping[Key, Ratio]) -> float:
-        """Seconds of the shortest comparisons of one group, from times already seen."""
+        """Estimate the seconds of the shortest comparisons of one group from measured times."""
         return sum((FEWEST_PAIRS + 2) * 2 * r.b_ms / 1e3 for r in total.values())
 
     def compare_all(
         self, a: ModelWithLibrary, b: ModelWithLibrary, seconds: float, keys: Sequence[Key] = ()
     ) -> dict[Key, Ratio]:
-        """Compare b with a at every key, or at those given; keys there was no time for are
-        missing.
+        """Compare b with a at every key, or at ``keys``; keys without time left are missing.
 
         Raises WorkerError if either cannot run.
         """
@@ -174,19 +174,19 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         screen: bool,
         proven: bool = False,
     ) -> PairedComparison:
-        """Rounds of pairs until b's ratio over a is decided, or more could not select_faster it.
+        """Run rounds of pairs until b's ratio over a is decided, or more rounds cannot decide it.
 
-        Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times
-        the differing nodes alone when the first round leaves it open, and before it where there is
-        no time for a round.  A median of no gain ends the comparison, since more pairs would only
-        narrow the bounds around it, unless they are so far apart that it may be anything, and
-        nothing else screens.  Raises WorkerError if either cannot run.
+        If b is ``proven`` faster at another key, a likely gain suffices.  ``screen`` times the
+        differing nodes alone if the first round is undecided, or if there is no time for a round.
+        A median without gain ends the comparison, because more pairs would only narrow its bounds,
+        unless the bounds are inconclusive and nothing else screens.  Raises WorkerError if either
+        cannot run.
         """
         feeds, timings = self.feeds[key[1]], list[PairedTimes]()
         alone: Ratio | None = None
         try:
             worker = self._ready(a, b, key[0])
-            end = min(self.now() + seconds, self._end)  # opening models is not part of it
+            end = min(self.now() + seconds, self._end)  # opening models is not included
             if screen and seconds < self._round_seconds.get(key, 0.0):
                 alone = own_nodes(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
             while True:
@@ -211,7 +211,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         return PairedComparison(found, found.low > MINIMUM_GAIN or clear_alone, alone)
 
     def _ready(self, a: ModelWithLibrary, b: ModelWithLibrary, count: int) -> BenchmarkWorker:
-        """The worker with both candidates open; sessions that are open already stay."""
+        """Return the worker with both models open; sessions already open are kept."""
         worker = self._worker = self._worker or self._factory()
         for name, candidate in (("a", a), ("b", b)):
             if self._open.get(name) != (candidate, count):
@@ -227,10 +227,10 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
 
 
 def own_nodes(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:
-    """The ratio of the times of those nodes that only one of two models has.
+    """Return the ratio of the times of nodes that only one of two models has.
 
-    Nodes with the same name and operator in both cancel.  Times are less what profiling adds,
-    plus 1 µs, so that a side without nodes of its own has a time.
+    Nodes with equal name and operator in both cancel.  The profiling overhead is subtracted from
+    times, and 1 µs is added so that a side without nodes of its own has a time.
     """
     names_a, names_b = (Counter((n.name, n.op) for n in nodes) for nodes in (a, b))
     shared = {key for key in names_a if names_a[key] == names_b[key]}

@@ -1,9 +1,9 @@
-"""Detect ill-conditioned outputs: operands so large that rounding alone can flip the result.
+"""Detect ill-conditioned outputs: operands so large that rounding alone can change the result.
 
-Softmax, Sigmoid and their like tell numbers apart that differ by about 1.  float32 sums that
-reach 1e8 differ by more in any other order of the same additions: there a probability of 0 may
-become 1, and no rewrite can be shown right or wrong.  ONNX Runtime agrees with itself on such
-inputs only because it adds in the same order each time.
+Softmax, Sigmoid and similar operators resolve differences of about 1.  float32 sums of magnitude
+1e8 differ by more than that when added in another order.  A probability of 0 may then become 1,
+and no rewrite can be shown to be right or wrong.  ONNX Runtime reproduces its own answers on such
+inputs only because its order of additions is fixed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SATURATING = frozenset(
     ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
 )  # fmt: skip
 _STEPS = 16
-"""Operators between such a value and an output; deeper ones are ignored."""
+"""Maximum distance, in operators, from such a value to an output."""
 
 
 def ill_conditioned(graph: TileGraph) -> tuple[str, ...]:
@@ -44,9 +44,9 @@ def ill_conditioned(graph: TileGraph) -> tuple[str, ...]:
 
 
 def unstable_answers(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
-    """Why the answers are no reference: a watched value that rounding moves too far, or ``""``.
+    """Return why the answers cannot be a reference: rounding changes a watched value too much.
 
-    It must be large itself, not a mask's −1e9, and not all one number.
+    Empty if they can.  The value must itself be large, not masked with −1e9, and not constant.
     """
     names = tuple(watched)
     for run in runs:

@@ -1,8 +1,8 @@
-"""How far one array lies from another, and how large a distance is allowed.
+"""Measure the distance between arrays, and the distance allowed.
 
-Distances are shares of ``max|y|`` of the reference: one number that means the same for logits,
-probabilities and pixels.  Discrete results have no distance: they are equal or they are not,
-except an index chosen by score, which may differ where the scores do not tell.
+Distances are shares of ``max|y|`` of the reference, which has one meaning for logits,
+probabilities and pixels.  Discrete results are equal or not, except an index chosen by score,
+which may differ where scores are within tolerance.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 class Errors:
     """Errors of a floating-point output against a reference, over its finite elements.
 
-    ``max_abs`` is the largest absolute difference, ``relative`` that by ``max|y|`` (infinite if
-    NaN or infinities lie elsewhere, or the dims differ), ``cosine`` the cosine of the angle
-    between both as vectors.  Differences that are subnormal count as none: processors may take
-    such numbers for zero, and ONNX Runtime's own kernels do or do not.
+    ``max_abs`` is the largest absolute difference, ``relative`` is ``max_abs`` over ``max|y|``
+    (infinite if NaN or infinities are at other positions, or if dims differ), ``cosine`` the
+    cosine similarity of both as vectors.  Subnormal differences count as zero, because processors
+    and ONNX Runtime's kernels may flush them.
     """
 
     max_abs: float
@@ -52,7 +52,7 @@ class Errors:
 
 
 def errors(found: Array, wanted: Array) -> Errors:
-    """The errors of ``found`` against ``wanted``."""
+    """Return the errors of ``found`` against ``wanted``."""
     if found.shape != wanted.shape:
         return Errors(math.inf, math.inf, 0.0)
     if found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes():
@@ -72,7 +72,7 @@ def errors(found: Array, wanted: Array) -> Errors:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A caller's own rule in place of a share of ``max|y|``: ``|x − y| ≤ atol + rtol·|y|``."""
+    """A caller's elementwise rule in place of a share of max|y|: ``|x − y| ≤ atol + rtol·|y|``."""
 
     rtol: float = 0.0
     atol: float = 0.0
@@ -81,7 +81,7 @@ class Elementwise:
         return f"{self.rtol:.1e} of each element and {self.atol:.1e} are allowed"
 
     def accepts(self, found: Array, wanted: Array) -> bool:
-        """True if every element is near enough; NaN equals NaN."""
+        """Return True if every element is within the rule; NaN equals NaN."""
         x, y = _wide(found), _wide(wanted)
         return x.shape == y.shape and bool(
             np.allclose(x, y, rtol=self.rtol, atol=self.atol, equal_nan=True)
@@ -90,11 +90,11 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class ErrorLimits:
-    """How far outputs may lie from the reference's.
+    """Error allowed for outputs.
 
-    ``tolerance`` is a share of ``max|y|``; outputs in ``own`` have one of their own, which is
-    asked for.  Unless it is ``asked`` for, twice ONNX Runtime's own distance is allowed too.
-    ``elementwise`` takes the place of all that for floating-point outputs.
+    ``tolerance`` is a share of ``max|y|``; outputs in ``own`` have an individual, requested one.
+    Unless ``asked`` for, twice ONNX Runtime's own distance is allowed too.  ``elementwise``
+    replaces all of this for floating-point outputs.
     """
 
     tolerance: float = TOLERANCE.exact
@@ -103,39 +103,39 @@ class ErrorLimits:
     elementwise: Elementwise | None = None
 
     def of(self, output: str) -> float:
-        """The tolerance of an output."""
+        """Return the tolerance of an output."""
         return self.own.get(output, self.tolerance)
 
     def allowed(self, output: str, floor: float) -> float:
-        """What an output may be off by where ONNX Runtime itself is off by the ``floor``."""
+        """Return the error allowed for an output if ONNX Runtime's own error is ``floor``."""
         given = self.asked or output in self.own or not math.isfinite(floor)
         return self.of(output) if given else max(self.of(output), TOLERANCE.floor_factor * floor)
 
 
 def relative_distance(found: Array, wanted: Array) -> float:
-    """``errors(…).relative`` for numbers; 0 or infinity for integers, booleans and strings."""
+    """Return ``errors(…).relative`` for floats; 0 or infinity for integers, bools and strings."""
     if is_float(wanted):
         return errors(found, wanted).relative
     return 0.0 if np.array_equal(found, wanted) else math.inf
 
 
 def otherwise(found: Array, wanted: Array) -> str:
-    """Why two outputs that are an infinite distance apart are, as a clause."""
+    """Return, as a clause, why the distance of two outputs is infinite."""
     if found.shape != wanted.shape:
         return f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
     if is_float(wanted):
-        return "NaN or infinities lie elsewhere"
+        return "NaN or infinities are at other positions"
     return f"{int(np.sum(found != wanted))} of {found.size} elements differ"
 
 
 def floors(
     off: Mapping[str, Mapping[str, Array]], on: Mapping[str, Mapping[str, Array]]
 ) -> dict[str, dict[str, float]]:
-    """How far ``on`` lies from ``off``, per feed and output.
+    """Return the distance of ``on`` from ``off``, per feed and output.
 
-    Noise that some feeds show is there under all, so what an output moves by under other feeds
-    counts too, up to ``TOLERANCE.lent_floor``: one wild feed excuses nothing under the others.
-    Numbers of 16 bits may be rounded the other way.
+    An output's noise under one feed also counts under the others, up to ``TOLERANCE.lent_floor``,
+    so that one extreme feed does not excuse errors under the others.  16-bit numbers may be
+    rounded either way.
     """
     found = {
         label: {name: relative_distance(on[label][name], y) for name, y in run.items()}
@@ -155,17 +155,17 @@ def floors(
 
 
 def _rounding(array: Array) -> float:
-    """How far rounding puts the largest number off; not that of float32, which is noise."""
+    """Return the rounding error of the largest 16-bit element; 0 for float32, which is noise."""
     return float(np.finfo(array.dtype).eps) / 2 if array.dtype == np.float16 else 0.0
 
 
 def is_float(array: Array) -> bool:
-    """True for real and complex floating point, bf16 and 8-bit floats included."""
+    """Return True for real and complex floating point, including bf16 and 8-bit floats."""
     return array.dtype.kind in "fc" or array.dtype.name.startswith(("bfloat", "float8"))
 
 
 def _wide(array: Array) -> Array:
-    """Numbers in double precision, complex ones as pairs."""
+    """Convert to double precision, complex numbers as pairs."""
     if array.dtype.kind == "c":
         return np.ascontiguousarray(array.astype(np.complex128)).view(np.float64)
     return array.astype(np.float64)
@@ -191,7 +191,7 @@ NO_INDEX_OUTPUTS: Mapping[str, IndexOutput] = MappingProxyType({})
 
 
 def index_outputs(graph: TileGraph) -> Mapping[str, IndexOutput]:
-    """The outputs that are indices chosen by score, behind Cast, Identity and Squeeze too."""
+    """Return outputs that are indices chosen by score, also behind Cast, Identity and Squeeze."""
     found: dict[str, IndexOutput] = {}
     for output in graph.outputs:
         region, value = graph.producer(output), output
@@ -209,9 +209,9 @@ def index_outputs(graph: TileGraph) -> Mapping[str, IndexOutput]:
 
 
 def undecided(found: Array, wanted: Array, scores: Array, axis: int, tolerance: float) -> bool:
-    """True if every index that differs was chosen between scores nearer than the tolerance.
+    """Return True if all differing indices were chosen between scores within ``tolerance``.
 
-    That is: the scores at both indices differ by at most ``tolerance`` of ``max|scores|``.
+    That is, the scores at both indices differ by at most ``tolerance`` of ``max|scores|``.
     """
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
@@ -225,7 +225,7 @@ def undecided(found: Array, wanted: Array, scores: Array, axis: int, tolerance: 
 
 
 def _as_indices(array: Array, scores: Array, axis: int) -> Array | None:
-    """Indices with as many dims as the scores; None if they do not fit."""
+    """Return indices with the rank of the scores; None if they do not fit."""
     if array.ndim == scores.ndim - 1:
         array = np.expand_dims(array, axis)
     shape, like = list(array.shape), list(scores.shape)

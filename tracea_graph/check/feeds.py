@@ -1,8 +1,8 @@
-"""Inputs for verification and timing, made from how the graph uses them, or read from a file.
+"""Inputs for verification and timing: synthesised from the graph's uses, or read from a file.
 
-Floats are N(0, 1), images uniform in [0, 1); integers obey the constraints of their uses;
-masks keep everything, or all but the last third of every other batch entry in a padded binding;
-position ids ascend.  The same graph, binding and seed give the same arrays.
+Floats are N(0, 1), images uniform in [0, 1).  Integers obey the constraints of their uses.  Masks
+keep everything, or in a padded binding all except the last third of every other batch entry.
+Position ids ascend.  A graph, binding and seed always give identical arrays.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _FLOATS = frozenset({DType.F32, DType.F64, DType.F16, DType.BF16, DType.C64, DTy
 _WORDS = ("alpha", "beta", "gamma", "")
 _MASKED_SCORE = -1e4
 _LONGEST_REASON = 300
-"""Characters of what a library says of a damaged file."""
+"""Maximum length of a library's message about a damaged file."""
 _ELEMENTS = 9
-"""Tensors in a sequence: more than any index that nothing else bounds."""
+"""Tensors in a sequence; more than any otherwise unconstrained index."""
 
 
 def synthesize(
     graph: TileGraph, binding: Binding, seed: int = 0, inputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """An array for every input without a default, of the dims the binding gives it.
+    """Return an array for every input without a default, with the binding's dims.
 
-    ``inputs`` names them where initializers that may be overridden are inputs too.  Inputs that
-    are no tensors of a known type are left out: see :func:`fill`.
+    ``inputs`` names the inputs if initializers that may be overridden are inputs too.  Inputs that
+    are not tensors of a known type are left out: see :func:`fill`.
     """
     dims = dims_under(graph, binding)
     wanted = [v for v in fed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
@@ -63,7 +63,7 @@ def synthesize(
 def fill(
     containers: Mapping[str, tuple[bool, TensorSpec]], binding: Binding, seed: int = 0
 ) -> dict[str, Array]:
-    """Tensors for optional inputs, under their names, and for sequences, as ``name[i]``.
+    """Return tensors for optional inputs, by name, and for sequences, as ``name[i]``.
 
     Dims without a size in the binding are 3.
     """
@@ -81,7 +81,7 @@ def fill(
 
 
 def _free(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """An array that nothing is asked of."""
+    """Return an unconstrained array."""
     if dtype is DType.STR:
         return rng.choice(np.array(_WORDS, dtype=object), shape)
     if dtype in _FLOATS:
@@ -90,7 +90,7 @@ def _free(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Arr
 
 
 def dims_under(graph: TileGraph, binding: Binding) -> Dims:
-    """A function from a value to its dims; None for an unknown rank or dim."""
+    """Return a function from a value to its dims under a binding; unknown ranks and dims are None."""
 
     def dims(value: str) -> tuple[int | None, ...] | None:
         shape = graph.spec(value).shape if value else None
@@ -130,7 +130,7 @@ def _values(
     binding: Binding,
     rng: np.random.Generator,
 ) -> Array:
-    """The numbers of an input, before its dtype."""
+    """Return the values of an input, before conversion to its dtype."""
     if constraint.exact is not None:
         return np.asarray(constraint.exact, dtype=np.float64).reshape(shape)
     masks = "mask" in name or (constraint.kind == "mask" and (constraint.high or 2) <= 2)
@@ -148,7 +148,7 @@ def _values(
 
 
 def _past(binding: Binding) -> int:
-    """Tokens already in the cache: where positions start."""
+    """Number of tokens in the KV cache, at which positions start."""
     sizes = (n for s, n in binding.symbols.items() if "past" in s.lower() and "+" not in s)
     return max(sizes, default=0)
 
@@ -170,7 +170,7 @@ def _floats(
 
 
 def _mask(shape: tuple[int, ...], attend: int, padded: bool) -> Array:
-    """``attend`` everywhere; padded: not in the last third of batch entries 0, 2, 4 …"""
+    """Return ``attend`` everywhere; if padded, except in the last third of even batch entries."""
     mask = np.full(shape, attend, dtype=np.int64)
     if padded and shape and shape[-1] >= 3:
         rows = mask[::2] if len(shape) > 1 else mask
@@ -179,7 +179,7 @@ def _mask(shape: tuple[int, ...], attend: int, padded: bool) -> Array:
 
 
 def _limits(constraint: InputConstraint, dtype: DType, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Integers in ``[low, high)``; bytes use their full range where nothing is asked."""
+    """Return ``[low, high)`` for integers; unconstrained bytes use their full range."""
     if constraint.low is None and constraint.high is None and dtype in (DType.U8, DType.I8):
         return (0, 256) if dtype is DType.U8 else (-128, 128)
     single = int(np.prod(shape)) == 1
@@ -188,7 +188,7 @@ def _limits(constraint: InputConstraint, dtype: DType, shape: tuple[int, ...]) -
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
-    """Four dims of which the second or last is a channel count and the others large."""
+    """Return True for four dims with a channel count second or last and the others large."""
     if len(shape) != 4:
         return False
     for channel, sides in ((1, (2, 3)), (3, (1, 2))):
@@ -207,7 +207,7 @@ def _cast(values: Array, dtype: DType) -> Array:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type of an element type; bf16 and 8-bit floats come from ``ml_dtypes``."""
+    """Return the NumPy type of an element type; bf16 and 8-bit floats come from ``ml_dtypes``."""
     name = _NUMPY[dtype]
     if name.startswith(("bfloat", "float8")):
         import ml_dtypes
@@ -222,15 +222,15 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 def from_file(
     path: Path, graph: TileGraph, inputs: Sequence[str] | None = None
 ) -> list[dict[str, Array]]:
-    """Input sets of an ``.npz`` file with one array per input, named like it.
+    """Read input sets from an ``.npz`` file with one array per input, named after it.
 
-    Arrays of the inputs' own ranks are one set; arrays that all have one more leading dim are as
-    many sets as it is long.  ``inputs`` are those that must be there.  Raises UsageError for
-    anything that does not fit the model.
+    Arrays of the inputs' ranks form one set; arrays with one extra leading dim form that many
+    sets. ``inputs`` are the required ones.  Raises UsageError for anything that does not fit the
+    model.
     """
     try:
         arrays = _arrays_of(path)
-    except Exception as error:  # NumPy and zipfile raise a dozen kinds for files that are damaged
+    except Exception as error:  # NumPy and zipfile raise many exception types for damaged files
         why = getattr(error, "strerror", None) or shorten(str(error), _LONGEST_REASON)
         raise UsageError(f"cannot read input data from {path}: {why}") from error
     names = fed(graph, inputs)
@@ -259,7 +259,7 @@ def _arrays_of(path: Path) -> dict[str, Array]:
 
 
 def _split(path: Path, arrays: dict[str, Array], graph: TileGraph) -> list[dict[str, Array]]:
-    """One set per entry of the extra leading dim, if all arrays have one."""
+    """Return one set per entry of the extra leading dim, if all arrays have one."""
     ranks = {name: graph.spec(name).rank for name in arrays}
     extra = {arrays[name].ndim - rank for name, rank in ranks.items() if rank is not None}
     if extra != {1}:
@@ -273,7 +273,7 @@ def _split(path: Path, arrays: dict[str, Array], graph: TileGraph) -> list[dict[
 
 
 def _fitting(path: Path, name: str, array: Array, graph: TileGraph) -> Array:
-    """The array in the input's dtype, if its dims fit."""
+    """Convert an array to the input's dtype.  Raises UsageError if its dims do not fit."""
     spec = graph.spec(name)
     shape = spec.shape if spec.shape is not None else array.shape
     fits = len(shape) == array.ndim and all(

@@ -1,9 +1,9 @@
 """Derive constraints on a graph input's values from its uses, tracing the input forwards.
 
-A walk follows a value through operators that only move or retype elements (Cast, Reshape,
-Concat …) and through Add, Sub and Mul with a constant, keeping the affine map from the input to
-the value it stands at.  Where it meets an operator that constrains that operand, the
-constraint is carried back through the map:
+The trace follows a value through operators that only move or convert elements (Cast, Reshape,
+Concat …) and through Add, Sub and Mul with a constant, and keeps the affine map from the input to
+the current value.  At an operator that constrains that operand, the constraint is mapped back to
+the input:
 
     ids --Cast--> --Add 2--> Gather(table [514, H])     =>   ids in [-2, 512), so [0, 512)
     n --Unsqueeze--> Concat(b, n, 64) --> Reshape        =>   n = dim 1 of the reshaped tensor
@@ -40,9 +40,9 @@ _NEGLIGIBLE = -1e3
 
 @dataclass(frozen=True)
 class InputConstraint:
-    """Allowed values: ``exact`` numbers, or integers in ``[low, high)``, or what ``kind`` names.
+    """Allowed values: ``exact`` numbers, integers in ``[low, high)``, or a ``kind``.
 
-    Kinds: ``any``, ``mask`` (0/1 or boolean, ``attend`` is the value that keeps an element),
+    Kinds: ``any``, ``mask`` (0/1 or boolean; ``attend`` is the value that keeps an element),
     ``additive`` (0 keeps, a large negative number masks), ``flag`` (free boolean), ``positive``.
     """
 
@@ -55,7 +55,7 @@ class InputConstraint:
 
 @dataclass(frozen=True)
 class _TracedValue:
-    """Where a walk stands: ``value = scale · input + offset``, element ``at`` of a vector."""
+    """A traced value: ``value = scale · input + offset``, element ``at`` of a vector."""
 
     value: str
     scale: int = 1
@@ -152,7 +152,7 @@ def _exact(wanted: Vector | None, traced: _TracedValue, count: int) -> InputCons
 
 
 def _merge(a: InputConstraint, b: InputConstraint | None) -> InputConstraint:
-    """Merge two constraints; where they contradict each other the earlier wins."""
+    """Merge two constraints; where they contradict each other, the first wins."""
     if b is None:
         return a
     low = max((x.low for x in (a, b) if x.low is not None), default=None)
@@ -168,7 +168,7 @@ def _merge(a: InputConstraint, b: InputConstraint | None) -> InputConstraint:
 def _steps(
     graph: TileGraph, region: Region, operand: int, traced: _TracedValue, dims: Dims
 ) -> Iterator[_TracedValue]:
-    """The places behind an operator that keeps the input's values recognisable."""
+    """Yield the results of an operator that keeps the input's values traceable."""
     op = region.op
     if op == "Concat":
         before = sum(_count(dims(v)) for v in region.operands[:operand])
@@ -215,7 +215,7 @@ def _is_zero(graph: TileGraph, value: str) -> bool:
 
 
 def integers(graph: TileGraph, value: str) -> npt.NDArray[Any] | None:
-    """The elements of a small constant, behind Constant, Cast and Identity too; else None."""
+    """Return a small constant's elements, also behind Constant, Cast and Identity; else None."""
     weight, producer = graph.weight(value), graph.producer(value)
     if weight is not None:
         return weight.array() if weight.count <= 64 else None
@@ -231,5 +231,5 @@ def integers(graph: TileGraph, value: str) -> npt.NDArray[Any] | None:
 
 
 def _count(shape: Sequence[int | None] | None) -> int:
-    """Elements of a shape, unknown dims counting as one."""
+    """Return the number of elements of a shape, unknown dims counting as one."""
     return int(np.prod([1 if d is None else d for d in shape or ()], dtype=np.int64))

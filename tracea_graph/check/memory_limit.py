@@ -1,7 +1,7 @@
-"""Refuse models whose values exceed the memory limit; sizes are computed, nothing is allocated.
+"""Reject models whose values exceed the memory limit; sizes are computed, nothing is allocated.
 
 A damaged or hostile file of a few bytes can ask for a value of terabytes (a Pad, an Expand, an
-input's dims); some systems hand out such memory until there is none left.
+input's dims), and some systems overcommit until no memory is left.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from tracea_graph.ttg.graph import TileGraph
 __all__ = ["oversized"]
 
 LARGEST = 1 << 30
-"""Bytes of a value that any model may have."""
+"""Maximum bytes of a value in any model."""
 TIMES = 256
-"""How many times its weights' bytes a value of a larger model may have: the scores of a decoder
-are 100 times as large where its window is filled."""
+"""Maximum bytes of a value in larger models, as a multiple of the weights' bytes; attention scores
+of a decoder can take 100 times the weights at full context.
+"""
 
 
 def oversized(
     graph: TileGraph, sizes: Sequence[Binding], values: Collection[str] | None = None
 ) -> str:
-    """The largest of the values that is beyond :data:`LARGEST` and :data:`TIMES`, as a clause.
+    """Return, as a clause, the largest value beyond both :data:`LARGEST` and :data:`TIMES`.
 
-    ``values`` are all that the graph reads and makes, if not given.  Empty if none is; values that
-    a dim unknown before the run decides about are not counted.
+    Empty if there is none.  ``values`` defaults to everything the graph reads and writes; values
+    with dims unknown before the run are not counted.
     """
     limit = max(LARGEST, TIMES * sum(weight.nbytes for weight in graph.weights.values()))
     if values is None:
@@ -43,7 +44,7 @@ def oversized(
 
 
 def _bytes(spec: TensorSpec, symbols: Mapping[str, int]) -> float:
-    """Bytes of a value under these sizes; 0 where they cannot be told."""
+    """Return the bytes of a value under these sizes; 0 if unknown."""
     if spec.shape is None or spec.dtype is None:
         return 0
     if any(s not in symbols for dim in spec.shape for s in symbols_of(dim)):

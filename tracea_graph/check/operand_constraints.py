@@ -1,7 +1,7 @@
 """Constraints that operators put on their operands' values.
 
-Four tables from ``(operator, operand)``: indices below a limit, exact numbers (shapes, axes,
-counts), positive numbers, booleans.  Domains do not matter here.
+Four tables keyed by ``(operator, operand)``: indices below a limit, exact numbers (shapes, axes,
+counts), positive numbers, booleans.  Operator domains are not distinguished.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tracea_graph.ttg.graph import Region, TileGraph
 __all__ = ["EXACT", "FLAGS", "INDEX", "POSITIVE", "Dims", "Vector"]
 
 Dims = Callable[[str], tuple[int | None, ...] | None]
-"""The dims of a value under a binding: None for an unknown rank or dim."""
+"""The dims of a value under a binding; None for an unknown rank or dim."""
 
 Vector = tuple[float, ...]
-"""Exact numbers for an operand; one number stands for all its elements."""
+"""Exact numbers for an operand; a single number applies to all its elements."""
 
 ExclusiveLimit = Callable[[TileGraph, Region, Dims], int | None]
 Exact = Callable[[TileGraph, Region, Dims], Vector | None]
@@ -26,7 +26,7 @@ _END = float(2**31 - 1)
 
 
 def _dim(operand: int, axis: int = 0) -> ExclusiveLimit:
-    """The limit is a dim of another operand; the ``axis`` attribute wins where there is one."""
+    """Limit by a dim of another operand; the ``axis`` attribute overrides the axis."""
 
     def limit(graph: TileGraph, region: Region, dims: Dims) -> int | None:
         shape = dims(region.operands[operand])
@@ -39,7 +39,7 @@ def _dim(operand: int, axis: int = 0) -> ExclusiveLimit:
 
 
 def _smallest(graph: TileGraph, region: Region, dims: Dims) -> int | None:
-    """Every component of an N-D index stays legal below the smallest dim."""
+    """Limit by the smallest dim, so that every component of an N-D index is valid."""
     shape = dims(region.operands[0])
     return min((d for d in shape if d is not None), default=None) if shape else None
 
@@ -54,7 +54,7 @@ def _always(*numbers: float) -> Exact:
 
 
 def _output(fallback: float) -> Exact:
-    """The result's own dims where all are known, else ``fallback`` everywhere."""
+    """The result's dims if all are known, else ``fallback`` everywhere."""
 
     def wanted(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
         shape = dims(region.results[0])
@@ -65,7 +65,7 @@ def _output(fallback: float) -> Exact:
 
 
 def _reshape(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
-    """The result's dims, at most one of them unknown (−1); else copy dims and end in −1."""
+    """The result's dims, at most one unknown (−1); else copied dims and a final −1."""
     shape, length = dims(region.results[0]), (dims(region.operands[1]) or (None,))[0]
     if shape is not None and shape.count(None) <= 1:
         return tuple(-1.0 if d is None else float(d) for d in shape)
@@ -82,7 +82,7 @@ def _axes(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
 
 
 def _sizes(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
-    """Resize to the known result, else to the size it has."""
+    """The result's dims for Resize if known, else the operand's."""
     for shape in (dims(region.results[0]), dims(region.operands[0])):
         if shape is not None and None not in shape:
             return tuple(float(d or 0) for d in shape)
@@ -90,7 +90,7 @@ def _sizes(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
 
 
 def _scales(graph: TileGraph, region: Region, dims: Dims) -> Vector | None:
-    """Known result over known data, else twice as large in the last two axes."""
+    """The ratio of result to data dims if known, else 2 for spatial axes."""
     data, result = dims(region.operands[0]), dims(region.results[0])
     if data is None:
         return None
@@ -117,7 +117,7 @@ def _steps_of(operand: int, axis: int) -> Exact:
 
 
 def _total(graph: TileGraph, region: Region, dims: Dims) -> float | None:
-    """Keys of a GroupQueryAttention: those of the cache and the new ones."""
+    """Number of keys of a GroupQueryAttention: cached and new ones."""
     past, query = dims(region.operands[3]) or (), dims(region.operands[0]) or ()
     if len(past) != 4 or len(query) != 3 or past[2] is None or query[1] is None:
         return None
@@ -198,7 +198,7 @@ EXACT: Mapping[tuple[str, int], Exact] = MappingProxyType(
 POSITIVE = frozenset(
     {("Div", 1), ("Mod", 1), ("Sqrt", 0), ("Log", 0), ("Reciprocal", 0), ("BatchNormalization", 4)}
 )
-"""Operands that should be positive: for integers in ``[1, 8)``."""
+"""Operands that should be positive; integers are drawn from ``[1, 8)``."""
 
 FLAGS = frozenset({("If", 0), ("And", 0), ("And", 1), ("Or", 0), ("Or", 1), ("Compress", 1)})
 """Operands that are conditions or masks."""

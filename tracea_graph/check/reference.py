@@ -1,7 +1,7 @@
-"""What a model answers in plain ONNX Runtime: the reference that candidates are held against.
+"""Answers of the original in plain ONNX Runtime, which candidates are compared with.
 
-Optimizations are off, then on, for the same feeds.  Random values are drawn once, here, and fed
-in the place of the operators that draw them.
+The original runs with optimizations off, then on, on equal feeds.  Random values are drawn once,
+here, and replace the operators that draw them.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from tracea_graph.errors import WorkerError
 __all__ = ["SPARE", "Outputs", "Reference", "cut_of", "reference"]
 
 PATIENCE = 30.0
-"""Seconds any candidate may take for one run, however fast the original is."""
+"""Minimum time limit of a candidate's run in seconds, however fast the original is."""
 SPARE = 1.0
-"""Seconds after which a model is given no more of the feeds one can do without."""
+"""Seconds after which spare feeds are no longer run."""
 Outputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the original answers: outputs per feed with optimizations off and on.
+    """Answers of the original: outputs per feed with optimizations off and on.
 
-    ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
-    a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
-    original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
-    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` how far
-    ONNX Runtime itself moves each output (:func:`.distance.floors`).
+    ``scores`` are the values that index outputs are chosen by.  ``levels`` are the optimization
+    levels a candidate must run at (only ``all`` if the original needs it).  ``trouble`` says why
+    the original cannot be a reference; empty if it can.  ``valid`` says whether onnx's checker
+    accepts the original.  ``drawn`` are the random values to feed, per feed.  ``floors`` are ONNX
+    Runtime's own distances between levels, per output (:func:`.distance.floors`).
     """
 
     off: Mapping[str, Outputs]
@@ -59,7 +59,7 @@ class Reference:
     floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     unloadable: bool = False
-    """True if ONNX Runtime cannot even load the original."""
+    """Whether ONNX Runtime fails to load the original."""
 
     @property
     def patience(self) -> float:
@@ -80,10 +80,10 @@ def reference(
 ) -> Reference:
     """Run the original, optimizations off on one thread, then on; reusable for many candidates.
 
-    ``threads`` are those candidates get: some operators answer otherwise on two than on one.
-    The ``spare`` feeds, which stand last, are left out where the others take long.  ``watched``
-    values (:func:`ill_conditioned`) must not be so large that rounding turns outputs over.  With a
-    ``trouble`` known before, the original is not run.
+    ``threads`` are the candidates' thread count, because some operators' answers depend on it.
+    The ``spare`` feeds, which come last, are left out if the others take long.  ``watched`` values
+    (:func:`ill_conditioned`) must not be so large that rounding changes outputs.  With a known
+    ``trouble`` the original is not run.
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
@@ -150,7 +150,7 @@ def _reference(
 def _drawn(
     worker: Worker, original: Path, feeds: Feeds
 ) -> tuple[dict[str, Outputs], dict[str, str]]:
-    """What the original's random operators drew for each feed, and the feeds it refused."""
+    """Return what the original's random operators drew per feed, and the feeds it rejected."""
     names = worker.random(original)
     if not names:
         return {}, {}
@@ -161,7 +161,7 @@ def _drawn(
 
 
 def cut_of(drawn: Mapping[str, Outputs]) -> Cut:
-    """The values drawn: their element types, and the dims that are equal under all feeds."""
+    """Return the drawn values' element types, and the dims that are equal under all feeds."""
     found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
     for run in drawn.values():
         for name, array in run.items():
@@ -174,7 +174,7 @@ def cut_of(drawn: Mapping[str, Outputs]) -> Cut:
 def _runs(
     worker: Worker, name: str, feeds: Feeds, spare: Set[str] = frozenset()
 ) -> tuple[dict[str, Outputs], dict[str, str]]:
-    """Answers per feed, and what was said of the feeds that were refused."""
+    """Return answers per feed, and the messages about feeds that were rejected."""
     answers: dict[str, Outputs] = {}
     rejected: dict[str, str] = {}
     end = time.monotonic() + SPARE
@@ -196,7 +196,7 @@ def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: b
 
 
 def _endless(runs: Collection[Outputs]) -> str:
-    """Why answers without a finite number compare nothing; empty if there is one."""
+    """Return why answers without a finite number compare nothing; empty if there is one."""
     arrays = [a for run in runs for a in run.values() if a.size]
     if not arrays or any(not is_float(a) or np.isfinite(a).any() for a in arrays):
         return ""

@@ -1,24 +1,24 @@
-"""Which groups of rewrites stay: those measured faster, and nothing else.
+"""Select the groups of rewrites that are measured faster.
 
-The unit of decision is a group of rewrites that belong together.  Everything on is timed against
-the original, then, the largest predicted gain first, everything on against everything but one
-group, on the whole model, for every thread count and binding:
+The unit of decision is a group of rewrites that belong together.  First everything on is timed
+against the original.  Then, in descending order of predicted gain, everything on is timed against
+everything except one group, on the whole model, for every thread count and binding:
 
     win        the 99 % lower bound of the ratio is above 1.005
     loss       the 99 % upper bound is below 1
-    undecided  neither: the nodes that differ between both models are timed alone (per-node
-               profiles of runs in turn), which sees gains the noise of a whole run hides; a clear
-               win there counts, for the whole model already shows no loss; else more rounds of
-               15 pairs, at most 12, as long as they could still decide
+    undecided  neither: the nodes that differ between both models are timed alone (interleaved
+               per-node profiles), which reveals gains hidden by whole-run noise; a clear win there
+               counts, because the whole model already shows no loss; else more rounds of 15 pairs,
+               at most 12, as long as they could still decide
 
 A group stays if it wins at one thread count and binding and is likely to gain at all others (a
-median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that
-are real.  Groups that alone are neither a clear gain nor slower are then timed together, with what
-stays against what stays without them: many small gains are one large one, and that can be seen.
-What remains is timed against the original again by the same rule.  If that fails nothing stays,
-unless noise alone hides the groups' shares: the whole was a clear gain and no group a loss.
-Groups too small for their share of the budget are timed together as one; where that leaves a
-single unit, the whole budget goes to timing it against the original.
+median above 1.005, no loss): requiring proof at each of them would lose real gains of a few
+percent. Groups that alone are neither a clear gain nor slower are then timed together: the
+selection with them against the selection without them, since many small gains add up to a
+measurable one.  The final selection is timed against the original again by the rule above.  If
+that fails nothing stays, unless only noise hides the groups' shares: the whole was a clear gain
+and no group a loss.  Groups too small for their share of the budget are timed together as one; if
+that leaves a single unit, the whole budget goes to timing it against the original.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tracea_graph.reasons import Code, Reason, code_of
 __all__ = ["Group", "GroupSelection", "ModelWithLibrary", "Verdict", "clear_gain", "select_faster"]
 
 WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
-"""Of the budget: for the first comparison of the whole, and for those of single groups."""
+"""Shares of the budget: for the first comparison of the whole, and for those of single groups."""
 COMBINED_SHARE = 0.5
-"""Of what is left then: for the comparison of all that is open."""
+"""Share of the time left then for the combined comparison of all undecided groups."""
 
 
 _UNTIMED = "the kept rewrites could not be timed"
@@ -56,7 +56,7 @@ _BUSY = "other processes keep a core busy: the ratios are less certain"
 
 @dataclass(frozen=True)
 class Group:
-    """Rewrites that stand or fall together; ``predicted_us`` is the gain the model expects."""
+    """Rewrites that are kept or dropped together; ``predicted_us`` is their predicted gain."""
 
     key: str
     rewrites: tuple[str, ...]
@@ -65,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a group; ``ratios`` per (threads, binding label): with it against without."""
+    """The decision on a group; ``ratios`` per (threads, binding label) are with over without it."""
 
     group: Group
     kept: bool
@@ -79,16 +79,16 @@ class Verdict:
 
     @property
     def slower(self) -> bool:
-        """True if the model was measured slower with it somewhere."""
+        """Whether the model was measured slower with the group at any key."""
         return any(ratio.high < 1.0 for ratio in self.ratios.values())
 
 
 @dataclass(frozen=True)
 class GroupSelection:
-    """The groups that stay and the model made of them.
+    """The groups that stay, and the model with them.
 
-    ``total`` is the comparison of that model against the original (of everything on, where nothing
-    stays); ``candidate`` is None when the original is kept; ``notes`` are warnings.
+    ``total`` compares that model with the original (everything on, if nothing stays);
+    ``candidate`` is None if the original is kept; ``notes`` are warnings.
     """
 
     kept: frozenset[str]
@@ -99,7 +99,7 @@ class GroupSelection:
 
 
 Build = Callable[[frozenset[str]], ModelWithLibrary]
-"""Makes the model and library without the groups of these keys."""
+"""Builds the model and library without the groups of these keys."""
 
 
 def select_faster(
@@ -114,13 +114,13 @@ def select_faster(
     separately: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> GroupSelection:
-    """Measure groups and keep what pays, within ``budget`` seconds of measuring.
+    """Measure groups and keep those that pay, within ``budget`` seconds of measuring.
 
-    Without ``separately`` they are timed together: one comparison, all or nothing.
+    Unless ``separately``, they are timed together in one comparison, all or nothing.
 
-    ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
-    in; one that dies is replaced and its candidate loses.  ``clock`` tells the seconds of the
-    budget.  BuildError of the full model is raised.
+    ``feeds`` are one input set per binding to time.  ``worker`` starts the process that runs
+    everything; if it dies it is replaced, and its candidate loses.  ``clock`` returns the budget's
+    seconds.  Raises BuildError if the full model cannot be built.
     """
     notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
     if not groups or not feeds:
@@ -134,7 +134,7 @@ def select_faster(
 
 @dataclass
 class _Unit:
-    """Groups timed together, the model without them, and what was found so far."""
+    """Groups timed together, the model without them, and the results so far."""
 
     groups: list[Group]
     comparisons: dict[Key, PairedComparison] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _Unit:
         return _gains(self.comparisons, keys)
 
     def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
-        """One verdict for each group."""
+        """Return one verdict for each group."""
         kept = bool(self.trouble) or self.gains(keys)
         reason = self.trouble or _reason(kept, self.comparisons, self.groups)
         ratios = {key: comparison.ratio for key, comparison in self.comparisons.items()}
@@ -162,7 +162,7 @@ class _Unit:
 
 @dataclass
 class _Selector:
-    """The steps of one decision over a bench."""
+    """The steps of one decision over a benchmark."""
 
     original: ModelWithLibrary
     full: ModelWithLibrary
@@ -186,10 +186,12 @@ class _Selector:
         return self._final(verdicts, total, any(unit.trouble for unit in units))
 
     def _compare_whole(self) -> dict[Key, Ratio]:
-        """Everything on against the original: at every key, for nothing stays without, though it
-        takes a second share where opening the models takes the first, or where the machine is so
-        busy that the first leaves a gain open: planning the model without some groups may take
-        all the time there is, and what was seen of the whole decides then."""
+        """Compare everything on with the original at every key, which every selection needs.
+
+        Takes a second share of the budget if opening the models used up the first, or if noise
+        leaves a gain undecided: planning the model without some groups may take all the time left,
+        and then only this comparison can decide.
+        """
         total, rest = dict[Key, Ratio](), list(self.bench.keys)
         seconds = WHOLE_SHARE * self.bench.budget
         while rest and self.bench.left and not _loses(total):
@@ -200,7 +202,7 @@ class _Selector:
         return total
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
-        """The groups to judge alone, and one unit of all that are too small for the budget."""
+        """Return the groups to time alone, and one unit of those too small for the budget."""
         if not self.separately:
             return [_Unit(list(groups))]
         cost = self.bench.comparison_seconds(total)
@@ -210,7 +212,7 @@ class _Selector:
         return [_Unit([group]) for group in groups[:alone]] + rest
 
     def _compare_groups(self, units: Sequence[_Unit]) -> None:
-        """Compare everything on with everything without each unit, one thread count at a time."""
+        """Compare everything on with everything except each unit, one thread count at a time."""
         end = self.bench.deadline(GROUPS_SHARE)
         comparisons = [(key, unit) for key in self.bench.keys for unit in units]
         for i, (key, unit) in enumerate(comparisons):
@@ -232,9 +234,9 @@ class _Selector:
                 )
 
     def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> GroupSelection:
-        """One unit: with it against without is the whole against the original.
+        """Decide a single unit: the whole against the original compares with against without it.
 
-        The first look is short; where it leaves a gain open, all time that is left decides.
+        If the first, short comparison leaves a gain undecided, all remaining time goes to another.
         """
         unit.comparisons = _compared(total)
         if not unit.gains(self.bench.keys) and not _loses(total):
@@ -252,7 +254,7 @@ class _Selector:
     def _final(
         self, verdicts: Sequence[Verdict], first: Mapping[Key, Ratio], shaken: bool
     ) -> GroupSelection:
-        """Compare what stays with the original; ``first`` is the comparison of the whole."""
+        """Compare the selection with the original; ``first`` is the comparison of the whole."""
         total = first
         try:
             verdicts = self._combined(verdicts)
@@ -290,8 +292,10 @@ class _Selector:
         total: Mapping[Key, Ratio],
         why: str,
     ) -> GroupSelection:
-        """No choice of groups is a clear gain, or there is no time to see.  Where that is only
-        noise, for the whole was one and no group loses, the whole stays; else nothing does."""
+        """Keep the whole if it was a clear gain and no group a loss; else keep nothing.
+
+        Used if no selection of groups is a clear gain, or if there is no time to measure one.
+        """
         if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
             return self._nothing(verdicts, total, why)
         reason = Reason(
@@ -302,7 +306,7 @@ class _Selector:
         return GroupSelection(keys, kept, first, self.full, self.notes)
 
     def _combined(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Groups that alone are no clear gain stay if all of them together are one."""
+        """Keep groups without a clear gain of their own if all of them together are one."""
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         open_ = frozenset(v.group.key for v in verdicts if not v.kept and not v.slower)
         if len(open_) < 2:
@@ -326,19 +330,19 @@ class _Selector:
     def _nothing(
         self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
     ) -> GroupSelection:
-        """The original is kept, whatever was found of single groups."""
+        """Keep the original, whatever was measured of single groups."""
         reason = Reason(f"dropped: {why}", code_of(why, Code.ORIGINAL_KEPT))
         given_up = tuple(replace(v, kept=False, reason=reason) if v.kept else v for v in verdicts)
         return GroupSelection(frozenset(), given_up, total, None, self.notes)
 
 
 def clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
-    """True for a win at one of the keys and a likely gain at all others."""
+    """Return True for a win at one of the keys and a likely gain at all others."""
     return _gains(_compared(ratios), keys)
 
 
 def _gains(comparisons: Mapping[Key, PairedComparison], keys: Sequence[Key]) -> bool:
-    """True for a win somewhere and a likely gain everywhere."""
+    """Return True for a win somewhere and a likely gain everywhere."""
     found = comparisons.values()
     return len(found) == len(keys) and any(r.win for r in found) and all(r.likely for r in found)
 
@@ -348,7 +352,7 @@ def _loses(ratios: Mapping[Key, Ratio]) -> bool:
 
 
 def _undecided(ratios: Mapping[Key, Ratio]) -> list[Key]:
-    """Where a gain that is proven elsewhere is not likely, or where nothing can be told."""
+    """Return keys at which a gain proven elsewhere is not likely, or the ratio is inconclusive."""
     found = _compared(ratios)
     proven = any(comparison.win for comparison in found.values())
     return [
@@ -366,7 +370,7 @@ def _compared(ratios: Mapping[Key, Ratio]) -> dict[Key, PairedComparison]:
 def _reason(
     kept: bool, comparisons: Mapping[Key, PairedComparison], unit: Sequence[Group]
 ) -> Reason:
-    """One sentence: the outcome and its numbers, and who was timed along."""
+    """Return one sentence: the outcome, its numbers, and the groups timed together."""
     along = f", timed together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
     proven = any(r.win for r in comparisons.values())
     weak = {key: r for key, r in comparisons.items() if not (r.likely if proven else r.win)}
@@ -385,7 +389,7 @@ def _reason(
 
 
 def _numbers(ratios: Mapping[Key, Ratio]) -> str:
-    """``1.043× (1.031–1.055) at 1 thread, batch=1``, for each key."""
+    """Format ratios as ``1.043× (1.031–1.055) at 1 thread, batch=1`` for each key."""
     return "; ".join(
         f"{ratio} at {count} thread{'s' * (count != 1)}, {label}"
         for (count, label), ratio in ratios.items()

@@ -1,6 +1,6 @@
-"""Size limits that follow from a model's constants, such as the rows of a position table.
+"""Derive size limits from a model's constants, such as the rows of a position table.
 
-Three ways a constant bounds a symbol, found by following sizes and integers forwards:
+A constant limits a symbol in three ways, found by following sizes and integers forwards:
 
     Slice(table [1, 77], :sequence)  →  [1, min(sequence, 77)], added to [batch, sequence, …]
     Gather(table [512, 768], Range(0, past + sequence)[past:])     its largest index < 512
@@ -23,7 +23,7 @@ __all__ = ["SizeLimit", "clip", "size_limits"]
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """``extent ≤ most``, for the reason ``why``: a clause about the constant behind it.
+    """A limit ``extent ≤ most``; ``why`` is a clause about the constant behind it.
 
     An ``exact`` extent is ``most`` or, broadcast, 1.
     """
@@ -39,7 +39,7 @@ class SizeLimit:
 
 
 def size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
-    """Every bound found, each once; those that always hold are left out."""
+    """Return every limit found, each once, without those that always hold."""
     found: dict[tuple[Extent, int], SizeLimit] = {}
     highest: dict[str, Extent] = {}
     for region in graph.regions():
@@ -55,10 +55,10 @@ def size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
 def clip(
     sizes: Mapping[str, int], bounds: Sequence[SizeLimit], fixed: frozenset[str] = frozenset()
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Sizes within the bounds and why they shrank; ``fixed`` ones stay.
+    """Reduce sizes to the limits; return them and why they shrank.  ``fixed`` sizes are kept.
 
-    The symbols of a bound get a common cap, the largest under which it holds; a bound that nothing
-    meets, or that speaks of other symbols, is let be.
+    The symbols of a limit get a common cap, the largest that satisfies it; a limit that no cap
+    satisfies, or that has unknown symbols, is ignored.
     """
     found, notes = dict(sizes), list[str]()
     for limit in bounds:
@@ -76,7 +76,7 @@ def clip(
 
 
 def _cap(sizes: Mapping[str, int], free: list[str], limit: SizeLimit) -> dict[str, int] | None:
-    """The sizes with the free ones capped as little as the limit needs, by bisection."""
+    """Cap the free sizes no more than the limit requires, by bisection."""
 
     if limit.exact:
         return {n: limit.most if n in free and n == limit.extent else s for n, s in sizes.items()}
@@ -98,11 +98,11 @@ def _cap(sizes: Mapping[str, int], free: list[str], limit: SizeLimit) -> dict[st
 _TOGETHER = frozenset(
     ("Add", "Sub", "Mul", "Div", "Where", "And", "Or", "Equal", "Less", "Greater", "Max", "Min")
 )
-"""Operators that need equal sizes of their operands, or 1."""
+"""Operators whose operands need equal sizes, or 1."""
 
 
 def _clipped(graph: TileGraph, region: Region) -> Iterator[SizeLimit]:
-    """Bounds under which a clipped or constant size equals the one it meets."""
+    """Return limits under which a clipped or constant size equals the size it is combined with."""
     if region.op not in _TOGETHER:
         return
     for a, b in permutations(dict.fromkeys(v for v in region.operands if v), 2):
@@ -120,7 +120,7 @@ def _clipped(graph: TileGraph, region: Region) -> Iterator[SizeLimit]:
 
 
 def _clips(extent: Extent) -> Iterator[tuple[Extent, int]]:
-    """Every ``min(size, number)`` in an extent."""
+    """Yield every ``min(size, number)`` in an extent."""
     if not isinstance(extent, Expr):
         return
     a, b = extent.args
@@ -131,7 +131,7 @@ def _clips(extent: Extent) -> Iterator[tuple[Extent, int]]:
 
 
 def _table(graph: TileGraph, value: str) -> str:
-    """The nearest constant a value was cut from, in words."""
+    """Describe the nearest constant that a value was sliced from."""
     seen = value
     for _ in range(8):
         producer = graph.producer(seen)
@@ -152,7 +152,7 @@ def _table(graph: TileGraph, value: str) -> str:
 def _indexed(
     graph: TileGraph, region: Region, highest: Mapping[str, Extent]
 ) -> Iterator[SizeLimit]:
-    """The bound on indices into a constant."""
+    """Return the limit on indices into a constant."""
     if region.op != "Gather" or (weight := graph.weight(region.operands[0])) is None:
         return
     top, axis = highest.get(region.operands[1]), region.node.attrs.get("axis", 0)
@@ -167,7 +167,7 @@ Top = Callable[[TileGraph, Region, Mapping[str, Extent]], Extent | None]
 
 
 def _of(graph: TileGraph, value: str, highest: Mapping[str, Extent]) -> Extent | None:
-    """The largest element of a value, if known."""
+    """Return the largest element of a value, if known."""
     if value in highest:
         return highest[value]
     constant = integers(graph, value)
@@ -186,7 +186,7 @@ def _moved(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> E
 
 
 def _gathered(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
-    """An element of a shape, or what its table holds at most."""
+    """Return the largest element gathered: a dim of a shape, or the table's largest element."""
     source, index = graph.producer(region.operands[0]), integers(graph, region.operands[1])
     if source is None or source.op != "Shape" or index is None or index.size != 1:
         return highest.get(region.operands[0])
@@ -225,7 +225,7 @@ def _chosen(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> 
 
 
 def _product(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
-    """Of a running count and a mask, as position ids after padding are made: the count."""
+    """Return the limit of a running count times a mask, as in position ids after padding."""
     known = [_of(graph, v, highest) for v in region.operands]
     if None in known:
         return None
@@ -236,7 +236,7 @@ def _product(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) ->
 
 
 def _running(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
-    """A running sum of a mask: at most the number of its elements along the axis."""
+    """Return the limit of a mask's cumulative sum: its number of elements along the axis."""
     top, axis = _of(graph, region.operands[0], highest), integers(graph, region.operands[1])
     shape = graph.spec(region.results[0]).shape
     if top != 1 or axis is None or shape is None:

@@ -1,10 +1,10 @@
-"""What paired measurements say: the ratio of two models and how sure we are of it.
+"""Statistics of paired measurements: the ratio of two models and its confidence bounds.
 
-Both models run in turn in one process, so that a slow moment of the machine hits both.  The
+Both models are interleaved in one process, so that slow moments of the machine affect both.  The
 statistic is the median over pairs of ``a / b`` (above 1: b is faster).  Its bounds are order
-statistics of the pairs, whose rank follows from the binomial distribution of how many pairs lie
+statistics of the pairs, whose rank follows from the binomial distribution of how many pairs are
 below the median: exact for any distribution of times (David & Nagaraja, *Order Statistics*, 3rd
-ed., §7.1).  Eight pairs are the fewest that give 99 % bounds at all.
+ed., §7.1).  At least eight pairs are needed for 99 % bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEWEST_PAIRS = 8
 
 @dataclass(frozen=True)
 class PairedTimes:
-    """Milliseconds per run of two models; entry i of both belongs to the same pair."""
+    """Milliseconds per run of two models; entries i of both belong to one pair."""
 
     a_ms: tuple[float, ...]
     b_ms: tuple[float, ...]
@@ -37,8 +37,8 @@ class PairedTimes:
 class Ratio:
     """How much faster b is than a.
 
-    ``median`` of the per-pair ratios a/b with its 99 % bounds ``low`` and ``high`` (0 and
-    infinity under eight pairs); ``a_ms``, ``b_ms`` the median times, ``a_min``, ``b_min`` the
+    ``median`` of the per-pair ratios a/b with its 99 % bounds ``low`` and ``high`` (0 and infinity
+    below eight pairs); ``a_ms`` and ``b_ms`` are the median times, ``a_min`` and ``b_min`` the
     shortest.
     """
 
@@ -56,12 +56,12 @@ class Ratio:
 
 
 def ratio(times: PairedTimes) -> Ratio:
-    """The ratio of paired times.  Raises ValueError for one without pairs."""
+    """Return the ratio of paired times.  Raises ValueError if there are no pairs."""
     return ratio_of(times.a_ms, times.b_ms)
 
 
 def ratio_of(a: Iterable[float], b: Iterable[float]) -> Ratio:
-    """The ratio of two equally long series; their unit becomes that of ``a_ms`` and ``b_ms``."""
+    """Return the ratio of two equally long series; ``a_ms`` and ``b_ms`` have the series' unit."""
     a, b = tuple(a), tuple(b)
     ratios = sorted(x / y for x, y in zip(a, b, strict=True))
     rank = _rank(len(ratios))
@@ -73,15 +73,15 @@ def ratio_of(a: Iterable[float], b: Iterable[float]) -> Ratio:
 
 
 def pooled(timings: Iterable[PairedTimes]) -> PairedTimes:
-    """Several runs of the same two models as one."""
+    """Concatenate several measurements of one pair of models."""
     found = list(timings)
     return PairedTimes(sum((r.a_ms for r in found), ()), sum((r.b_ms for r in found), ()))
 
 
 def busy_cores(seconds: float = 0.1, share: float = 0.2) -> bool:
-    """True if other processes keep more than ``share`` of one core busy right now.
+    """Return True if other processes are using more than ``share`` of one core.
 
-    Watches ``/proc/stat`` for ``seconds`` while this process sleeps; False where there is none.
+    Watches ``/proc/stat`` for ``seconds`` while this process sleeps; False if there is none.
     """
     before, start = busy_seconds(), time.perf_counter()
     time.sleep(seconds)
@@ -89,7 +89,7 @@ def busy_cores(seconds: float = 0.1, share: float = 0.2) -> bool:
 
 
 def _rank(count: int) -> int:
-    """The rank of the order statistic that bounds the median from below; 0 if none does."""
+    """Return the rank of the order statistic that bounds the median from below; 0 if none does."""
     tail, rank = 0.0, 0
     while rank < count:
         tail += math.comb(count, rank) / 2**count
@@ -100,7 +100,7 @@ def _rank(count: int) -> int:
 
 
 def busy_seconds() -> float:
-    """Seconds all cores together spent on anything but idling, since boot; 0 where unknown."""
+    """Return seconds all cores together spent not idle since boot; 0 if unknown."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     except OSError:

@@ -1,16 +1,15 @@
-"""Whether a candidate computes what the original computes.
+"""Verify that a candidate computes what the original computes.
 
-The reference is the original in plain ONNX Runtime, once with its optimizations off and once
-with all of them.  Their own distance is the floor f (:func:`.distance.floors`): nothing below it
-can be told apart.  Every output of the candidate, optimizations off and on, must lie within
-``max(tolerance, 2 f)`` of ``max|y|`` from either reference, or within just the tolerance that the
-caller asked for, have NaN and infinities in the same
-places, the same dims and type; integers, booleans and strings must be equal, except an index
-whose scores were nearer to each other than the tolerance.  Random values are drawn once, by the
-original, and fed to both models in the place of the operators that draw them; what a distribution
-is made of is compared as an output is.  A model the reference itself refuses to run, or that
-answers differently each time all the same, or whose outputs rounding alone turns over
-(:mod:`.saturation`), is ``inconclusive``: never called verified.
+The reference is the original in plain ONNX Runtime, once with its optimizations off and once with
+all of them.  The distance between these two is the floor f (:func:`.distance.floors`): smaller
+differences are noise.  Every output of the candidate, with optimizations off and on, must be
+within ``max(tolerance, 2 f)`` of ``max|y|`` from either reference, or within the tolerance alone
+if the caller gave one.  NaN and infinities must be at equal positions, dims and types must be
+equal, and so must integers, booleans and strings, except an index whose scores were within
+tolerance.  Random values are drawn once, by the original, and replace the operators that draw them
+in both models; the operands of a distribution are compared like outputs.  A model is
+``inconclusive``, never verified, if the reference does not run it, if its answers still differ
+from run to run, or if rounding alone changes its outputs (:mod:`.conditioning`).
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ _NO_ENV: Mapping[str, str] = MappingProxyType({})
 class OutputError:
     """One output under one feed: its worst distance to the nearer reference.
 
-    ``max_abs`` in the output's unit, ``relative`` and ``floor`` as shares of ``max|y|``,
-    ``cosine`` 1 for equal directions; for discrete outputs ``relative`` is 0 (equal) or infinite.
-    ``note`` says what is wrong, or why an inequality is allowed.
+    ``max_abs`` has the output's unit, ``relative`` and ``floor`` are shares of ``max|y|``,
+    ``cosine`` is 1 for equal directions; for discrete outputs ``relative`` is 0 (equal) or
+    infinite.  ``note`` says what is wrong, or why a difference is allowed.
     """
 
     output: str
@@ -65,11 +64,11 @@ class OutputError:
 
 @dataclass(frozen=True)
 class Verification:
-    """The verdict: ``status`` is ``passed``, ``failed`` or ``inconclusive``, ``sentence`` why.
+    """The verdict: ``status`` (``passed``, ``failed``, ``inconclusive``) and why (``sentence``).
 
-    ``outputs`` has one entry per output and feed; ``rejected`` names the feeds the original
-    refused and what it said; ``loads`` is False if the library was refused before any node of
-    the model was looked at: no rewrite is the culprit then.
+    ``outputs`` has one entry per output and feed; ``rejected`` maps the feeds the original
+    rejected to its messages; ``loads`` is False if the library could not be loaded at all, in
+    which case no rewrite is the culprit.
     """
 
     status: str
@@ -81,7 +80,7 @@ class Verification:
 
     @property
     def spent(self) -> float:
-        """The largest error of what passed, as a share of the error allowed there."""
+        """The largest error that passed, as a share of the error allowed there."""
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
         allowed = self.limits.allowed
         return max((o.relative / allowed(o.output, o.floor) for o in passed), default=0.0)
@@ -104,11 +103,11 @@ def verify(
     env: Mapping[str, str] = _NO_ENV,
     acquire: AcquireWorker = new_worker,
 ) -> Verification:
-    """Run both and compare.
+    """Run the original and a candidate on ``feeds``, and compare their outputs.
 
     ``index_outputs`` are the outputs that hold indices chosen by score
-    (:func:`~tracea_graph.check.distance.index_outputs`); ``env`` goes to the candidate's worker,
-    and ``acquire`` supplies workers.  A worker that dies or refuses a request fails the
+    (:func:`~tracea_graph.check.distance.index_outputs`).  ``env`` is set in the candidate's
+    worker, and ``acquire`` supplies workers.  A worker that dies or rejects a request fails the
     candidate; nothing is raised.
     """
     known = reference(
@@ -137,12 +136,12 @@ def compare(
     levels: Collection[str] = ("off", "all"),
     brief: bool = False,
 ) -> Verification:
-    """Hold a candidate against a reference: with optimizations off on one thread, then on.
+    """Compare a candidate with a reference: with optimizations off on one thread, then on.
 
-    ``check`` runs onnx's checker first, if the original passes; ``labels`` are the feeds to look
-    at, all by default; those that are ``spare`` come last, and are left out where the others take
-    long; ``levels`` are those of ONNX Runtime's optimizations to run at, of the reference's.  A
-    ``brief`` look ends with the first output that is wrong.
+    ``check`` runs onnx's checker first, if the original passes it.  ``labels`` are the feeds to
+    run, by default all; ``spare`` ones come last, and are left out if the others take long.
+    ``levels`` are the optimization levels to run at, a subset of the reference's.  A ``brief``
+    check ends with the first wrong output.
     """
     limits = limits or ErrorLimits()
     if known.trouble:
@@ -182,7 +181,7 @@ def compare(
 
 
 def _refusal(worker: Worker, library: Path | None) -> str:
-    """Why a library cannot be loaded; empty if it can, or if there is none."""
+    """Return why a library cannot be loaded; empty if it can, or if there is none."""
     try:
         if library is not None:
             worker.load(library)
@@ -192,7 +191,7 @@ def _refusal(worker: Worker, library: Path | None) -> str:
 
 
 def _signature(known: Reference, info: OpenInfo) -> str:
-    """What differs in names, types or fixed dims; empty if nothing does."""
+    """Return what differs in names, types or fixed dims; empty if nothing does."""
     for what, want, have in (
         ("inputs", known.inputs, info.inputs),
         ("outputs", known.outputs, info.outputs),
@@ -221,7 +220,7 @@ def _judge(
     limits: ErrorLimits,
     index_outputs: Mapping[str, IndexOutput],
 ) -> Iterator[OutputError]:
-    """One entry per output of one run."""
+    """Yield one entry per output of one run."""
     off, on, scores = known.off[label], known.on[label], known.scores[label]
     for name, wanted in off.items():
         found, floor = answers.get(name), known.floors[label][name]
@@ -264,7 +263,7 @@ def _discrete(
     floor: float,
     index_outputs: Mapping[str, IndexOutput],
 ) -> OutputError:
-    """An integer, boolean or string output: equal to either reference, or too close to tell."""
+    """Check a discrete output: equal to a reference, or chosen by scores within tolerance."""
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
     said, choice = otherwise(found, wanted[0]), index_outputs.get(name)
@@ -277,7 +276,7 @@ def _discrete(
 
 
 def _worst_of(found: Sequence[OutputError]) -> tuple[OutputError, ...]:
-    """The worst entry per output and feed, over the levels tried."""
+    """Return the worst entry per output and feed, over the levels tried."""
     worst: dict[tuple[str, str], OutputError] = {}
     for entry in sorted(found, key=lambda e: (not e.passed, e.relative)):
         worst[entry.output, entry.feed] = entry
@@ -304,7 +303,7 @@ def _verdict(
 
 
 def _told(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
-    """What was allowed, as a clause."""
+    """Return the allowed error as a clause."""
     if limits.elementwise is not None:
         return str(limits.elementwise)
     if any(limits.of(o.output) != limits.tolerance for o in outputs):
@@ -315,7 +314,7 @@ def _told(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
 
 
 def _told_from(limit: float, value: float) -> str:
-    """A value in as many digits as it takes to see that it is not the limit."""
+    """Format a value with enough digits to distinguish it from the limit."""
     texts = (f"{value:.{digits}e}" for digits in range(1, 6))
     known = (f"{limit:.{digits}e}" for digits in range(1, 6))
     return next((t for t, k in zip(texts, known, strict=True) if t != k), f"{value!r}")

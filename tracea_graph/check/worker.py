@@ -1,8 +1,9 @@
-"""The parent's side of a worker: a spawned process that runs models nobody has proven safe.
+"""Parent side of a worker: a child process that runs models that may crash.
 
-A crash, a hang or nonsense in generated code ends the worker, never the tool: every request has
-a time limit, and a worker that died or overran is killed with its whole process group and says
-which request it was.  What ONNX Runtime merely refuses is :class:`Rejected`; the worker lives on.
+A crash, a hang or garbage output of generated code ends the worker, not the tool: every request
+has a time limit.  A worker that died or exceeded the limit is killed with its whole process group,
+and the error names the request.  If ONNX Runtime only rejects a request, :class:`Rejected` is
+raised and the worker stays alive.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 Cut = Mapping[str, tuple[str, tuple[int | None, ...]]]
-"""Values by name with NumPy's name of their element type and their dims."""
+"""NumPy's element type name and the dims, by value name."""
 _NOTHING: Cut = MappingProxyType({})
 
 _RAW_TYPES = {
@@ -52,12 +53,13 @@ _RAW_TYPES = {
 
 
 _STARVED = 120.0
-"""Seconds past its limit that a worker is waited for which got less than half of that time to work
-in, because others had the processors."""
+"""Extra seconds to wait for a worker that got less than half of its time limit as CPU time,
+because other processes used the cores.
+"""
 
 
 class Rejected(WorkerError):
-    """ONNX Runtime or onnx refused a model, a library or an input; the worker lives on."""
+    """ONNX Runtime or onnx rejected a model, a library or an input; the worker stays alive."""
 
 
 class Unloadable(Rejected):
@@ -68,7 +70,7 @@ class Unloadable(Rejected):
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output as ONNX Runtime sees it; ``type`` reads ``tensor(float)``.
+    """An input or output as ONNX Runtime reports it; ``type`` reads ``tensor(float)``.
 
     A dim is a number, a symbol, or None.
     """
@@ -80,8 +82,10 @@ class Port:
 
 @dataclass(frozen=True)
 class OpenInfo:
-    """A session's creation: seconds, and its signature; the growth of the process's private bytes
-    if that was asked for, else 0."""
+    """Creation time of a session in seconds, and its signature.
+
+    ``private_bytes`` is the growth of the process's private memory if requested, else 0.
+    """
 
     seconds: float
     private_bytes: int
@@ -91,10 +95,10 @@ class OpenInfo:
 
 @dataclass(frozen=True)
 class NodeTime:
-    """One node of the graph ONNX Runtime really runs: median µs and the µs of each run.
+    """One node of the graph that ONNX Runtime executes: median µs and the µs of each run.
 
-    ``domain`` is what the model declares for the operator, empty for ONNX Runtime's own.
-    Profiling adds about 2 µs to every node's time.
+    ``domain`` is the operator's declared domain, empty for ONNX Runtime's own.  Times include the
+    overhead of profiling.
     """
 
     name: str
@@ -105,7 +109,7 @@ class NodeTime:
 
 
 def unlimited() -> float:
-    """Seconds left to who is in no hurry."""
+    """Return infinity, for callers without a deadline."""
     return math.inf
 
 
@@ -113,13 +117,13 @@ class Worker(AbstractContextManager["Worker"]):
     """A process that opens, runs and measures models; use it in a ``with`` statement.
 
     ``limit`` is the default time limit of a request in seconds, ``env`` is added to the
-    environment (``TRACEA_ISA``).  Once it died every further request raises WorkerError.
-    ``left`` tells how many seconds whoever asks has left: a request that is not answered by then
-    ends the worker and raises OutOfTime, and so does, without ending it, one that comes later.
+    environment (``TRACEA_ISA``).  Once the process died, every further request raises WorkerError.
+    ``left`` returns the caller's remaining seconds: a request not answered by then ends the worker
+    and raises OutOfTime; a request made later raises OutOfTime without ending it.
     """
 
     script: ClassVar[Path] = Path(__file__).with_name("worker_main.py")
-    """What the process runs."""
+    """Script that the process runs."""
 
     def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
         self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
@@ -146,11 +150,11 @@ class Worker(AbstractContextManager["Worker"]):
 
     @property
     def alive(self) -> bool:
-        """False once it died, overran or was stopped."""
+        """False once it died, exceeded a limit or was stopped."""
         return not self._why
 
     def stop(self) -> None:
-        """End the process and everything it started; remove its files.  May be called twice."""
+        """End the process and all its children, and remove its files.  May be called twice."""
         self._why = self._why or "the worker was stopped"
         self._kill()
         self._folder.cleanup()
@@ -170,13 +174,12 @@ class Worker(AbstractContextManager["Worker"]):
         weigh: bool = False,
         limit: float | None = None,
     ) -> OpenInfo:
-        """Create a session called ``name``, in the place of an earlier one of that name.
+        """Create a session called ``name``, replacing an earlier one of that name.
 
         ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
-        ``extra`` names inner values that shall be outputs too; those to ``cut`` (:meth:`random`)
-        become inputs, and what Dropout, Multinomial and Bernoulli read of theirs an output
-        ``NAME.drawn_from``.  ``weigh`` takes the time (some ms) to see what the session adds to
-        the process's memory.
+        ``extra`` names inner values that become outputs too.  Values in ``cut`` (:meth:`random`)
+        become inputs, and the operands of Dropout, Multinomial and Bernoulli an output
+        ``NAME.drawn_from``. ``weigh`` measures the memory that the session adds to the process.
         """
         request: dict[str, Any] = {
             "name": name, "model": str(model.resolve()), "threads": threads, "level": level,
@@ -195,23 +198,23 @@ class Worker(AbstractContextManager["Worker"]):
         return OpenInfo(found["seconds"], found["private_bytes"], inputs, outputs)
 
     def load(self, library: Path) -> None:
-        """Load a library without a model.  Raises Rejected with what it or the loader says."""
+        """Load a library without a model.  Raises Rejected with its or the loader's message."""
         self._ask("load", f"load {library.name}", None, library=str(library.resolve()))
 
     def close(self, name: str) -> None:
-        """Drop a session; unknown names are fine."""
+        """Close a session; unknown names are ignored."""
         self._ask("close", f"close {name!r}", None, name=name)
 
     def clear(self) -> None:
-        """Drop all sessions."""
+        """Close all sessions."""
         self._ask("clear", "drop all sessions", None)
 
     def run(
         self, name: str, feeds: Mapping[str, Array], *, limit: float | None = None
     ) -> dict[str, Array]:
-        """All outputs by name; a sequence comes as ``name[i]``, a map as ``name.keys/.values``.
+        """Return all outputs by name; a sequence as ``name[i]``, a map as ``name.keys/.values``.
 
-        Sequences go in as ``name[i]`` too.
+        Sequences are fed as ``name[i]`` too.
         """
         answer = self._path("arrays")
         found = self._ask("run", f"run {name!r}", limit, feeds, name=name, answer=str(answer))
@@ -230,7 +233,7 @@ class Worker(AbstractContextManager["Worker"]):
         warmup: int = 2,
         seconds: float = 60.0,
     ) -> PairedTimes:
-        """Run two sessions in turn, the order turned every pair; stops after ``seconds``."""
+        """Interleave two sessions, reversing the order every pair; stop after ``seconds``."""
         what = f"compare {a!r} with {b!r}"
         found = self._ask(
             "compare", what, seconds + self._limit, feeds,
@@ -242,22 +245,22 @@ class Worker(AbstractContextManager["Worker"]):
     def profile(
         self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
     ) -> tuple[NodeTime, ...]:
-        """Times per node of an open session's model, in a session of its own."""
+        """Return times per node of an open session's model, in a separate session."""
         return self._profiles([name], feeds, runs, warmup)[0]
 
     def profile_pair(
         self, a: str, b: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
     ) -> tuple[tuple[NodeTime, ...], tuple[NodeTime, ...]]:
-        """Times per node of two models that run in turn: sample i of both is one pair."""
+        """Return times per node of two interleaved models: sample i of both is one pair."""
         first, second = self._profiles([a, b], feeds, runs, warmup)
         return first, second
 
     def check(self, model: Path) -> None:
-        """Run onnx's checker with shape inference.  Raises Rejected with its sentence."""
+        """Run onnx's checker with shape inference.  Raises Rejected with its message."""
         self._ask("check", f"check {model.name}", None, model=str(model.resolve()))
 
     def random(self, model: Path) -> tuple[str, ...]:
-        """The values that random operators write and the outputs depend on."""
+        """Return values that random operators write and the outputs depend on."""
         found = self._ask(
             "random",
             f"read {model.name}",
@@ -343,7 +346,7 @@ class Worker(AbstractContextManager["Worker"]):
         return reply
 
     def _worked(self) -> float:
-        """Seconds of processor time the worker has had; of any time, where none can tell."""
+        """CPU seconds the worker has used; wall-clock seconds where unknown."""
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
         except OSError:
@@ -364,12 +367,12 @@ class Worker(AbstractContextManager["Worker"]):
         return WorkerError(why)
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):  # it is gone already
+        with suppress(ProcessLookupError):  # already gone
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError):  # an unsent request of a dead worker
+                with suppress(BrokenPipeError):  # the unsent request of a dead worker
                     pipe.close()
 
     def _path(self, suffix: str) -> Path:
@@ -378,7 +381,7 @@ class Worker(AbstractContextManager["Worker"]):
 
 
 def _bits(array: Array) -> Array:
-    """An array of a type that NumPy has: bf16 as integers."""
+    """Return an array in a type that NumPy has: bf16 as integers."""
     if array.dtype.name in _RAW_TYPES.values():
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     return array

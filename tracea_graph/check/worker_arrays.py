@@ -1,7 +1,7 @@
-"""How arrays travel between the tool and a worker: a file of their elements, one after the other.
+"""Transfer arrays between the tool and a worker: a file of concatenated elements.
 
-Names, element types and dims go with the request.  An ``.npz`` would do as well, but reading and
-writing one takes longer than many a model.
+Names, element types and dims are part of the request.  An ``.npz`` file would take longer to read
+and write than many models take to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Spec = tuple[str, list[int]]
 
 
 def write_arrays(path: str, arrays: Iterable[Array]) -> list[Spec]:
-    """Write arrays, objects as strings of fixed width; how to read them back."""
+    """Write arrays, objects as fixed-width strings; return the specs to read them back."""
     specs: list[Spec] = []
     with open(path, "wb") as file:
         for array in arrays:
@@ -29,7 +29,7 @@ def write_arrays(path: str, arrays: Iterable[Array]) -> list[Spec]:
 
 
 def read_arrays(path: str, specs: Sequence[Spec]) -> list[Array]:
-    """What was written; strings become objects."""
+    """Read arrays that :func:`write_arrays` wrote; strings become objects."""
     found: list[Array] = []
     with open(path, "rb") as file:
         for code, dims in specs:

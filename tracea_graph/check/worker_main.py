@@ -1,9 +1,9 @@
-"""The worker's side: one process that loads models and libraries, runs them and measures them.
+"""Child side of a worker: load models and libraries, run them and measure them.
 
-Started by its path, so that nothing but NumPy and ONNX Runtime is imported (``onnx`` only when a
-request needs it).  Requests are JSON lines on stdin, answers JSON lines on the original stdout;
-whatever libraries print to stdout goes to stderr instead.  Arrays travel in files of a directory
-the parent owns (``worker_arrays``).  An answer is ``{"ok": …}`` or ``{"error": "sentence"}``.
+Started by path, so that only NumPy and ONNX Runtime are imported (``onnx`` only when a request
+needs it).  Requests are JSON lines on stdin, answers JSON lines on the original stdout; other
+output to stdout is redirected to stderr.  Arrays are in files of a directory that the parent owns
+(``worker_arrays``).  An answer is ``{"ok": …}`` or ``{"error": "sentence"}``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ else:
     from worker_arrays import read_arrays, write_arrays
 
 BRIEF_NS = 4_000_000
-"""Calls that together take less are measured several times for a pair."""
+"""Calls that together take less are run several times per pair."""
 Array = np.ndarray[Any, np.dtype[Any]]
 Request = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ RAW: Mapping[str, tuple[np.dtype[Any], int]] = {
     "tensor(float8e5m2)": (np.dtype(np.uint8), 19),
     "tensor(float8e5m2fnuz)": (np.dtype(np.uint8), 20),
 }
-"""Types NumPy lacks: the integers their bits travel as, and their ONNX code."""
+"""Types that NumPy lacks: the integer type their bits are transferred as, and their ONNX code."""
 
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -54,9 +54,9 @@ LEVELS = {
 
 
 DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
-"""Random operators that read more than a shape."""
+"""Random operators with operands beside a shape."""
 ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
-"""ONNX's names of element types, where they are not NumPy's."""
+"""ONNX's names of element types that differ from NumPy's."""
 GRAPH, OUTPUT, NAME = 7, 12, 1
 """Field numbers in onnx.proto3: of a model, of a graph, of a value."""
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -64,17 +64,17 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 @dataclass(frozen=True)
 class Opened:
-    """A session and what is needed to call it; ``request`` is the one that opened it."""
+    """A session and what is needed to call it; ``request`` is the request that opened it."""
 
     session: ort.InferenceSession
     request: Request
     outputs: tuple[str, ...]
     plain: bool
-    """True when strings, sequences or maps force NumPy in and out."""
+    """True if strings, sequences or maps require NumPy inputs and outputs."""
 
 
 def private_bytes() -> int:
-    """Bytes of this process that no other shares (clean and dirty); 0 where unknown."""
+    """Return the bytes of this process that no other process shares; 0 if unknown."""
     gc.collect()
     try:
         text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
@@ -90,7 +90,7 @@ def private_bytes() -> int:
 
 
 def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
-    """Session options of a request; idle threads never spin while another session runs."""
+    """Return a request's session options; idle threads must not spin during other sessions."""
     made = ort.SessionOptions()
     made.intra_op_num_threads, made.inter_op_num_threads = request["threads"], 1
     made.graph_optimization_level = LEVELS[request["level"]]
@@ -106,7 +106,7 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
 
 
 def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
-    """A CPU session; ``extra`` values become additional outputs, those to ``cut`` inputs."""
+    """Create a CPU session; ``extra`` values become outputs, ``cut`` values become inputs."""
     made, source = options(request, profile_prefix), request["model"]
     if request["extra"] or request["cut"]:
         folder = str(Path(source).resolve().parent)
@@ -138,7 +138,7 @@ def to_value(array: Array, kind: str) -> ort.OrtValue:
 
 
 def from_value(value: ort.OrtValue) -> Array:
-    """A value's elements; types NumPy lacks as the integers of the same bits."""
+    """Return a value's elements; types NumPy lacks as integers of equal bits."""
     if value.data_type() not in RAW:
         return np.asarray(value.numpy())
     bits, shape = RAW[value.data_type()][0], value.shape()
@@ -148,7 +148,7 @@ def from_value(value: ort.OrtValue) -> Array:
 
 
 def flatten(name: str, value: Any) -> dict[str, Array]:
-    """Sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``; nothing for none."""
+    """Return sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``; {} for none."""
     if value is None:
         return {}
     if isinstance(value, list):
@@ -160,7 +160,7 @@ def flatten(name: str, value: Any) -> dict[str, Array]:
 
 
 def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Any]:
-    """Feeds as the session takes them: ``name[i]`` are lists, optional inputs may be absent."""
+    """Return feeds for a session: ``name[i]`` as lists; optional inputs may be absent."""
     found: dict[str, Any] = dict(feeds)
     for port in session.get_inputs():
         keys = [f"{port.name}[{i}]" for i in range(len(feeds))]
@@ -173,7 +173,7 @@ def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[
 
 
 def caller(opened: Opened, feeds: Mapping[str, Array]) -> Callable[[], Any]:
-    """A call without arguments that runs the session once, without copying where possible."""
+    """Return a call without arguments that runs the session once, without copies if possible."""
     session, outputs = opened.session, list(opened.outputs)
     if opened.plain:
         whole = gathered(session, feeds)
@@ -217,7 +217,7 @@ class Server:
 
     def run(self, request: Request) -> dict[str, Any]:
         opened = self.sessions[request["name"]]
-        feeds = self.feeds(request)  # held until the end: an output may be an input's own memory
+        feeds = self.feeds(request)  # kept alive: an output may alias an input
         found = caller(opened, feeds)()
         outputs: dict[str, Array] = {}
         for name, value in zip(opened.outputs, found, strict=True):
@@ -246,7 +246,7 @@ class Server:
             gc.enable()
 
     def profile(self, request: Request) -> dict[str, Any]:
-        """Per-node times of sessions that run in turn."""
+        """Return per-node times of interleaved sessions."""
         feeds, opened = self.feeds(request), list[Opened]()
         for i, name in enumerate(request["sessions"]):
             spec = self.sessions[name].request
@@ -273,18 +273,19 @@ class Server:
         return random_values(model.graph, request["ops"])
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """The reply to one request; what ONNX Runtime or onnx refuse becomes an error."""
+        """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""
         try:
             return {"ok": getattr(self, request["do"])(request)}
-        except Exception as error:  # the parent decides what a refusal means
+        except Exception as error:  # the parent decides what an error means
             return {"error": f"{type(error).__name__}: {error}"[:4000]}
 
 
 def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> list[list[float]]:
-    """Milliseconds of each call, pair by pair; who begins changes with every round.
+    """Return milliseconds of each call, pair by pair; the order changes with every round.
 
-    Whoever ran last finds the caches as it left them, which halves the time of a small net: a pair
-    of brief calls is the mean of a multiple of the rounds that :func:`orders` takes to be fair.
+    The last caller finds the caches warm, which can halve the time of a small model.  For brief
+    calls, a pair is therefore the mean over a multiple of the rounds that :func:`orders` needs to
+    be fair.
     """
     times: list[list[float]] = [[] for _ in calls]
     clock, order, rounds = time.perf_counter_ns, orders(len(calls)), 1
@@ -308,10 +309,10 @@ def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> li
 
 
 def orders(callers: int) -> Iterator[Sequence[int]]:
-    """Orders to run in, without end: in ``2 * callers`` of them each runs once right after itself.
+    """Yield orders to run in; in ``2 * callers`` of them each caller follows itself once.
 
-    Each order is followed by the same one turned, so whoever is last runs twice; so the next two
-    begin with another caller.
+    Each order is followed by its reverse, so that its last caller runs twice in a row; the next
+    two begin with another caller.
     """
     for first in itertools.cycle(range(callers)):
         order = [*range(first, callers), *range(first)]
@@ -320,7 +321,7 @@ def orders(callers: int) -> Iterator[Sequence[int]]:
 
 
 def domains(opened: Opened) -> dict[str, str]:
-    """Domain of each custom operator type the model names; empty without a library."""
+    """Return the domain of each custom operator type in the model; empty without a library."""
     if not opened.request["library"]:
         return {}
     import onnx
@@ -334,9 +335,9 @@ def domains(opened: Opened) -> dict[str, str]:
 
 
 def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) -> list[list[Any]]:
-    """``[name, op, domain, median µs, [µs per run]]`` per node, over the last ``keep`` runs.
+    """Return ``[name, op, domain, median µs, [µs per run]]`` per node, over the last runs.
 
-    A node in a loop body runs several times a run: these add up.
+    The runs of a node in a loop body are added up; ``keep`` runs are used.
     """
     times: dict[tuple[str, str, str], list[float]] = {}
     for event in json.loads(trace.read_text(encoding="utf-8")):
@@ -353,10 +354,10 @@ def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) ->
 
 
 def extended(path: str, extra: Sequence[str], _: object) -> bytes:
-    """The model with more of its values as outputs, without parsing its weights.
+    """Return the model with more of its values as outputs, without parsing its weights.
 
-    Of a message that stands twice in a protobuf file the parts are merged: a second graph that
-    has nothing but outputs adds them to the first (protobuf encoding, "Last One Wins").
+    Protobuf merges a message that occurs twice: a second graph that has only outputs adds them to
+    the first (protobuf encoding, "Last One Wins").
     """
     data = Path(path).read_bytes()
     graphs = [place for field, *place in fields(data, 0, len(data)) if field == GRAPH]
@@ -371,7 +372,7 @@ def extended(path: str, extra: Sequence[str], _: object) -> bytes:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Numbers and places of a message's length-delimited fields; what has no length is passed."""
+    """Yield numbers and positions of a message's length-delimited fields; others are skipped."""
     while at < end:
         key, at = varint(data, at)
         if key & 7 == 2:
@@ -385,7 +386,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the place behind it."""
+    """Return a number and the position after it."""
     value = shift = 0
     while True:
         value |= (data[at] & 127) << shift
@@ -395,7 +396,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def message(field: int, body: bytes) -> bytes:
-    """A length-delimited field."""
+    """Return a length-delimited field."""
     head = bytearray([field << 3 | 2])
     size = len(body)
     while size > 127:
@@ -405,7 +406,7 @@ def message(field: int, body: bytes) -> bytes:
 
 
 def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) -> bytes:
-    """The model with more of its values as outputs, and random ones as inputs."""
+    """Return the model with more of its values as outputs, and random values as inputs."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -416,9 +417,9 @@ def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) ->
 
 
 def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
-    """Values with their element type's name and dims become inputs, in the place of their nodes.
+    """Replace random nodes by inputs with these element types and dims.
 
-    What a distribution depends on becomes an output, for nothing else would compare it.
+    The operands of a distribution become outputs, because nothing else would compare them.
     """
     from onnx import TensorProto, ValueInfoProto, helper
 
@@ -434,9 +435,9 @@ def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
 
 
 def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
-    """What random nodes write of that the outputs depend on, in the order of the nodes.
+    """Return values that random nodes write and the outputs depend on, in node order.
 
-    Those of ``ops`` are random; Dropout only if it may be told to train.
+    Nodes of types ``ops`` are random; Dropout only if it can be in training mode.
     """
     writer = {v: node for node in graph.node for v in node.output if v}
     seen, ahead = set[str](), [output.name for output in graph.output]
@@ -458,20 +459,19 @@ def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
 
 
 def reads(node: Any) -> list[str]:
-    """The values a node reads, those of its subgraphs' nodes among them."""
+    """Return the values a node reads, including those its subgraphs' nodes read."""
     graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
     inner = [v for graph in graphs for n in graph.node for v in reads(n)]
     return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]
 
 
 def affinities(threads: int, siblings: str = _SIBLINGS) -> str:
-    """A core for each thread but the caller's, as ``session.intra_op_thread_affinities`` has it.
+    """Return ``session.intra_op_thread_affinities``: a core for each thread except the caller's.
 
-    Empty for one thread, or more than this process has cores.  ONNX Runtime pins the threads of a
-    session that has one for each core, as sessions have unless they are told a number, and leaves
-    those of others to the system.  Beside another process that keeps a core busy, the system now
-    and then puts all threads of one session on the other core while both are timed: it then
-    takes thrice as long as those it is compared with.
+    Empty for one thread, or for more threads than this process has cores.  ONNX Runtime pins
+    threads only if a session has one per core.  Otherwise, next to a busy process, the system may
+    place all threads of one session on one core while two sessions are compared, which makes that
+    session look several times slower.
     """
     mine = os.sched_getaffinity(0)
     cores = sorted({tuple(sorted(_core(Path(siblings.format(p)), p) & mine)) for p in mine})
@@ -481,7 +481,7 @@ def affinities(threads: int, siblings: str = _SIBLINGS) -> str:
 
 
 def _core(siblings: Path, processor: int) -> set[int]:
-    """The processors of a core, of a list such as ``0-1,8``; the one alone if it is not told."""
+    """Return the processors of a core from a list such as ``0-1,8``; itself alone if unknown."""
     try:
         text = siblings.read_text("ascii").strip()
     except OSError:
@@ -491,14 +491,14 @@ def _core(siblings: Path, processor: int) -> set[int]:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Leave when the parent is gone, even if a kernel never returns."""
+    """Exit when the parent is gone, even if a kernel never returns."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
 def main(folder: str, kind: Callable[[Path], Server] = Server) -> None:
-    """Serve until stdin ends."""
+    """Serve requests until stdin ends."""
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,9 +1,8 @@
 """Worker processes for verification: a new one per request, or a pool reused across models.
 
 A process is started for each library and environment (``TRACEA_ISA``), because generated code may
-corrupt the process it runs in.  Where many models share one library, starting processes would
-take longer than all the rest: a pooled worker lives until it dies, or until another library is to
-be loaded in its environment.
+corrupt its process.  If many models share one library, starting processes would dominate: a pooled
+worker lives until it dies, or until another library is to be loaded in its environment.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from tracea_graph.check.worker import Worker
 __all__ = ["AcquireWorker", "WorkerPool", "new_worker"]
 
 AcquireWorker = Callable[[Path | None, Mapping[str, str]], AbstractContextManager[Worker]]
-"""From a library and environment variables to a worker, for as long as it is needed."""
+"""From a library and environment variables to a context manager of a worker."""
 
 _LIMIT = 300.0
-"""Seconds one request may take."""
+"""Time limit of a request in seconds."""
 
 _Mark = tuple[int, int] | None
-"""A library, whatever its name: the device and number of its file."""
+"""Identity of a library independent of its name: device and inode number."""
 
 
 @contextmanager
@@ -43,7 +42,7 @@ class _PooledWorker:
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """Reusable workers: one without a library and one with, for each environment.
+    """Reusable workers: per environment, one without a library and one with.
 
     Use it in a ``with`` statement, and each environment from one thread at a time.
     """
@@ -54,7 +53,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
 
     @contextmanager
     def acquire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
-        """The worker for a library and environment; its sessions are closed afterwards."""
+        """Yield the worker for a library and environment; its sessions are closed afterwards."""
         key, mark = (library is None, tuple(sorted(env.items()))), _mark(library)
         pooled = self._workers.get(key)
         if pooled is None or pooled.library != mark or not pooled.worker.alive:
@@ -69,10 +68,10 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
                 pooled.worker.clear()
 
     def discard(self, who: str) -> bool:
-        """Stop workers used more than once: ``all`` of them, the ``dead`` ones, or none (``""``).
+        """Stop workers used more than once: ``all``, the ``dead`` ones, or none (``""``).
 
-        What such a worker said of its last model may be due to an earlier one.  Return True if
-        any worker was stopped.
+        The last result of such a worker may be due to an earlier model.  Return True if any worker
+        was stopped.
         """
         found = [
             key
