@@ -90,7 +90,7 @@ def _free(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Arr
 
 
 def dims_under(graph: TileGraph, binding: Binding) -> Dims:
-    """Return a function from a value to its dims under a binding; unknown ranks and dims are None."""
+    """Return a function from a value to its dims under a binding; None where unknown."""
 
     def dims(value: str) -> tuple[int | None, ...] | None:
         shape = graph.spec(value).shape if value else None

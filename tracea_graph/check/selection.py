@@ -65,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a group; ``ratios`` per (threads, binding label) are with over without it."""
+    """The decision on a group; ``ratios`` per (threads, binding label) are its speed-ups."""
 
     group: Group
     kept: bool

@@ -1,4 +1,4 @@
-"""Search over schedule configurations, and the persistent cache of what was found."""
+"""Search over schedules, and the persistent cache of results."""
 
 from __future__ import annotations
 

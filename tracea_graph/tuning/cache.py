@@ -1,9 +1,8 @@
-"""The persistent cache: what was measured once on this machine is never measured again.
+"""Persistent cache of tuning results, so that nothing is measured twice on a machine.
 
-One SQLite file, readable by its owner alone.  A key is a digest of everything a result depends
-on, written out in ``about``; an entry holds the schedules found and the measurements behind them.
-Entries that are not final hold what an interrupted study had measured, so that the next run
-resumes it.
+One SQLite file, readable by its owner alone.  A key is a digest of everything a result depends on,
+listed in ``about``; an entry holds the schedule found and its measurements.  Entries that are not
+final hold what an interrupted study measured, so that the next run can resume it.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from tracea_graph.toolchain.trust import distrust, make_private
 __all__ = ["CacheEntry", "TuningCache"]
 
 _APPLICATION = 0x74726163
-"""``trac``: marks the file as ours (SQLite's ``application_id``)."""
+"""``trac``: marks the file as this tool's (SQLite's ``application_id``)."""
 _VERSION = 3
 _WAIT_SECONDS = 60.0
-"""For others to have written: one of them may be stopped in the middle for a while."""
+"""Time to wait for other writers."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS result (
     key TEXT PRIMARY KEY,
@@ -50,7 +49,7 @@ ON CONFLICT (key) DO UPDATE SET
 WHERE excluded.final >= result.final
 """
 _BESIDE = ("-wal", "-shm")
-"""What SQLite adds to the names of files that belong to a database's."""
+"""Suffixes of the files that SQLite keeps beside a database."""
 _COLUMNS = "key, what, about, value, evidence, final, written"
 
 _T = TypeVar("_T")
@@ -58,10 +57,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A result: ``value`` and ``evidence`` are JSON-ready, ``final`` tells it from a beginning.
+    """A result: JSON-ready ``value`` and ``evidence``; ``final`` is False for unfinished studies.
 
-    ``what`` describes the problem for people, ``about`` everything the key is a digest of;
-    ``written`` is the time of writing (seconds since 1970), which the cache fills in.
+    ``what`` describes the problem for display, ``about`` lists everything the key is a digest of;
+    ``written`` is the time of writing (seconds since 1970), set by the cache.
     """
 
     value: Any
@@ -72,7 +71,7 @@ class CacheEntry:
     written: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``tracea cache export`` writes of an entry, besides its key."""
+        """Return what ``tracea cache export`` writes of an entry, besides its key."""
         return {
             "what": self.what, "about": dict(self.about), "value": self.value,
             "evidence": self.evidence, "final": self.final, "written": self.written,
@@ -80,7 +79,7 @@ class CacheEntry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CacheEntry:
-        """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
+        """Parse what :meth:`to_json` returned.  Raises KeyError, TypeError or ValueError."""
         about = {str(name): str(value) for name, value in dict(data["about"]).items()}
         final, written = bool(data["final"]), float(data["written"])
         return cls(data["value"], data["evidence"], final, str(data["what"]), about, written)
@@ -89,9 +88,9 @@ class CacheEntry:
 class TuningCache(AbstractContextManager["TuningCache"]):
     """The cache in the file ``path``; use it in a ``with`` statement.
 
-    Any number of processes may share the file.  A file that is damaged or not ours is moved aside
-    with a warning; where none can be written, or others can write to it, the cache lasts as long
-    as the object.
+    Any number of processes may share the file.  A file that is damaged or not this tool's is moved
+    aside with a warning; if no file can be written, or others can write to it, the cache is kept
+    in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,19 +106,19 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         self._connection.close()
 
     def get(self, key: str) -> CacheEntry | None:
-        """The entry stored under a key, or None where there is none or it cannot be read."""
+        """Return the entry of a key; None if there is none or it cannot be read."""
         query = f"SELECT {_COLUMNS} FROM result WHERE key = ?"
         row = self._guarded(lambda: self._connection.execute(query, (key,)).fetchone())
         return None if row is None else _entry(row)
 
     def put(self, key: str, entry: CacheEntry) -> None:
-        """Store an entry; a beginning never replaces a final one."""
+        """Store an entry; an unfinished one never replaces a final one."""
         texts = (json.dumps(x, sort_keys=True) for x in (entry.about, entry.value, entry.evidence))
         row = (key, entry.what, *texts, int(entry.final), entry.written or time.time())
         self._guarded(lambda: self._connection.execute(_STORE, row))
 
     def abouts(self) -> list[dict[str, str]]:
-        """What the keys of all entries are made of."""
+        """Return what the keys of all entries are digests of."""
         query = "SELECT about FROM result"
         found = []
         for (text,) in self._guarded(lambda: self._connection.execute(query).fetchall()):
@@ -128,7 +127,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         return found
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Forget entries; unknown keys are fine."""
+        """Remove entries; unknown keys are ignored."""
         rows = [(key,) for key in keys]
         query = "DELETE FROM result WHERE key = ?"
         self._guarded(lambda: self._connection.executemany(query, rows))
@@ -138,7 +137,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         return int(count)
 
     def __iter__(self) -> Iterator[tuple[str, CacheEntry]]:
-        """Keys and entries, oldest first; those that cannot be read are left out."""
+        """Yield keys and entries, oldest first, without unreadable ones."""
         query = f"SELECT {_COLUMNS} FROM result ORDER BY written"
         for row in self._guarded(lambda: self._connection.execute(query).fetchall()):
             if (entry := _entry(row)) is not None:
@@ -147,20 +146,20 @@ class TuningCache(AbstractContextManager["TuningCache"]):
     # ---- the file ----------------------------------------------------------------------
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
-        """Do it; if the file turns out damaged, once more on a fresh one."""
+        """Call ``work``; if the file turns out to be damaged, call it again on a new one."""
         try:
             return work()
-        except sqlite3.OperationalError:  # busy beyond patience, disk full: no damage
+        except sqlite3.OperationalError:  # busy or disk full, not damaged
             raise
         except sqlite3.DatabaseError as error:
             self._connection.close()
-            with suppress(OSError):  # then the next connection is one to memory
+            with suppress(OSError):  # the next connection will be in memory
                 self._set_aside(error)
             self._connection = self._connect()
             return work()
 
     def _connect(self) -> sqlite3.Connection:
-        """A connection to the file, to a fresh one, or at worst to memory."""
+        """Connect to the file, to a new one, or as a last resort to memory."""
         try:
             self._make_private()
             try:
@@ -182,7 +181,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
                 raise PermissionError(why)
 
     def _set_aside(self, error: Exception) -> None:
-        """Move a damaged file away, unless another process has done so already."""
+        """Rename a damaged file, unless another process has done so already."""
         aside = self.path.with_name(f"{self.path.name}.{time.time_ns()}.damaged")
         with _locked(self.path):
             if _is_sound(self.path):
@@ -213,7 +212,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _entry(row: tuple[Any, ...]) -> CacheEntry | None:
-    """The entry of a row of all columns, or None where it is no JSON."""
+    """Parse a row of all columns; None if it is not valid JSON."""
     try:
         about, value, evidence = map(json.loads, row[2:5])
     except ValueError:
@@ -222,9 +221,9 @@ def _entry(row: tuple[Any, ...]) -> CacheEntry | None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection to a cache file, brought into shape if it is empty.
+    """Connect to a cache file, creating its tables if it is empty.
 
-    Raises DatabaseError for a file that is damaged or not ours.
+    Raises DatabaseError for a file that is damaged or not this tool's.
     """
     connection = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
     try:
@@ -240,7 +239,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:
-    """False for an empty file.  Raises DatabaseError for one of somebody else."""
+    """Return False for an empty file.  Raises DatabaseError for another program's file."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -261,7 +260,7 @@ def _shape(connection: sqlite3.Connection) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether a file is ours and whole."""
+    """Return True if a file is this tool's and undamaged."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(path, _WAIT_SECONDS)) as connection:
         whole = connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
         return _is_ours(connection) and whole
@@ -270,7 +269,7 @@ def _is_sound(path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time, by an advisory lock on a file beside ``path``."""
+    """Serialize processes by an advisory lock on a file beside ``path``."""
     with _beside(path, ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Distributed tuning: publish a model's cases, and run trials of published ones."""
+"""Distributed tuning: publish a model's cases, and run trials of published cases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class _SharedTask:
-    """A case with its shared study and the trials it is worth."""
+    """A case with its shared study and its number of trials."""
 
     task: TuningTask
     study: SharedStudy
@@ -36,7 +36,7 @@ class _SharedTask:
 def tune_distributed(
     made: Tuner, workloads: Sequence[Workload], options: TuningOptions
 ) -> list[TuningResult]:
-    """As :meth:`Tuner.run`, with trials shared through ``options.storage``."""
+    """Tune like :meth:`Tuner.run`, but share trials through ``options.storage``."""
     shared = SharedStorage(
         options.storage, made.schedule_space, lost_after=options.lost_after, seed=options.seed
     )
@@ -69,11 +69,10 @@ def run_published_trials(
     idle: float = float("inf"),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> int:
-    """Take trials of a backend's published cases at ``options.storage``, by tuners that ``opened``
-    makes.
+    """Run trials of the backend's cases published at ``options.storage``.
 
-    Ends after ``options.budget`` seconds, or ``idle`` seconds without work; how many cases were
-    settled meanwhile.
+    ``opened`` makes the tuners.  Ends after ``options.budget`` seconds, or after ``idle`` seconds
+    without work.  Return the number of cases that were finished meanwhile.
     """
     if (schedule_space := backend.schedule_space) is None:
         return 0
@@ -81,7 +80,7 @@ def run_published_trials(
         options.storage, schedule_space, lost_after=options.lost_after, seed=options.seed
     )
     end, last, settled = time.monotonic() + options.budget, time.monotonic(), 0
-    while True:  # looks once, however long it took to get here
+    while True:  # looks at least once
         for (precision, threads), tasks in _published(shared, schedule_space).items():
             own = replace(options, levels=backend.levels("", precision), threads=threads)
             with opened(own) as made:
@@ -100,7 +99,7 @@ _Groups = dict[tuple[str, tuple[int, ...]], dict[Case, Mapping[str, Any]]]
 
 
 def _published(shared: SharedStorage, schedule_space: ScheduleSpace) -> _Groups:
-    """Cases by precision and thread counts."""
+    """Return published cases by precision and thread counts."""
     groups: _Groups = {}
     for task in shared.tasks():
         with suppress(KeyError, TypeError, ValueError):  # published by another version
@@ -114,7 +113,7 @@ def _published(shared: SharedStorage, schedule_space: ScheduleSpace) -> _Groups:
 def _open_tasks(
     made: Tuner, shared: SharedStorage, tasks: Mapping[Case, Mapping[str, Any]]
 ) -> list[_SharedTask]:
-    """Cases that this kind of machine has no outcome of."""
+    """Return cases without an outcome for this kind of machine."""
     parts = []
     for case, about in tasks.items():
         study = shared.publish(key_of(made.about(case)), about)
@@ -127,7 +126,7 @@ def _open_tasks(
 def _run_trials(
     made: Tuner, fixture: Fixture, parts: Sequence[_SharedTask], end: float
 ) -> dict[Case, TuningResult]:
-    """Take trials of all parts, in order, until each has an outcome or time is up."""
+    """Run trials of all parts, in order, until each has an outcome or time is up."""
     found: dict[Case, TuningResult] = {}
     left = list(parts)
     while left and made.clock() < end:

@@ -1,4 +1,4 @@
-"""What a tuner tells while it works: listeners draw progress and write telemetry from it."""
+"""Events of a tuner, from which listeners show progress and write telemetry."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What became of one case.
+    """The outcome of one case.
 
     ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``unfinished`` (time ran out) or
-    ``default``.
-    ``why`` says, of what was not in the cache, why it was not; of a default, why it was left.
+    ``default``.  ``why`` says why a measured case was not in the cache, or why a default was kept.
     """
 
     case: Case
@@ -36,12 +35,12 @@ class TuningResult:
     source: str
     why: str = ""
     share: float = 0.0
-    """Of its run's predicted time; see :class:`~tracea_graph.tuning.tasks.TuningTask`."""
+    """Share of its run's predicted time; see :class:`~tracea_graph.tuning.tasks.TuningTask`."""
 
 
 @dataclass(frozen=True)
 class TuningStarted:
-    """What the cache knows of every case, and the tasks that are to be measured, in order."""
+    """The cache's answer for every case, and the tasks to be measured, in order."""
 
     known: tuple[TuningResult, ...]
     tasks: tuple[TuningTask, ...]
@@ -50,9 +49,9 @@ class TuningStarted:
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """The times of one trial: the default (a) against a schedule (b), ms of one product.
+    """The times of one trial: the default (a) against a schedule (b), in ms per kernel call.
 
-    ``stage`` is ``search`` or ``verdict``; ``fault`` says why there are none.
+    ``stage`` is ``search`` or ``verdict``; ``fault`` says why there are no times.
     """
 
     case: Case
@@ -65,7 +64,7 @@ class TrialMeasured:
 
 @dataclass(frozen=True)
 class CaseFinished:
-    """A case is done, after so many seconds."""
+    """A case is finished after ``seconds``."""
 
     tuned: TuningResult
     seconds: float
@@ -77,4 +76,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Listens to nothing."""
+    """Ignore an event."""

@@ -1,8 +1,8 @@
-"""Benchmark fixture: candidates of a problem as models over cold weights, timed in a worker.
+"""Benchmark fixture: time candidate schedules of a problem in models with cold weights.
 
-One library serves all problems and one data file all models.  A model replicates its product over
-different weights until they exceed the last-level cache, because a real model finds them cold;
-if reading them takes no time, until a run is long enough.
+One library serves all problems and one data file all models.  A model replicates its kernel call
+over different weights until they exceed the last-level cache, because a real model's weights are
+cold too. If reading them takes no time, it replicates until a run is long enough to be timed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ __all__ = ["ModelFixture"]
 
 MOST_BYTES = 256 << 20
 MARGIN, LARGE_MARGIN, LARGE_ROWS = 2.0, 1.25, 64
-"""Weights of a model over the cache's size; less where weights matter less and runs take long."""
+"""Weights of a model over the cache's size; less for many rows, where weights matter less and runs
+are long.
+"""
 _BLOCK = 1 << 22
 _LIMIT = 20.0
-"""Seconds until a candidate that does not answer counts as hung."""
+"""Seconds after which a candidate that does not answer counts as hanging."""
 
 
 def _op_type(program: Program) -> OpType:
@@ -42,12 +44,12 @@ def _op_type(program: Program) -> OpType:
 
 
 def _bound(spec: TensorSpec, rows: int) -> TensorSpec:
-    """A tensor of the program at so many rows."""
+    """Return the spec of a program's tensor with ``rows`` rows."""
     return TensorSpec(spec.dtype, tuple(evaluate(d, {"m": rows}) for d in spec.shape or ()))
 
 
 def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
-    """N(0, 1); truth values and integers where the operand has them."""
+    """Draw from N(0, 1); booleans and integers if the operand has them."""
     dims = [d for d in spec.shape or () if isinstance(d, int)]
     numbers = random.standard_normal(dims, dtype=np.float32)
     if spec.dtype is DType.BOOL:
@@ -57,11 +59,10 @@ def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
 
 
 class ModelFixture(AbstractContextManager["ModelFixture"]):
-    """Races schedules of one case after another; use it in a ``with`` statement.
+    """Times schedules of one case after another; use it in a ``with`` statement.
 
-    ``backend`` has a schedule space.  ``cache`` are the bytes that stay near, which one run of a
-    model must exceed: the machine's by default.  Raises BuildError when the library cannot be
-    built.
+    ``backend`` has a schedule space.  ``cache`` is the cache size in bytes that one run of a model
+    must exceed, by default the machine's.  Raises BuildError if the library cannot be built.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
     def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
     ) -> PairedTimes:
-        """Run two schedules of a case in turn, whatever their ``max_rows``; times of one product.
+        """Interleave two schedules of a case, ignoring their ``max_rows``; return times per call.
 
-        Raises WorkerError if either cannot run; the next call starts a new worker then.
+        Raises WorkerError if either cannot run; the next call starts a new worker.
         """
         if case != self._case:
             self._prepare(case)
@@ -129,7 +130,7 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         return PairedTimes(a_ms, b_ms)
 
     def model(self, case: Case) -> ReplicatedModel:
-        """The model of a case, without its plan."""
+        """Return the model of a case, without its plan."""
         problem, rows = case.problem, case.rows
         program = self._schedule_space.bench(problem)
         x, _, *others = (_bound(spec, rows) for spec in program.inputs)
@@ -145,7 +146,7 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
-        """Feeds and weights for a case; sessions of the last one are closed."""
+        """Prepare feeds and weights for a case; sessions of the last case are closed."""
         model = self.model(case)
         self._provide(model)
         random = np.random.default_rng(0)
@@ -156,7 +157,7 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         self._open, self._case = {}, case
 
     def _provide(self, model: ReplicatedModel) -> None:
-        """Let a model's data file be long enough; its content repeats."""
+        """Grow a model's data file to the required size; its content repeats."""
         data, size = self._folder / model.data, model.count * model.stride
         have = data.stat().st_size if data.exists() else 0
         if have >= size:

@@ -2,9 +2,10 @@
 
     y1 = op(x, w0, extra…, y0);  y2 = op(x, w1, extra…, y1);  …
 
-The last operand only keeps the nodes in order, so that two result buffers serve them all, as in a
-real model.  Written field by field: such a file is a few kilobytes, and its weights are places in
-a data file that every candidate shares.  Source: protobuf encoding, field numbers of onnx.proto3.
+The last operand only keeps the nodes in order, so that two result buffers suffice for all of them,
+as in a real model.  The file is written field by field: it has a few kilobytes, and its weights
+are offsets in a data file that every candidate shares.  Source: protobuf encoding, field numbers
+of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _IR, _OPSET = 8, 17
 class ReplicatedModel:
     """A model of ``count`` nodes of one custom operator.
 
-    ``inputs`` are the model's inputs (x first, y0 last), ``outputs`` a node's results, of which
-    the first is handed on, ``weight`` the shape of each node's own weights, found one after
-    another in the file ``data``, a page apart.
+    ``inputs`` are the model's inputs (x first, y0 last); ``outputs`` a node's results, the first
+    of which feeds the next node; ``weight`` the shape of each node's own weights, which are stored
+    one after another, page-aligned, in the file ``data``.
     """
 
     domain: str
@@ -42,7 +43,7 @@ class ReplicatedModel:
 
     @property
     def stride(self) -> int:
-        """Bytes from one node's weights to the next one's."""
+        """Bytes from one node's weights to the next node's."""
         return -(-self._bytes // _PAGE) * _PAGE
 
     @property
@@ -55,7 +56,7 @@ class ReplicatedModel:
         return tuple(dim for dim in self.weight.shape or () if isinstance(dim, int))
 
     def serialize(self, plan: Sequence[int]) -> bytes:
-        """The model file; ``plan`` is every node's."""
+        """Return the model file; ``plan`` is the plan of every node."""
         graph = [self._node(i, plan) for i in range(self.count)]
         graph.append(_text(2, "bench"))
         graph += (self._initializer(i) for i in range(self.count))

@@ -1,4 +1,4 @@
-"""Hints: what a person, or an earlier run, says about the schedules of a pattern.
+"""Hints: schedules that a user or an earlier run specifies for a pattern of cases.
 
     patterns:
       - match: gemm 768x3072*     # as `tracea tune` names it; * and ? as in file names
@@ -7,8 +7,8 @@
         stages: 2                 # 1: no prefetch; 2: the next weights are fetched meanwhile
         epilogue: fused           # or plain: only products with, or without, an epilogue
 
-What a ``tile`` may say, a problem's backend knows (``Problem.tile``), and whether there are
-stages.  What is left out of it stays the default's.  A hint settles its cases: nothing is
+The settings allowed in ``tile``, and whether there are stages, depend on the problem's backend
+(``Problem.tile``).  Settings left out keep their defaults.  Cases that match a hint are not
 measured.
 """
 
@@ -31,11 +31,12 @@ from tracea_graph.tuning.tuner import Propose
 __all__ = ["GROUP", "Hint", "hint_of", "hinted", "hints_from", "proposals"]
 
 GROUP = "tracea_graph.candidates"
-"""Entry points of this group propose candidates: ``propose(case) -> iterable of dicts``, where a
-case is a dict of ``op``, ``rows``, ``dtype`` and its sizes (``k``, ``n`` of a product), and a
-candidate one of what a hint's ``tile`` may say, and ``stages``."""
+"""Entry points of this group propose candidates: ``propose(case) -> iterable of dicts``.  A case
+is a dict of ``op``, ``rows``, ``dtype`` and its sizes (such as ``k`` and ``n``); a candidate is a
+dict of settings that a hint's ``tile`` allows, and ``stages``.
+"""
 _LEAST = {"rows": 1}
-"""The least value of a tile's setting; 0, automatic, for the others."""
+"""Minimum value of a tile's setting; 0 (automatic) for settings not listed."""
 _KEYS = ("match", "rows", "tile", "stages", "epilogue")
 _EPILOGUES = ("fused", "plain", "any")
 _LARGEST = 1 << 20
@@ -43,7 +44,7 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True)
 class Hint:
-    """One entry of ``patterns``; see the module."""
+    """One entry of ``patterns``; see the module's docstring."""
 
     match: str
     tile: tuple[tuple[str, int], ...] = ()
@@ -52,7 +53,7 @@ class Hint:
     rows: int | None = None
 
     def fits(self, case: Case) -> bool:
-        """Whether a case is one of those meant."""
+        """Return True if the hint matches a case."""
         fused = case.problem.epilogue is not None
         return (
             fnmatchcase(str(case.problem), self.match)
@@ -62,14 +63,14 @@ class Hint:
         )
 
     def schedule(self, case: Case) -> Schedule:
-        """The case's default with what the hint says."""
+        """Return the case's default with the hint's settings."""
         return _schedule(case, dict(self.tile), self.stages)
 
 
 def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
-    """Hints of a file's ``patterns``; ``words`` are all that a tile may say.
+    """Parse a file's ``patterns``; ``words`` are the settings a tile may have.
 
-    Raises UsageError for what makes no sense.
+    Raises UsageError for invalid entries.
     """
     if not isinstance(entries, list | tuple):
         raise UsageError(f"patterns is a list of hints, not {_brief(entries)}")
@@ -77,7 +78,7 @@ def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
 
 
 def hint_of(tuned: TuningResult) -> dict[str, Any]:
-    """A result as an entry of ``patterns``."""
+    """Return a result as an entry of ``patterns``."""
     found, problem = asdict(tuned.schedule), tuned.case.problem
     return {
         "match": re.sub(r"([\[*?])", r"[\1]", str(problem)),
@@ -89,14 +90,14 @@ def hint_of(tuned: TuningResult) -> dict[str, Any]:
 
 
 def hinted(hints: Sequence[Hint], case: Case) -> Schedule | None:
-    """The schedule the first fitting hint gives a case, if any does."""
+    """Return the schedule that the first matching hint gives a case, if any matches."""
     return next((hint.schedule(case) for hint in hints if hint.fits(case)), None)
 
 
 def proposals() -> Propose:
-    """Puts what installed entry points propose before the policy's candidates.
+    """Return a function that puts candidates of installed entry points before the policy's.
 
-    Raises UsageError for an entry point that cannot be loaded or proposes what is no candidate.
+    Raises UsageError for an entry point that cannot be loaded or returns an invalid candidate.
     """
     found = [(point.name, _loaded(point)) for point in entry_points(group=GROUP)]
 
@@ -166,8 +167,8 @@ def _stages(stages: Any) -> int | None:
 
 
 def _brief(value: Any) -> str:
-    """A value of a file in a sentence, however much it holds."""
+    """Format a value of a file for a sentence, however large it is."""
     try:
         return reprlib.repr(value)
-    except ValueError:  # more digits than Python writes out
+    except ValueError:  # more digits than Python converts
         return "a very large number"

@@ -1,8 +1,8 @@
-"""What a tuning result depends on, in words; the cache's key is a digest of all of it.
+"""Everything a tuning result depends on, as text; the cache's key is a digest of it.
 
 The machine (processor, instruction set, caches), the compiler and its flags, ONNX Runtime, this
-package's version, the text of everything the measured code is made of, the problem, its row count
-and dtype, the thread counts, and the schedule a candidate had to beat.
+package's version, the sources of the measured code, the problem, its row count and dtype, the
+thread counts, and the default schedule that a candidate had to beat.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _WORDS = {
 
 
 def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> dict[str, str]:
-    """What a result depends on besides the problem and the kernels' text, on the machine with a
-    backend's fingerprint.
+    """Return what results depend on besides the problem and the kernels' sources.
 
-    Raises BuildError where there is no working compiler.
+    ``fingerprint`` is the backend's description of the machine.  Raises BuildError if there is no
+    working compiler.
     """
     try:
         runtime = version("onnxruntime")
@@ -62,7 +62,7 @@ def about_case(
     level: str,
     threads: Sequence[int],
 ) -> dict[str, str]:
-    """Everything a case's result depends on; values are words."""
+    """Return everything a case's result depends on, as text by name."""
     problem = case.problem
     return {
         **facts,
@@ -78,12 +78,12 @@ def about_case(
 
 
 def key_of(about: Mapping[str, str]) -> str:
-    """The digest that is the cache's key."""
+    """Return the cache's key: a digest of ``about``."""
     return digest(*(f"{name}={value}" for name, value in sorted(about.items())))
 
 
 def difference(about: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> str:
-    """Why a case is not in the cache: how the nearest result of the same problem was made."""
+    """Return how the nearest cached result of a problem differs from a case, as a clause."""
     same = [o for o in others if all(o.get(name) == about[name] for name in _PROBLEM)]
     if not same:
         return "never measured"

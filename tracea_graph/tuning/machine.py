@@ -25,11 +25,11 @@ CACHE_FILE = "tuning.sqlite"
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """What to tune for: the highest of ``levels``, at these thread counts, in so many seconds.
+    """What to tune for: the highest of ``levels``, these thread counts, and a budget in seconds.
 
-    ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
-    studies that other machines share; ``lost_after`` the seconds until a trial there is given up;
-    ``min_gain`` the end-to-end gain (a share) below which cases are left as they are.
+    ``rest_us`` is the predicted µs of the model's other regions; ``storage`` the URL of studies
+    shared with other machines; ``lost_after`` the seconds after which a trial there is given up;
+    ``min_gain`` the end-to-end gain (a share) below which cases are not tuned.
     """
 
     levels: Sequence[str]
@@ -52,7 +52,7 @@ def tuner(
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> Iterator[Tuner]:
-    """A tuner of a backend that has a schedule space, on this machine's cache and fixture."""
+    """Yield a tuner on this machine's cache and fixture, for a backend with a schedule space."""
     environment, schedule_space = environment or Environment(), backend.schedule_space
     assert schedule_space is not None
     with (

@@ -1,8 +1,8 @@
-"""What is tuned: the problems that a model's kernel calls pose, at any number of rows.
+"""Tuning problems: kernel calls of a model, independent of their row count.
 
 programs, shapes  →  workloads  →  (tuner)  →  schedules by problem  →  programs with schedules
 
-What a problem is, is the backend's to say; its rows may be images.
+The backend defines its problems; their rows may be images.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ __all__ = [
 
 
 class Problem(Protocol):
-    """One kernel call up to its row count; equal ones are measured once.
+    """A kernel call except for its row count; equal problems are measured once.
 
-    ``str`` names it for people.
+    ``str`` gives its display name.
     """
 
     @property
     def dtype(self) -> str:
-        """What is multiplied: ``f32``, ``bf16`` …"""
+        """Type of the multiplication: ``f32``, ``bf16`` …"""
         ...
 
     @property
     def epilogue(self) -> Chain | None:
-        """Its elementwise part."""
+        """Its elementwise epilogue, if any."""
         ...
 
     @property
     def defaults(self) -> tuple[Schedule, ...]:
-        """The schedule of each class of row counts."""
+        """The default schedule of each row class."""
         ...
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
-        """The row count that stands for each class, to be tuned though nobody asked for it."""
+        """A representative row count of each class, tuned even if not requested."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Problem(Protocol):
 
     @property
     def reuses_weights(self) -> bool:
-        """Whether even one row reads its weights many times."""
+        """Whether even a single row reads the weights many times."""
         ...
 
     @property
@@ -71,30 +71,30 @@ class Problem(Protocol):
 
     @property
     def tile(self) -> Mapping[str, str]:
-        """What a hint's tile may say of it, and the schedule's names for that."""
+        """Settings of a hint's tile, with the schedule's names for them."""
         ...
 
     @property
     def stages(self) -> str:
-        """The schedule's number that is 0 for one stage and 1 for two; empty if it has none."""
+        """The schedule's parameter that is 0 for one stage and 1 for two; empty if none."""
         ...
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Its sizes by name, for telemetry and the entry points of candidates."""
+        """Return its sizes by name, for telemetry and for entry points that propose candidates."""
         ...
 
     @property
     def key(self) -> dict[str, Any]:
-        """JSON-ready values that tell problems apart in the cache."""
+        """Return JSON-ready values that identify a problem in the cache."""
         ...
 
     def flops(self, rows: int) -> float:
-        """Operations at so many rows."""
+        """Return the FLOPs for ``rows`` rows."""
         ...
 
     def moved(self, rows: int) -> float:
-        """Bytes of the weights, x and the results, once each."""
+        """Return the bytes of the weights, x and the results, each counted once."""
         ...
 
 
@@ -119,7 +119,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem, how many nodes of a model have it, and their row counts when timed."""
+    """A problem, the number of nodes that have it, and their row counts to time."""
 
     problem: Problem
     count: int = 1
@@ -127,18 +127,18 @@ class Workload:
 
 
 ScheduleTables = Mapping[Problem, tuple[Schedule, ...]]
-"""A table for every row count, by problem."""
+"""For each problem, a table of schedules that covers every row count."""
 ProblemOf = Callable[[Program, Call], Problem | None]
-"""The problem a call of a program poses, if schedules have a say there."""
+"""Returns the problem of a program's call; None if schedules do not affect it."""
 
 
 def row_class(problem: Problem, rows: int) -> int:
-    """The index of the default schedule, and so of the class, that a row count belongs to."""
+    """Return the index of the row class, and thereby of the default schedule, of a row count."""
     return next(i for i, schedule in enumerate(problem.defaults) if rows <= schedule.limit)
 
 
 def default_of(case: Case) -> Schedule:
-    """The schedule of the case's row class that a candidate has to beat."""
+    """Return the default schedule of a case, which candidates have to beat."""
     return case.problem.defaults[row_class(case.problem, case.rows)]
 
 
@@ -147,10 +147,10 @@ def problems_of(
     problem_of: ProblemOf,
     bindings: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Workload, ...]:
-    """The distinct problems of a model's programs, in order of appearance.
+    """Return the distinct problems of a model's programs, in order of appearance.
 
-    Each program comes with the specs of its node's operands in the graph; row counts follow from
-    them and the symbol values of each binding, and stay out where a symbol is not bound.
+    Each program comes with the specs of its node's operands.  Row counts follow from the specs and
+    the symbol values of each binding; they are left out if a symbol is unbound.
     """
     counts: dict[Problem, int] = {}
     rows: dict[Problem, set[int]] = {}
@@ -167,7 +167,7 @@ def problems_of(
 def _rows(
     program: Program, call: Call, specs: Sequence[TensorSpec], binding: Mapping[str, int]
 ) -> int:
-    """Rows of a call's first operand under a binding; 0 where they are unknown."""
+    """Return the rows of a call's first operand under a binding; 0 if unknown."""
     x = call.views[0]
     assert x is not None
     try:
@@ -183,7 +183,7 @@ def _rows(
 
 
 def with_schedules(program: Program, problem_of: ProblemOf, schedules: ScheduleTables) -> Program:
-    """The program with its calls' schedules replaced where there are better ones."""
+    """Return the program with the schedules of its calls replaced by better ones."""
 
     def better(call: Call) -> Call:
         problem = problem_of(program, call)

@@ -1,4 +1,4 @@
-"""Choose how many replicas of a problem a fixture's model holds, so that its weights are cold."""
+"""Choose how many replicas of a problem a fixture's model has, so that its weights are cold."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ __all__ = ["MOST_NODES", "replicas"]
 
 MOST_NODES, _FEWEST_NODES = 128, 2
 _ENOUGH_US = 20e3
-"""A run that is long enough to be timed, where weights do not matter."""
+"""Sufficient duration of a run in µs if weights do not matter."""
 _COLD_SHARE = 0.02
-"""Weights whose transfer takes less of the time do not."""
+"""Weights do not matter if reading them takes less than this share of the time."""
 
 
 def replicas(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
-    """Return the number of nodes whose ``weights`` bytes exceed the cache; fewer if reading the
-    weights takes hardly any time and a run is long enough with fewer."""
+    """Return the number of nodes whose ``weights`` bytes together exceed the cache.
+
+    Fewer if reading weights takes hardly any time and a shorter run is long enough.
+    """
     us = schedule_space.modelled_us(case, default_of(case), level, 1)
     size = case.problem.weight_bytes
     count = math.ceil(weights / size)

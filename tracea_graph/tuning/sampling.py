@@ -1,4 +1,4 @@
-"""Sampling a space too large to measure: optuna proposes, the study measures."""
+"""Sample spaces too large to measure completely: optuna proposes, the study measures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["SEEDS", "params_of", "sample", "sampler", "space_of"]
 
 SEEDS = 10
-"""Candidates measured first, in the order of the cost model."""
+"""Candidates measured first, in the cost model's order."""
 _STALE = 32
-"""Proposals without a new candidate after which the sampler has nothing to say any more."""
+"""Consecutive proposals without a new candidate after which sampling ends."""
 
 
 def sample(
@@ -26,9 +26,9 @@ def sample(
     trials: int,
     seed: int,
 ) -> bool:
-    """Score up to ``trials`` candidates; False as soon as a score is None (time is up).
+    """Score up to ``trials`` candidates; return False once a score is None (time is up).
 
-    Settings that are no candidate are told to the sampler as infeasible and cost nothing.
+    Configurations that are not candidates are reported to the sampler as infeasible.
     """
     import optuna
 
@@ -55,14 +55,14 @@ def sample(
 
 
 def params_of(schedule: Schedule) -> dict[str, int]:
-    """A schedule as optuna's parameters."""
+    """Return a schedule as optuna parameters."""
     return asdict(schedule)
 
 
 def space_of(
     candidates: Sequence[Schedule],
 ) -> dict[str, optuna.distributions.BaseDistribution]:
-    """The axes of the space that the candidates lie in."""
+    """Return the axes of the space that contains the candidates."""
     import optuna
 
     settings = [params_of(candidate) for candidate in candidates]
@@ -71,7 +71,7 @@ def space_of(
 
 
 def sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Gaussian process where its dependencies are installed, else tree-structured Parzen."""
+    """Return a Gaussian-process sampler if its dependencies are installed, else a TPE sampler."""
     import optuna
 
     if find_spec("scipy") and find_spec("torch"):

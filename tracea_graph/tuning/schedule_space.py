@@ -1,6 +1,6 @@
-"""What the tuner asks of a backend: which problems its calls pose, and how they can be scheduled.
+"""Interface between the tuner and a backend: tuning problems and their possible schedules.
 
-A backend that has nothing to choose has no :class:`ScheduleSpace`.
+A backend without choices has no :class:`ScheduleSpace`.
 """
 
 from __future__ import annotations
@@ -20,79 +20,84 @@ __all__ = ["Builder", "ScheduleSpace", "Tunable"]
 
 
 class ScheduleSpace(Protocol):
-    """The problems of a backend's calls, and what the tuner has to know of each.
+    """The problems of a backend's calls, and their schedules and predicted times.
 
-    ``level`` is the highest one that is tuned for.  What a ``from_json`` reads raises KeyError,
-    TypeError or ValueError where it makes no sense.
+    ``level`` is the highest level that is tuned for.  The ``from_json`` methods raise KeyError,
+    TypeError or ValueError for invalid data.
     """
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that stay near between two runs: weights beyond them are cold."""
+        """Bytes that stay cached between two runs; weights beyond them are cold."""
         ...
 
     @property
     def tile(self) -> Sequence[str]:
-        """Every word a hint's tile may say of some problem."""
+        """All settings that a hint's tile may have for some problem."""
         ...
 
     @property
     def architecture(self) -> Processor | None:
-        """The family this machine belongs to, if it is known."""
+        """The family of this machine's processor, if known."""
         ...
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
-        """The problem a kernel call poses, or None where schedules have no say."""
+        """Return the problem of a kernel call; None if schedules do not affect it."""
         ...
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Return JSON-ready values."""
         ...
 
     def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
-        """The inverse of :meth:`problem_to_json`."""
+        """Parse what :meth:`problem_to_json` returned."""
         ...
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
-        """A schedule from its numbers by name."""
+        """Parse a schedule from its numbers by name."""
         ...
 
     def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
-        """Every schedule worth telling apart, the default's numbers first on every axis; seeds are
-        what suits an architecture."""
+        """Return all distinct schedules, the default's values first on every axis.
+
+        The seeds are schedules known to suit the architecture.
+        """
         ...
 
     def schedule(self, case: Case, config: Config) -> Schedule:
-        """A configuration of the space as a schedule."""
+        """Convert a configuration of the space to a schedule."""
         ...
 
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
-        """Predicted µs of one call on ``threads`` cores, weights cold."""
+        """Return the predicted µs of one call on ``threads`` cores with cold weights."""
         ...
 
     def read_us(self, size: float) -> float:
-        """Predicted µs to read so many cold bytes."""
+        """Return the predicted µs to read ``size`` cold bytes."""
         ...
 
     def text_of(self, problem: Problem, level: str) -> str:
-        """A digest of all text the measured code is made of."""
+        """Return a digest of all sources of the measured code."""
         ...
 
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
-        """The problem alone: its inputs are x, the weights, further operands, and the result of
-        the node before, which is not read; rows are the symbol ``m``."""
+        """Return a program of the problem alone.
+
+        Its inputs are x, the weights, further operands, and the previous node's result, which is
+        not read; its rows are the symbol ``m``.
+        """
         ...
 
 
 class Builder(Protocol):
-    """The part of a backend that makes libraries of programs."""
+    """The part of a backend that builds libraries of programs."""
 
     def encode(self, program: Program) -> tuple[int, ...]:
-        """The program as the library reads it.  Raises GraphError for one that is too large."""
+        """Encode the program for the library.  Raises GraphError if it is too large."""
         ...
 
     def kernels_of(self, call: Call) -> set[str]:
-        """The kernels a call needs beside its chain."""
+        """Return the kernels a call needs besides its chain."""
         ...
 
     def build(
@@ -105,24 +110,29 @@ class Builder(Protocol):
         environment: Environment,
         quick: bool = False,
     ) -> Library:
-        """A library at ``out``, whose domain is ``tracea.`` and ten hex digits, by which files are
-        known for this tool's.  Raises BuildError without leaving anything there."""
+        """Build a library at ``out``.
+
+        Its domain is ``tracea.`` and ten hex digits, which identifies this tool's files.  Raises
+        BuildError without leaving a file.
+        """
         ...
 
 
 class Tunable(Builder, Protocol):
-    """The part of a backend that the tuner works with."""
+    """The part of a backend that the tuner uses."""
 
     @property
     def schedule_space(self) -> ScheduleSpace | None:
-        """Its problems and their schedules; None if it has nothing to choose."""
+        """Its problems and their schedules; None if there is nothing to choose."""
         ...
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """What results depend on of this machine, as JSON-ready values; ``model`` names it."""
+        """JSON-ready machine properties that results depend on; ``model`` is the machine's name."""
         ...
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
-        """Levels up to ``level``, all of this machine for "".  Raises UsageError for one that
-        nothing can be checked for here."""
+        """Return the levels up to ``level``, or all of this machine's if ``level`` is empty.
+
+        Raises UsageError for a level that cannot be verified on this machine.
+        """
         ...

@@ -18,22 +18,22 @@ __all__ = [
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, int]:
-    """Its settings by name; its backend's schedule_space know the inverse."""
+    """Return a schedule's settings by name; the backend's schedule space parses them."""
     return asdict(schedule)
 
 
 def case_to_json(case: Case, schedule_space: ScheduleSpace) -> dict[str, Any]:
-    """JSON-ready values."""
+    """Return JSON-ready values."""
     return {"rows": case.rows, **schedule_space.problem_to_json(case.problem)}
 
 
 def case_from_json(data: Mapping[str, Any], schedule_space: ScheduleSpace) -> Case:
-    """The inverse of :func:`case_to_json`.  Raises KeyError, TypeError or ValueError."""
+    """Parse what :func:`case_to_json` returned.  Raises KeyError, TypeError or ValueError."""
     return Case(schedule_space.problem_from_json(data), int(data["rows"]))
 
 
 def chain_to_json(chain: Chain) -> dict[str, Any]:
-    """JSON-ready values."""
+    """Return JSON-ready values."""
     return {
         "operands": list(chain.operands),
         "steps": [[step.op, list(step.args)] for step in chain.steps],
@@ -45,7 +45,7 @@ def chain_to_json(chain: Chain) -> dict[str, Any]:
 
 
 def chain_from_json(data: Mapping[str, Any]) -> Chain:
-    """The inverse of :func:`chain_to_json`.  Raises KeyError, TypeError or ValueError."""
+    """Parse what :func:`chain_to_json` returned.  Raises KeyError, TypeError or ValueError."""
     dtypes, stores = (tuple(DType[name] for name in data[k]) for k in ("dtypes", "stores"))
     steps = tuple(Step(op, tuple(args)) for op, args in data["steps"])
     results = tuple(data["results"])

@@ -1,13 +1,13 @@
-"""Studies that many machines share, on optuna's own storages.
+"""Studies shared by many machines, on optuna's storages.
 
-A study is one case on one kind of machine: its name is the cache's key, so equal machines share
-its trials and others have studies of their own.  A trial is one candidate's first comparison; the
-last one, the verdict, times the best again and leaves the outcome in the study.  What is missing
-follows from the trials alone: whoever sees a candidate that nobody has done or is at begins it,
-and of two that begin the same at once the one with the lower number goes on.  So there is no
-moment at which a machine could die, or look, and find a study half set up.  A trial that stays
-unfinished for long (its worker was killed) is given up, and so missing again.  Everything is kept
-in attributes of the study and its trials, as JSON.
+A study is one case on one kind of machine.  Its name is the cache's key: equal machines share its
+trials, others have separate studies.  A trial is one candidate's first comparison; the last trial,
+the verdict, times the best candidates again and stores the outcome in the study.  The work left
+follows from the trials alone: a worker begins any candidate that has no finished or running trial,
+and if two begin one candidate at once, the trial with the lower number continues.  Thus a machine
+may fail at any moment without leaving a half-initialized study.  A trial that stays unfinished for
+long (its worker was killed) is given up and becomes available again.  All data are attributes of
+the study and its trials, as JSON.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
 __all__ = ["SharedStorage", "SharedStudy"]
 
 _PREFIX = "tracea 2 "
-"""Of a study's name; the number rises with the attributes, so that old studies stay separate."""
+"""Prefix of a study's name; its number rises with the format, which keeps old studies separate."""
 _GRPC_PORT, _PROXY_SECONDS = 13000, 20.0
-"""Optuna's default, and how long a proxy may take to answer."""
+"""Optuna's default port, and the seconds a proxy may take to answer."""
 _OPENINGS, _AGAIN_SECONDS = 5, 0.5
-"""Attempts to open a storage: of machines that lay its tables out at once all but one fail."""
+"""Attempts to open a storage; of several machines creating its tables at once, all but one fail.
+"""
 _CANDIDATE, _VERDICT = "candidate", "verdict"
-"""The attribute that says what a trial is about, a schedule's settings or the verdict."""
+"""The attribute that says what a trial is about: a schedule's settings, or the verdict."""
 _EXTRAS = {"postgresql": "psycopg", "mysql": "pymysql", "grpc": "grpcio"}
 
 
 class SharedStorage:
-    """The studies of a storage ``url``: ``postgresql://``, ``mysql://``, ``sqlite:///`` or
-    ``grpc://HOST:PORT`` (optuna's proxy).
+    """The studies of a storage ``url``.
 
-    A trial or a claim that stays as it is for ``lost_after`` seconds belongs to nobody any more.
-    Raises UsageError for a storage that cannot be used.
+    URLs begin with ``postgresql://``, ``mysql://``, ``sqlite:///`` or ``grpc://HOST:PORT``
+    (optuna's proxy).  A trial or verdict whose state does not change for ``lost_after`` seconds is
+    given up. Raises UsageError for a storage that cannot be used.
     """
 
     def __init__(
@@ -74,20 +75,20 @@ class SharedStorage:
         return SharedStudy(self, study)
 
     def tasks(self) -> Iterator[dict[str, Any]]:
-        """What anybody published, each problem once per key; unreadable ones are left out."""
+        """Yield all published tasks, each problem once per key, without unreadable ones."""
         for frozen in self.storage.get_all_studies():
             if frozen.study_name.startswith(_PREFIX) and "task" in frozen.user_attrs:
                 with suppress(ValueError):
                     yield json.loads(frozen.user_attrs["task"])
 
     def lost(self, what: str, state: str) -> bool:
-        """True once ``what`` was seen in the same state for too long; clocks need not agree."""
+        """Return True once ``what`` was seen in one state for too long; clocks need not agree."""
         first = self._seen.setdefault((what, state), time.monotonic())
         return time.monotonic() - first > self.lost_after
 
 
 class SharedStudy:
-    """One study; use it as a study's ``search``."""
+    """One study; pass it as a study's ``search``."""
 
     def __init__(self, shared: SharedStorage, study: optuna.Study) -> None:
         self._shared, self._study = shared, study
@@ -95,12 +96,12 @@ class SharedStudy:
 
     @property
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """All trials, whoever has them."""
+        """Return all trials of all workers."""
         return self._study.get_trials(deepcopy=False)
 
     @property
     def outcome(self) -> StudyResult | None:
-        """What the one who judged found, without the trials."""
+        """Return the stored verdict, without trials; None if there is none."""
         try:
             found = json.loads(self._study.user_attrs["outcome"])
             schedule = self._shared.schedule_space.schedule_from_json(found["schedule"])
@@ -109,21 +110,21 @@ class SharedStudy:
             return None
 
     def conclude(self, outcome: StudyResult) -> None:
-        """Tell the outcome to all."""
+        """Store the verdict for all workers."""
         schedule, gain, final = schedule_to_json(outcome.schedule), outcome.gain, outcome.final
         found = {"schedule": schedule, "gain": gain, "final": final}
         self._study.set_user_attr("outcome", json.dumps(found))
         self._end_verdict()
 
     def __call__(self, study: Study) -> bool:
-        """Take trials while there are any; True for the one worker that is to judge."""
+        """Run trials while there are any; return True if this worker decides the verdict."""
         import optuna
 
         many = len(study.candidates) > EXHAUSTIVE
         first = study.candidates[: min(SEEDS, study.trials) if many else study.trials]
         if many:
             self._study.sampler = sampler(self._shared.seed)
-        self._end_verdict()  # one that time cut short
+        self._end_verdict()  # a verdict interrupted by lack of time
         while study.has_time() and self.outcome is None:
             self._give_up_lost()
             trials = self.trials
@@ -134,7 +135,7 @@ class SharedStudy:
             elif many and self._wants_more(study, trials):
                 self._sample(study)
             elif any(t.state is optuna.trial.TrialState.RUNNING for t in trials):
-                return False  # others are at it
+                return False  # other workers are running trials
             elif (verdict := self._begin(_VERDICT)) is not None:
                 self._verdict = verdict
                 return self._adopted(study)
@@ -142,23 +143,23 @@ class SharedStudy:
 
     @property
     def judging(self) -> bool:
-        """True while this worker is the one to judge."""
+        """True while this worker decides the verdict."""
         return self._verdict is not None
 
     # ---- trials ------------------------------------------------------------------------
 
     @cached_property
     def _alive(self) -> tuple[optuna.trial.TrialState, ...]:
-        """States of a trial that need not be taken again."""
+        """States of a trial that must not be run again."""
         import optuna
 
         return optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
 
     def _begin(self, candidate: str, **about: Any) -> optuna.Trial | None:
-        """A trial of one's own about a candidate; None if another has begun it meanwhile.
+        """Begin a trial of a candidate; None if another worker began it meanwhile.
 
-        ``about`` are its parameters and their distributions.  Trials are numbered one by one, so
-        all with lower numbers can be seen.
+        ``about`` are its parameters and their distributions.  Trials are numbered consecutively,
+        so all trials with lower numbers are visible.
         """
         import optuna
 
@@ -175,7 +176,7 @@ class SharedStudy:
         return trial
 
     def _take(self, study: Study, schedule: Schedule) -> None:
-        """Measure one candidate, unless another has just begun it."""
+        """Measure one candidate, unless another worker has just begun it."""
         space = space_of(study.candidates)
         trial = self._begin(
             _candidate_id(schedule), params=params_of(schedule), distributions=space
@@ -184,7 +185,7 @@ class SharedStudy:
             self._measure(study, trial, schedule)
 
     def _wants_more(self, study: Study, trials: Sequence[optuna.trial.FrozenTrial]) -> bool:
-        """Whether the sampler is to be asked for another candidate."""
+        """Return True if the sampler should propose another candidate."""
         import optuna
 
         pruned = sum(t.state is optuna.trial.TrialState.PRUNED for t in trials)
@@ -192,7 +193,7 @@ class SharedStudy:
         return alive < study.trials and pruned < study.trials
 
     def _sample(self, study: Study) -> None:
-        """Measure a candidate that the sampler proposes; what is no candidate is infeasible."""
+        """Measure a candidate that the sampler proposes; other configurations are infeasible."""
         import optuna
 
         trial = self._study.ask(space_of(study.candidates))
@@ -204,7 +205,7 @@ class SharedStudy:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
     def _measure(self, study: Study, trial: optuna.Trial, schedule: Schedule) -> None:
-        """Measure a candidate; a trial that comes to nothing has failed, and is missing again."""
+        """Measure a candidate; a trial without a result fails, so that others can repeat it."""
         import optuna
 
         states, score = optuna.trial.TrialState, None
@@ -216,14 +217,14 @@ class SharedStudy:
                     trial.set_user_attr("evidence", evidence)
                     self._study.tell(trial, score)
                 except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-                    self._add(study, schedule, score, evidence)  # it was given up meanwhile
+                    self._add(study, schedule, score, evidence)  # given up by others meanwhile
         finally:
             if score is None:
                 with suppress(Exception):  # the storage may be what failed
                     self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
 
     def _add(self, study: Study, schedule: Schedule, score: float, evidence: str) -> None:
-        """What was measured in a trial that others gave up."""
+        """Store what was measured in a trial that others gave up."""
         import optuna
 
         self._study.add_trial(
@@ -234,19 +235,19 @@ class SharedStudy:
         )  # fmt: skip
 
     def _give_up_lost(self) -> None:
-        """Trials whose worker seems dead fail."""
+        """Mark trials of apparently dead workers as failed."""
         import optuna
 
         states = optuna.trial.TrialState
         for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
             if self._shared.lost(f"{self._study.study_name} {trial.number}", "running"):
-                with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another was first
+                with suppress(optuna.exceptions.UpdateFinishedTrialError):  # others were first
                     self._study._storage.set_trial_state_values(trial._trial_id, states.FAIL)
 
-    # ---- judging -----------------------------------------------------------------------
+    # ---- verdict -----------------------------------------------------------------------
 
     def _end_verdict(self) -> None:
-        """The verdict is no candidate's trial: it ends as failed, whatever it was."""
+        """End the verdict's trial as failed, because it measured no candidate."""
         import optuna
 
         if self._verdict is not None:
@@ -255,9 +256,9 @@ class SharedStudy:
             self._verdict = None
 
     def _adopted(self, study: Study) -> bool:
-        """Take over everybody's trials."""
+        """Take over all workers' trials."""
         for trial in self.trials:
-            with suppress(KeyError, TypeError, ValueError):  # a trial without times, or spoilt
+            with suppress(KeyError, TypeError, ValueError):  # a trial without times, or damaged
                 evidence = json.loads(trial.user_attrs["evidence"])
                 study.adopt(Trial.from_json(evidence, self._shared.schedule_space))
         return True
@@ -287,7 +288,7 @@ def _storage(url: str) -> Any:
 
 
 def _database(url: str) -> Any:
-    """A database as storage, with its tables laid out by whoever comes first."""
+    """Open a database as storage; the first worker creates its tables."""
     import optuna
     from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
@@ -304,7 +305,7 @@ def _database(url: str) -> Any:
 
 @contextmanager
 def _sentences(url: str) -> Iterator[None]:
-    """Whatever a storage raises when it is opened becomes a sentence."""
+    """Turn exceptions raised while a storage is opened into UsageErrors."""
     scheme = urlsplit(url).scheme.partition("+")[0]
     known = (*_EXTRAS, "sqlite")
     if scheme not in known:

@@ -1,7 +1,6 @@
-"""What of a case's space is worth measuring, in which order.
+"""Choose which candidates of a case's search space to measure, and in which order.
 
-Spaces and the cost models that rank them are the backend's, in the policy's terms; what is kept
-is decided by measuring.
+The backend defines spaces and the cost models that rank them; measurements decide.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["candidates", "legal"]
 
 
 def legal(case: Case, schedule_space: ScheduleSpace, level: str) -> Iterator[Schedule]:
-    """Every schedule worth telling apart, the default first."""
+    """Yield all distinct schedules, the default first."""
     return (
         schedule_space.schedule(case, c) for c in schedule_space.space(case, level, None).legal()
     )
@@ -31,9 +30,9 @@ def candidates(
     limit: int | None = None,
     on: Processor | None = None,
 ) -> list[Schedule]:
-    """The challengers to measure, at most ``limit``: seeds, then by modelled time.
+    """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
 
-    Ties are broken by the order of :func:`legal`; the default is not among them.
+    Ties are broken by the order of :func:`legal`; the default is not included.
     """
     space, default = schedule_space.space(case, level, on), default_of(case)
     before = [schedule_space.modelled_us(case, default, level, t) for t in threads]

@@ -1,11 +1,11 @@
-"""One study: which of a case's schedules is fastest, measured as little as it takes.
+"""One study: find the fastest schedule of a case with few measurements.
 
-Successive halving: every candidate runs a few pairs against the default, the better half some
-more, the best of those more again, and the best of all is judged on pairs taken after it was
-chosen, so that being lucky once does not make a winner.  Candidates are ranked by their shortest
-runs, which noise only ever lengthens; the verdict rests on the median over blocks of pairs and
-its bounds.  Over several thread counts ratios count as their geometric mean.  The default stays
-unless it is beaten by :data:`MINIMUM_GAIN` and clearly.
+Successive halving: every candidate runs a few pairs against the default, the better half more, the
+best of those more again.  The best one is judged on pairs taken after it was chosen, so that a
+lucky measurement does not win.  Candidates are ranked by their shortest runs, since noise only
+lengthens runs; the verdict uses the median over blocks of pairs and its bounds.  Over several
+thread counts, ratios are combined by the geometric mean.  The default stays unless it is clearly
+beaten by :data:`MINIMUM_GAIN`.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ __all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Study", "StudyResult", "Tri
 
 MINIMUM_GAIN = 1.01
 EXHAUSTIVE = 64
-"""Up to so many candidates they are measured in their order; of more, a sampler picks."""
+"""Up to this number, candidates are measured in order; larger spaces are sampled."""
 RUNGS = ((3, 1), (6, 2), (12, 6))
-"""Pairs a candidate has after each rung, and which part of all candidates reaches it."""
+"""Pairs a candidate has after each rung, and the divisor of the candidates that reach it."""
 FINAL = 24
-"""Pairs per round to judge the best one."""
+"""Pairs per round of the verdict."""
 BLOCK = 3
-"""Pairs of which the shortest runs make one sample of the verdict."""
+"""Pairs per block, whose shortest runs form one sample of the verdict."""
 ROUNDS = 3
 NOISY = 1.25
-"""Bounds further apart than this say nothing: another day may."""
+"""Ratio of upper to lower bound above which a result is inconclusive."""
 _CLEAR = 1.0
 _NO_LOSS = 0.99
 
 Measure = Callable[[Schedule, int, int, str], PairedTimes]
-"""``measure(schedule, threads, pairs, stage)``: the default (a) against a schedule (b); the stage
-is ``search`` or ``verdict``."""
+"""``measure(schedule, threads, pairs, stage)`` times the default (a) against a schedule (b);
+``stage`` is ``search`` or ``verdict``.
+"""
 Explore = Callable[["Study"], bool]
-"""Lets candidates have their first pairs; False when time is up."""
+"""Measures first pairs of candidates; returns False when time is up."""
 
 
 @dataclass
 class Trial:
-    """What was measured of one candidate: timings per thread count; ``fault`` if it cannot run.
+    """Measurements of one candidate per thread count; ``fault`` says why it cannot run.
 
     ``verdict`` are the times taken after it was chosen.
     """
@@ -59,14 +60,14 @@ class Trial:
     fault: str = ""
 
     def score(self, threads: Sequence[int], pairs: int) -> float:
-        """Speed-up over the default in the first pairs; 0 if it failed or was not measured."""
+        """Return the speed-up over the default in the first pairs; 0 without measurements."""
         if self.fault or any(t not in self.timings for t in threads):
             return 0.0
         timings = [self.timings[t] for t in threads]
         return _mean([min(r.a_ms[:pairs]) / min(r.b_ms[:pairs]) for r in timings])
 
     def judged(self, threads: Sequence[int]) -> list[Ratio]:
-        """The verdict's ratios, one per thread count."""
+        """Return the verdict's ratios, one per thread count."""
         return [ratio(_shortest(self.verdict[t])) for t in threads]
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], schedule_space: ScheduleSpace) -> Trial:
-        """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
+        """Parse what :meth:`to_json` returned.  Raises KeyError, TypeError or ValueError."""
         timings, verdict = (
             {int(t): PairedTimes(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
             for k in ("timings", "verdict")
@@ -93,7 +94,7 @@ class Trial:
 class StudyResult:
     """The schedule to use, its gain over the default (1 for the default), and whether it is final.
 
-    ``trials`` are in the order of measuring.
+    ``trials`` are in measuring order.
     """
 
     schedule: Schedule
@@ -106,10 +107,10 @@ class StudyResult:
 class Study:
     """Measures candidates against a default until one is chosen or time is up.
 
-    ``known`` are trials of an earlier, interrupted study; ``save`` hears of progress after every
-    measurement.  ``has_time`` says whether to go on.  ``trials`` bounds the measured candidates;
-    ``seed`` is the sampler's, where there is one; ``search`` does the first rung, as long as
-    ``may_search``: then the best so far is judged, but the outcome is not final.
+    ``known`` are trials of an earlier, interrupted study; ``save`` is called after every
+    measurement; ``has_time`` returns whether to continue.  ``trials`` limits the measured
+    candidates; ``seed`` is the sampler's; ``search`` runs the first rung while ``may_search``
+    allows it: afterwards the best candidate so far is judged, but the outcome is not final.
     """
 
     default: Schedule
@@ -125,13 +126,13 @@ class Study:
     may_search: Callable[[], bool] = lambda: True
 
     def run(self) -> StudyResult:
-        """Choose a schedule.  What was measured when time is up stays in the outcome's trials."""
+        """Choose a schedule; if time runs out, the outcome has the trials measured so far."""
         self._trials = {t.schedule: t for t in self.known if t.schedule in set(self.candidates)}
         best = self._searched()
         return self._outcome(None, final=False) if best is None else self._judged(best)
 
     def _searched(self) -> list[Trial] | None:
-        """The candidates worth judging, best first; None when time is up."""
+        """Return the candidates to judge, best first; None when time is up."""
         self._complete = self.search(self)
         if not self._complete and (not self.has_time() or self.may_search()):
             return None
@@ -143,7 +144,7 @@ class Study:
         return self._ranked(left, RUNGS[-1][0])[:2]
 
     def _judged(self, best: Sequence[Trial]) -> StudyResult:
-        """Judge the best on fresh pairs; the next best if it turns out no gain."""
+        """Judge the best candidate on new pairs, and the next if it is no gain."""
         final = self._complete
         for trial in best:
             if trial.score(self.threads, RUNGS[-1][0]) < MINIMUM_GAIN:
@@ -157,7 +158,7 @@ class Study:
         return self._outcome(None, final=final)
 
     def _verdict(self, trial: Trial) -> str:
-        """``gain``, ``none``, ``noise`` where nothing can be told, empty when time is up."""
+        """Return ``gain``, ``none``, ``noise`` if inconclusive, or empty when time is up."""
         for pairs in range(FINAL, ROUNDS * FINAL + 1, FINAL):
             if not self._run(trial, trial.verdict, pairs):
                 return ""
@@ -172,17 +173,17 @@ class Study:
         return "noise" if noisy else "none"
 
     def first_score(self, schedule: Schedule) -> float | None:
-        """A candidate's score after its first pairs, now or earlier; None when time is up."""
+        """Return a candidate's score after its first pairs, new or old; None when time is up."""
         if not self.may_search() or not self._measured(schedule, RUNGS[0][0]):
             return None
         return self._trials[schedule].score(self.threads, RUNGS[0][0])
 
     def trial(self, schedule: Schedule) -> Trial:
-        """What was measured of a candidate."""
+        """Return the measurements of a candidate."""
         return self._trials[schedule]
 
     def adopt(self, trial: Trial) -> None:
-        """Take over what was measured elsewhere, unless more is known here."""
+        """Take over a trial measured elsewhere, unless this study has more pairs."""
         have = self._trials.get(trial.schedule)
         if have is None or sum(map(_pairs, have.timings.values())) < sum(
             map(_pairs, trial.timings.values())
@@ -190,12 +191,12 @@ class Study:
             self._trials[trial.schedule] = trial
 
     def _measured(self, schedule: Schedule, pairs: int) -> bool:
-        """Let a candidate have so many pairs; False when time is up."""
+        """Extend a candidate's measurements to ``pairs``; return False when time is up."""
         trial = self._trials.setdefault(schedule, Trial(schedule))
         return self._run(trial, trial.timings, pairs)
 
     def _run(self, trial: Trial, into: dict[int, PairedTimes], pairs: int) -> bool:
-        """Measure until there are so many pairs at every thread count; False when time is up."""
+        """Measure up to ``pairs`` at every thread count; return False when time is up."""
         for count in self.threads:
             while not trial.fault and (missing := pairs - _pairs(into.get(count))) > 0:
                 if not self.has_time():
@@ -211,7 +212,7 @@ class Study:
         return True
 
     def _ranked(self, trials: Sequence[Trial], pairs: int) -> list[Trial]:
-        """Trials by their score over the first pairs; equal ones in the candidates' order."""
+        """Sort trials by their score over the first pairs; ties keep the candidates' order."""
         order = {schedule: i for i, schedule in enumerate(self.candidates)}
         return sorted(trials, key=lambda t: (-t.score(self.threads, pairs), order[t.schedule]))
 
@@ -225,7 +226,7 @@ class Study:
 
 
 def explore(study: Study) -> bool:
-    """Few candidates are all measured, in their order; of many a sampler picks."""
+    """Measure a small number of candidates in order; sample a large one."""
     if len(study.candidates) > EXHAUSTIVE:
         from tracea_graph.tuning.sampling import sample
 
@@ -234,7 +235,7 @@ def explore(study: Study) -> bool:
 
 
 def is_gain(ratios: Sequence[Ratio]) -> bool:
-    """Whether ratios, one per thread count, are a gain: enough of it, clear, no loss anywhere."""
+    """Return True if the ratios, one per thread count, show a clear gain and no loss."""
     gain, low = _mean([r.median for r in ratios]), _mean([r.low for r in ratios])
     return gain >= MINIMUM_GAIN and low > _CLEAR and min(r.median for r in ratios) >= _NO_LOSS
 
@@ -244,14 +245,14 @@ def _pairs(times: PairedTimes | None) -> int:
 
 
 def _shortest(times: PairedTimes) -> PairedTimes:
-    """The shortest runs of each block of pairs: other processes rarely hit all of a block."""
+    """Return the shortest runs of each block of pairs, which other processes rarely disturb."""
     starts = range(0, len(times.a_ms) - BLOCK + 1, BLOCK)
     a, b = (tuple(min(x[i : i + BLOCK]) for i in starts) for x in (times.a_ms, times.b_ms))
     return PairedTimes(a, b)
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    """The geometric mean; 0 if a number is 0."""
+    """Return the geometric mean; 0 if a number is 0."""
     if not all(numbers):
         return 0.0
     return math.exp(sum(map(math.log, numbers)) / len(numbers))

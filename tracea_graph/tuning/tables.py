@@ -1,4 +1,4 @@
-"""Schedule tables: what was found at single row counts, for every row count."""
+"""Schedule tables: extend results at single row counts to every row count."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["tables"]
 
 
 def tables(tuned: Iterable[TuningResult]) -> dict[Problem, tuple[Schedule, ...]]:
-    """One table per problem that has a schedule better than the defaults.
+    """Return a table per problem that has a schedule better than the defaults.
 
-    Within a row class, two tuned row counts meet at their geometric mean.
+    Within a row class, the boundary of two tuned row counts is their geometric mean.
     """
     by_problem: dict[Problem, dict[int, Schedule]] = {}
     for t in tuned:

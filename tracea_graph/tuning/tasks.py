@@ -1,10 +1,10 @@
-"""What to tune first, and how many trials it is worth.
+"""Order tuning tasks and allot trials by expected gain per cost.
 
-    expected gain = share of its run's time · what is expected to be won of it
+    expected gain = share of its run's time · expected speed-up of the task
     cost          ∝ one run of the fixture's model
 
-The row counts asked for are one run, in which every case has its share of the whole model's
-predicted time; every typical row count nobody asked for is a run of its own.
+The requested row counts form one run, in which every case has its share of the whole model's
+predicted time; every typical row count that was not requested forms a run of its own.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tracea_graph.tuning.space import candidates
 __all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
 
 _PETTY_US = 3.0
-"""A product faster than this is not worth tuning: calling it costs as much."""
+"""Kernel calls faster than this are not tuned, because the call overhead dominates."""
 _PRIOR_GAIN = 0.03
-"""What a case is expected to win before any was measured, where the cost model sees less."""
+"""Expected gain of a case before any was measured, if the cost model predicts less."""
 MIN_GAIN = 0.01
-"""A run whose remaining cases promise less, end to end, is left as it is."""
+"""Runs whose remaining cases promise a smaller end-to-end gain are not tuned."""
 _UNASKED_WEIGHT = 0.1
 _FEWEST, _MOST = 4, 160
-"""Trials of a case, at least and at most."""
+"""Minimum and maximum trials of a case."""
 _BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
-"""Bytes of a model's weights, the pairs a trial takes on average, and the µs a session takes."""
+"""Bytes of a model's weights, average pairs per trial, and µs to open a session."""
 _SEARCHING = 0.7
-"""Share of a case's time for searching; the rest is for telling the best apart."""
+"""Share of a case's time for searching; the rest is for the verdict."""
 _JUDGING = 30
-"""Pairs of the verdict, usually."""
+"""Typical number of pairs of the verdict."""
 
 
 @dataclass(frozen=True)
 class TuningTask:
-    """A case to tune: whether its row count was asked for, and its share of its run's time."""
+    """A case to tune: whether its row count was requested, and its share of its run's time."""
 
     case: Case
     asked: bool
@@ -46,12 +46,12 @@ class TuningTask:
 
     @property
     def run(self) -> int:
-        """The run it belongs to: 0 for what was asked for, else its row count."""
+        """Its run: 0 for requested row counts, else the row count."""
         return 0 if self.asked else self.case.rows
 
     @property
     def weight(self) -> float:
-        """How much its run counts beside the one asked for."""
+        """Weight of its run relative to the requested one."""
         return 1.0 if self.asked else _UNASKED_WEIGHT
 
 
@@ -62,9 +62,9 @@ def tasks_of(
     threads: Sequence[int],
     rest_us: float = 0.0,
 ) -> list[TuningTask]:
-    """Every case of the workloads that is large enough to tune.
+    """Return every case of the workloads that is large enough to tune.
 
-    ``rest_us`` is what the model's other regions take, by prediction.
+    ``rest_us`` is the predicted µs of the model's other regions.
     """
     spent: dict[int, float] = {0: rest_us}
     found: list[tuple[TuningTask, float]] = []
@@ -79,7 +79,7 @@ def tasks_of(
 
 
 def _others(load: Workload) -> list[int]:
-    """Row counts nobody asked for that a table should know."""
+    """Row counts to tune for the tables that were not requested."""
     problem = load.problem
     taken = {row_class(problem, rows) for rows in load.rows}
     return [rows for rows in problem.typical_rows if row_class(problem, rows) not in taken]
@@ -87,7 +87,7 @@ def _others(load: Workload) -> list[int]:
 
 @dataclass
 class GainEstimates:
-    """Expected gains of tasks: those the cost model predicts, corrected by measured ones."""
+    """Expected gains of tasks: predicted by the cost model, corrected by measured gains."""
 
     schedule_space: ScheduleSpace
     level: str
@@ -97,7 +97,7 @@ class GainEstimates:
     _won: dict[int, list[float]] = field(default_factory=dict)
 
     def of(self, task: TuningTask) -> float:
-        """Expected end-to-end gain of a task, as a share of its run's time."""
+        """Return the expected end-to-end gain of a task, as a share of its run's time."""
         if task.case not in self._seen:
             self._seen[task.case] = self._modelled_gain(task.case)
         won = self._won.get(task.run, [])
@@ -105,7 +105,7 @@ class GainEstimates:
         return task.share * (trust * max(self._seen[task.case], usual) + (1 - trust) * usual)
 
     def _modelled_gain(self, case: Case) -> float:
-        """Share of the case's time that the cost model expects the best candidate to save."""
+        """Predict the share of the case's time that the best candidate saves."""
         default, us = default_of(case), self.schedule_space.modelled_us
         gains = (
             1 - us(case, schedule, self.level, t) / us(case, default, self.level, t)
@@ -117,21 +117,21 @@ class GainEstimates:
         return max(gains, default=0.0)
 
     def run_us(self, case: Case) -> float:
-        """µs of one run of the case's fixture model."""
+        """Return the predicted µs of one run of the case's fixture model."""
         us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
         return us * replicas(case, self.schedule_space, self.level, _BENCH_BYTES)
 
     def won(self, task: TuningTask, gain: float) -> None:
-        """A task turned out to be so many times as fast: others of its run may expect the like."""
+        """Record a measured speed-up, which raises the expectations of the run's other tasks."""
         self._won.setdefault(task.run, []).append(1 - 1 / gain)
 
     def slice_of(self, tasks: Sequence[TuningTask], seconds: float) -> float:
-        """The seconds the first of these tasks may search, of what is left for all of them."""
+        """Return the seconds that the first of ``tasks`` may search, out of the total left."""
         wanted = [self.of(task) * task.weight for task in tasks]
         return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
     def below_min_gain(self, tasks: Iterable[TuningTask]) -> set[int]:
-        """Runs whose remaining tasks together promise too little."""
+        """Return runs whose remaining tasks together have too small an expected gain."""
         sums: dict[int, float] = {}
         for task in tasks:
             sums[task.run] = sums.get(task.run, 0.0) + self.of(task)
@@ -139,7 +139,7 @@ class GainEstimates:
 
 
 def by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
-    """Jobs asked for first, then by expected gain per cost."""
+    """Sort tasks: requested ones first, then by expected gain per cost."""
 
     def priority(task: TuningTask) -> float:
         return estimates.of(task) / estimates.run_us(task.case)
@@ -150,9 +150,9 @@ def by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[T
 def allot(
     tasks: Sequence[TuningTask], estimates: GainEstimates, seconds: float
 ) -> Mapping[Case, int]:
-    """Trials per case, in proportion to expected gains, of what fits into the time.
+    """Return trials per case, proportional to expected gains, that fit into ``seconds``.
 
-    It follows from models alone: equal tasks and budgets give equal numbers on any day.
+    Uses models only: equal tasks and budgets always give equal numbers.
     """
     wanted = {task.case: estimates.of(task) * task.weight for task in tasks}
     total = sum(wanted.values()) or 1.0

@@ -1,8 +1,8 @@
-"""What tuning measured, a row at a time, in files on this machine and nowhere else.
+"""Telemetry: write what tuning measured to local files, a row at a time.
 
-One JSONL file per run under ``CACHE/telemetry``: a row per trial and one per settled
-region.  Times are ms of one product; GFLOP/s and GB/s follow from the median, counting the
-weights, x and the results once each.
+One JSONL file per run under ``CACHE/telemetry``, with a row per trial and one per finished region.
+Times are ms per kernel call; GFLOP/s and GB/s follow from the median, counting the weights, x and
+the results once each.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["FOLDER", "Telemetry", "read_rows", "runs", "write_csv"]
 FOLDER = "telemetry"
 Row = dict[str, Any]
 _MOST_RUNS = 100
-"""Files kept; the oldest go first."""
+"""Maximum number of files; the oldest are removed first."""
 
 
 class Telemetry(AbstractContextManager["Telemetry"]):
     """A listener that writes ``folder/TIME-NAME.jsonl``; use it in a ``with`` statement.
 
-    A folder that cannot be written costs the rows, nothing else.
+    If the folder cannot be written, rows are discarded.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -52,7 +52,7 @@ class Telemetry(AbstractContextManager["Telemetry"]):
             self._file.close()
 
     def __call__(self, event: Event) -> None:
-        """Write what an event tells."""
+        """Write the rows of an event."""
         for row in _rows(event):
             stamped = {"seconds": round(time.monotonic() - self._start, 3), **row}
             if self._file is not None:
@@ -61,12 +61,12 @@ class Telemetry(AbstractContextManager["Telemetry"]):
 
 
 def runs(folder: Path) -> list[Path]:
-    """Files of earlier runs, the newest first."""
+    """Return the files of earlier runs, newest first."""
     return sorted(folder.glob("*.jsonl"), reverse=True)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """A run's rows; lines that are none, such as the last of a killed run, are left out."""
+    """Return a run's rows, without invalid lines such as the last one of a killed run."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
@@ -77,7 +77,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Rows as a table; a schedule's settings are columns of their own."""
+    """Write rows as a table; a schedule's settings become separate columns."""
     flat = [_flat(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -137,7 +137,7 @@ def _shortest_gain(event: TrialMeasured) -> float:
 
 
 def _percentile(numbers: Iterable[float], share: float) -> float:
-    """The smallest number that so many do not exceed."""
+    """Return the smallest number that a share of the numbers do not exceed."""
     ordered = sorted(numbers)
     return ordered[math.ceil(share * len(ordered)) - 1]
 

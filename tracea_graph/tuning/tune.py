@@ -24,16 +24,16 @@ def tune(
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
 ) -> list[TuningResult]:
-    """What became of every case of a model's workloads; nothing without a schedule space.
+    """Return the result of every case of a model's workloads; empty without a schedule space.
 
-    Raises BuildError when there is no working compiler, UsageError for a storage that cannot be
-    used.  After KeyboardInterrupt all that was measured is in the cache.
+    Raises BuildError if there is no working compiler, UsageError for a storage that cannot be
+    used. After KeyboardInterrupt, everything measured is in the cache.
     """
     if backend.schedule_space is None:
         return []
     with tuner(options, backend, environment, listen=listen, propose=propose, pin=pin) as made:
         if options.storage and options.budget > 0:
-            from tracea_graph.tuning.distributed import tune_distributed  # optuna takes its time
+            from tracea_graph.tuning.distributed import tune_distributed  # optuna imports slowly
 
             return tune_distributed(made, tuple(workloads), options)
         return made.run(tuple(workloads), options.budget, options.rest_us)

@@ -1,8 +1,8 @@
-"""The tuner: workloads in, schedules out; within a budget, and never the same question twice.
+"""The tuner: from workloads to schedules, within a budget.
 
-Cases (a problem at a row count) that the cache answers cost nothing.  The others are studied in
-the order of what they are worth, each with as many trials as its expected end-to-end gain buys;
-what promises too little, or what the budget does not reach, keeps its default.
+Cases (a problem at a row count) that are cached cost nothing.  The others are studied in order of
+expected gain per cost, each with a number of trials proportional to its expected end-to-end gain.
+Cases with too small an expected gain, or that the budget does not reach, keep their defaults.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ from tracea_graph.tuning.tasks import (
 
 __all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 
-CUT_SHORT = "its time ran out; another run goes on with it"
+CUT_SHORT = "its time ran out; another run continues it"
 NOT_WORTH_TUNING = "what is left promises less than 1 % end to end"
 _COMPARISON_SECONDS = 5.0
-"""The longest a single comparison may take."""
+"""Time limit of a single comparison."""
 
 Propose = Callable[[Case, Sequence[Schedule]], Sequence[Schedule]]
-"""The candidates of a case, from those the policy ranks: filtered, or more in front."""
+"""Returns the candidates of a case from the policy's ranked ones: filtered, or with more in front.
+"""
 
 Pin = Callable[[Case], Schedule | None]
-"""The schedule a case shall have, where somebody says so."""
+"""Returns the prescribed schedule of a case, if there is one."""
 KNOWN = ("cache", "hint")
 """Sources of cases that need no measuring."""
 
 
 class Fixture(Protocol):
-    """What the tuner needs of a benchmark fixture."""
+    """The part of a benchmark fixture that the tuner uses."""
 
     def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
@@ -73,11 +74,12 @@ OpenFixture = Callable[[Sequence[Problem]], AbstractContextManager[Fixture]]
 class Tuner:
     """Answers cases from the cache, or by timing schedules on ``fixture()``.
 
-    ``level`` is the highest level of the backend whose ``schedule_space`` this is, ``threads``
+    ``level`` is the highest level of the backend that ``schedule_space`` belongs to; ``threads``
     the thread counts a schedule must do well at; ``facts`` what results depend on besides the
-    problem (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how many
-    candidates a case has, the policy's first; ``propose`` may change the candidates of a case,
-    ``pin`` settle it; runs that promise less than ``min_gain`` end to end are left.
+    problem (see ``identity``); ``architecture`` the processor family whose heroes are seeds;
+    ``limit`` the maximum number of candidates per case, in the policy's order.  ``propose`` may
+    change the candidates of a case, ``pin`` may prescribe its schedule.  Runs whose expected
+    end-to-end gain is below ``min_gain`` are not tuned.
     """
 
     def __init__(
@@ -108,9 +110,9 @@ class Tuner:
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
     ) -> list[TuningResult]:
-        """Tune within ``budget`` seconds; what became of every case.
+        """Tune within ``budget`` seconds; return the result of every case.
 
-        ``rest_us`` is what the model's other regions take, by prediction.
+        ``rest_us`` is the predicted µs of the model's other regions.
         """
         end = self.clock() + budget
         tasks = tasks_of(workloads, self.schedule_space, self.level, self.threads, rest_us)
@@ -145,7 +147,7 @@ class Tuner:
         estimates: GainEstimates,
         found: dict[Case, TuningResult],
     ) -> list[TuningTask]:
-        """Jobs of runs worth going on with; of the others it is noted why they are left."""
+        """Return tasks of runs with sufficient expected gain; record the reason for the others."""
         below_min_gain = estimates.below_min_gain(tasks)
         for task in tasks:
             if task.run in below_min_gain and found[task.case].source == "default":
@@ -153,18 +155,18 @@ class Tuner:
         return [task for task in tasks if task.run not in below_min_gain]
 
     def about(self, case: Case) -> dict[str, str]:
-        """Everything a case's result depends on here."""
+        """Return everything a case's result depends on, on this machine."""
         return about_case(case, self.facts, self.schedule_space, self.level, self.threads)
 
     def known(self, task: TuningTask) -> TuningResult:
-        """A case's hint, or what the cache knows."""
+        """Return a case's hint, or its cached result."""
         schedule = self._pin(task.case)
         if schedule is not None:
             return TuningResult(task.case, schedule, 1.0, "hint", "", task.share)
         return self.remembered(task)
 
     def remembered(self, task: TuningTask) -> TuningResult:
-        """What the cache knows of a case; the default, and why, where that is nothing."""
+        """Return a case's cached result; if there is none, the default and the reason."""
         case, about = task.case, self.about(task.case)
         entry = self._cache.get(key_of(about))
         try:
@@ -174,23 +176,23 @@ class Tuner:
                 if entry.final:
                     return TuningResult(case, schedule, gain, "cache", share=task.share)
                 return TuningResult(case, schedule, gain, "unfinished", CUT_SHORT, task.share)
-        except (KeyError, TypeError, ValueError):  # spoilt: measure again
+        except (KeyError, TypeError, ValueError):  # damaged: measure again
             pass
         why = difference(about, self._abouts)
         return TuningResult(case, default_of(case), 1.0, "default", why, task.share)
 
     @cached_property
     def _abouts(self) -> list[dict[str, str]]:
-        """What the cache held when it was first asked in vain."""
+        """Contents of the cache at its first miss."""
         return self._cache.abouts()
 
     def study(
         self, task: TuningTask, fixture: Fixture, end: float, trials: int,
         search: Explore = explore, until: float = math.inf,
     ) -> TuningResult:  # fmt: skip
-        """Measure a case, with at most so many trials, searching ``until`` then at the latest.
+        """Measure a case with at most ``trials`` trials, searching until ``until`` at the latest.
 
-        What was found goes to the cache.
+        The result is stored in the cache.
         """
         case, start = task.case, self.clock()
         default = default_of(case)
@@ -218,7 +220,7 @@ class Tuner:
         return tuned
 
     def save(self, case: Case, outcome: StudyResult) -> None:
-        """Keep what a study found."""
+        """Store a study's result."""
         self._save(case, outcome, outcome.trials)
 
     def _measure(
@@ -239,7 +241,7 @@ class Tuner:
                 self.tell(event)
 
     def _earlier_trials(self, case: Case) -> list[Trial]:
-        """Trials of an interrupted study."""
+        """Return trials of an interrupted study."""
         entry = self._cache.get(key_of(self.about(case)))
         try:
             return (
