@@ -29,7 +29,7 @@ __all__ = [
     "optimize_many", "plan_kernel", "session",
 ]  # fmt: skip
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library leaves it to its users
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # applications configure logging
 
 _HOMES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,7 +38,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
     }
     | dict.fromkeys(("load", "optimize", "optimize_many", "plan_kernel", "session"), "api")
 )  # fmt: skip
-"""The module each public name comes from."""
+"""The module that defines each public name."""
 
 
 def __getattr__(name: str) -> Any:

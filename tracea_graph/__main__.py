@@ -1,4 +1,4 @@
-"""``python -m tracea_graph``: the same as ``tracea``."""
+"""``python -m tracea_graph``: run the ``tracea`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python calls: ``optimize``, whose stages are listed here, ``load`` and ``session``."""
+"""Python interface: ``optimize``, whose stages are listed here, ``load`` and ``session``."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ __all__ = [
 Progress = Callable[[str], None]
 DEFAULTS = Options()
 PLANNING: tuple[Stage, ...] = (
-    read,  # the model, and what an equal run decided about it
+    read,  # the model, and cached decisions of an equal run
     gather,  # the inputs to verify and to time with
-    choose,  # what to plan for: guarded initializers, smaller matrices
+    choose,  # what to plan for: guarded initializers, compression
     plan,  # rewrites by predicted gain, lowered to programs
 )
 FINISHING: tuple[Stage, ...] = (
     tune,  # schedules of the kernels
     build,  # a library, and a model that uses it
-    verify,  # against the original: what is wrong is dropped
-    measure,  # against the original: what is not faster is dropped
+    verify,  # compare with the original, drop wrong rewrites
+    measure,  # time against the original, drop rewrites that are not faster
     publish,  # the files, and the report beside them
 )
 STAGES = PLANNING + FINISHING
-"""What :func:`optimize` does with a model, in order; several are planned before one is built."""
+"""Stages of :func:`optimize`, in order; of several models, all are planned before one is built."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model: a report, or the error that stopped it."""
+    """Outcome of one model: a report, or the error that stopped it."""
 
     source: Path
     report: Report | None = None
@@ -80,16 +80,14 @@ def optimize(
     progress: Progress = lambda step: None,
     folder: bool = False,
 ) -> Report:
-    """Write a faster model that computes the same function, and say what was done.
+    """Write a faster model that computes the function of ``path``, and return a report.
 
-    ``progress`` hears the name of each step; ``folder`` says that ``options.output`` can only be
-    a folder.
+    ``progress`` is called with the name of each step; ``folder`` says that ``options.output`` can
+    only be a folder.  A model that ONNX Runtime can read but this tool cannot is kept unchanged.
 
-    A model that this tool cannot read, but ONNX Runtime can, is kept as it is.
-
-    Raises ModelError for an invalid model, UsageError for impossible options, BuildError without
-    a working compiler, VerifyError if a result is wrong and no rewrite can be blamed.  Whatever
-    happens, the input is untouched and no half-written file is left.
+    Raises ModelError for an invalid model, UsageError for impossible options, BuildError without a
+    working compiler, VerifyError if a result is wrong and no rewrite is the culprit.  In all cases
+    the input is untouched and no partial file is left.
     """
     (outcome,) = optimize_many([path], options, progress, folder)
     if outcome.report is None:
@@ -103,11 +101,11 @@ def optimize_many(
     progress: Progress = lambda step: None,
     folder: bool = False,
 ) -> Iterator[Outcome]:
-    """Optimize models, each as :func:`optimize` does; an error stops only the model it is about.
+    """Optimize several models like :func:`optimize`; an error stops only its own model.
 
-    Where nothing is timed (``keep="all"``) all are planned first, and share a library that is
-    compiled in little time and processes that verify: a small model takes some hundredths of a
-    second.  If ``options.data`` is a folder, a model's inputs are the ``.npz`` of its name there.
+    If nothing is timed (``keep="all"``), all models are planned first, and share a library that
+    compiles quickly and the processes that verify.  If ``options.data`` is a folder, a model's
+    inputs are the ``.npz`` file of its name there.
 
     Raises UsageError, before anything is done, if one result would overwrite another or an input.
     """
@@ -121,7 +119,7 @@ def optimize_many(
 def _together(
     work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
 ) -> Iterator[Outcome]:
-    """Optimize models that share what they can: every one is planned, then each is finished."""
+    """Plan all models, then finish each one, with a shared library and shared workers."""
     lock = read_lock(options.lock) if options.lock else None
     options = lock.apply_settings(options) if lock else options
     precision, notes = resolve_precision(options.target, options.precision)
@@ -155,7 +153,7 @@ def _together(
             planned = (r for r, e in zip(runs, errors, strict=True) if not (e or r.report))
             libraries.build_shared((run.assembly for run in planned), Path(name, "all.so"))
         for error in errors:
-            run = runs.pop(0)  # a run that is over takes no memory
+            run = runs.pop(0)  # free the memory of finished runs
             error = error or _failure(run, FINISHING)
             if isinstance(error, OutdatedError):
                 run = run.anew()
@@ -164,22 +162,22 @@ def _together(
 
 
 def _failure(run: PipelineRun, stages: Sequence[Stage]) -> Exception | None:
-    """What stops a run in one of the stages; None if nothing does, or if it was over before."""
+    """Run stages and return the error that stops the run; None if it succeeds or was finished."""
     try:
         with run.open:
             for stage in stages:
                 if run.report is None:
                     with run.decision_cache.invalidating(run.lock):
                         stage(run)
-    except Exception as error:  # the caller is told; the other models go on
+    except Exception as error:  # reported to the caller; the other models continue
         return error
     return None
 
 
 def load(path: str | Path, fused: bool = False) -> TileGraph:
-    """A model's region graph; ``fused`` runs the passes on it first.
+    """Return a model's region graph; if ``fused``, run the passes on it first.
 
-    Regions that would be steps of one program stay apart then: there is more to see in them.
+    Regions that would be steps of one program stay separate, to show more detail.
     """
     if not fused:
         return stages(path, "import").graph
@@ -187,25 +185,29 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
 
 
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
-    """What each stage makes of a model, up to ``until`` (see ``--until``); writes nothing."""
+    """Return what each stage makes of a model, up to ``until``; write nothing.
+
+    ``until`` is a stage that ``--until`` takes.
+    """
     return Stages.run(Path(path), options, until)
 
 
 def plan_kernel(op: str, shape: Sequence[int], precision: str = "FP32") -> Decision:
-    """The kernel variant a problem gets on this machine, and why not the others.
+    """Return the kernel variant chosen for a problem on this machine, and why not the others.
 
-    ``op``: ``gemm``, ``conv2d``, ``flash_attention_2`` …, with the sizes ``tracea doctor --help``
-    lists.  Raises UsageError for an unknown op or shape, if none qualifies, or if two tie.
+    ``op``: ``gemm``, ``conv2d``, ``flash_attention_2`` …, with the sizes that ``tracea doctor
+    --help`` lists.  Raises UsageError for an unknown op or shape, if no variant qualifies, or if
+    two tie.
     """
     return Doctor().plan_kernel(op, shape, precision)
 
 
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session of a result, its library registered if it lies beside the model.
+    """Open an ONNX Runtime session of a result, with the library beside the model registered.
 
-    ``settings`` go to ``InferenceSession``; ``sess_options`` may be among them.  Raises ModelError
-    if the file is no model, UsageError if the library beside it is not the one it was written
-    with, or is missing though the model cannot run without it.
+    ``settings`` are passed to ``InferenceSession``; ``sess_options`` may be among them.  Raises
+    ModelError if the file is no model, UsageError if the library is not the one the model was
+    written with, or is missing and required.
     """
     import onnxruntime
 

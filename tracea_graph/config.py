@@ -1,4 +1,4 @@
-"""Tolerances, every environment variable the package reads, and what options are made of."""
+"""Tolerances, the environment variables the package reads, and types of options."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ __all__ = ["TOLERANCE", "AttentionWindow", "Environment", "Prune", "usable_proce
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far outputs may lie from the original's, as a share of ``max|y|``."""
+    """Error allowed for outputs, as a share of ``max|y|``."""
 
     exact: float = 1e-4
     """Rewrites that only reorder arithmetic."""
     lossy: float = 1e-2
-    """Rewrites that drop precision, unless ``--max-error`` says otherwise."""
+    """Rewrites that reduce precision, unless ``--max-error`` is given."""
     floor_factor: float = 2.0
-    """Times the distance between ONNX Runtime with and without its own optimizations."""
+    """Multiple of the distance between ONNX Runtime with and without its own optimizations."""
     lent_floor: float = 1e-3
-    """How much of that distance under one feed counts under the others."""
+    """Maximum of that distance that one feed contributes to the others."""
     kernel_f32: float = 1e-5
-    """An fp32 kernel against the fp64 reference, of max|y|."""
+    """An fp32 kernel against the fp64 reference, as a share of max|y|."""
     kernel_fast_math: float = 2**-11
-    """The same for chains with fast math (``ops.chain``)."""
+    """An fp32 kernel with a fast-math chain (``ops.chain``) against the fp64 reference."""
     rounding: float = 1e-6
-    """What a deep net's fp32 sums may differ by in another order, of the largest of them."""
+    """Difference between fp32 sums of a deep network in two orders, as a share of the largest sum.
+    """
     overturn: float = 0.1
-    """The move of a logit that can turn its probability over."""
+    """Change of a logit that can change the answer."""
 
 
 TOLERANCE = Tolerance()
@@ -36,15 +37,16 @@ TOLERANCE = Tolerance()
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment variables the package reads, in one place."""
+    """The environment variables that the package reads."""
 
     level: str | None = field(default_factory=lambda: os.environ.get("TRACEA_ISA"))
-    """``TRACEA_ISA``: the highest of a backend's levels that kernels may use (see
-    ``target.read_environment``)."""
+    """``TRACEA_ISA``: the highest backend level that kernels may use (see
+    ``target.read_environment``).
+    """
     cache: Path = field(default_factory=lambda: _cache_root())
-    """``TRACEA_CACHE``: where compiled kernels and tuning results are kept."""
+    """``TRACEA_CACHE``: folder of compiled kernels and tuning results."""
     compiler: str | None = field(default_factory=lambda: os.environ.get("CXX"))
-    """``CXX``: the C++ compiler; without it gcc, clang and the ziglang wheel are tried."""
+    """``CXX``: the C++ compiler; if unset, gcc, clang and the ziglang wheel are tried."""
     check: bool = field(
         default_factory=lambda: os.environ.get("TRACEA_CHECK", "") not in ("", "0")
     )
@@ -52,11 +54,11 @@ class Environment:
     strict: bool = field(
         default_factory=lambda: os.environ.get("TRACEA_STRICT", "") not in ("", "0")
     )
-    """``TRACEA_STRICT=1``: a rule that raises ends the run, instead of being left out."""
+    """``TRACEA_STRICT=1``: end the run if a rule raises, instead of leaving the rule out."""
 
 
 def usable_processors() -> int:
-    """Logical processors this process may run on."""
+    """Return the number of logical processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -83,10 +85,10 @@ class AttentionWindow:
 
 @dataclass(frozen=True)
 class Prune:
-    """A ``share`` of zeros: of all numbers, of each ``group`` along k, or of blocks; or up to that
-    share of the ``channels`` between two products.
+    """A ``share`` of zeros: unstructured, per ``group`` along k, or of blocks.
 
-    ``block``: columns and steps of k.
+    With ``channels``, up to that share of the channels between two matmuls.  ``block``: columns
+    and rows (along k).
     """
 
     share: float

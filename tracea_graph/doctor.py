@@ -1,4 +1,4 @@
-"""The doctor: everything that is known of this machine, and which kernels it would run."""
+"""The doctor: describe this machine and the kernels it would run."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ _ASK_SECONDS = 120.0
 
 
 class Doctor:
-    """Examines the machine it runs on, each part when it is first asked for.
+    """Examines this machine, each part on first request.
 
-    Measurements take up to five seconds once, then come from the cache.  ``refresh`` measures
-    anew.
+    Measurements take up to five seconds once and are then cached; ``refresh`` repeats them.
     """
 
     def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:
@@ -52,12 +51,12 @@ class Doctor:
 
     @cached_property
     def cpu(self) -> CpuProfile:
-        """The processor as the system describes it."""
+        """The processor as the operating system describes it."""
         return profile_cpu()
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """What kernels there can be for, lowest first."""
+        """Levels of the backend that this machine supports, lowest first."""
         return self._backend.levels("", "fp32")
 
     @property
@@ -68,12 +67,12 @@ class Doctor:
 
     @cached_property
     def figures(self) -> Measurements:
-        """Measured peaks, bandwidths and wake-up costs."""
+        """Measured peaks, bandwidths and thread wake-up costs."""
         return self._told.measure(self._environment, refresh=self._refresh)
 
     @cached_property
     def runtime(self) -> Runtime:
-        """ONNX Runtime, asked in a process of its own."""
+        """Version and providers of ONNX Runtime, queried in a separate process."""
         found = _installed()
         key = memo.key_of(found, sys.executable, sys.path)
         answer = self._recall("runtime", key)
@@ -86,7 +85,7 @@ class Doctor:
 
     @cached_property
     def gpus(self) -> Gpus:
-        """Graphics processors; what was not found is not kept."""
+        """Graphics processors; only found ones are cached."""
         traces = gpu.nvidia_traces()
         key = memo.key_of(traces, gpu.device_choice(), list(map(memo.stamp, gpu.tools())))
         answer = self._recall("gpus", key)
@@ -94,7 +93,7 @@ class Doctor:
             if answer is not None:
                 return Gpus(tuple(map(Gpu.of, answer)))
         except (KeyError, TypeError, ValueError):
-            answer = None  # kept by another version
+            answer = None  # cached by another version
         found = gpu.survey()
         if found.devices:
             rows = [asdict(device) for device in found.devices]
@@ -102,7 +101,7 @@ class Doctor:
         return found
 
     def health(self) -> Health:
-        """Everything at once."""
+        """Return everything at once."""
         fingerprint = fingerprint_hash(self._backend.fingerprint())
         return Health(
             fingerprint, self.cpu, self.levels, self._told.features, self.figures, self.runtime,
@@ -110,7 +109,7 @@ class Doctor:
         )  # fmt: skip
 
     def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
-        """The variant a problem gets here, and why not the others; by modelled time.
+        """Return the variant chosen for a problem, by modelled time, and why not the others.
 
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
@@ -135,7 +134,7 @@ def _installed() -> dict[str, str]:
 
 
 def _conflict(installed: dict[str, str]) -> tuple[str, str]:
-    """A warning and its repair if distributions overwrite each other's files, else nothing."""
+    """Return a warning and its repair if distributions overwrite each other; else empty."""
     if len(installed) < 2:
         return "", ""
     special = [name for name in installed if name != "onnxruntime"]
@@ -149,7 +148,7 @@ def _conflict(installed: dict[str, str]) -> tuple[str, str]:
 
 
 def _ask_runtime() -> list[Any]:
-    """Version and providers; the version is empty if ONNX Runtime cannot be imported."""
+    """Return version and providers; the version is empty if ONNX Runtime cannot be imported."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _ASK_RUNTIME],

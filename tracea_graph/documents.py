@@ -1,7 +1,7 @@
-"""JSON documents of this tool: typed records that carry the version of their schema.
+"""JSON documents: typed records that carry the version of their schema.
 
 A document is a frozen dataclass with a field ``schema_version: Literal[N] = N``; N rises when a
-field is renamed, removed or changes its meaning.  ``docs/schema`` publishes their JSON Schemas.
+field is renamed, removed or changes its meaning.  ``docs/schema`` has their JSON Schemas.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _VERSION = "schema_version"
 
 _NULLABLE = "nullable"
 Figure = Annotated[float, msgspec.Meta(extra_json_schema={_NULLABLE: True})]
-"""A number that may be infinite or NaN, for which JSON has null."""
+"""A number that may be infinite or NaN; JSON has null instead."""
 
 
 def to_json(document: Any) -> str:
-    """Indented JSON with sorted keys; a figure that is infinite or NaN becomes null."""
+    """Return indented JSON with sorted keys; infinite and NaN figures become null."""
     return json.dumps(plain_data(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def plain_data(value: Any) -> Any:
-    """Only what JSON has: no records, infinities, NumPy numbers or paths."""
+    """Convert records, infinities, NumPy numbers and paths to what JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def plain_data(value: Any) -> Any:
 
 
 def read_document(kind: type[T], data: Any, where: str, advice: str) -> T:
-    """A record from JSON data that ``where`` holds; keys it does not know are ignored.
+    """Parse a record from JSON data that ``where`` holds; unknown keys are ignored.
 
     Raises UsageError, which ends with ``advice``, for another version and for malformed data.
     """
@@ -65,13 +65,13 @@ def read_document(kind: type[T], data: Any, where: str, advice: str) -> T:
 
 
 def schema_of(kind: type) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a document."""
+    """Return the JSON Schema (draft 2020-12) of a document."""
     schema = msgspec.json.schema(kind)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_plain_schema(schema)}
 
 
 def _plain_schema(part: Any) -> Any:
-    """Figures may be null, and descriptions are one line."""
+    """Make figures nullable and descriptions one line."""
     if isinstance(part, list):
         return [_plain_schema(one) for one in part]
     if not isinstance(part, dict):
@@ -85,7 +85,7 @@ def _plain_schema(part: Any) -> Any:
 
 
 def _version_of(kind: type) -> int:
-    return int(getattr(kind, _VERSION))  # a field's default is an attribute of its class
+    return int(getattr(kind, _VERSION))  # dataclass defaults are class attributes
 
 
 def _other_version(found: object, wanted: int) -> str:

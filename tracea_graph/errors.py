@@ -1,4 +1,4 @@
-"""Every exception the package raises on purpose.
+"""Exceptions that the package raises on purpose.
 
     TraceaError                      exit code
     ├── UsageError                   2   options that contradict each other, unusable paths
@@ -6,11 +6,11 @@
     ├── VerifyError                  3   a result is outside its tolerance
     ├── BuildError                   4   no compiler, or it failed
     ├── WorkerError                  4   a worker process died or exceeded its time limit
-    ├── OutOfTime                    4   the budget ran out; caught: what is unfinished is dropped
+    ├── OutOfTime                    4   the budget ran out; caught: unfinished work is dropped
     ├── GraphError                   70  an internal invariant broke; names the pass
     └── RuleError                    70  a rule raised; ends a run only where errors are strict
 
-A message is one sentence: what, where, what to try.  Unsupported operators are no error.
+A message is one sentence: what, where, what to try.  Unsupported operators are not errors.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def close_match(word: str, known: Iterable[str], renamed: Mapping[str, str] = _NONE) -> str:
-    """The end of a sentence that asks if a known word was meant; "" if none is similar.
+    """Return the end of a sentence that suggests a similar known word; empty if there is none.
 
-    ``renamed`` has earlier spellings, and today's word for each.
+    ``renamed`` maps earlier spellings to current ones.
     """
     found = get_close_matches(word, [*known, *renamed], n=1)
     return f"; did you mean {renamed.get(found[0], found[0])}?" if found else ""
 
 
 class TraceaError(Exception):
-    """Root of all errors raised on purpose; ``exit_code`` is what the command returns."""
+    """Base class of errors raised on purpose; ``exit_code`` is the command's exit code."""
 
     exit_code = 1
 
 
 class UsageError(TraceaError):
-    """Options that contradict each other, or paths that cannot be used."""
+    """Options that contradict each other, or unusable paths."""
 
     exit_code = 2
 
 
 class OutdatedError(TraceaError):
-    """What an earlier run decided does not hold any more: decide anew."""
+    """Cached decisions are no longer valid and must be made again."""
 
     exit_code = 70
 
@@ -72,7 +72,7 @@ class ModelError(TraceaError):
 
 
 class VerifyError(TraceaError):
-    """An optimized model is outside its tolerance and no rewrite could be blamed."""
+    """An optimized model is outside its tolerance and no rewrite is the culprit."""
 
     exit_code = 3
 
@@ -89,13 +89,13 @@ class BuildError(TraceaError):
 
 
 class WorkerError(TraceaError):
-    """A worker process died, answered nonsense, or exceeded its time limit."""
+    """A worker process died, sent an invalid answer, or exceeded its time limit."""
 
     exit_code = 4
 
 
 class OutOfTime(TraceaError):
-    """The budget ran out before something was finished, which is then dropped."""
+    """The budget ran out before a step was finished; its partial result is dropped."""
 
     exit_code = 4
 
@@ -107,7 +107,7 @@ class GraphError(TraceaError):
 
 
 class RuleError(TraceaError):
-    """A ``rule`` raised something it should not have: what it raised is the cause."""
+    """The ``rule`` raised an unexpected exception, which is the cause."""
 
     exit_code = 70
 
@@ -120,7 +120,7 @@ class RuleError(TraceaError):
 class RuleErrorContext:
     """Context manager that turns any exception into a RuleError naming ``rule``.
 
-    ``rule`` may be reassigned inside the block: entering a block for every question is not free.
+    ``rule`` may be reassigned inside the block, which is cheaper than entering a block per rule.
     """
 
     def __init__(self, rule: str = "") -> None:
@@ -137,7 +137,7 @@ class RuleErrorContext:
 
 
 class StillReadError(GraphError):
-    """A replacement would take away a ``value`` that something else reads."""
+    """A replacement would remove a ``value`` that other nodes read."""
 
     def __init__(self, value: str, readers: str) -> None:
         super().__init__(f"value {value!r} is still read by {readers}")
@@ -145,4 +145,4 @@ class StillReadError(GraphError):
 
 
 class CycleError(GraphError):
-    """A replacement would need what is made of it."""
+    """A replacement would depend on its own result."""

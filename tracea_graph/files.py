@@ -1,4 +1,4 @@
-"""Files that are read: what is none is refused, never waited for."""
+"""Open input files, refusing anything that is not a regular file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["open_regular"]
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """A file, open to be read.
+    """Open a regular file for reading.
 
-    Raises OSError, with ``strerror``, if it cannot be opened or is something else: a pipe keeps
-    whoever opens it waiting for a writer, and a device may never end.
+    Raises OSError, with ``strerror``, if it cannot be opened or is something else: opening a pipe
+    would block until a writer comes, and a device may never end.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

@@ -1,4 +1,4 @@
-"""Frozen leaf types that every stage shares: dtypes, symbolic extents, tensors, nodes, weights."""
+"""Frozen leaf types shared by every stage: dtypes, symbolic extents, tensors, nodes, weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RANDOM_OPS = frozenset({
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 })  # fmt: skip
-"""ONNX operators that draw anew each time they run (Dropout when it trains)."""
+"""ONNX operators that draw new values in every run (Dropout in training mode)."""
 
 
 class DType(Enum):
@@ -88,7 +88,7 @@ class DType(Enum):
 
     @classmethod
     def from_onnx(cls, code: int) -> DType | None:
-        """The type with this ``TensorProto`` code, or None for one we do not know."""
+        """Return the type with this ``TensorProto`` code; None for an unknown one."""
         return next((t for t in cls if t.onnx == code), None)
 
 
@@ -112,7 +112,7 @@ Extent = int | str | Expr
 """A size: a number, a symbol such as ``"seq"``, or arithmetic over them."""
 
 PARTED = "#"
-"""What comes before the number of a symbol that the model has at axes of different sizes."""
+"""Separator before the number of a symbol that the model uses for axes of different sizes."""
 
 EXPR_OPS: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
     {
@@ -130,8 +130,11 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1, "ceildiv": 1}
 
 
 def combine(op: str, a: Extent, b: Extent) -> Extent:
-    """Build ``a op b``, folding numbers, neutral elements, multiples and what is added back after
-    it was subtracted; numbers come last."""
+    """Build ``a op b`` and simplify it.
+
+    Folds numbers, neutral elements, multiples, and terms added back after a subtraction; numbers
+    come last.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return EXPR_OPS[op](a, b)
     if b == _NEUTRAL.get(op):
@@ -152,7 +155,7 @@ def combine(op: str, a: Extent, b: Extent) -> Extent:
 
 
 def _restored(x: Extent, difference: Extent) -> Extent | None:
-    """``x + (y - z)`` where x is z, or z and something else; None where it is neither."""
+    """Return ``x + (y - z)`` if x is z or a sum with z; else None."""
     if not (isinstance(difference, Expr) and difference.op == "sub"):
         return None
     y, z = difference.args
@@ -164,7 +167,7 @@ def _restored(x: Extent, difference: Extent) -> Extent | None:
 
 
 def _multiple(extent: Extent) -> tuple[Extent, int]:
-    """An extent as so many times another; a number is that many times 1."""
+    """Write an extent as a number times another extent; a number is that number times 1."""
     if isinstance(extent, int):
         return 1, extent
     if isinstance(extent, Expr) and extent.op == "mul" and isinstance(extent.args[1], int):
@@ -173,7 +176,7 @@ def _multiple(extent: Extent) -> tuple[Extent, int]:
 
 
 def product(extents: tuple[Extent, ...]) -> Extent:
-    """The product of extents; 1 for none."""
+    """Return the product of extents; 1 for none."""
     result: Extent = 1
     for extent in extents:
         result = combine("mul", result, extent)
@@ -181,7 +184,7 @@ def product(extents: tuple[Extent, ...]) -> Extent:
 
 
 def evaluate(extent: Extent, bindings: Mapping[str, int]) -> int:
-    """The number an extent stands for.  Raises KeyError for an unbound symbol."""
+    """Return an extent's value.  Raises KeyError for an unbound symbol."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):
@@ -191,7 +194,7 @@ def evaluate(extent: Extent, bindings: Mapping[str, int]) -> int:
 
 
 def symbols_of(extent: Extent) -> Iterator[str]:
-    """Every symbol an extent mentions."""
+    """Yield every symbol in an extent."""
     if isinstance(extent, str):
         yield extent
     elif isinstance(extent, Expr):
@@ -200,11 +203,11 @@ def symbols_of(extent: Extent) -> Iterator[str]:
 
 
 _ASSUMED = 16
-"""For a symbol without a value."""
+"""Size of a symbol without a value."""
 
 
 def assumed(extent: Extent, bindings: Mapping[str, int]) -> int:
-    """A plausible size, at least 0, for an extent some of whose symbols may be unbound."""
+    """Return a plausible size, at least 0, of an extent whose symbols may be unbound."""
     if isinstance(extent, int):
         return max(0, extent)
     known = {s: bindings.get(s, _ASSUMED) for s in symbols_of(extent)}
@@ -216,7 +219,7 @@ def assumed(extent: Extent, bindings: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Element type and shape of a value; ``shape`` is None when even the rank is unknown."""
+    """Element type and shape of a value; ``shape`` is None if the rank is unknown."""
 
     dtype: DType | None
     shape: tuple[Extent, ...] | None
@@ -235,12 +238,12 @@ _FEW = 16
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A constant of the model whose bytes are read only when asked for.
+    """A constant of the model whose bytes are read only on request.
 
-    ``load`` returns the array and may be called more than once; it must not cache, so that
-    memory stays bounded by what is in use.  A weight with ``computed_by`` nodes is not stored:
-    those nodes compute it from smaller constants when the model is loaded.  A ``filled`` weight
-    repeats one number and is not stored either.
+    ``load`` returns the array and may be called more than once; it must not cache, so that memory
+    stays bounded by the arrays in use.  A weight with ``computed_by`` nodes is not stored: those
+    nodes compute it from smaller constants when the model is loaded.  A ``filled`` weight repeats
+    one number and is not stored either.
     """
 
     name: str
@@ -257,20 +260,20 @@ class Weight:
     @property
     def count(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)  # of a damaged model's sizes it may pass 64 bits
+        return math.prod(self.shape)  # may exceed 64 bits in a damaged model
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored; a sub-byte type fills its last byte up."""
+        """Bytes as stored; a sub-byte type fills its last byte."""
         return math.ceil(self.count * self.dtype.size)
 
     def array(self) -> Array:
-        """The values, shape as declared; not to be written to."""
+        """Return the read-only values in the declared shape."""
         return self._few if self.count <= _FEW else self.load()
 
     @cached_property
     def _few(self) -> Array:
-        """So few that they may stay: axes, bounds and factors are looked at all the time."""
+        """Cached values of a small weight: axes, bounds and factors are read often."""
         return self.load()
 
     @cached_property
@@ -289,7 +292,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Blob:
-    """An attribute no pass looks into (graph, sparse tensor, type): its serialized proto."""
+    """The serialized proto of an attribute that no pass inspects (graph, sparse tensor, type)."""
 
     kind: str
     data: bytes = field(repr=False)
@@ -315,8 +318,8 @@ _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 class Node:
     """One ONNX operator call.  Absent optional inputs and outputs are ``""``.
 
-    ``captures`` are outer-scope values its subgraphs read.  ``source`` is the node's index in the
-    imported model: while it is set, export writes that node exactly as it was read.
+    ``captures`` are outer-scope values that its subgraphs read.  ``source`` is the node's index in
+    the imported model: while it is set, export writes that node unchanged.
     """
 
     op: str
@@ -330,5 +333,5 @@ class Node:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Every value the node needs, captured ones included, absent ones not."""
+        """Every value the node needs, including captured ones, without absent ones."""
         return tuple(v for v in (*self.inputs, *self.captures) if v)

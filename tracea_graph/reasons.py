@@ -1,7 +1,7 @@
-"""Why something was kept, dropped, missed or refused: a code for programs, a sentence for people.
+"""Reasons for keeping, dropping, missing or refusing: a code for programs, a sentence for people.
 
-Sentences may be reworded at any time, codes are part of the JSON Schemas.  A rule may return a
-plain sentence; it then counts as :attr:`Code.PATTERN_MISMATCH`.
+Sentences may be reworded at any time; codes are part of the JSON Schemas.  A plain sentence that a
+rule returns counts as :attr:`Code.PATTERN_MISMATCH`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_reade
 
 
 class Code(StrEnum):
-    """The codes of reasons, by what they are about."""
+    """Codes of reasons, grouped by subject."""
 
     # a group that was kept
     FASTER = "faster"
@@ -40,10 +40,10 @@ class Code(StrEnum):
     UNSUPPORTED_DTYPE = "unsupported-dtype"
     UNKNOWN_SHAPE = "unknown-shape"
     TOO_MANY_OPERANDS = "too-many-operands"
-    # an operator that no rule looked at
+    # an operator that no rule considered
     NO_RULE = "no-rule"
     NOTHING_TO_COMPUTE = "nothing-to-compute"
-    # a proposal that was turned down
+    # a proposal that was rejected
     SUPERSEDED = "superseded"
     NAME_CLASH = "name-clash"
     NO_KERNEL = "no-kernel"
@@ -75,11 +75,11 @@ VERDICTS: Mapping[Code, str] = MappingProxyType(
         Code.FAILED_TO_RUN: "dropped: it could not be timed",
     }
 )
-"""What became of a group, in a few words."""
+"""Short descriptions of verdicts on groups."""
 
 
 class Reason(str):
-    """A sentence with the code of what it says.  Text made of it is a plain ``str`` again."""
+    """A sentence with its code.  Strings derived from it are plain ``str``."""
 
     __slots__ = ("code",)
     code: Code
@@ -90,19 +90,19 @@ class Reason(str):
         return made
 
     def __str__(self) -> str:
-        return self  # so that an exception's message keeps its code
+        return self  # keeps the code of an exception's message
 
 
 def code_of(reason: str, default: Code = Code.PATTERN_MISMATCH) -> Code:
-    """The code of a reason; ``default`` for a sentence without one."""
+    """Return the code of a reason; ``default`` for a sentence without one."""
     return reason.code if isinstance(reason, Reason) else default
 
 
 def other_readers(value: str) -> Reason:
-    """A value inside a pattern is read outside of it too."""
+    """Return the reason that a value inside a pattern is also read outside it."""
     return Reason(f"{value!r} has other readers", Code.OTHER_READERS)
 
 
 def not_constant(value: str) -> Reason:
-    """An operand would have to be known before the model runs."""
+    """Return the reason that an operand is not known before the model runs."""
     return Reason(f"{value!r} is not constant", Code.NOT_CONSTANT)

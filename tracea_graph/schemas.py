@@ -1,4 +1,4 @@
-"""The JSON Schemas that ``docs/schema`` publishes, one for each kind of document."""
+"""JSON Schemas of all kinds of documents, published in ``docs/schema``."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ and ``lock`` the file of ``--save-lock``.
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document.  Raises KeyError for a name that :data:`DOCUMENTS` lacks."""
+    """Return the JSON Schema of a document.  Raises KeyError for names not in DOCUMENTS."""
     return schema_of(DOCUMENTS[name])

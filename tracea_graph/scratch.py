@@ -1,7 +1,7 @@
-"""Folders that are gone afterwards: at the end of their use, or of the next run after a SIGKILL.
+"""Temporary folders, removed after use, or by the next run after a SIGKILL.
 
-A folder's user holds a lock on a file in it for as long as it lives, so that whoever comes later
-can tell what is in use from what a killed process left behind.
+A folder's user holds a lock on a file in it while alive, so that later processes can distinguish
+folders in use from those that a killed process left.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from pathlib import Path
 __all__ = ["STAGED", "Scratch", "sweep"]
 
 STAGED = ".tracea-"
-"""How names of what lies beside an output meanwhile begin, files and folders."""
+"""Prefix of temporary files and folders beside an output."""
 _PREFIX = "tracea-"
 _HELD = ".held"
 _BESIDE = (".onnx", ".so")
-"""What may lie beside a folder beside an output, under its name."""
+"""Suffixes of files that may accompany a folder beside an output."""
 _OLD_SECONDS = 86400.0
-"""Since a file beside an output was last written: no single one takes that long."""
+"""Age of the last write after which a file beside an output is abandoned; no write takes longer.
+"""
 
 
 class Scratch(tempfile.TemporaryDirectory[str]):
-    """A private folder, in the system's place for such or in ``folder``, under a random name.
+    """A private folder with a random name, in the system's temporary folder or in ``folder``.
 
-    Raises OSError if it cannot be made.
+    Raises OSError if it cannot be created.
     """
 
     def __init__(self, kind: str = "", folder: Path | None = None) -> None:
-        """``kind`` is a word for its name; a folder beside an output has none."""
+        """``kind`` becomes part of the name; a folder beside an output has none."""
         prefix = f"{STAGED if folder else _PREFIX}{kind and f'{kind}-'}"
         super().__init__(prefix=prefix, dir=folder, ignore_cleanup_errors=True)
         self._held = _hold(Path(self.name))
 
     def cleanup(self) -> None:
-        """Remove the folder and all that is in it.  May be called twice."""
+        """Remove the folder and its contents.  May be called twice."""
         super().cleanup()
         if self._held is not None:
             os.close(self._held)
@@ -49,9 +50,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
 
 
 def sweep(folder: Path | None = None) -> None:
-    """Remove what killed runs of this user left: beside an output in ``folder``, or in the
-    system's place for temporary folders.
-    """
+    """Remove what killed runs of this user left beside an output, or in the temporary folder."""
     home = folder or Path(tempfile.gettempdir())
     for path, found in _own(home, STAGED if folder else _PREFIX):
         if stat.S_ISDIR(found.st_mode):
@@ -69,13 +68,13 @@ def _remove(*files: Path) -> None:
 
 
 def _own(home: Path, prefix: str) -> Iterator[tuple[Path, os.stat_result]]:
-    """This user's entries of a folder whose names begin so; links are what they are."""
+    """Yield this user's entries of a folder with a prefix, without following links."""
     try:
         names = [name for name in os.listdir(home) if name.startswith(prefix)]
-    except OSError:  # it may not be listed, or not exist yet
+    except OSError:  # unreadable, or does not exist yet
         return
     for name in names:
-        with suppress(OSError):  # another run sweeps too
+        with suppress(OSError):  # another run is sweeping too
             found = (home / name).lstat()
             if found.st_uid == os.geteuid():
                 yield home / name, found
@@ -86,9 +85,9 @@ def _is_old(found: os.stat_result) -> bool:
 
 
 def _hold(folder: Path) -> int | None:
-    """Lock a file in a folder that is still empty; None where files cannot be locked.
+    """Lock a file in a folder that is still empty; None if files cannot be locked.
 
-    The file gets its name once it is locked: no other process ever finds it free by mistake.
+    The file is renamed after it is locked, so that no other process ever sees it unlocked.
     """
     handle = os.open(folder / f"{_HELD}-", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -101,14 +100,14 @@ def _hold(folder: Path) -> int | None:
 
 
 def _abandoned(folder: Path) -> bool:
-    """True if a folder was made by :class:`Scratch`, and its user is gone."""
+    """Return True if :class:`Scratch` made a folder and its user is gone."""
     try:
         handle = os.open(folder / _HELD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # in use, or nobody can tell
+    except OSError:  # in use, or unknown
         return False
     finally:
         os.close(handle)

@@ -1,6 +1,6 @@
-"""Targets: what kernels are built for, and the backends that build them.
+"""Targets: the hardware kernels are built for, and the backends that build them.
 
-A backend is a folder of ``kernels/``; nothing but this module imports one.
+A backend is a folder of ``kernels/``; only this module imports backends.
 """
 
 from __future__ import annotations
@@ -34,78 +34,79 @@ __all__ = [
 
 
 class Backend(Tunable, Protocol):
-    """What the pipeline asks of a kind of hardware.
+    """The pipeline's interface to a kind of hardware.
 
-    ``levels`` are what one library holds code for, lowest first: instruction sets, architectures.
+    ``levels`` are the variants a library has code for, lowest first: instruction sets or
+    architectures.
     """
 
     @property
     def name(self) -> str:
-        """The word before the colon of a target."""
+        """The word before the colon of a target's name."""
         ...
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Targets one can name, lowest first."""
+        """Names of its targets, lowest first."""
         ...
 
     @property
     def caps(self) -> tuple[str, ...]:
-        """Levels that TRACEA_ISA may cap kernels at, lowest first."""
+        """Levels that TRACEA_ISA may limit kernels to, lowest first."""
         ...
 
     @property
     def rules(self) -> RuleNames:
-        """The rules of its phases, by what they are for."""
+        """The rules of its phases, by purpose."""
         ...
 
     @property
     def most_guarded(self) -> int:
-        """Tensors one guard compares at most."""
+        """Maximum number of tensors that one guard compares."""
         ...
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """The precision that is computed in, and a sentence where it is another one."""
+        """Return the precision that is computed in, and a note if it is not the requested one."""
         ...
 
     def unmeasured(self) -> str:
-        """Why its kernels cannot run on this machine, as a sentence; "" where they can.
+        """Return why its kernels cannot run on this machine, as a sentence; empty if they can.
 
-        What it makes is then kept as it was planned: nothing of it is timed.
+        Results that cannot run are kept as planned, without timing.
         """
         ...
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """The machine gains are predicted for: this one, or a fixed one without environment."""
+        """Return the machine that gains are predicted for; a fixed one without environment."""
         ...
 
     @property
     def diagnostics(self) -> Diagnostics | None:
-        """What the doctor and the profiler can ask of it; None if it measures nothing."""
+        """Measurements for the doctor and the profiler; None if the backend has none."""
         ...
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
-        """What follows the passes, in order; ``sizes`` are values of symbols."""
+        """Return the phases that follow the passes, in order; ``sizes`` are symbol values."""
         ...
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Why there can be no program of a fused region, or "": it is not made then."""
+        """Return why a fused region cannot be lowered, and is not fused; empty if it can."""
         ...
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
-        """The program of one fused region.  Raises TypeError for one that is not fused."""
+        """Return the program of one fused region.  Raises TypeError if it is not fused."""
         ...
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
-        """A program that compares tensors of these specs with as many references, bytewise."""
+        """Return a program that compares tensors of these specs bytewise with references."""
         ...
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
     ) -> Sequence[Source]:
-        """The generated sources of a library."""
+        """Return the generated sources of a library."""
         ...
 
 
@@ -115,14 +116,14 @@ BACKENDS: tuple[Backend, ...] = (CPU, GPU)
 
 @dataclass(frozen=True)
 class Target:
-    """A backend and the levels a library holds code for, lowest first."""
+    """A backend and the levels that a library has code for, lowest first."""
 
     backend: Backend
     levels: tuple[str, ...]
 
 
 def read_environment(cache: Path | None = None) -> Environment:
-    """The environment, with another folder for the cache if one is given.
+    """Return the environment, with another cache folder if one is given.
 
     Raises UsageError for a level that no backend has.
     """
@@ -135,36 +136,36 @@ def read_environment(cache: Path | None = None) -> Environment:
 
 
 def host_fingerprint() -> Mapping[str, Any]:
-    """What this machine is, as the backend of :data:`HOST` tells it; JSON-ready."""
+    """Return the :data:`HOST` backend's description of this machine; JSON-ready."""
     return BACKENDS[0].fingerprint()
 
 
 def backend_named(name: str) -> Backend:
-    """The backend of a name, which stands in results; those that say none are the first one's.
+    """Return the backend of a name that a result records; results without one use the first.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is no such backend.
     """
     for backend in BACKENDS if name else BACKENDS[:1]:
         if name in ("", backend.name):
             return backend
-    raise UsageError(f"kernels of {name!r} are none that this version knows")
+    raise UsageError(f"this version has no backend {name!r}")
 
 
 def targets() -> tuple[str, ...]:
-    """Every target one can name."""
+    """Return the names of all targets."""
     return (HOST, *(name for backend in BACKENDS for name in backend.targets))
 
 
 def tile_words() -> tuple[str, ...]:
-    """Every word that a hint's tile may say for some backend."""
+    """Return all settings that a hint's tile may have for some backend."""
     found = (b.schedule_space.tile for b in BACKENDS if b.schedule_space is not None)
     return tuple(dict.fromkeys(word for words in found for word in words))
 
 
 def target_of(name: str, precision: str) -> Target:
-    """What a name stands for, where products are computed in a precision.
+    """Return the target of a name, for matmuls in a precision.
 
-    Raises UsageError for a target nothing can be built for, or that this machine cannot check.
+    Raises UsageError for a target that cannot be built for, or that this machine cannot verify.
     """
     if name == HOST:
         backend, level = BACKENDS[0], ""
@@ -179,8 +180,10 @@ def target_of(name: str, precision: str) -> Target:
 
 
 def resolve_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
-    """A precision the target of a name computes in, and notes: where it is another one, and where
-    nothing can be measured here."""
+    """Return the precision that a named target computes in, and notes.
+
+    Notes say if it is not the requested one, and if nothing can be measured on this machine.
+    """
     target = target_of(name, precision)
     resolve_precision, note = target.backend.resolve_precision(precision, target.levels)
     return resolve_precision, tuple(filter(None, (note, target.backend.unmeasured())))

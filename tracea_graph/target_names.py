@@ -1,4 +1,4 @@
-"""Targets by name, for parsers: ``target`` loads the backends, this module only their words."""
+"""Names of targets, for parsers; ``target`` loads the backends, this module does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracea_graph.kernels.gpu.names import TARGETS as _GPU
 __all__ = ["HOST", "PROBLEMS", "TARGETS"]
 
 HOST = "host"
-"""The target that is this machine, with all it has."""
+"""This machine, with all its levels."""
 
 TARGETS = (HOST, *_CPU, *_GPU)
-"""Every target one can name."""
+"""Names of all targets."""

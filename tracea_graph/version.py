@@ -1,4 +1,4 @@
-"""The version of the package, and those of the packages its results depend on."""
+"""Versions of this package and of the packages its results depend on."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _RUNTIMES = (
 
 
 def versions() -> dict[str, str]:
-    """The tool and the packages its results depend on, whatever wheel onnxruntime came in."""
+    """Return the versions of this tool and its dependencies, whatever provides onnxruntime."""
     found = {"tracea": _version("tracea-graph")} | {name: _version(name) for name in _PACKAGES}
     return found | {"onnxruntime": next(iter(_runtimes().values()), "unknown")}
 
 
 def runtime_conflict() -> str:
-    """One sentence if several wheels provide onnxruntime, else nothing.
+    """Return a sentence if several distributions provide onnxruntime; else empty.
 
-    They write the same files, so that whichever was installed last runs, with parts of the others.
+    They write equally named files: the last one installed runs, mixed with parts of the others.
     """
     found = [f"{name} {version}" for name, version in _runtimes().items()]
     if len(found) < 2:

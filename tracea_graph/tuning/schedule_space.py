@@ -127,7 +127,7 @@ class Tunable(Builder, Protocol):
         ...
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """JSON-ready machine properties that results depend on; ``model`` is the machine's name."""
+        """JSON-ready machine properties that results depend on; ``model`` names the machine."""
         ...
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
