@@ -225,7 +225,7 @@ def test_without_a_compiler_a_machine_is_derived(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"gflops": 0.0}, {"dram_gbytes": -1.0}, {"l2_bytes": -1}])
 def test_impossible_machines_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="must be positive"):
         Machine(**wrong)  # type: ignore[arg-type]
 
 

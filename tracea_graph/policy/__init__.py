@@ -1,4 +1,4 @@
-"""The cost model that ranks proposals and prunes what is not worth measuring."""
+"""The cost model: it ranks proposals and prunes those not worth measuring."""
 
 from __future__ import annotations
 

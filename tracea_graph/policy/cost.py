@@ -1,13 +1,13 @@
-"""The cost model: a roofline over arithmetic and traffic, with ONNX Runtime's known weak spots.
+"""The cost model: a roofline over arithmetic and traffic, plus costs specific to ONNX Runtime.
 
     one pass        t = node + max(arithmetic, traffic)   products, attention, fused chains
     several passes  t = node + arithmetic + traffic       everything else
 
-It ranks proposals and decides what is not worth measuring; what stays is decided by timing.
-A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
-cache line is read first.  Constants come from memory: models are larger than caches.
-Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed stands in
-each op's ``cost`` and in ``ort_cost``, the numbers that are fitted in ``tables``.
+It ranks proposals and prunes those not worth measuring; timing decides about the others.  A tensor
+moves at the bandwidth of the memory level it fits; a written byte counts twice, because its cache
+line is read first.  Constants come from memory: models are larger than caches. Source: Williams,
+Waterman, Patterson, "Roofline" (CACM 2009).  Arithmetic is given by each op's ``cost`` and by
+``ort_cost``, fitted numbers by ``coefficients``.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ __all__ = ["CostModel"]
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
 _RANDOM = 0.25
-"""Share of the memory's bandwidth that rows fetched here and there get."""
+"""Fraction of memory bandwidth that gathered rows reach."""
 _COPY = 3.0
-"""What a copy moves, in its size: a written byte counts twice."""
+"""Traffic of a copy as a multiple of its size: a written byte counts twice."""
 _ABSENT = TensorSpec(None, ())
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Predicted µs of a region on one core, under given symbol values."""
+    """Predicts the time of a region in µs on one core, under given symbol values."""
 
     machine: Machine
     bindings: Mapping[str, int]
     tables: Tables = field(default_factory=fitted)
     _sizes: dict[Extent, float] = field(default_factory=dict, init=False, compare=False)
     _known: dict[Hashable, float] = field(default_factory=dict, init=False, compare=False)
-    """What was predicted, by all that it follows from."""
+    """Cache of predictions, by everything they depend on."""
 
     @cached_property
     def _tables(self) -> Tables:
-        """What holds on this machine."""
+        """Coefficients for this machine."""
         return self.tables.on_tiles() if self.machine.tiles else self.tables
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
-        """µs for one run of the region."""
+        """Return the predicted µs of one run of the region."""
         if (key := _alike(graph, region)) is None:
             return self._predicted(graph, region)
         if key not in self._known:
@@ -74,14 +74,14 @@ class CostModel:
         return self._step(graph, region) + self._reorders(graph, region)
 
     def _step(self, graph: TileGraph, region: Region) -> float:
-        """µs of a region whose values lie as its kernel likes them."""
+        """Predicted µs of a region whose values are in its kernel's preferred layout."""
         cost, traffic = self._op_cost(graph, region), self._traffic_us(graph, region)
         arithmetic = self._arithmetic_us(cost)
         busy = max(arithmetic, traffic) if cost.one_pass else arithmetic + traffic
         return self.machine.node_us + busy
 
     def bound(self, graph: TileGraph, region: Region) -> str:
-        """What most of the predicted time is: ``compute``, ``memory`` or ``overhead``."""
+        """Return what dominates the predicted time: ``compute``, ``memory`` or ``overhead``."""
         parts = {
             "compute": self._arithmetic_us(self._op_cost(graph, region)),
             "memory": self._traffic_us(graph, region),
@@ -92,7 +92,7 @@ class CostModel:
     # ---- regions -----------------------------------------------------------------------
 
     def _region(self, graph: TileGraph, region: Region) -> float:
-        """Its steps as one node, and the reorders at its edges."""
+        """Predicted µs of a program: its steps as one node, and reorders at its borders."""
         subgraph = Subgraph(graph, region)
         total = sum(
             self._step(subgraph, r) - self.machine.node_us
@@ -105,12 +105,12 @@ class CostModel:
         return self.machine.node_us + total + copies - self._saved_us(subgraph, region)
 
     def _saved_us(self, subgraph: Subgraph, region: Region) -> float:
-        """Time saved by row tiles, whose values stay in cache."""
+        """Time saved by row tiling, which keeps values in cache."""
         found = row_tilings_in(subgraph, region.params, self.bindings, self.machine.near)
         return sum(band.gain for band in found) / self.machine.l3_gbytes * 1e-3
 
     def _reorders(self, graph: TileGraph, region: Region) -> float:
-        """Bringing values into blocks and back, where a convolution or pool stands alone."""
+        """Time of the reorders before and after a single convolution or pool."""
         return sum(self._warm_us(graph.spec(v)) * _COPY for v in reordered(region))
 
     # ---- traffic -----------------------------------------------------------------------
@@ -134,7 +134,7 @@ class CostModel:
         return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
 
     def _seen_us(self, graph: TileGraph, region: Region) -> float:
-        """Reading operands through maps: of each at most all of it, wherever it is read from."""
+        """Time to read operands through maps; reads of each are at most its size."""
         bytes_of = dict.fromkeys(region.operands, 0.0)
         specs = [graph.spec(v) for v in region.operands]
         for i, at in seen_layouts(region.params, specs):
@@ -149,12 +149,12 @@ class CostModel:
         return total
 
     def _warm_us(self, spec: TensorSpec) -> float:
-        """Reading what another operator has just written."""
+        """Time to read what another operator has just written."""
         size = self._bytes(spec)
         return size / self.machine.gbytes(size) * 1e-3
 
     def _gathered(self, region: Region) -> tuple[str, ...]:
-        """Tables of which only as many elements are read as the result has, row by row."""
+        """Tables of which only the gathered rows are read, as many elements as the result has."""
         if isinstance(region.params, EmbeddingParams):
             return region.operands[: 2 * region.params.tables : 2]
         return region.operands[:1] if region.op == "Gather" else ()
@@ -181,7 +181,7 @@ class CostModel:
     def _staged(
         self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
     ) -> float:
-        """Vector instructions to bring together what does not lie along the columns."""
+        """Vector instructions to gather operands that are not contiguous along the columns."""
         each = self._tables.instructions["fused staging"]
         return sum(
             each * self._count(TensorSpec(None, at.dims))
@@ -190,7 +190,7 @@ class CostModel:
         )
 
     def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> OpCost:
-        """All steps of a region of several."""
+        """Cost of all steps of a program."""
         values, total, at = params.infer_all(specs), OpCost(), params.inputs
         for step in params.steps:
             inner = [values[i] for i in step.operands]
@@ -223,8 +223,10 @@ class CostModel:
 
 
 def _alike(graph: TileGraph, region: Region) -> Hashable:
-    """What regions have in common that take the same time: what they compute, and of what; which
-    operands are one value, and which constant.  None where that is more than can be told."""
+    """Key that is equal for regions of equal time: computations, operand specs and aliasing.
+
+    It also says which operands are constant.  None if the key cannot be determined.
+    """
     what: Hashable = region.params
     if what is None:
         attrs = region.node.attrs.values()
@@ -239,18 +241,18 @@ def _alike(graph: TileGraph, region: Region) -> Hashable:
 
 
 _PLAIN = (int, float, str, bytes, tuple)
-"""Attributes that are equal where they mean the same."""
+"""Types of attributes that compare by value."""
 
 
 def _spare(region: Region) -> tuple[str, ...]:
-    """What is read in place of another operand, never beside it."""
+    """Operands that are fallback weights, read instead of others."""
     params = region.params
     spare = params.layout.spare if isinstance(params, ConvParams) else 0
     return region.operands[len(region.operands) - spare :]
 
 
 def reordered(region: Region) -> tuple[str, ...]:
-    """Values a step wants with their axes in an order of its own, or writes so."""
+    """Return the values a step reads or writes in a reordered layout."""
     params = region.params
     if isinstance(params, ConvParams):
         reads = region.operands[:1] if params.layout.reads_reordered else ()

@@ -8,14 +8,14 @@ from tracea_graph.ttg import Region
 __all__ = ["decision_cost"]
 
 _TIMING_S, _COMPILE_S = 2.0, 1.0
-"""Seconds for timing a group on the whole model, and for a unit the build cache lacks."""
+"""Seconds to time a group on the whole model, and to compile a unit that is not cached."""
 
 
 def decision_cost(region: Region, budget: float) -> float:
-    """Share of ``budget`` (seconds) that one region of its kind takes before it is decided.
+    """Return the fraction of ``budget`` (seconds) that deciding about one such region takes.
 
-    An operator that stays one of ONNX Runtime's costs nothing.  Micro-kernels are in the build
-    cache after the first model; elementwise parts are compiled for each model.
+    An operator that stays with ONNX Runtime costs nothing.  Micro-kernels are in the build cache
+    after the first model; elementwise parts are compiled for each model.
     """
     if region.params is None:
         return 0.0

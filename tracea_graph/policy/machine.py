@@ -1,4 +1,4 @@
-"""The machine as the cost model sees it: one core, three levels of memory, a price per node."""
+"""The machine as the cost model sees it: one core, three memory levels, a cost per node."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from tracea_graph.ttg import MemoryLevel, level_of
 __all__ = ["Machine"]
 
 _L2_PARTS, _L3_PARTS = 8, 2
-"""A tensor this many times smaller than a cache is still there: weights and others pass by."""
+"""A tensor is assumed resident if it is this many times smaller than the cache, which is shared
+with weights and other data.
+"""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One core: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node, and
-    whether it has matrix tiles for bf16.
+    """One core: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node.
 
-    The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
-    depend on where they are made; a backend measures this one.
+    ``tiles`` is true if it has a matrix unit for bf16.  The defaults are those of one fixed
+    machine, a Zen 5 core at 4 GHz, for plans that must not depend on where they are made; a
+    backend measures the machine it runs on.
     """
 
     gflops: float = 256.0
@@ -32,19 +34,19 @@ class Machine:
     tiles: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a machine no time can be predicted for."""
+        """Raise ValueError unless speeds are positive and sizes are not negative."""
         speeds = (self.gflops, self.l2_gbytes, self.l3_gbytes, self.dram_gbytes)
         if min(speeds) <= 0 or min(self.l2_bytes, self.l3_bytes, self.node_us) < 0:
-            raise ValueError(f"speeds must be above 0 and sizes not below: {self}")
+            raise ValueError(f"speeds must be positive and sizes not negative: {self}")
 
     @property
     def vector_gops(self) -> float:
-        """Billions of elements per second one vector instruction passes over."""
+        """Throughput of a vector instruction in 1e9 elements per second."""
         return self.gflops / 2.0
 
     @cached_property
     def levels(self) -> tuple[MemoryLevel, MemoryLevel]:
-        """The largest memory a core has for itself, and what cores share."""
+        """The largest memory private to a core, and the memory shared by cores."""
         return (
             MemoryLevel("L2", self.l2_bytes, self.l3_gbytes * 1e9, _L2_PARTS),
             MemoryLevel("L3", self.l3_bytes, self.dram_gbytes * 1e9, _L3_PARTS),
@@ -52,11 +54,11 @@ class Machine:
 
     @property
     def near(self) -> MemoryLevel:
-        """The largest memory a core has for itself."""
+        """The largest memory private to a core."""
         return self.levels[0]
 
     def gbytes(self, size: float) -> float:
-        """GB/s at which a tensor of so many bytes is read again after it was made."""
+        """Return the GB/s at which a tensor of ``size`` bytes is read after it was written."""
         level = level_of(size, self.levels)
         if level is None:
             return self.dram_gbytes

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's own operators cost: its strong and weak spots."""
+"""Costs of ONNX Runtime's own operators."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PAST = MappingProxyType(
         "com.microsoft::MultiHeadAttention": 6,
     }
 )  # fmt: skip
-"""Attention in one operator, and which operand is the cache of its keys."""
+"""Operators that compute attention, and the operand that is their key cache."""
 _MANY_ROWS = 64
-"""Rows from which a product of ONNX Runtime runs at full speed."""
+"""Rows from which ONNX Runtime's products run at full speed."""
 
 _REDUCING = frozenset(
     ("ArgMax", "ArgMin", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2",
@@ -38,7 +38,7 @@ _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 def ort_cost(
     fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
 ) -> OpCost:
-    """The cost of one run of an operator of ONNX Runtime."""
+    """Return the cost of one run of an operator of ONNX Runtime."""
     if op in SHAPE_ONLY:
         return OpCost()
     if op == "Conv":
@@ -65,7 +65,7 @@ def ort_cost(
 def _one_attention(
     fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims]
 ) -> OpCost:
-    """Attention-23, MultiHeadAttention or GroupQueryAttention: every query over every key.
+    """Cost of Attention-23, MultiHeadAttention or GroupQueryAttention, every query on every key.
 
     Packed queries, keys and values count as if all of them were queries.
     """
@@ -82,7 +82,7 @@ def _one_attention(
 def instructions(
     fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
 ) -> float:
-    """Vector instructions of one run of an operator, from the dims of its operands and result."""
+    """Return the vector instructions of one run of an operator."""
     known, data = fit.instructions, operands[0] if operands else ()
     if op == "Gather":
         axis = attrs.get("axis", 0) % max(len(data), 1)
@@ -103,7 +103,7 @@ def instructions(
 
 
 def _across(op: str, attrs: Mapping[str, Any], data: Dims, result: Dims) -> bool:
-    """Whether an operator runs along another axis than the last."""
+    """Whether an operator works along another axis than the last."""
     if op.startswith("Reduce"):
         return bool(data and result) and data[-1] == result[-1] != 1
     return attrs.get("axis", -1) not in (-1, len(data) - 1)

@@ -1,4 +1,4 @@
-"""Search spaces as data: axes, what makes a configuration legal, and seeds to measure first.
+"""Search spaces as data: axes, constraints on configurations, and seeds to measure first.
 
     space = (
         SearchSpace()
@@ -10,8 +10,8 @@
     )
     best = space.ranked(modelled_us, limit=16)
 
-A space never changes; every method gives a new one, so that a policy can narrow what a variant
-declares.
+Spaces are immutable; every method returns a new one, which lets a policy narrow the space that a
+variant declares.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Config = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Constraint:
-    """What every legal configuration satisfies; ``reason`` is the sentence it is rejected with."""
+    """A condition on legal configurations; ``reason`` is reported for those that violate it."""
 
     reason: str
     holds: Callable[[Config], bool]
@@ -43,12 +43,12 @@ class SearchSpace:
     constraints: tuple[Constraint, ...] = ()
     seeds: tuple[tuple[tuple[str, int], ...], ...] = ()
     alike: Callable[[Config], Hashable] | None = None
-    """What a configuration comes to; of those that come to the same, the first counts."""
+    """Key of equivalent configurations, of which only the first counts; None if all differ."""
 
-    # ---- building ----------------------------------------------------------------------
+    # ---- construction ------------------------------------------------------------------
 
     def axis(self, name: str, values: Sequence[int]) -> SearchSpace:
-        """With these values on an axis, in place of what it had.  Raises ValueError for none."""
+        """Return a space with these values on an axis; raises ValueError if there are none."""
         kept = tuple(dict.fromkeys(values))
         if not kept:
             raise ValueError(f"the axis {name!r} needs at least one value")
@@ -56,66 +56,66 @@ class SearchSpace:
         return replace(self, axes=tuple(axes.items()))
 
     def tile_m(self, values: Sequence[int]) -> SearchSpace:
-        """Rows of a tile."""
+        """Set the rows of a tile."""
         return self.axis("tile_m", values)
 
     def tile_n(self, values: Sequence[int]) -> SearchSpace:
-        """Columns of a tile."""
+        """Set the columns of a tile."""
         return self.axis("tile_n", values)
 
     def tile_k(self, values: Sequence[int]) -> SearchSpace:
-        """Depth that is brought near at a time."""
+        """Set the depth of a tile, loaded at a time."""
         return self.axis("tile_k", values)
 
     def stages(self, values: Sequence[int]) -> SearchSpace:
-        """Buffers of a software pipeline; 1 is none."""
+        """Set the buffers of a software pipeline; 1 for no pipeline."""
         return self.axis("stages", values)
 
     def warps(self, values: Sequence[int]) -> SearchSpace:
-        """Groups of lanes that share a tile."""
+        """Set the warps (groups of lanes) that share a tile."""
         return self.axis("warps", values)
 
     def split_k(self, values: Sequence[int]) -> SearchSpace:
-        """Parts the depth is cut into, summed at the end."""
+        """Set the splits of the depth, which are summed at the end."""
         return self.axis("split_k", values)
 
     def require(self, reason: str, holds: Callable[[Config], bool]) -> SearchSpace:
-        """With one more constraint."""
+        """Add a constraint."""
         return replace(self, constraints=(*self.constraints, Constraint(reason, holds)))
 
     def seed(self, **config: int) -> SearchSpace:
-        """With a configuration to try first; axes it leaves open take their first value."""
+        """Add a configuration to try first; axes it leaves open take their first value."""
         return replace(self, seeds=(*self.seeds, tuple(config.items())))
 
     def once(self, alike: Callable[[Config], Hashable]) -> SearchSpace:
-        """With configurations that come to the same counted once."""
+        """Count equivalent configurations once."""
         return replace(self, alike=alike)
 
-    # ---- asking ------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------
 
     @property
     def size(self) -> int:
-        """Combinations, legal or not."""
+        """Number of combinations, legal or not."""
         total = 1
         for _, values in self.axes:
             total *= len(values)
         return total
 
     def reason(self, config: Config) -> str:
-        """Why a configuration is not legal; empty if it is."""
+        """Return why a configuration is not legal; empty if it is."""
         for name, values in self.axes:
             if config.get(name) not in values:
                 return f"{name} is {config.get(name)}, not one of {', '.join(map(str, values))}"
         return next((c.reason for c in self.constraints if not c.holds(config)), "")
 
     def combinations(self) -> Iterator[Config]:
-        """Every combination, in the order of the axes."""
+        """Yield every combination, in the order of the axes."""
         names = [name for name, _ in self.axes]
         for values in product(*(values for _, values in self.axes)):
             yield dict(zip(names, values, strict=True))
 
     def legal(self) -> Iterator[Config]:
-        """Every legal configuration, of those that come to the same the first."""
+        """Yield the legal configurations, the first of each set of equivalent ones."""
         seen = set[Hashable]()
         for config in self.combinations():
             if self.reason(config):
@@ -127,7 +127,7 @@ class SearchSpace:
             yield config
 
     def heroes(self) -> Iterator[Config]:
-        """The seeds that are legal here, each once, as :meth:`legal` has them."""
+        """Yield the legal seeds, each once, in the form :meth:`legal` yields them."""
         first = {name: values[0] for name, values in self.axes}
         whole = ({**first, **dict(seed)} for seed in self.seeds)
         unique = {self._key(config): config for config in whole if not self.reason(config)}
@@ -142,16 +142,16 @@ class SearchSpace:
     def ranked(
         self, modelled_us: Callable[[Config], float], limit: int | None = None
     ) -> list[Config]:
-        """Legal configurations worth measuring: seeds, then the others by modelled time.
+        """Return the legal configurations worth measuring: seeds, then others by modelled time.
 
-        Ties stay in the order of :meth:`legal`.
+        Ties keep the order of :meth:`legal`.
         """
         heroes = list(self.heroes())
         rest = [config for config in self.legal() if config not in heroes]
         return [*heroes, *sorted(rest, key=modelled_us)][:limit]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; constraints by their reasons."""
+        """Return plain data; constraints are given by their reasons."""
         return {
             "axes": {name: list(values) for name, values in self.axes},
             "constraints": [c.reason for c in self.constraints],

@@ -1,10 +1,10 @@
-"""From an operator's shape and structure to how it should be tiled, and why.
+"""Tiling policy: from an operator's shape and structure to its tiling, with reasons.
 
     decide(OperatorTopology("gemm", 128, 768, 768, LowRank(64)), ARCHITECTURES["zen4"])
 
-gives the tiling (a grid, a stream of weights, two thin products, a map of stored or visible
-tiles), the order tiles are visited in, the kernel that runs them, and the pruned search space with
-the architecture's hero configurations as seeds.  Every choice comes with its reason.
+returns the tiling (a grid, a stream of weights, two thin products, a map of stored or visible
+tiles), the order of tiles, the kernel that runs them, and the pruned search space with the
+architecture's hero configurations as seeds.  Every choice has a reason.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 ]  # fmt: skip
 
 _STREAM_ROWS = 4
-"""Up to so many rows a product runs at the speed its weights come in."""
+"""Rows up to which a product is bound by the bandwidth of its weights."""
 _WORTH_SKIPPING = 0.75
-"""Above this share of stored tiles the map costs more than what it skips."""
+"""Density of stored tiles above which a map costs more than skipping saves."""
 _BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
 
@@ -39,8 +39,8 @@ _BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 class Processor:
     """One family of processors.
 
-    ``near`` are bytes a tile's operands may take (L1 of a core, shared memory of a block),
-    ``far`` those of the next level (L2); ``flops`` fp32 operations a cycle, ``lanes`` fp32 lanes
+    ``near`` are the bytes available to a tile's operands (L1 of a core, shared memory of a block),
+    ``far`` those of the next level (L2); ``flops`` fp32 operations per cycle, ``lanes`` fp32 lanes
     of a vector (a warp), ``registers`` vector registers (32-bit registers of an SM, for GPUs).
     ``heroes`` are configurations of a matrix product by kind of shape: ``square`` and ``flat``.
     """
@@ -57,19 +57,19 @@ class Processor:
 
 @dataclass(frozen=True)
 class Dense:
-    """Every element counts."""
+    """A right operand without structure."""
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """The right operand is a product of ``[k, rank]`` and ``[rank, n]``."""
+    """A right operand that is a product of ``[k, rank]`` and ``[rank, n]``."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class BlockSparse:
-    """The right operand has blocks of ``rows × columns``; ``density`` of them are not zero."""
+    """A right operand of ``rows × columns`` blocks; the fraction ``density`` is not zero."""
 
     rows: int
     columns: int
@@ -78,7 +78,7 @@ class BlockSparse:
 
 @dataclass(frozen=True)
 class Windowed:
-    """Row ``i`` of the result needs only the columns within ``window`` of ``i``."""
+    """A product of which row ``i`` needs only the columns within ``window`` of ``i``."""
 
     window: int
 
@@ -88,7 +88,7 @@ Kind = Dense | LowRank | BlockSparse | Windowed
 
 @dataclass(frozen=True)
 class OperatorTopology:
-    """``m × n`` results, each a sum over ``k``, and how the operand between them is built.
+    """``m × n`` results, each a sum over ``k``, and the structure of the right operand.
 
     Raises UsageError for sizes below 1, and for structure that does not fit them.
     """
@@ -109,7 +109,7 @@ class OperatorTopology:
                 if min(rows, columns) < 1 or not 0 <= density <= 1:
                     raise UsageError(f"no blocks of {rows}x{columns} with density {density:g}")
             case Windowed(window) if window < 1:
-                raise UsageError(f"a window of {window} shows nothing")
+                raise UsageError(f"a window of {window} contains no columns")
 
     @property
     def flops(self) -> float:
@@ -127,7 +127,7 @@ class OperatorTopology:
 
 @dataclass(frozen=True)
 class TopologyDecision:
-    """How to tile; ``configs`` are the pruned space's best, ``reasons`` one for each choice."""
+    """A tiling; ``configs`` are the best of the pruned space, ``reasons`` one for each choice."""
 
     tiling: str
     order: str
@@ -140,12 +140,12 @@ class TopologyDecision:
 def decide(
     topology: OperatorTopology, on: Processor, dtype: str = "f32", limit: int = 16
 ) -> TopologyDecision:
-    """The policy's choice for one operator on one family of processors.
+    """Return the policy's choice for one operator on one family of processors.
 
-    Raises UsageError for a dtype it does not know, or if no tile is legal.
+    Raises UsageError for an unknown dtype, or if no tile is legal.
     """
     if dtype not in _BYTES:
-        raise UsageError(f"there is no dtype {dtype!r}; there are {', '.join(_BYTES)}")
+        raise UsageError(f"unknown dtype {dtype!r}: choose one of {', '.join(_BYTES)}")
     tiling, why_tiling = _tiling(topology)
     order, why_order = _order(topology, tiling, on, _BYTES[dtype])
     variant, why_variant = _variant(topology, tiling, on, dtype)
@@ -187,7 +187,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
 def _order(t: OperatorTopology, tiling: str, on: Processor, size: int) -> tuple[str, str]:
     right, left = t.k * t.n * size, t.m * t.k * size
     if tiling in ("stream", "band"):
-        return "row-major", "neighbours in a row share what they read"
+        return "row-major", "neighbors in a row share operands"
     if right <= on.far // 2:
         return "row-major", f"the right operand ({right >> 10} kB) stays in the second level"
     if left <= on.far // 2:
@@ -276,17 +276,17 @@ def _nests(tile: int, block: int) -> bool:
 
 _GHZ = {"cpu": 4.0, "cuda": 1.6}
 _NEAR_BYTES = 64.0
-"""Bytes a cycle from the second level to the first."""
+"""Bytes per cycle from the second level to the first."""
 _LATENCY = 4.0
 
 
 def modelled_us(
     topology: OperatorTopology, on: Processor, dtype: str = "f32"
 ) -> Callable[[Config], float]:
-    """Predicted µs of a configuration on one core or SM, to rank by.
+    """Return a function that predicts the µs of a configuration on one core or SM, for ranking.
 
-    Arithmetic at the share of the peak that the tile fills, on results padded to whole tiles, or
-    the traffic its reuse leaves, whichever takes longer.
+    The time is the longer of arithmetic, on results padded to whole tiles and at the fraction of
+    peak that the tile reaches, and of the traffic that its reuse leaves.
     """
     size, share = _BYTES[dtype], topology.flops / (2.0 * topology.m * topology.n * topology.k)
 
@@ -301,7 +301,7 @@ def modelled_us(
 
 
 def _fill(config: Config, on: Processor) -> float:
-    """Share of the multiply-adds a tile keeps busy."""
+    """Fraction of multiply-add slots a tile uses."""
     if on.device == "cpu":
         vectors = config["tile_m"] * config["tile_n"] / on.lanes
         loads = config["tile_m"] + config["tile_n"] / on.lanes
@@ -311,5 +311,5 @@ def _fill(config: Config, on: Processor) -> float:
 
 
 def _rows(config: Config, t: OperatorTopology) -> int:
-    """Rows that share one reading of the right operand's tile."""
+    """Rows that share one read of the right operand's tile."""
     return max(config["tile_m"], min(config.get("rows", 1), t.m))
