@@ -1,4 +1,4 @@
-"""What the hardware can do."""
+"""Capabilities of the hardware."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the system tells of this machine's processor: flags, cores and caches.
+"""The processor as the operating system describes it: flags, cores and caches.
 
-Read from ``/proc/cpuinfo`` (whose flags already leave out what the operating system does not
-enable) and sysfs.  Sizes are bytes.
+Read from ``/proc/cpuinfo`` (whose flags leave out what the operating system does not enable) and
+sysfs.  Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["CpuProfile", "fingerprint_hash", "profile_cpu"]
 class CpuProfile:
     """One processor.
 
-    ``flags`` are its features, spelled as in ``/proc/cpuinfo``; ``threads`` the logical processors
-    this process may use, ``cores`` the physical ones of the machine; cache sizes are those one
-    core sees, 0 if unknown.
+    ``flags`` are its features as in ``/proc/cpuinfo``; ``threads`` is the number of logical
+    processors this process may use, ``cores`` that of physical cores of the machine; cache sizes
+    are those available to one core, 0 if unknown.
     """
 
     model: str
@@ -39,7 +39,7 @@ class CpuProfile:
 def profile_cpu(
     cpuinfo: Path = Path("/proc/cpuinfo"), sysfs: Path = Path("/sys/devices/system/cpu")
 ) -> CpuProfile:
-    """Profile the processor; what a system does not tell is 0 or empty."""
+    """Profile the processor; unknown fields are 0 or empty."""
     records = _records(cpuinfo)
     first = records[0] if records else {}
     caches = _caches(sysfs / "cpu0" / "cache")
@@ -57,7 +57,7 @@ def profile_cpu(
 
 
 def fingerprint_hash(facts: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of JSON-ready facts: equal machines have equal ones."""
+    """Return sixteen hex digits of JSON-ready facts, equal for equal machines."""
     text = json.dumps(dict(facts), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

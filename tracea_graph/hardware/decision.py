@@ -1,4 +1,4 @@
-"""Which kernel variant a problem gets, and why not the others: what a backend's doctor says."""
+"""The choice of a kernel variant for a problem, with reasons, as a backend's doctor reports it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 __all__ = ["NOISE", "Candidate", "Decision", "time_of"]
 
 NOISE = 1.02
-"""Times this close are equal: the library then takes the higher level."""
+"""Ratio of times that counts as equal; the library then takes the higher ISA level."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant with its modelled µs on one core, or the reason it does not qualify."""
+    """A variant with its modelled µs on one core, or the reason why it does not qualify."""
 
     id: str
     level: str
@@ -32,9 +32,9 @@ class Decision:
     precision: str
     precision_note: str
     others: tuple[Candidate, ...]
-    """Slower ones first, in order of time; then those that do not qualify."""
+    """Slower candidates by increasing time, then those that do not qualify."""
     score: float = 0.0
-    """Modelled GFLOP/s of the winner: the higher the better."""
+    """Modelled GFLOP/s of the winner."""
 
     @property
     def variant(self) -> str:
@@ -43,7 +43,7 @@ class Decision:
 
     @property
     def rejected(self) -> tuple[tuple[str, str], ...]:
-        """Every other candidate, and why it is not the winner."""
+        """Every other candidate with the reason why it is not the winner."""
         return tuple(
             (c.id, c.why or f"{self._beaten(c)}: {c.us:.3g} µs against {self.winner.us:.3g} µs")
             for c in self.others
@@ -55,5 +55,5 @@ class Decision:
 
 
 def time_of(candidate: Candidate) -> float:
-    """Modelled µs; 0 for one that does not qualify."""
+    """Return the modelled µs; 0 for a candidate that does not qualify."""
     return candidate.us or 0.0

@@ -1,4 +1,4 @@
-"""What the doctor and the profiler ask of a backend."""
+"""Interface through which the doctor and the profiler query a backend."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ __all__ = ["Diagnostics"]
 
 
 class Diagnostics(Protocol):
-    """What a backend can say of this machine, of which variant a problem gets on it, and of what
-    its calls do.
+    """Queries about the machine, the variant chosen for a problem, and the work of calls.
 
-    A backend that measures nothing has none.
+    A backend that measures nothing has no diagnostics.
     """
 
     @property
     def problems(self) -> Mapping[str, Sequence[str]]:
-        """Operations it decides about, with the sizes each takes."""
+        """Return the operations with variants, and the sizes each takes."""
         ...
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What this machine has beyond levels that kernels could use."""
+        """Return the machine's features beyond ISA levels that kernels can use."""
         ...
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        """What this machine does; from the cache unless to ``refresh``."""
+        """Measure the machine; uses the cache unless ``refresh``."""
         ...
 
     def plan_kernel(
@@ -42,7 +41,7 @@ class Diagnostics(Protocol):
         figures: Measurements,
         cap: str | None = None,
     ) -> Decision:
-        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
+        """Return the variant chosen for a problem, of levels up to ``cap``, with reasons.
 
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """

@@ -1,8 +1,8 @@
-"""The graphics processors of this machine, through their vendors' own tools.
+"""GPUs of this machine, queried through their vendors' tools.
 
-NVIDIA's are asked through cuda-python in a process of its own, which runs this file: a driver
-that crashes or hangs takes nobody along.  So this file imports the standard library alone.
-Sizes are bytes.
+NVIDIA's are queried through cuda-python in a subprocess that runs this file, which isolates the
+caller from a driver that crashes or hangs.  For that reason this file imports only the standard
+library.  Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 _SECONDS = 10.0
 _TOOLS = ("rocminfo", "rocm-smi", "system_profiler")
 _TRACES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
-"""What a driver leaves on Linux, the last one inside WSL."""
+"""Files that indicate an NVIDIA driver on Linux, the last one inside WSL."""
 _MIN_CAPABILITY = (("f16", 70), ("i8", 72), ("bf16", 80), ("tf32", 80), ("f8", 89), ("f4", 100))
 _DOUBLE = (80, 90, 100)
-"""Capabilities whose tensor cores multiply f64 too."""
+"""CUDA capabilities whose tensor cores also multiply f64."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Gpu:
     """One device; 0 or empty is unknown.
 
     ``capability`` is CUDA's ``9.0`` or AMD's ``gfx942``; ``units`` are streaming multiprocessors
-    or compute units; ``shared_memory`` what one block may use at most.
+    or compute units; ``shared_memory`` is the maximum of one block.
     """
 
     vendor: str
@@ -59,34 +59,34 @@ class Gpu:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Gpu:
-        """From JSON.  Raises KeyError, TypeError or ValueError for anything else."""
+        """Read from JSON; raises KeyError, TypeError or ValueError for anything else."""
         fields: dict[str, Any] = dict(row)
         return cls(**{**fields, "tensor_dtypes": tuple(fields["tensor_dtypes"])})
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """Devices, and sentences on what was not found."""
+    """Devices, and sentences about those not found."""
 
     devices: tuple[Gpu, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def survey(root: Path = Path("/")) -> Gpus:
-    """Every device whose vendor's tool is there."""
+    """Return every device whose vendor's tool is installed."""
     found, notes = nvidia(root)
     return Gpus((*found, *_amd(), *_apple()), notes)
 
 
 def nvidia_traces(root: Path = Path("/")) -> list[str]:
-    """Signs of an NVIDIA driver, the driver's own version among them."""
+    """Return signs of an NVIDIA driver, including its version."""
     there = [p for p in _TRACES if (root / p.lstrip("/")).exists()]
     version = root / _TRACES[0].lstrip("/")
     return [*there, version.read_text() if _TRACES[0] in there else ""] if there else []
 
 
 def nvidia(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """NVIDIA's devices, or a sentence on why there are none."""
+    """Return NVIDIA's devices, or a sentence that says why there are none."""
     if not nvidia_traces(root):
         return (), ("no NVIDIA GPU: this machine has no NVIDIA driver",)
     done = _output([sys.executable, "-P", __file__])
@@ -100,29 +100,29 @@ def nvidia(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
 
 
 def device_choice() -> str | None:
-    """What hides devices from CUDA."""
+    """Return the setting that hides devices from CUDA, if any."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def tools() -> list[str]:
-    """Programs of other vendors that are installed."""
+    """Return the installed tools of other vendors."""
     return [path for name in _TOOLS if (path := shutil.which(name))]
 
 
 def tensor_dtypes(major: int, minor: int) -> tuple[str, ...]:
-    """What the tensor cores of a CUDA capability multiply."""
+    """Return the types that the tensor cores of a CUDA capability multiply."""
     level = 10 * major + minor
     plain = tuple(name for name, least in _MIN_CAPABILITY if level >= least)
     return (*plain, "f64") if level in _DOUBLE else plain
 
 
-# ---- inside the process that asks ------------------------------------------------------
+# ---- in the subprocess -----------------------------------------------------------------
 
 
 def ask_nvidia(driver: Any, nvml: Any | None) -> list[Gpu]:
-    """Every device, through ``cuda.bindings.driver`` and, if given, ``cuda.bindings.nvml``.
+    """Query all devices through ``cuda.bindings.driver`` and, if given, ``cuda.bindings.nvml``.
 
-    Raises RuntimeError with CUDA's name of what went wrong.
+    Raises RuntimeError with CUDA's name of the error.
     """
     _checked(driver, driver.cuInit(0))
     version = _driver_version(driver, nvml)
@@ -154,7 +154,7 @@ def _device(driver: Any, index: int, version: str) -> Gpu:
 
 
 def _checked(driver: Any, answer: Any) -> Any:
-    """The value of a ``(result, value)`` answer.  Raises RuntimeError unless it succeeded."""
+    """Value of a ``(result, value)`` answer; raises RuntimeError unless it succeeded."""
     result = answer[0]
     if result != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the driver answered {getattr(result, 'name', result)}")
@@ -187,7 +187,7 @@ def main() -> None:
     else:
         try:
             answer = {"devices": [asdict(gpu) for gpu in ask_nvidia(driver, nvml)]}
-        except RuntimeError as error:  # a missing library of the driver is one, too
+        except RuntimeError as error:  # also raised for a missing library of the driver
             answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer))
 
@@ -204,7 +204,7 @@ def _amd() -> tuple[Gpu, ...]:
 
 
 def amd_devices(text: str) -> tuple[Gpu, ...]:
-    """GPU agents of ``rocminfo``'s text."""
+    """Return the GPU agents in ``rocminfo``'s text."""
     found = []
     for agent in re.split(r"^\*+\s*\n\s*Agent \d+", text, flags=re.MULTILINE)[1:]:
         facts = dict(re.findall(r"^  (\w[\w ]*?):\s+(.*?)\s*$", agent, flags=re.MULTILINE))
@@ -217,7 +217,7 @@ def amd_devices(text: str) -> tuple[Gpu, ...]:
 
 
 def amd_cards(text: str) -> tuple[Gpu, ...]:
-    """Cards of ``rocm-smi --showproductname --json``."""
+    """Return the cards in the JSON of ``rocm-smi --showproductname --json``."""
     try:
         cards = json.loads(text)
     except ValueError:
@@ -232,7 +232,7 @@ def _apple() -> tuple[Gpu, ...]:
 
 
 def apple_devices(text: str) -> tuple[Gpu, ...]:
-    """Displays of ``system_profiler``'s JSON."""
+    """Return the displays in ``system_profiler``'s JSON."""
     try:
         rows = json.loads(text)["SPDisplaysDataType"]
     except (ValueError, KeyError):
@@ -245,7 +245,7 @@ def apple_devices(text: str) -> tuple[Gpu, ...]:
 
 
 def _output(command: Sequence[str]) -> str:
-    """What a command prints; empty if it fails or hangs."""
+    """Output of a command; empty if it fails or hangs."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""What the doctor found of a machine, as it is shown and written."""
+"""The doctor's findings about a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Health", "Runtime"]
 
 @dataclass(frozen=True)
 class Runtime:
-    """ONNX Runtime: the version and providers it tells, and the installed distributions.
+    """ONNX Runtime: its version and providers, and the installed distributions.
 
     ``warning`` names two distributions that overwrite each other's files; ``repair`` is the
     command that leaves one of them.
@@ -31,8 +31,7 @@ class Runtime:
 class Health:
     """The doctor's findings; ``fingerprint`` is equal on equal machines.
 
-    ``levels`` are what kernels there can be for, lowest first, ``features`` what they could use
-    beyond.
+    ``levels`` are the ISA levels of kernels, lowest first, ``features`` what else they can use.
     """
 
     fingerprint: str
@@ -44,7 +43,7 @@ class Health:
     gpus: Gpus
 
     def to_json(self) -> str:
-        """All of it but the processor's flags, by field name."""
+        """Return all findings except the processor's flags, by field name."""
         told = asdict(self)
         del told["cpu"]["flags"]
         return json.dumps(told, indent=2)

@@ -1,4 +1,4 @@
-"""What was measured of a machine: peaks, bandwidths, clock and the cost of waking threads.
+"""Measurements of a machine: peaks, bandwidths, clock and the cost of waking threads.
 
 Units: 1e9 operations/s (a multiply-add is two), GB/s of reads, GHz, µs.
 """
@@ -14,17 +14,17 @@ __all__ = ["Bandwidth", "Measurements", "Peak"]
 
 @dataclass(frozen=True)
 class Peak:
-    """Billions of operations per second of one core, for one dtype and level."""
+    """Peak of one core in 1e9 operations per second, for one dtype and level."""
 
     dtype: str
     level: str
-    """A level of kernels, or the feature that multiplies this dtype."""
+    """An ISA level of kernels, or the feature that multiplies this dtype."""
     gops: float
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """GB/s one core reads from each level, ``dram_all`` all cores together; 0 if unknown."""
+    """GB/s one core reads from each level, ``dram_all`` of all cores together; 0 if unknown."""
 
     l1: float = 0.0
     l2: float = 0.0
@@ -35,10 +35,10 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Measurements:
-    """One machine.  ``measured`` is False for figures derived from the levels alone.
+    """Measurements of one machine; ``measured`` is False if they are derived from its ISA levels.
 
-    ``wake_sleeping`` and ``wake_spinning`` are µs of an empty parallel region on all threads that
-    have to be woken, or already wait in a loop; 0 with one thread.  ``notes`` say what is missing.
+    ``wake_sleeping`` and ``wake_spinning`` are µs of an empty parallel region on all threads,
+    which must be woken or already spin; 0 with one thread.  ``notes`` say what is missing.
     """
 
     peaks: tuple[Peak, ...]
@@ -52,17 +52,17 @@ class Measurements:
     notes: tuple[str, ...] = ()
 
     def peak(self, dtype: str, level: str) -> float:
-        """Billions of operations per second, 0 if unknown."""
+        """Return 1e9 operations per second, 0 if unknown."""
         return next((p.gops for p in self.peaks if (p.dtype, p.level) == (dtype, level)), 0.0)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurements:
-        """The inverse of ``asdict``.  Raises KeyError, TypeError or ValueError if it is not."""
+        """Invert ``asdict``; raises KeyError, TypeError or ValueError for other data."""
         known = {f.name: data[f.name] for f in fields(cls)}
         known["peaks"] = tuple(Peak(**p) for p in known["peaks"])
         known["bandwidth"] = Bandwidth(**known["bandwidth"])
         known["notes"] = tuple(known["notes"])
         made = cls(**known)
         if not (made.ghz > 0 and made.peaks and all(p.gops > 0 for p in made.peaks)):
-            raise ValueError("figures must be above 0")
+            raise ValueError("measurements must be positive")
         return made

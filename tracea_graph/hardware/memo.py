@@ -1,7 +1,7 @@
-"""Answers that are dear to find out and small to keep: one JSON file each, under a key.
+"""On-disk cache of small values that are expensive to compute: one JSON file each, with a key.
 
-A file that cannot be read, that somebody else can have written, or that was written for another
-key, counts as absent.  A folder that cannot be written costs the next caller time, nothing else.
+A file that cannot be read, that another user may have written, or that has another key, counts as
+absent.  If the folder cannot be written, values are recomputed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["keep", "key_of", "recall", "stamp"]
 
 
 def key_of(*parts: Any) -> str:
-    """A key of JSON-ready parts."""
+    """Return a key of JSON-ready parts."""
     return digest(json.dumps(parts, sort_keys=True))[:32]
 
 
 def stamp(path: str | Path | None) -> list[Any]:
-    """What changes when a file is replaced: its real path, size and time; empty without one."""
+    """Return a file's real path, size and time, which identify its version; empty if absent."""
     if not path:
         return []
     try:
@@ -35,7 +35,7 @@ def stamp(path: str | Path | None) -> list[Any]:
 
 
 def recall(folder: Path, name: str, key: str) -> Any | None:
-    """The value kept under a name for a key, or None."""
+    """Return the value kept under a name for a key, or None."""
     try:
         entry = json.loads(read_private(folder / f"{name}-{key}.json", folder) or b"null")
     except (OSError, ValueError):
@@ -44,9 +44,9 @@ def recall(folder: Path, name: str, key: str) -> Any | None:
 
 
 def keep(folder: Path, name: str, key: str, value: Any) -> None:
-    """Keep a JSON-ready value; readers see the old file or the new one."""
+    """Store a JSON-ready value atomically."""
     data = json.dumps({"key": key, "value": value}, indent=1).encode()
-    with contextlib.suppress(OSError):  # measured again next time
+    with contextlib.suppress(OSError):  # recomputed next time
         make_private(folder)
         if trusted(folder, folder):
             write_whole(folder / f"{name}-{key}.json", data, mode=0o600)
