@@ -208,7 +208,7 @@ def test_weights_that_may_be_fed_are_pointed_out(
     (weight,) = proto.graph.initializer
     proto.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, 1, weight.dims))
     onnx.save(proto, model)
-    assert "--freeze-initializers makes constants" in told(capsys, "explain", model)
+    assert "--freeze-initializers makes them constants" in told(capsys, "explain", model)
     assert "--freeze" not in told(capsys, "explain", model, "--freeze-initializers")
 
 

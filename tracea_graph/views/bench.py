@@ -1,4 +1,4 @@
-"""A benchmark's record, and its table."""
+"""The record of a benchmark, and its table."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tracea_graph.views.text import plain, three_digits
 __all__ = ["BenchReport", "BenchRow", "error_text", "made_with", "render_bench"]
 
 _NAMED = ("tracea", "onnxruntime", "openvino")
-"""Packages whose versions stand beside results; a record holds all of them."""
+"""Packages whose versions are printed beside results; a record holds all versions."""
 
 
 @dataclass(frozen=True)
 class BenchRow:
     """One subject under one binding and thread count; times are ms.
 
-    ``ratio`` is the median over rounds of the baseline's time by this one's (above 1: faster),
-    ``low`` and ``high`` its 99 % bounds.  ``error`` is the largest difference from the baseline's
-    outputs as a share of ``max|y|``, infinite where they are not even near: other integers, other
-    dims, NaN elsewhere.  ``kernels`` of ``nodes`` nodes run as generated kernels;
-    both are 0 in other runtimes.
+    ``ratio`` is the median over rounds of the baseline's time divided by this one's (above 1:
+    faster), ``low`` and ``high`` its 99 % bounds.  ``error`` is the largest difference from the
+    baseline's outputs relative to ``max|y|``, infinite if they are not comparable: different
+    integers, dims or NaN positions.  ``kernels`` of ``nodes`` nodes run as generated kernels; both
+    are 0 in other runtimes.
     """
 
     subject: str
@@ -47,35 +47,35 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """``rows`` begin with the baseline for each binding and thread count."""
+    """All rows of a benchmark; the baseline comes first for each binding and thread count."""
 
     model: str
     rows: tuple[BenchRow, ...]
     gflop: Mapping[str, float] = field(default_factory=dict)
-    """Billions of operations of one run's products, by binding: two for a multiply-add."""
+    """GFLOP of one run's products, by binding; a multiply-add is two operations."""
     rounds: int = 0
-    """Fewest rounds of any run."""
+    """Minimum number of rounds over all rows."""
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """Why sizes are not the usual ones."""
+    """Reasons why sizes differ from the usual ones."""
     softmax: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that softmax makes in one run, by binding."""
+    """Number of softmax results in one run, by binding."""
     schema_version: Literal[1] = 1
 
     def to_json(self) -> str:
-        """The document ``docs/schema/bench.json``."""
+        """Return the document ``docs/schema/bench.json``."""
         return to_json(self)
 
 
 def render_bench(report: BenchReport) -> RenderableType:
-    """A table with a section for each binding and thread count, and what it was measured with."""
+    """Return a table with a section per binding and thread count, and the environment."""
     return Group(*_parts(report))
 
 
 def made_with(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
-    """Machine and versions in one line."""
+    """Return machine and versions in one line."""
     where = f"{machine['model']}, {machine['threads']} threads" if machine else ""
     packages = (f"{name} {versions[name]}" for name in _NAMED if name in versions)
     return ", ".join(filter(None, (where, *packages)))
@@ -121,7 +121,7 @@ def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
 
 
 def error_text(error: float, digits: int = 1) -> str:
-    """An error in a table: ``1.2e-06``, or that there is none to tell."""
+    """Format an error for a table: ``1.2e-06``, or why there is none."""
     return "differs" if math.isinf(error) else f"{error:.{digits}e}"
 
 

@@ -1,4 +1,4 @@
-"""The doctor's findings and decisions as tables and JSON."""
+"""The doctor's findings and kernel decisions as tables and JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["decision_json", "render_decision", "render_health"]
 
 
 def render_health(health: Health) -> RenderableType:
-    """What the machine is, what it reached, and what is missing or broken."""
+    """Return tables of the machine, its measurements, and what is missing or broken."""
     return Group(*_health(health))
 
 
 def render_decision(decision: Decision) -> RenderableType:
-    """The winner first, then slower variants, then those that do not qualify, with reasons."""
+    """Return the winner, then slower variants, then those that do not qualify, with reasons."""
     shape = "×".join(map(str, decision.shape))
     table = Table(title=f"{decision.op} {shape}, {decision.precision}", title_justify="left")
     table.add_column("variant")
@@ -43,7 +43,7 @@ def render_decision(decision: Decision) -> RenderableType:
 
 
 def decision_json(decision: Decision) -> str:
-    """All of a decision, by field name."""
+    """Return all fields of a decision as JSON."""
     return json.dumps(asdict(decision), indent=2)
 
 

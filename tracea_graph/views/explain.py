@@ -1,4 +1,4 @@
-"""Explain what became of every region of a model, as a record and as words."""
+"""Explanation of every region of a model after the passes, as a record and as text."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class RegionExplanation:
-    """One region after the passes: what it replaces, and what was tried on its operators.
+    """One region after the passes: what it replaces, and the rules tried on its operators.
 
     ``rule`` is empty for an unchanged operator.  ``before_us`` and ``after_us`` are predicted
-    times of one run; ``measured`` the gain of the whole model from it and its equals, if a report
-    of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed`` those
-    that nearly applied, with the first reason that failed; ``superseded`` what lost to another;
-    ``untouched`` is why no rule came near; ``inside`` how a program of several steps is to run.
+    times of one run; ``measured`` is the gain of the whole model from this and equal regions, if a
+    report of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed``
+    those that nearly applied, with the first reason that failed; ``superseded`` those that lost to
+    another; ``untouched`` is why no rule came close; ``inside`` is the execution plan of a program
+    of several steps.
     """
 
     op: str
@@ -55,7 +56,7 @@ class RegionExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All regions of a model in order, and the rules' account."""
+    """All regions of a model in order, and the statistics of rules."""
 
     model: str
     assumed: str
@@ -65,21 +66,21 @@ class Explanation:
     schema_version: Literal[1] = 1
 
     def about(self, node: str) -> tuple[RegionExplanation, ...]:
-        """The regions that an original operator went into, or that write a value."""
+        """Return the regions that replace an original operator or write a value."""
         return tuple(s for s in self.regions if node in s.nodes or node in s.results)
 
     def to_json(self) -> str:
-        """The document ``docs/schema/explain.json``."""
+        """Return the document ``docs/schema/explain.json``."""
         return to_json(self).rstrip()
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:
-    """Equal regions share a row; then what is unchanged, and every near miss."""
+    """Return a table in which equal regions share a row, unchanged operators, and near misses."""
     return Group(*_parts(explanation))
 
 
 def render_node(explanation: Explanation, node: str) -> RenderableType:
-    """Everything about the regions one operator went into."""
+    """Return everything about the regions that replace one operator."""
     return Group(*(part for region in explanation.about(node) for part in _explained(region)))
 
 
@@ -114,7 +115,7 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
         table = new_table("unchanged")
         table.add_column("operator", no_wrap=True)
         table.add_column("count", justify="right")
-        table.add_column("predicted µs in all", justify="right", no_wrap=True)
+        table.add_column("predicted µs, total", justify="right", no_wrap=True)
         table.add_column("why", overflow="fold")
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             total = sum(s.after_us for s in group)
@@ -128,7 +129,7 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
 
 
 def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:
-    """Reasons that differ in the tensors they name only are said once, with the first of them."""
+    """Reasons; those that differ only in tensor names are listed once, with the first of them."""
     alike: dict[str, list[str]] = {}
     for region in group:
         said = [f"{rules}: {reason}" for reason, rules in _shared(region.missed)]
@@ -141,7 +142,7 @@ def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:
 
 
 def _shared(misses: Sequence[NearMiss]) -> list[tuple[str, str]]:
-    """Each reason, and the rules that failed for it."""
+    """Each reason with the rules that failed for it."""
     rules: dict[str, list[str]] = {}
     for miss in misses:
         rules.setdefault(miss.reason, []).append(miss.rule)

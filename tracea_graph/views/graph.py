@@ -1,4 +1,4 @@
-"""What the stages make of a model, as tables: regions, programs, sources."""
+"""Intermediate stages of a model as tables: regions, programs, sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Programs = Iterable[tuple[str, Program]]
 
 
 def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source]) -> Table:
-    """The latest there is: the sources, else the programs, else the graph."""
+    """Return a table of the latest stage present: sources, else programs, else regions."""
     if sources := tuple(sources):
         return render_sources(sources)
     if programs := tuple(programs):
@@ -26,7 +26,7 @@ def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source
 
 
 def render_graph(graph: TileGraph) -> Table:
-    """One row per region: operator, result shapes, rule, and what it reads."""
+    """Return a row per region: operator, result shapes, rule, and operands."""
     regions = graph.regions()
     table = new_table(f"{graph.name or 'graph'}: {len(regions)} regions")
     table.add_column("region", no_wrap=True)
@@ -40,7 +40,7 @@ def render_graph(graph: TileGraph) -> Table:
 
 
 def render_sources(sources: Iterable[Source]) -> Table:
-    """One row per generated source: its symbol and length."""
+    """Return a row per generated source: its symbol and length."""
     table = new_table("sources (--keep-sources DIR writes those of a result)")
     table.add_column("symbol", no_wrap=True)
     table.add_column("lines", justify="right")
@@ -50,7 +50,7 @@ def render_sources(sources: Iterable[Source]) -> Table:
 
 
 def render_programs(programs: Programs) -> Table:
-    """One row per kernel call of each distinct type: its views, parameters and chain."""
+    """Return a row per kernel call of each distinct type: its views, parameters and chain."""
     table = new_table("programs")
     for name in ("type", "kernel"):
         table.add_column(name, no_wrap=True)

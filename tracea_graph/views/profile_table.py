@@ -1,4 +1,4 @@
-"""A profile as a table: a row per family of nodes, their kernel calls below them."""
+"""A profile as a table: a row per group of equal nodes, with its kernel calls below."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["abridged", "cells", "headline", "in_bytes", "render_profile", "summa
 
 
 def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
-    """A row per family, from verbosity 1 on a row per node with its original nodes."""
+    """Return a row per group; from verbosity 1 on a row per node with its original nodes."""
     return Group(*_parts(profile, verbosity))
 
 
@@ -58,13 +58,13 @@ def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
 
 
 def headline(profile: Profile) -> str:
-    """Model, binding and threads."""
+    """Return model, binding and threads."""
     plural = "s" * (profile.threads > 1)
     return f"{profile.model}, {profile.binding}, {profile.threads} thread{plural}"
 
 
 def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
-    """Milliseconds, share, GFLOP/s and GB/s with their limits, bytes before and after, bound."""
+    """Return milliseconds, share, GFLOP/s and GB/s with limits, bytes before and after, bound."""
     share = f"{row.us / (profile.us or 1.0):.1%}"
     if row.bytes is None or row.us < SHORTEST:
         return (f"{row.us / 1e3:.3f}", share, "", "", "", "", "", "", row.bound)
@@ -83,7 +83,7 @@ def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
 
 
 def in_bytes(size: float) -> str:
-    """Bytes with three digits and a unit."""
+    """Format bytes with three digits and a unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.3g} {unit}"
@@ -91,7 +91,7 @@ def in_bytes(size: float) -> str:
 
 
 def abridged(names: Sequence[str]) -> str:
-    """Names of nodes with the path they share written once: ``a/b/{X, Y}, a/Z``."""
+    """Format node names with their common path written once: ``a/b/{X, Y}, a/Z``."""
     groups: dict[str, list[str]] = {}
     for name in names:
         path, slash, last = name.rpartition("/")
@@ -105,7 +105,7 @@ def abridged(names: Sequence[str]) -> str:
 
 
 def summary(profile: Profile) -> Iterator[str]:
-    """What the table adds up to, its limits and how it was measured."""
+    """Yield totals, limits and the method of measurement."""
     known = [row for row in profile.rows if row.bytes is not None]
     before, after = (sum(getattr(r, n) or 0.0 for r in known) for n in ("unfused", "bytes"))
     levels = ", ".join(f"{m.name} {m.gbytes:.0f} GB/s" for m in profile.roofs.memories)

@@ -1,4 +1,4 @@
-"""A profile's record: where a model's time goes, and what bounds it there."""
+"""The record of a profile: time per node, and what bounds it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = [
 ]
 
 PETTY = 0.001
-"""Share of the time below which a family gets no line of its own."""
+"""Fraction of the time below which a group gets no line of its own."""
 
 MOST = 40
-"""Families with a line of their own at most."""
+"""Maximum number of groups with a line of their own."""
 
 
 SHORTEST = 1.0
-"""µs below which a node's time is too close to what profiling costs to divide by."""
+"""µs below which profiling overhead makes a node's rates meaningless."""
 
 EXPLAINED = 0.25
-"""Share of a node's time that a roof must explain to be called its bound."""
+"""Fraction of a node's time that a roof must explain to be called its bound."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """One level: bytes it holds (0: no limit) and the GB/s all threads in use get from it."""
+    """One memory level: bytes it holds (0: no limit), and GB/s for all threads in use."""
 
     name: str
     capacity: int
@@ -45,8 +45,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Roofs:
-    """What the threads in use can do: billions of operations per second in fp32 and, for kernels
-    that multiply something else (``lower``), in that; and memories by size."""
+    """Limits of the threads in use: 1e9 operations per second, and memories by size.
+
+    ``lower`` has the peaks of kernels that multiply other types than fp32.
+    """
 
     gflops: float
     memories: tuple[Memory, ...]
@@ -54,33 +56,33 @@ class Roofs:
     lower: Mapping[str, float] = field(default_factory=dict)
 
     def peak(self, multiplied: str) -> float:
-        """Of kernels that multiply numbers of this type."""
+        """Return the peak of kernels that multiply numbers of this type."""
         return self.lower.get(multiplied, self.gflops)
 
     def met(self, rows: Iterable[ProfileRow]) -> Roofs:
-        """Without the peaks that none of these rows' kernels could reach."""
+        """Return a copy without the peaks that none of these rows' kernels could reach."""
         used = {call.multiplies for row in rows for call in row.calls}
         return replace(self, lower={k: v for k, v in self.lower.items() if k in used})
 
     @property
     def peaks(self) -> Mapping[str, float]:
-        """All of them by what is multiplied."""
+        """All peaks by the type multiplied."""
         return {"fp32": self.gflops, **self.lower}
 
     def memory(self, size: float) -> Memory:
-        """The smallest memory that holds ``size`` bytes."""
+        """Return the smallest memory that holds ``size`` bytes."""
         return next((m for m in self.memories if m.capacity >= size), self.memories[-1])
 
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One node of the graph ONNX Runtime really runs; ``us`` is its median time.
+    """One node of the graph that ONNX Runtime runs; ``us`` is its median time.
 
     ``kernel`` is True for a program of this tool, whose original nodes are ``originals``.
-    ``flops`` and the bytes are None where the node is unknown.  ``unfused`` is what its operators
-    would walk one by one.  ``compute_us`` and ``memory_us`` are what the roofs allow, ``memory``
-    the level most bytes come from; ``size`` is the problem's, in words.  ``calls`` are the kernel
-    calls of a program, each a row whose ``op`` is the kernel.
+    ``flops`` and bytes are None if the node is unknown.  ``unfused`` is the traffic of its
+    operators run one by one.  ``compute_us`` and ``memory_us`` are the times the roofs allow,
+    ``memory`` the level most bytes come from; ``size`` describes the problem.  ``calls`` are the
+    kernel calls of a program, each a row whose ``op`` is the kernel.
     """
 
     name: str
@@ -102,7 +104,7 @@ class ProfileRow:
 
     @property
     def bytes(self) -> float | None:
-        """Bytes of outside values, each touched once."""
+        """Bytes of outside values, each counted once."""
         return None if self.weights is None else self.weights + (self.activations or 0.0)
 
     @property
@@ -112,12 +114,12 @@ class ProfileRow:
 
     @property
     def gflops(self) -> float:
-        """Billions of operations per second; 0 if unknown or too short to tell."""
+        """1e9 operations per second; 0 if unknown or the node is too short."""
         return (self.flops or 0.0) / self.us / 1e3 if self.us >= SHORTEST else 0.0
 
     @property
     def bound(self) -> str:
-        """The roof that explains the node's time best; ``overhead`` if none explains a quarter."""
+        """The roof that explains most of the time, or ``overhead`` below a quarter of it."""
         if self.flops is None:
             return ""
         if max(self.compute_us, self.memory_us) < EXPLAINED * self.us or not self.us:
@@ -129,8 +131,8 @@ class ProfileRow:
 class Profile:
     """All nodes of one run, slowest first, under one binding and thread count.
 
-    ``run_ms`` is the median time of a whole run without profiling, ``profiling_us`` what was
-    taken off each node's time.
+    ``run_ms`` is the median time of a whole run without profiling, ``profiling_us`` the profiling
+    overhead subtracted from each node's time.
     """
 
     model: str
@@ -147,16 +149,16 @@ class Profile:
 
     @property
     def us(self) -> float:
-        """All nodes together."""
+        """Total time of all nodes."""
         return sum(row.us for row in self.rows)
 
     @property
     def in_programs(self) -> float:
-        """Share of the nodes' time in programs."""
+        """Fraction of the nodes' time spent in programs."""
         return sum(row.us for row in self.rows if row.kernel) / (self.us or 1.0)
 
     def to_json(self) -> str:
-        """Indented JSON: the fields, and what follows from them."""
+        """Return indented JSON of the fields and of derived figures."""
         data = dataclasses.asdict(self) | {"us": self.us, "in_programs": self.in_programs}
         for entry, row in zip(data["rows"], self.rows, strict=True):
             entry |= {"bound": row.bound, "bytes": row.bytes}
@@ -168,7 +170,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of one operator that do the same work; times are those of all together, in µs."""
+    """Nodes of one operator with equal work; times are totals in µs."""
 
     op: str
     kernel: bool
@@ -185,7 +187,7 @@ class NodeGroup:
 
     @property
     def calls(self) -> tuple[ProfileRow, ...]:
-        """The kernel calls of a node, those of all nodes added up; none for a single one."""
+        """Kernel calls, added up over all nodes; empty for a node with a single call."""
         every = [row.calls for row in self.rows if len(row.calls) > 1]
         same = len(every) == len(self.rows) and len({len(calls) for calls in every}) == 1
         return tuple(_added(calls) for calls in zip(*every, strict=True)) if same else ()
@@ -195,7 +197,7 @@ _SUMMED = ("us", "flops", "weights", "activations", "unfused", "compute_us", "me
 
 
 def _added(rows: Sequence[ProfileRow]) -> ProfileRow:
-    """Rows of the same work as one; figures that are unknown stay so."""
+    """Sum of rows of equal work; unknown figures stay unknown."""
     first = rows[0]
     known = (name for name in _SUMMED if getattr(first, name) is not None)
     return dataclasses.replace(
@@ -204,7 +206,7 @@ def _added(rows: Sequence[ProfileRow]) -> ProfileRow:
 
 
 def families(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
-    """Rows grouped by operator and work, the slowest group first."""
+    """Group rows by operator and work, the slowest group first."""
     groups: dict[tuple[Any, ...], list[ProfileRow]] = {}
     for row in rows:
         key = (row.op, row.kernel, row.size, row.flops, row.weights, row.activations)
@@ -214,7 +216,7 @@ def families(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
 
 
 def notable(profile: Profile) -> tuple[list[NodeGroup], list[ProfileRow]]:
-    """Families worth a line, and the nodes of all others."""
+    """Return the groups worth a line, and the nodes of all others."""
     every = families(profile.rows)
     named = [f for f in every[:MOST] if f.us >= PETTY * profile.us]
     return named, [row for f in every if f not in named for row in f.rows]

@@ -1,4 +1,4 @@
-"""What one optimization did: the record behind the table, the JSON and the manifest."""
+"""The record of an optimization, from which table, JSON and manifest are made."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _QUOTED = re.compile(r"'[^']*'")
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group of equal rewrites and what was decided about it.
+    """One group of equal rewrites and the decision about it.
 
-    ``gains`` are the ratios of the model without it to the model with it, above 1 where it helps,
-    one for each entry of the report's timings; empty if it was not timed by itself.
+    ``gains`` are ratios of the time without the group to the time with it (above 1: faster), one
+    per entry of the report's timings; empty if it was not timed separately.
     """
 
     group: str
@@ -48,7 +48,7 @@ class GroupRow:
 
     @property
     def verdict(self) -> str:
-        """The reason in a few words, without its figures."""
+        """The reason in a few words, without figures."""
         return VERDICTS[self.code]
 
     @property
@@ -72,27 +72,27 @@ class RuleRow:
 
 
 def unnamed(reason: str) -> str:
-    """A reason without the tensors it names."""
+    """Return a reason without the tensors it names."""
     return _QUOTED.sub("''", reason)
 
 
 def fed_too(count: int) -> str:
-    """Why initializers that are inputs as well stay outside kernels, and what to do about it."""
+    """Return why overridable initializers stay outside kernels, and how to change that."""
     return (
-        f"initializers that may be fed too: {count}; no kernel can "
-        "hold them, --freeze-initializers makes constants of them"
+        f"initializers that callers may override: {count}; kernels cannot use "
+        "them as weights, unless --freeze-initializers makes them constants"
     )
 
 
 def located(reason: str, tensor: str) -> str:
-    """A reason that names a tensor: the given one, unless it names one itself."""
+    """Return a reason that names a tensor: the given one unless it already names one."""
     return reason if _QUOTED.search(reason) or not tensor else f"{reason} (at {tensor!r})"
 
 
 def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
-    """The rules that were applied, then those that were not and why, then those that raised.
+    """Return the rules that were applied, then those that were not, then those that raised.
 
-    Reasons that differ in the tensors they name only share a row, which names the first.
+    Reasons that differ only in tensor names share a row, which names the first.
     """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
@@ -112,7 +112,7 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
 
 @dataclass(frozen=True)
 class StorageRow:
-    """Matmuls of one group that store less than dense weights: bytes of all their weights."""
+    """Matmuls of one group with sparse or low-rank storage: bytes of all their weights."""
 
     group: str
     technique: str
@@ -124,7 +124,7 @@ class StorageRow:
 
 @dataclass(frozen=True)
 class WeightRow:
-    """Structure in a weight (zeros, low rank, copies) that would allow fewer numbers.
+    """Structure in a weight (zeros, low rank, copies) that allows smaller storage.
 
     ``stored`` and ``potential`` are bytes in the original and with the structure exploited;
     ``applied`` is the rule that exploited it, or why none did.
@@ -139,13 +139,13 @@ class WeightRow:
 
 @dataclass(frozen=True)
 class CompressionRow:
-    """A layer ``[k, n]`` that was given another matrix: ``technique`` and its ``size`` (a rank, a
-    share of zeros, or how many channels less), and the share of its numbers and operations that
-    is kept.  What is stored in its place has a name that begins with one of its ``marks``.
+    """A layer ``[k, n]`` whose matrix was compressed by ``technique``.
 
+    ``size`` is a rank, a fraction of zeros, or a number of removed channels; ``kept`` is the
+    fraction of numbers and operations kept.  Names of the new weights begin with one of ``marks``.
     ``predicted`` and ``holdout_error`` are relative errors of the layer's output on calibration
-    data and on holdout data (None without); ``model_error`` is what it is predicted to add to the
-    model's error, ``saved_us`` the run time it is predicted to save.
+    and holdout data (None without); ``model_error`` is its predicted contribution to the model's
+    error, ``saved_us`` the predicted saving of run time.
     """
 
     layer: str
@@ -163,7 +163,7 @@ class CompressionRow:
 
     @property
     def ratio(self) -> float:
-        """The error on holdout data as a multiple of that on calibration data; 1 without."""
+        """The holdout error as a multiple of the calibration error; 1 without holdout data."""
         if not (self.holdout_error and self.predicted):
             return 1.0
         return self.holdout_error / self.predicted
@@ -182,8 +182,8 @@ class CompressionRow:
 class TimingRow:
     """Original against result under one binding and thread count.
 
-    ``ratio`` is the median over pairs of original time / result time, ``low`` and ``high`` its
-    99 % bounds; times are ms.
+    ``ratio`` is the median over pairs of original time / result time, ``low`` and ``high`` its 99
+    % bounds; times are ms.
     """
 
     threads: int
@@ -200,16 +200,16 @@ class TimingRow:
 
 @dataclass
 class Report:
-    """``outcome`` is ``"improved"`` or ``"kept original"``; ``reason`` says why in a sentence,
-    ``code`` in a word.
+    """The outcome of an optimization: ``"improved"`` or ``"kept original"``, with a reason.
 
-    ``error`` is the largest difference from the original as a share of ``max|y|``, ``floor`` that
-    of ONNX Runtime with its own optimizations from without; ``status`` is ``passed``,
-    ``inconclusive`` or ``skipped``.  ``holdout_error`` is the error of all compressed layers on
-    holdout inputs, by the user's own metric where there is one.  ``tried`` are the timings
-    of the rejected result where the original was kept; ``rejected`` the inputs the original itself
-    refuses, with its message; ``faults`` the tracebacks of rules that raised and were left out;
-    ``retuned`` the outcome of ``bench --retune``.  The document is ``docs/schema/report.json``.
+    ``reason`` is a sentence, ``code`` its identifier.  ``error`` is the largest difference from
+    the original relative to ``max|y|``, ``floor`` that between ONNX Runtime with and without its
+    own optimizations; ``status`` is ``passed``, ``inconclusive`` or ``skipped``.
+    ``holdout_error`` is the error of all compressed layers on holdout inputs, by the user's own
+    metric if there is one. ``tried`` are the timings of the rejected result if the original was
+    kept; ``rejected`` the inputs that the original itself rejects, with its message; ``faults``
+    the tracebacks of rules that raised and were left out; ``retuned`` the outcome of ``bench
+    --retune``.  The document is ``docs/schema/report.json``.
     """
 
     input: str
@@ -251,26 +251,26 @@ class Report:
 
     @property
     def improved(self) -> bool:
-        """False if the result is the original."""
+        """Whether the result differs from the original."""
         return self.outcome == "improved"
 
     @property
     def gain(self) -> str:
-        """How many times as fast the result was measured to be, in words."""
+        """The measured speed-up of the result, in words."""
         return gain_of(self.timings)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files the result consists of; this report as JSON is the last."""
+        """The files of the result; the last one is this report as JSON."""
         found = (self.output, self.library, self.data, str(Path(self.output).with_suffix(".json")))
         return tuple(file for file in found if file)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return plain data, ready for JSON."""
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys; an unbounded figure becomes null."""
+        """Return indented JSON with sorted keys; infinite figures become null."""
         return to_json(self)
 
     def _repr_html_(self) -> str:
@@ -278,7 +278,7 @@ class Report:
 
 
 def gain_of(timings: Sequence[TimingRow]) -> str:
-    """Timings in words: the range of their ratios."""
+    """Return the range of the timings' ratios, in words."""
     ratios = sorted(row.ratio for row in timings)
     if not ratios:
         return "not timed"
@@ -288,12 +288,12 @@ def gain_of(timings: Sequence[TimingRow]) -> str:
 
 
 def with_folder(path: str) -> str:
-    """A path the dynamic loader takes as one; a bare name would be looked up in its own list."""
+    """Return a path that the dynamic loader does not search for; a bare name would be."""
     return path if os.sep in path else f".{os.sep}{path}"
 
 
 def report_page(*reports: Report) -> str:
-    """One page without scripts or outside resources; every string of a model is escaped."""
+    """Return one HTML page without scripts or external resources; model strings are escaped."""
     return _template().render(reports=reports, page=True)
 
 

@@ -1,4 +1,4 @@
-"""How the result of ``bench --retune`` reads."""
+"""Text of the result of ``bench --retune``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["render_retuned"]
 
 
 def render_retuned(found: Retuned) -> RenderableType:
-    """A line about the whole, then one for each operator type."""
+    """Return a summary line, then one line per operator type."""
     return Group(*_parts(found))
 
 

@@ -25,7 +25,7 @@ class RetunedRow:
 
 @dataclass(frozen=True)
 class Retuned:
-    """``speedup`` is what stays against plain ONNX, by thread count and binding."""
+    """Result of retuning; ``speedup`` over plain ONNX is given by thread count and binding."""
 
     model: str
     rows: tuple[RetunedRow, ...]
@@ -37,9 +37,9 @@ class Retuned:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The types whose nodes run on their bodies from now on."""
+        """Operator types whose nodes run on their ONNX bodies from now on."""
         return tuple(row.type for row in self.rows if not row.kept)
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
+        """Return indented JSON with sorted keys."""
         return to_json(self)

@@ -1,9 +1,9 @@
-"""The roofline picture of a profile: as SVG and HTML without a plotting library, or as PNG.
+"""Roofline plot of a profile: as SVG and HTML without a plotting library, or as PNG.
 
 Both axes are logarithmic: operations per byte against operations per second.  Slanted lines are
-what each memory lets through, the flat one is the arithmetic peak.  A family of equal nodes is a
-disk whose area is its share of the time; what lies between it and the roofs could be gained.
-Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+memory bandwidths, the flat one is the arithmetic peak.  A group of equal nodes is a disk whose
+area is its fraction of the time; its distance to the roofs is the potential gain. Source:
+Williams, Waterman, Patterson, "Roofline" (CACM 2009).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
 PAGE = (1010, 540)
 LEFT, TOP, WIDTH, HEIGHT = 62.0, 50.0, 560.0, 430.0
 NAMED = 13
-"""Families the legend has room for; only these show their number."""
+"""Number of groups the legend has room for; only these show their number."""
 X_LABEL, Y_LABEL = "operations per byte walked (FLOP/byte)", "GFLOP/s"
 LARGEST, SMALLEST = 34.0, 4.0
-"""Radius of all the time, and of the least that is drawn, in pixels."""
+"""Radius in pixels of a disk for all the time, and of the smallest disk drawn."""
 _TAG = 8.0
 _ANGLES, _DISTANCES = 16, (12.0, 24.0, 38.0, 54.0, 72.0)
 _COLOURS = {True: "#2b6cb0", False: "#c05621"}
@@ -43,9 +43,9 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Disk:
-    """A family in the picture, in pixels; ``tag`` is where its number stands.
+    """A group of nodes in the plot, in pixels; ``tag`` is the position of its number.
 
-    Those the legend has no room for show no number.
+    Groups the legend has no room for show no number.
     """
 
     family: NodeGroup
@@ -61,13 +61,13 @@ class Disk:
 
     @property
     def inside(self) -> bool:
-        """True if the number stands in the disk and needs no line to it."""
+        """Whether the number is inside the disk and needs no line to it."""
         return self.tag == (self.x, self.y)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A roof in pixels; its label stands at ``at`` along it."""
+    """A roof in pixels; its label is at ``at``, along the line."""
 
     label: str
     start: Point
@@ -76,20 +76,20 @@ class Line:
 
     @property
     def angle(self) -> float:
-        """Of the label, in degrees."""
+        """Angle of the label in degrees."""
         return math.degrees(math.atan2(self.end[1] - self.start[1], self.end[0] - self.start[0]))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The intensities (FLOP/byte) and rates (GFLOP/s) the picture spans."""
+    """The ranges of intensity (FLOP/byte) and rate (GFLOP/s) that the plot covers."""
 
     low: Point
     high: Point
 
     @classmethod
     def of(cls, roofs: Roofs, shown: Sequence[NodeGroup]) -> Scale:
-        """Room for every disk, and for the corner of every roof."""
+        """Return ranges that contain every disk and the corner of every roof."""
         corners = [roofs.gflops / m.gbytes for m in roofs.memories]
         xs = [family.rows[0].intensity for family in shown]
         ys = [family.total.gflops for family in shown]
@@ -99,13 +99,13 @@ class Scale:
         )
 
     def at(self, x: float, y: float) -> Point:
-        """The pixels of an intensity and a rate."""
+        """Return the pixel position of an intensity and a rate."""
         (x0, y0), (x1, y1) = self.low, self.high
         right, up = math.log(x / x0) / math.log(x1 / x0), math.log(y / y0) / math.log(y1 / y0)
         return LEFT + WIDTH * right, TOP + HEIGHT * (1 - up)
 
     def ticks(self, axis: int) -> list[tuple[str, float]]:
-        """1, 2 and 5 times each power of ten along an axis, and their pixels."""
+        """Return 1, 2 and 5 times each power of ten along an axis, with their pixels."""
         low, high = self.low[axis], self.high[axis]
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
         steps = (1,) if high / low > 3e3 else (1, 2, 5)
@@ -118,12 +118,12 @@ class Scale:
 
 
 def roofline_svg(profile: Profile) -> str:
-    """The picture, with a legend that names every disk; it stands alone or in a page."""
+    """Return the plot with a legend of all disks, a self-contained SVG."""
     return _render("roofline.svg.jinja", **_scene(profile))
 
 
 def profile_page(profile: Profile) -> str:
-    """The picture and every number in one page without scripts or outside resources."""
+    """Return plot and numbers as one HTML page without scripts or external resources."""
     named, rest = notable(profile)
     numbers = {family: index + 1 for index, family in enumerate(_shown(profile)[:NAMED])}
     return _render(
@@ -151,7 +151,7 @@ def _inner(
 
 
 def check_png() -> None:
-    """Raise UsageError if :func:`roofline_png` cannot work for want of matplotlib."""
+    """Raise UsageError if matplotlib, which :func:`roofline_png` needs, is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             "a PNG needs matplotlib: pip install tracea-graph[notebook], or write an SVG"
@@ -159,7 +159,7 @@ def check_png() -> None:
 
 
 def roofline_png(profile: Profile) -> bytes:
-    """The picture as PNG.  Raises UsageError without matplotlib."""
+    """Return the plot as PNG; raises UsageError without matplotlib."""
     check_png()
     from matplotlib.figure import Figure
 
@@ -198,7 +198,7 @@ def _scene(profile: Profile) -> dict[str, Any]:
 
 
 def _shown(profile: Profile) -> list[NodeGroup]:
-    """Families with a place in the picture: they compute, and long enough to tell."""
+    """Groups that are drawn: they compute something, and run long enough to measure."""
     return [f for f in notable(profile)[0] if f.rows[0].intensity > 0 and f.total.gflops > 0]
 
 
@@ -218,7 +218,7 @@ def _disks(profile: Profile, shown: Sequence[NodeGroup], scale: Scale) -> list[D
 
 
 def _tag(disk: Disk, disks: Sequence[Disk], tags: Sequence[Point]) -> Point:
-    """The nearest place for a disk's number that is clear of numbers, and of other disks."""
+    """Nearest position for a disk's number that overlaps neither numbers nor other disks."""
     others = [other for other in disks if other is not disk]
     centre = (disk.x, disk.y)
     places = [centre] if disk.radius > _TAG else []
@@ -236,7 +236,7 @@ def _tag(disk: Disk, disks: Sequence[Disk], tags: Sequence[Point]) -> Point:
 
 
 def _lines(roofs: Roofs, scale: Scale) -> Iterator[Line]:
-    """The peak, and each memory up to it; labels stand near the left end."""
+    """The peak, and each memory up to it; labels are near the left end."""
     (x0, y0), (x1, _) = scale.low, scale.high
     widths = [m.gbytes for m in roofs.memories]
     for name, peak in roofs.peaks.items():
@@ -275,7 +275,7 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _plot(axes: Any, scene: Mapping[str, Any]) -> None:
-    """The scene in the SVG's own pixels."""
+    """Draw the scene in the SVG's pixel coordinates."""
     left, right, top, bottom = (scene[k] for k in ("left", "right", "top", "bottom"))
     axes.set(xlim=(0, PAGE[0]), ylim=(PAGE[1], 0), aspect="equal")
     axes.set_axis_off()

@@ -1,4 +1,4 @@
-"""A sweep of error budgets: what each one bought, as a table and a Pareto picture."""
+"""A sweep of error budgets: the speed-up under each, as a table and a Pareto plot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _FRONT, _BEHIND = "#2b6cb0", "#9aa5b1"
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A result under one ``budget``: its measured ``error`` on held-out inputs, the median ms of
-    the original and of the result at one shape and thread count, and how many layers are smaller.
+    """A result under one ``budget``: its measured ``error`` on held-out inputs, and times.
+
+    Times are median ms of the original and of the result at one shape and thread count; it also
+    counts the compressed layers.
     """
 
     budget: float
@@ -38,7 +40,7 @@ class SweepPoint:
 
 
 def pareto(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
-    """The points no other beats in error and time, by error."""
+    """Return the points that no other beats in both error and time, by error."""
     found: list[SweepPoint] = []
     for point in sorted(points, key=lambda p: (p.error, p.ms)):
         if not found or point.ms < found[-1].ms:
@@ -47,7 +49,7 @@ def pareto(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
 
 
 def render_sweep(points: Sequence[SweepPoint]) -> Table:
-    """One line per budget."""
+    """Return a table with one line per budget."""
     table, front = new_table("error against time"), pareto(points)
     for name in ("budget", "error", "original", "result", "speedup", "smaller layers"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -68,7 +70,7 @@ def render_sweep(points: Sequence[SweepPoint]) -> Table:
 
 
 def pareto_svg(points: Sequence[SweepPoint], title: str) -> str:
-    """Measured error (logarithmic, to the right) against ms; what nothing beats is joined."""
+    """Return measured error (logarithmic, x) against ms (y), with the Pareto front as a line."""
     least = min((p.error for p in points if p.error > 0), default=1e-6)
     low = math.log10(least / 2)
     high = math.log10(max([p.error for p in points] + [least * 4]) * 2)

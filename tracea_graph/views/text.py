@@ -1,4 +1,4 @@
-"""The report as the command prints it."""
+"""The report as text for the terminal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["cell", "new_table", "plain", "render_report", "render_rules"]
 
 
 def render_report(report: Report, verbosity: int = 0) -> RenderableType:
-    """Rich text: timings, rewrites, outcome, files; reasons in full and rules from 1 on."""
+    """Return timings, rewrites, outcome and files; with verbosity 1, full reasons and rules."""
     return Group(*_parts(report, verbosity))
 
 
 def plain(text: str) -> str:
-    """One line without control characters: names come from models, terminals obey escapes."""
+    """Return one line without control characters: terminals obey escapes in names."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -58,7 +58,7 @@ def _tables(report: Report, full: bool) -> Iterator[Table]:
     if report.timings:
         yield _timings("original against result", report.timings)
     if report.tried:
-        yield _timings("original against all rewrites that were tried", report.tried)
+        yield _timings("original against all rewrites tried", report.tried)
     if report.groups:
         yield _groups(report, full)
     if report.weight_analysis:
@@ -90,7 +90,7 @@ def _timings(title: str, rows: Sequence[TimingRow]) -> Table:
 
 
 def _groups(report: Report, full: bool) -> Table:
-    """One line per group of equal rewrites; ``full`` gives reasons with all their figures."""
+    """One line per group of equal rewrites; ``full`` gives reasons with all figures."""
     table = new_table("rewrites")
     table.add_column("kernel", no_wrap=True)
     table.add_column("count", justify="right", no_wrap=True)
@@ -103,7 +103,7 @@ def _groups(report: Report, full: bool) -> Table:
 
 
 def _weight_analysis(rows: Sequence[WeightRow]) -> Table:
-    """Structure in weights; weights with equal structure share a line."""
+    """Structure in weights; weights of equal structure share a line."""
     alike: dict[tuple[str, str], list[WeightRow]] = {}
     for row in rows:
         alike.setdefault((row.structure, row.applied), []).append(row)
@@ -121,7 +121,7 @@ def _weight_analysis(rows: Sequence[WeightRow]) -> Table:
 
 
 def _compact_weights(rows: Sequence[StorageRow]) -> Table:
-    """Bytes that kernels for sparse or low-rank weights save, applied or not."""
+    """Bytes saved by kernels for sparse or low-rank weights, applied or not."""
     table = new_table("compact weights")
     table.add_column("kernel", no_wrap=True)
     table.add_column("structure", no_wrap=True)
@@ -137,7 +137,7 @@ def _compact_weights(rows: Sequence[StorageRow]) -> Table:
 
 
 def _compressed(rows: Sequence[CompressionRow]) -> Table:
-    """The smaller matrix each layer got under the error budget."""
+    """The compressed matrix of each layer under the error budget."""
     table = new_table("compressed layers")
     table.add_column("layer", overflow="fold")
     table.add_column("technique", no_wrap=True)
@@ -170,7 +170,7 @@ def _details(report: Report) -> Iterator[RenderableType]:
 
 
 def render_rules(rows: Iterable[RuleRow]) -> Table:
-    """How often each rule was applied, and why it was not."""
+    """Return how often each rule was applied, or why it was not."""
     table = new_table("rules")
     table.add_column("rule", no_wrap=True)
     table.add_column("count", justify="right", no_wrap=True)
@@ -182,7 +182,7 @@ def render_rules(rows: Iterable[RuleRow]) -> Table:
 
 
 def new_table(title: str) -> Table:
-    """A table as all views draw it."""
+    """Return an empty table in the style of all views."""
     return Table(
         title=cell(title),
         title_justify="left",
@@ -194,15 +194,14 @@ def new_table(title: str) -> Table:
 
 
 _GAP, _FOLDED = 3, 20
-"""Characters between two columns, and those a cell that folds needs."""
+"""Characters between two columns, and the minimum width of a cell that wraps."""
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a :class:`FittedTable`; one that ``folds`` needs no more than 20 characters.
 
-    Of several that are ``spare`` the one with the largest number goes first where there is little
-    room; 0 is never left out.
+    If space is short, the column with the largest ``spare`` is dropped first; 0 is never dropped.
     """
 
     name: str
@@ -213,14 +212,14 @@ class Column:
 
 @dataclass
 class FittedTable:
-    """A table that leaves out columns, rather than characters, where it would be too wide."""
+    """A table that drops columns rather than characters if it is too wide."""
 
     title: str
     columns: Sequence[Column]
     rows: list[tuple[Text | str, ...]] = field(default_factory=list)
 
     def add_row(self, *cells: Text | str) -> None:
-        """Cells for the first columns; the others stay empty."""
+        """Add cells for the first columns; the others stay empty."""
         self.rows.append((*cells, *[""] * (len(self.columns) - len(cells))))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
@@ -234,7 +233,7 @@ class FittedTable:
         yield table
 
     def _fitting(self, width: int) -> list[int]:
-        """The columns there is room for."""
+        """Columns that fit the width."""
         kept = list(range(len(self.columns)))
         while sum(map(self._least, kept)) + _GAP * (len(kept) - 1) > width:
             last = max(kept, key=lambda i: (self.columns[i].spare, i))
@@ -244,19 +243,19 @@ class FittedTable:
         return kept
 
     def _least(self, column: int) -> int:
-        """Characters a column takes at least."""
+        """Minimum width of a column in characters."""
         one = self.columns[column]
         width = max((len(str(row[column])) for row in self.rows), default=0)
         return min(max(width, len(one.name)), _FOLDED) if one.folds else max(width, len(one.name))
 
 
 def three_digits(number: float) -> str:
-    """Three significant digits, never with an exponent above: ``0.0123``, ``4.57``, ``2560``."""
+    """Format with three significant digits, without exponent: ``0.0123``, ``4.57``, ``2560``."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
 def cell(text: str) -> Text:
-    """Text that is not read as markup."""
+    """Return text that is not parsed as markup."""
     return Text(plain(text))
 
 
@@ -270,7 +269,7 @@ def _verification(report: Report) -> str:
 
 
 def _sized(file: str) -> str:
-    """A file and its size, where it is there."""
+    """A file, with its size if it exists."""
     path = Path(file)
     return f"{plain(file)} ({_size(path.stat().st_size)})" if path.is_file() else plain(file)
 

@@ -1,4 +1,4 @@
-"""What tuning found, and how it came about: tables, and convergence as text and as SVG."""
+"""Results of tuning: tables, and convergence as text and SVG."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURS = ("#2a6fdb", "#d9582b", "#2f9e44", "#9c36b5", "#e8a200", "#0b8a8f", "#
 def render_tuned(
     tuned: Sequence[TuningResult], counts: Mapping[Case, int], saved: float
 ) -> RenderableType:
-    """One model's cases: those it has at the sizes asked for first, the largest shares first."""
+    """Return one model's cases: those at the requested sizes first, by decreasing share."""
     table = Table(title_justify="left")
     for name in ("region", "nodes", "share", "cache", "schedule", "gain", ""):
         table.add_column(name, justify="right" if name in ("nodes", "share", "gain") else "left")
@@ -50,7 +50,7 @@ def render_tuned(
 
 
 def schedule_text(tuned: TuningResult) -> str:
-    """``default`` or the settings that differ from automatic ones."""
+    """Return ``default``, or the settings that differ from automatic ones."""
     if tuned.gain == 1.0 and tuned.source != "hint":
         return "default"
     return tuned.schedule.text
@@ -58,7 +58,7 @@ def schedule_text(tuned: TuningResult) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """How a region's best speed-up over the default grew: (seconds, gain) per trial."""
+    """Growth of a region's best speed-up over the default: (seconds, gain) per trial."""
 
     region: str
     points: tuple[tuple[float, float], ...]
@@ -73,7 +73,7 @@ class Curve:
 
 
 def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
-    """Convergence per region, from telemetry rows, in order of appearance."""
+    """Return convergence per region from telemetry rows, in order of appearance."""
     points: dict[str, list[tuple[float, float]]] = {}
     best: dict[str, Mapping[str, Any]] = {}
     settled: dict[str, float] = {}
@@ -95,7 +95,7 @@ def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
 
 
 def render_curves(found: Sequence[Curve]) -> RenderableType:
-    """A line per region: trials, the best gain over them as a curve, and what it is made of."""
+    """Return a line per region: trials, the best gain as a curve, and the changed settings."""
     table = Table(title_justify="left")
     for name in ("region", "trials", "best so far, 1× to the best", "best", "judged", "GFLOP/s"):
         table.add_column(name, justify="left" if name[:4] in ("regi", "best s") else "right")
@@ -116,7 +116,7 @@ def _sparkline(curve: Curve, width: int = 28) -> str:
 
 
 def convergence_svg(found: Sequence[Curve], title: str) -> str:
-    """The best speed-up over time, a step line per region."""
+    """Return the best speed-up over time as SVG, a step line per region."""
     last = max((c.points[-1][0] for c in found), default=1.0) or 1.0
     top = max((c.best for c in found), default=1.0)
     top = max(top, 1.01)
@@ -151,5 +151,5 @@ def convergence_svg(found: Sequence[Curve], title: str) -> str:
 
 
 def escape_xml(text: str) -> str:
-    """Text as it may stand in XML."""
+    """Escape text for XML."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

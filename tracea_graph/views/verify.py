@@ -1,4 +1,4 @@
-"""How a comparison of two models reads, as a table and as JSON."""
+"""A comparison of two models as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was found; ``kernels`` of ``nodes`` nodes of the second model ran as kernels."""
+    """A comparison; ``kernels`` of ``nodes`` nodes of the second model ran as kernels."""
 
     original: str
     candidate: str
@@ -36,12 +36,12 @@ class VerifyReport:
 
 
 def comparison_json(found: VerifyReport) -> str:
-    """The document ``docs/schema/verify.json``."""
+    """Return the document ``docs/schema/verify.json``."""
     return to_json(found).rstrip()
 
 
 def render_comparison(found: VerifyReport) -> RenderableType:
-    """A row per output and input set, then the verdict in a sentence."""
+    """Return a row per output and input set, then the verdict in a sentence."""
     return Group(*_parts(found))
 
 

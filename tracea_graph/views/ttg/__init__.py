@@ -1,4 +1,4 @@
-"""The region graph drawn: in a notebook, or as a page."""
+"""Drawings of the region graph, for notebooks and as pages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The region graph as SVG: producers above consumers, a repeated block drawn once.
+"""The region graph as SVG: producers above consumers, each repeated block drawn once.
 
-Layers are longest paths from a source (Sugiyama et al. 1981); within one, nodes stand in the order
-of their producers.  Boxes have one size, so labels never overlap.
+Layers are longest paths from a source (Sugiyama et al. 1981); within a layer, nodes are ordered by
+their producers.  Boxes have one size, which keeps labels from overlapping.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SWEEPS = 7
 
 Place = tuple[float, float]
 Colour = Callable[[str], str]
-"""From a node's name to the fill of its box."""
+"""Fill color of a node's box, by the node's name."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The picture: its SVG text, the names drawn, how many there were to draw, the blocks."""
+    """A drawing: its SVG text, the names drawn, how many nodes the graph has, the blocks."""
 
     svg: str
     shown: tuple[str, ...]
@@ -39,8 +39,8 @@ class Drawing:
 def draw(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
     """Draw at most :data:`MAX_NODES` nodes, the first in topological order.
 
-    With ``collapse`` only the first copy of each repeated block is drawn, in a frame.  Constants
-    are not drawn.
+    With ``collapse`` only the first copy of each repeated block is drawn, in a group box.
+    Constants are not drawn.
     """
     blocks = tuple(repeated_blocks(graph)) if collapse else ()
     stands_for = {
@@ -70,7 +70,7 @@ def draw(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
 
 
 def _serves(graph: TileGraph, name: str, stands_for: Mapping[str, str]) -> bool:
-    """True for an input or output that belongs to copies of a block that are not drawn."""
+    """Whether an input or output belongs to copies of a block that are not drawn."""
     if graph.region(name) is not None:
         return False
     near = {*graph.nx.predecessors(name), *graph.nx.successors(name)}
@@ -82,9 +82,9 @@ Edge = tuple[str, str, str]
 
 
 def _edges(graph: TileGraph, shown: Sequence[str], stands_for: Mapping[str, str]) -> list[Edge]:
-    """Edges between drawn nodes; what leads from one copy of a block to the next is left out.
+    """Edges between drawn nodes, without those from one copy of a block to the next.
 
-    An edge at a copy that is not drawn shows where the drawn ones have none.
+    An edge of a copy that is not drawn is used where the drawn copy has none.
     """
     rank = {name: i for i, name in enumerate(shown)}
     own: dict[Edge, None] = {}
@@ -102,7 +102,7 @@ def _edges(graph: TileGraph, shown: Sequence[str], stands_for: Mapping[str, str]
 
 
 def _layout(names: Sequence[str], edges: Sequence[Edge]) -> dict[str, Place]:
-    """Top-left corners: layers by longest path, then sweeps that pull neighbours together."""
+    """Top-left corners: layers by longest path, then sweeps that move neighbors together."""
     parents: dict[str, list[str]] = {name: [] for name in names}
     children: dict[str, list[str]] = {name: [] for name in names}
     for source, target, _ in edges:
@@ -130,7 +130,7 @@ def _depths(
     parents: Mapping[str, Sequence[str]],
     children: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
-    """Layers; what has no producer stands right above its first reader."""
+    """Layer of each node; a node without producers is just above its first reader."""
     depth: dict[str, int] = {}
     for name in names:
         depth[name] = 1 + max((depth[p] for p in parents[name]), default=-1)
@@ -141,7 +141,7 @@ def _depths(
 
 
 def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
-    """Places nearest to the wanted ones in their order, no two nearer than a box is wide."""
+    """Positions nearest to the wanted ones, in order and without overlap of boxes."""
     order = sorted(wanted, key=wanted.__getitem__)
     placed: list[float] = []
     for name in order:
@@ -155,7 +155,7 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 
 def _frames(blocks: Sequence[Block], places: Mapping[str, Place]) -> Iterator[str]:
-    """A box around the drawn copy of each block, with its count."""
+    """Group box around the drawn copy of each block, with the number of copies."""
     for block in blocks:
         inside = [places[name] for name in block.shown if name in places]
         if not inside:
@@ -179,7 +179,7 @@ def _path(graph: TileGraph, edge: Edge, places: Mapping[str, Place]) -> str:
 
 
 def _curve(source: Place, target: Place) -> str:
-    """Bottom to top; an edge that passes other layers bends out of their way."""
+    """Curve from bottom to top; an edge across several layers bends around them."""
     (x, y), (u, v) = source, target
     x, y, u = x + WIDTH / 2, y + HEIGHT, u + WIDTH / 2
     out = 0.75 * WIDTH if v - y > GAP_Y + 1 else 0.0
@@ -214,6 +214,6 @@ def _short(label: str) -> str:
 
 
 def clean_text(words: str) -> str:
-    """Escaped, with what markup forbids (control and lone surrogate characters) replaced."""
+    """Escape text and replace characters that markup forbids (control and lone surrogates)."""
     clean = "".join(c if c.isprintable() or c == "\n" else "�" for c in words)
     return escape(clean)

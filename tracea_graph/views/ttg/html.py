@@ -1,6 +1,6 @@
-"""The region graph for a notebook or a page: a drawing that can be coloured and asked.
+"""The region graph as an interactive HTML fragment, for notebooks and pages.
 
-One self-contained fragment: SVG, a sidebar of details, and a script without outside resources.
+The fragment is self-contained: SVG, a sidebar of details, and a script without external resources.
 Without scripts the drawing and its tooltips remain.
 """
 
@@ -42,13 +42,13 @@ _DRAWN = (
     "flex:0 1 auto;min-width:min(440px,100%);max-width:max(440px,calc(100% - 480px));"
     "max-height:max(720px,85vh);overflow:auto"
 )
-"""As wide as the graph is, but for what the sidebar beside it needs."""
+"""Style of a drawing beside a sidebar."""
 _ALONE = "min-width:0;max-height:max(720px,85vh);overflow:auto"
-"""No sidebar is beside it."""
+"""Style of a drawing without a sidebar."""
 
 
 def family_of(model: RegionModel | None) -> str:
-    """What kind of loop nest a region is; see :data:`FAMILIES`."""
+    """Classify a region's loop nest; see :data:`FAMILIES`."""
     if model is None:
         return "opaque"
     summed = set(model.space.reductions)
@@ -65,7 +65,7 @@ def family_of(model: RegionModel | None) -> str:
 
 
 def graph_html(graph: TileGraph) -> str:
-    """The drawing with a choice of colours, and details of a region when it is clicked."""
+    """Return the drawing with selectable colors, and details of a region when it is clicked."""
     drawing = draw(graph, _by_rule(graph))
     regions = graph.regions()
     shown = f"{len(drawing.shown)} of {drawing.total} nodes are drawn"
@@ -76,7 +76,7 @@ def graph_html(graph: TileGraph) -> str:
         caption += f"; tiles and times at {sizes}"
     if drawing.blocks:
         counts = ", ".join(f"× {len(block.copies)}" for block in drawing.blocks)
-        caption += f"; what repeats ({counts}) is drawn once"
+        caption += f"; repeated blocks ({counts}) are drawn once"
     if len(drawing.shown) < drawing.total:
         caption += f"; the first {shown}"
     rules = Counter(r.rule for r in regions if r.rule)
@@ -85,13 +85,13 @@ def graph_html(graph: TileGraph) -> str:
 
 
 def tile_map_html(shown: TileMap) -> str:
-    """One region's tile map alone."""
+    """Return one region's tile map."""
     caption = f"{clean_text(shown.region)} {clean_text(shown.op)}"
     return _fragment(caption, "", "", {"map": shown.to_dict()})
 
 
 def diff_html(before: TileGraph, after: TileGraph) -> str:
-    """Two graphs one above the other; what became one region has one colour in both."""
+    """Return two graphs, one above the other; merged regions have their result's color in both."""
     colours: dict[str, str] = {}
     for region in after.regions():
         made = (before.producer(v) for n in region.nodes for v in n.outputs if v)
@@ -111,11 +111,11 @@ def _changed(graph: TileGraph, colours: Mapping[str, str], name: str) -> str:
     return colours.get(name, NEUTRAL[graph.nx.nodes[name]["kind"]])
 
 
-# ---- facts for the script --------------------------------------------------------------
+# ---- data for the script ---------------------------------------------------------------
 
 
 def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
-    """Per drawn region what the sidebar shows; what equal regions share is stored once."""
+    """Sidebar data per drawn region; data common to equal regions is stored once."""
     nodes: dict[str, Any] = {}
     kinds: dict[str, Any] = {}
     for name in shown:
@@ -140,14 +140,14 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _key(graph: TileGraph, region: Region) -> str:
-    """Equal for regions whose tiles and needs are alike: their producers are too."""
+    """Key of regions that have equal tiles and dependences, including their producers."""
     made = (graph.producer(v) for v in region.reads)
     parts = [signature(graph, r) if r is not None else "" for r in (region, *made)]
     return f"{crc32('|'.join(parts).encode(errors='replace')):08x}"
 
 
 def _sources(graph: TileGraph, region: Region) -> list[str]:
-    """Who writes each value a region reads; empty for inputs and constants."""
+    """Writer of each value a region reads; empty for inputs and constants."""
     return [r.id if (r := graph.producer(v)) is not None else "" for v in region.reads]
 
 
@@ -168,7 +168,7 @@ def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
 
 
 def _steps(graph: TileGraph, inside: TileGraph) -> dict[str, Any]:
-    """The steps of a program, in order; what equal ones share is stored once."""
+    """Steps of a program, in order; data common to equal steps is stored once."""
     kinds: dict[str, Any] = {}
     steps, keys = [], []
     inside.bindings = graph.bindings
@@ -190,7 +190,7 @@ def _steps(graph: TileGraph, inside: TileGraph) -> dict[str, Any]:
 
 
 def _inner(inside: TileGraph, value: str) -> str:
-    """A value with its spec; those between steps by their number alone."""
+    """A value with its spec; values between steps by number only."""
     _, mark, number = value.rpartition("#") if inside.producer(value) else ("", "", value)
     return f"{mark}{number}: {inside.spec(value)}"
 
@@ -236,7 +236,7 @@ def _chip(label: str, colour: str) -> str:
 
 
 def _colour(rule: str) -> str:
-    """The same pastel for the same rule, in every graph."""
+    """Pastel color of a rule, the same in every graph."""
     hue = crc32(rule.encode(errors="replace")) % 360
     return f"hsl({hue},70%,84%)"
 

@@ -1,4 +1,4 @@
-"""What a graph hands a notebook: a region's tile map, and two graphs side by side."""
+"""Notebook displays: graphs, tile maps, and differences of two graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NOTEBOOK", "GraphDiff", "Notebook", "TileDisplay"]
 
 @dataclass(frozen=True)
 class TileDisplay:
-    """A tile map that draws itself in a notebook."""
+    """A tile map that displays itself in a notebook."""
 
     map: TileMap
 
@@ -26,7 +26,7 @@ class TileDisplay:
 
 @dataclass(frozen=True)
 class GraphDiff:
-    """Two graphs that draw themselves in a notebook, changes coloured."""
+    """Two graphs that display themselves in a notebook, with changes in color."""
 
     before: TileGraph
     after: TileGraph
@@ -36,26 +36,26 @@ class GraphDiff:
 
 
 class Notebook:
-    """Draws graphs as HTML fragments; what a ``TileGraph`` is given as its viewer."""
+    """The viewer of a ``TileGraph``: draws graphs as HTML fragments."""
 
     def html(self, graph: TileGraph) -> str:
-        """The drawing of a graph."""
+        """Return the drawing of a graph."""
         return graph_html(graph)
 
     def diff(self, before: TileGraph, after: TileGraph) -> GraphDiff:
-        """Two graphs side by side."""
+        """Return two graphs side by side."""
         return GraphDiff(before, after)
 
     def tiles(
         self, graph: TileGraph, name: str, bindings: Mapping[str, int], tile: Shape, order: str
     ) -> TileDisplay:
-        """The tile map of the region :meth:`TileGraph.show` is asked for."""
+        """Return the tile map of a region found by ``name`` (:meth:`TileGraph.show`)."""
         program, _, step = name.partition("#")
         region = graph.region(program) or graph.producer(program)
         named = (r for r in graph.regions() if any(n.name == program for n in r.nodes))
         region = region or next(named, None)
         if region is None:
-            raise GraphError(f"no region is called {name!r}, writes it or stands for it")
+            raise GraphError(f"no region is called {name!r}, writes it or replaces it")
         inside = graph.subgraph_of(region, graph)
         if inside is not None:
             found = inside.region(f"{region.id}#{step}") if step else inside.regions()[-1]

@@ -1,4 +1,4 @@
-"""The region graph as a page of its own."""
+"""The region graph as an HTML page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["graph_page"]
 
 
 def graph_page(graph: TileGraph, before: TileGraph | None = None) -> str:
-    """One self-contained HTML file; with ``before`` what changed is shown below the graph."""
+    """Return one self-contained HTML page; with ``before``, changes are shown below the graph."""
     title = escape(graph.name or "graph")
     parts = [graph_html(graph)]
     if before is not None:

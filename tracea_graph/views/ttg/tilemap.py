@@ -1,4 +1,4 @@
-"""Tile maps to look at: roles, launch order, and which tiles of its producers a tile needs."""
+"""Tile maps for display: roles, launch order, and the producer tiles each tile needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracea_graph.ttg.tiles import Shape, TileSet, expand
 __all__ = ["TileFootprint", "TileMap", "tile_map"]
 
 _SIDE = 12
-"""Tiles a side that a picture shows if nobody chose a size."""
+"""Maximum tiles per side of a drawing if no tile size is given."""
 _MOST = 4096
 
 
@@ -23,7 +23,7 @@ _MOST = 4096
 class TileFootprint:
     """What each tile needs of one producer: rectangles ``[tile, m, m_end, n, n_end]``.
 
-    ``read`` is the value's place among those the region reads.
+    ``read`` is the index of the value among those the region reads.
     """
 
     read: int
@@ -36,12 +36,12 @@ class TileFootprint:
 
 @dataclass(frozen=True)
 class TileMap:
-    """One region's tiles, small enough to draw."""
+    """One region's tiles, few enough to draw."""
 
     region: str
     op: str
     axes: tuple[tuple[str, int, bool], ...]
-    """Name, extent, whether it is a reduction."""
+    """Name, extent, and whether it is a reduction."""
     grid: tuple[int, int]
     tile: Shape
     batch: int
@@ -52,7 +52,7 @@ class TileMap:
     needs: tuple[TileFootprint, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return plain data, ready for JSON."""
         return {**vars(self), "needs": [vars(need) for need in self.needs]}
 
 
@@ -63,9 +63,9 @@ def tile_map(
     tile: Shape = (0, 0, 0),
     order: str = "row-major",
 ) -> TileMap:
-    """The tiles of a region, and for each those of its modelled producers it waits for.
+    """Return the tiles of a region, and for each the tiles of modelled producers it needs.
 
-    Without a ``tile`` one is chosen that gives at most 12 × 12 tiles.  Raises GraphError if the
+    Without a ``tile`` one is chosen that yields at most 12 × 12 tiles.  Raises GraphError if the
     region is opaque, a symbol has no binding, or there are more than 4096 tiles to draw.
     """
     model = graph.model(region)
@@ -91,7 +91,7 @@ def tile_map(
 
 
 def _drawable(bound: BoundModel) -> Shape:
-    """A power of two a side, so that no more than :data:`_SIDE` tiles lie beside each other."""
+    """Power-of-two tile sizes that yield at most :data:`_SIDE` tiles per side."""
     batch, m, n, _ = bound.problem
     rows = max(1, _SIDE // max(batch, 1))
     return _power(m, rows), _power(n, _SIDE), 0
@@ -104,7 +104,7 @@ def _power(extent: int, parts: int) -> int:
 def _need(
     graph: TileGraph, region: Region, value: str, consumer: TileSet, bindings: Mapping[str, int]
 ) -> TileFootprint | None:
-    """None for a value no modelled region produces, or one with too many tiles to draw."""
+    """None for a value that no modelled region produces, or one with too many tiles to draw."""
     producer = graph.producer(value)
     model = graph.model(producer) if producer is not None else None
     if producer is None or model is None:
