@@ -174,7 +174,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.json")
     parser.add_argument("--zoo", type=Path, metavar="DIR")
     parser.add_argument("--only", action="append", default=[], metavar="MODEL")
-    parser.add_argument("--write", action="store_true", help="fit the tables, and store them")
+    parser.add_argument(
+        "--write", action="store_true", help="fit the coefficients, and store them"
+    )
     args = parser.parse_args(argv)
     stored = json.loads(args.file.read_text())
     predictions, chosen = list[Prediction](), list[FusionChoice]()
@@ -187,11 +189,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             chosen += choices(stored, name, path)
     print(report(predictions, chosen))
     if args.write:
-        tables = fit(fitted(), predictions, chosen)
-        FILE.write_text(tables.to_json(), encoding="utf-8")
+        coefficients = fit(fitted(), predictions, chosen)
+        FILE.write_text(coefficients.to_json(), encoding="utf-8")
         print(f"wrote {FILE}, with which")
-        predictions = [repredicted(p, tables) for p in predictions]
-        print(report(predictions, [rechosen(c, tables) for c in chosen]))
+        predictions = [repredicted(p, coefficients) for p in predictions]
+        print(report(predictions, [rechosen(c, coefficients) for c in chosen]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.coefficients import Tables
+from tracea_graph.policy.coefficients import Coefficients
 from tracea_graph.ttg import Region, TileGraph
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ _ROUNDS = 20
 
 @dataclass
 class _FitState:
-    """Predicted µs, and whether choices are right, under some tables."""
+    """Predicted µs, and whether choices are right, under some coefficients."""
 
-    tables: Tables
+    coefficients: Coefficients
     us: list[float]
     right: list[bool]
 
@@ -49,7 +49,10 @@ class _Fit:
     """The measured regions, and which of them each number touches."""
 
     def __init__(
-        self, start: Tables, predictions: Sequence[Prediction], choices: Sequence[FusionChoice]
+        self,
+        start: Coefficients,
+        predictions: Sequence[Prediction],
+        choices: Sequence[FusionChoice],
     ) -> None:
         self.start, self.predictions, self.choices = start, predictions, choices
 
@@ -59,25 +62,31 @@ class _Fit:
         return _FitState(self.start, us, right)
 
     def moved(
-        self, tables: Tables, old: _FitState, rows: Sequence[int], places: Sequence[int]
+        self,
+        coefficients: Coefficients,
+        old: _FitState,
+        rows: Sequence[int],
+        places: Sequence[int],
     ) -> _FitState:
-        """Under other tables, of which only some rows and choices hear."""
-        state = _FitState(tables, [*old.us], [*old.right])
+        """Under other coefficients, updating only the given rows and choices."""
+        state = _FitState(coefficients, [*old.us], [*old.right])
         for i in rows:
-            state.us[i] = repredicted(self.predictions[i], tables).us
+            state.us[i] = repredicted(self.predictions[i], coefficients).us
         for i in places:
-            state.right[i] = rechosen(self.choices[i], tables).right
+            state.right[i] = rechosen(self.choices[i], coefficients).right
         return state
 
-    def touched(self, tables: Tables) -> dict[_Name, tuple[list[int], list[int]]]:
+    def touched(self, coefficients: Coefficients) -> dict[_Name, tuple[list[int], list[int]]]:
         """Rows and choices that depend on each number."""
-        found: dict[_Name, tuple[list[int], list[int]]] = {n: ([], []) for n in tables.names()}
+        found: dict[_Name, tuple[list[int], list[int]]] = {
+            n: ([], []) for n in coefficients.names()
+        }
         for i, p in enumerate(self.predictions):
-            for name in _read(tables, p.cost, [(p.row.graph, p.row.region)]):
+            for name in _read(coefficients, p.cost, [(p.row.graph, p.row.region)]):
                 found[name][0].append(i)
         for i, c in enumerate(self.choices):
             regions = [(c.row.graph, c.row.region), *((c.before, r) for r in c.unfused)]
-            for name in _read(tables, c.cost, regions):
+            for name in _read(coefficients, c.cost, regions):
                 found[name][1].append(i)
         return found
 
@@ -88,34 +97,34 @@ class _Fit:
         kind, name = at
         far = sum(min(1.0, abs(log(state.us[i] / self.predictions[i].row.us))) for i in rows)
         wrong = sum(not state.right[i] for i in places)
-        come = abs(log(getattr(state.tables, kind)[name] / getattr(self.start, kind)[name]))
+        come = abs(log(getattr(state.coefficients, kind)[name] / getattr(self.start, kind)[name]))
         return far + wrong + _STAY * come * len(rows)
 
 
-def repredicted(prediction: Prediction, tables: Tables) -> Prediction:
-    """A prediction under other tables."""
-    cost = replace(prediction.cost, tables=tables)
+def repredicted(prediction: Prediction, coefficients: Coefficients) -> Prediction:
+    """A prediction under other coefficients."""
+    cost = replace(prediction.cost, coefficients=coefficients)
     return replace(prediction, cost=cost, us=cost(prediction.row.graph, prediction.row.region))
 
 
-def rechosen(choice: FusionChoice, tables: Tables) -> FusionChoice:
-    """A choice under other tables."""
-    cost = replace(choice.cost, tables=tables)
+def rechosen(choice: FusionChoice, coefficients: Coefficients) -> FusionChoice:
+    """A choice under other coefficients."""
+    cost = replace(choice.cost, coefficients=coefficients)
     fused = cost(choice.row.graph, choice.row.region)
     unfused = sum(cost(choice.before, r) for r in choice.unfused)
     return replace(choice, cost=cost, fused_predicted=fused, unfused_predicted=unfused)
 
 
 def fit(
-    tables: Tables,
+    coefficients: Coefficients,
     predictions: Sequence[Prediction],
     choices: Sequence[FusionChoice],
     say: Callable[[str], None] = print,
-) -> Tables:
-    """The tables moved to where they predict best."""
-    work = _Fit(tables, predictions, choices)
+) -> Coefficients:
+    """Return the coefficients that predict best."""
+    work = _Fit(coefficients, predictions, choices)
     state = work.state()
-    touched = work.touched(tables)
+    touched = work.touched(coefficients)
     for _ in range(_ROUNDS):
         moved = False
         for (kind, name), (rows, places) in touched.items():
@@ -123,12 +132,12 @@ def fit(
                 continue
             found = _better(work, state, (kind, name), rows, places)
             if found is not None:
-                was, now = (getattr(s.tables, kind)[name] for s in (state, found))
+                was, now = (getattr(s.coefficients, kind)[name] for s in (state, found))
                 say(f"{kind} {name}: {was:g} → {now:g} ({len(rows)} regions)")
                 state, moved = found, True
         if not moved:
             break
-    return state.tables
+    return state.coefficients
 
 
 def _better(
@@ -137,10 +146,10 @@ def _better(
     """The best of the states one step away, if it pays."""
     least, best = work.cost(state, at, rows, places) - _WORTH * len(rows), None
     for factor in _STEPS:
-        other = work.moved(state.tables.scaled(*at, factor), state, rows, ())
+        other = work.moved(state.coefficients.scaled(*at, factor), state, rows, ())
         if work.cost(other, at, rows, ()) > least:
             continue  # even if it made all choices right
-        other = work.moved(other.tables, other, (), places)
+        other = work.moved(other.coefficients, other, (), places)
         if (cost := work.cost(other, at, rows, places)) < least:
             least, best = cost, other
     return best
@@ -168,12 +177,14 @@ class _Reading(Mapping[str, float]):
 
 
 def _read(
-    tables: Tables, cost: CostModel, regions: Sequence[tuple[TileGraph, Region]]
+    coefficients: Coefficients, cost: CostModel, regions: Sequence[tuple[TileGraph, Region]]
 ) -> set[_Name]:
     """The numbers that the prediction of some regions reads."""
     read = set[_Name]()
-    kinds = {f.name: _Reading(f.name, getattr(tables, f.name), read) for f in fields(tables)}
-    watched = replace(cost, tables=Tables(**kinds))
+    kinds = {
+        f.name: _Reading(f.name, getattr(coefficients, f.name), read) for f in fields(coefficients)
+    }
+    watched = replace(cost, coefficients=Coefficients(**kinds))
     for graph, region in regions:
         watched(graph, region)
     return read

@@ -25,7 +25,7 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.policy.coefficients import Tables, fitted
+from tracea_graph.policy.coefficients import Coefficients, fitted
 from tracea_graph.policy.ort_cost import instructions
 from tracea_graph.ttg import Region, TileGraph
 
@@ -91,13 +91,13 @@ def test_matrix_tiles_are_known_unless_capped(cap: str | None, tiles: bool) -> N
 def test_matrix_tiles_prefer_direct_convolutions() -> None:
     """Winograd's transform saves products, which cost little there."""
 
-    def work(layout: str, tables: Tables) -> float:
+    def work(layout: str, tables: Coefficients) -> float:
         window = ConvWindow((3, 3), (1, 1), (1, 1), (1,) * 4)
         params = ConvParams(256, 256, window, layout=LAYOUTS[layout])
         dims = [(1.0, 256.0, 14.0, 14.0)]
         return params.cost(tables, dims, (1.0, 256.0, 14.0, 14.0)).product
 
-    plain, tiles = fitted(), fitted().on_tiles()
+    plain, tiles = fitted(), fitted().on_matrix_unit()
     assert work("winograd2_vnni2", plain) < work("vnni2", plain)
     assert work("vnni2", tiles) < work("winograd2_vnni2", tiles)
     assert work("vnni2", tiles) < work("vnni2", plain)

@@ -28,7 +28,7 @@ from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
 from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation
-from tracea_graph.views.report import fed_too, located, rule_rows
+from tracea_graph.views.report import located, overridable_warning, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
 
 __all__ = ["Stages", "explain", "set_cost_model"]
@@ -242,7 +242,7 @@ def _note(made: Stages) -> str:
     """Return a note about models optimized before, and about initializers that may be fed."""
     if any(r.op.startswith("tracea.") for r in made.imported.regions()):
         return "this is a result: its kernels are explained by the original, with --result"
-    return fed_too(made.overridable) if made.overridable else ""
+    return overridable_warning(made.overridable) if made.overridable else ""
 
 
 def _reasons(

@@ -20,7 +20,7 @@ from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.scatters import drop_whole_scatters
-from tracea_graph.onnx_io.sizes import root_sizes, settle_reshapes, share_sizes
+from tracea_graph.onnx_io.sizes import fold_reshape_targets, root_sizes, share_sizes
 from tracea_graph.onnx_io.tensors import constant, literal
 from tracea_graph.onnx_io.values import slice_parameters
 
@@ -95,7 +95,7 @@ def take_branches(editor: GraphEditor) -> int:
     captured = editor.captured()
     taken = 0
     for call in editor.calls():
-        chosen = _handed_on(call, editor) if call.op == "If" else ""
+        chosen = _passed_through(call, editor) if call.op == "If" else ""
         named = {*call.proto.output} & (captured | editor.kept)
         if chosen and not named and chosen in editor.tensors:
             editor.bypass(call, chosen)
@@ -103,7 +103,7 @@ def take_branches(editor: GraphEditor) -> int:
     return taken
 
 
-def _handed_on(call: EditorNode, editor: GraphEditor) -> str:
+def _passed_through(call: EditorNode, editor: GraphEditor) -> str:
     """Outer value that the branch taken returns unchanged; empty if there is none."""
     flag = editor.facts.numbers(call.proto.input[0])
     if flag is None or len(flag) != 1 or len(call.proto.output) != 1:
@@ -213,7 +213,7 @@ STEPS: tuple[Step, ...] = (
     fold_constants,  # before identities: a folded size may show that a Reshape is one
     share_duplicates,
     share_sizes,
-    settle_reshapes,
+    fold_reshape_targets,
     remove_identities,
     take_branches,
     drop_whole_scatters,

@@ -106,9 +106,9 @@ class Facts:
         """
         names = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim} - {""}
         for name in names:
-            spelt = symbolic.parse(name, names - {name})
-            if spelt is not None:
-                self._exprs[name] = spelt
+            parsed = symbolic.parse(name, names - {name})
+            if parsed is not None:
+                self._exprs[name] = parsed
         self._taken |= names
         for info in infos:
             self.learn(info.name, info.type)

@@ -168,8 +168,8 @@ def _merged(sets: Iterable[Sizes]) -> list[Sizes]:
     """Union of all sets that overlap."""
     found: list[Sizes] = []
     for one in sets:
-        apart = [other for other in found if not other & one]
-        found = [*apart, one.union(*(other for other in found if other & one))]
+        disjoint = [other for other in found if not other & one]
+        found = [*disjoint, one.union(*(other for other in found if other & one))]
     return found
 
 

@@ -40,7 +40,7 @@ def build_shell(
         graph.ClearField(field)
     for node in _sorted(nodes):
         graph.node.append(_with_metadata(node, source.graph.node, node_metadata))
-    _tell_apart(graph)
+    _make_names_unique(graph)
     proto.ir_version = max(source.ir_version, MINIMUM_IR)
     _keep_inputs(graph, model)
     _keep_live(graph, nodes)
@@ -77,7 +77,7 @@ def constants_of(
         if value not in weights:
             raise GraphError(f"value {value!r} is read but nothing provides it")
         needed[value] = weights[value]
-    spoken = _spoken_of(graph) | ({*_named(model)} if proto.training_info else set())
+    spoken = _annotated_values(graph) | ({*_named(model)} if proto.training_info else set())
     return needed | {v: weights[v] for v in sorted(spoken - written - given) if v in weights}
 
 
@@ -88,7 +88,7 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
     return [nodes[i] for i in order]
 
 
-def _tell_apart(graph: GraphProto) -> None:
+def _make_names_unique(graph: GraphProto) -> None:
     """Make node names unique, as ONNX Runtime requires: repeated operators repeat their names."""
     used = {n.name for n in graph.node}
     seen: set[str] = set()
@@ -157,7 +157,7 @@ def _unname(graph: GraphProto, values: Set[str]) -> None:
                     dim.ClearField("dim_param")
 
 
-def _spoken_of(graph: GraphProto) -> set[str]:
+def _annotated_values(graph: GraphProto) -> set[str]:
     notes = graph.quantization_annotation
     return {e.value for n in notes for e in n.quant_parameter_tensor_names}
 

@@ -34,13 +34,13 @@ _DOMAINS = "tracea."
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return the model file and its data files; raises ModelError if it is not a model."""
-    outside = [t for t in tensors_of(_skimmed(path)) if is_external(t)]
+    outside = [t for t in tensors_of(_parsed(path)) if is_external(t)]
     return (path, *sorted({locate(t, path).path for t in outside}))
 
 
 def node_count(path: Path) -> int:
     """Return the number of nodes of a model's graph; raises ModelError if it is not a model."""
-    return len(_skimmed(path).graph.node)
+    return len(_parsed(path).graph.node)
 
 
 def is_result(model: Model) -> bool:
@@ -61,7 +61,7 @@ def library_of(path: Path, named: Path | None = None) -> Path | None:
     Raises ModelError if the file is not a model, and UsageError if ``named`` is missing, if the
     library belongs to another model, and if it is missing for a model that has no function bodies.
     """
-    proto = _skimmed(path)
+    proto = _parsed(path)
     custom = {(n.domain, n.op_type) for n in proto.graph.node if n.domain.startswith(_DOMAINS)}
     wanted = next((p.value for p in proto.metadata_props if p.key == _LIBRARY_KEY), "")
     library = named or path.with_suffix(".so")
@@ -97,7 +97,7 @@ def write_original(path: Path, out: Path) -> Written:
     return Written(out, data, out.stat().st_size + data.stat().st_size)
 
 
-def _skimmed(path: Path) -> ModelProto:
+def _parsed(path: Path) -> ModelProto:
     """Parse the model without the data of its large tensors."""
     try:
         with (

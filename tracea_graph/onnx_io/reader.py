@@ -117,7 +117,7 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 if other := other_format(view, path):
                     raise ModelError(f"{path.name} {other}")
-                data, spans = _skim(view)
+                data, spans = _parse_lazily(view)
     except IsADirectoryError:
         inside = sorted(one.name for one in path.glob("*.onnx"))
         which = f"give {path / inside[0]}" if len(inside) == 1 else "give an .onnx file"
@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
     return skeleton, spans, size
 
 
-def _skim(view: mmap.mmap) -> tuple[bytes, Spans]:
+def _parse_lazily(view: mmap.mmap) -> tuple[bytes, Spans]:
     with memoryview(view) as whole:
         return parse_lazily(whole)
 

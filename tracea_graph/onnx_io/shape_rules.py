@@ -200,7 +200,7 @@ def _split(node: NodeProto, facts: Facts) -> Sequence[Partial]:
     return [[*data[:axis], part, *data[axis + 1 :]] for part in parts]
 
 
-def _twice(node: NodeProto, facts: Facts) -> Sequence[Partial]:
+def _values_and_indices(node: NodeProto, facts: Facts) -> Sequence[Partial]:
     """Sizes of a pool's values and of their indices."""
     return [WINDOWS["MaxPool"](node, facts)] * 2
 
@@ -233,4 +233,4 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )  # fmt: skip
 
-ALL: Mapping[str, Rules] = MappingProxyType({"MaxPool": _twice, "Split": _split})
+ALL: Mapping[str, Rules] = MappingProxyType({"MaxPool": _values_and_indices, "Split": _split})

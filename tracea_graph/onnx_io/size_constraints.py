@@ -202,20 +202,18 @@ def _softmax(
 ) -> Iterable[int]:
     if constraints.opset >= _ALONE_SINCE:
         return (attribute(node, "axis", -1),)
-    return _behind(attribute(node, "axis", 1), shapes[0])
+    return _from_axis(attribute(node, "axis", 1), shapes[0])
 
 
-def _normalised(
-    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
-) -> Iterable[int]:
-    return _behind(attribute(node, "axis", -1), shapes[0])
+def _norm(node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints) -> Iterable[int]:
+    return _from_axis(attribute(node, "axis", -1), shapes[0])
 
 
-def _behind(axis: int, shape: Shape) -> range:
+def _from_axis(axis: int, shape: Shape) -> range:
     return range(axis % max(len(shape), 1), len(shape))
 
 
-def _told(
+def _named_axes(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
     """Axes given by an attribute or the second operand; all if neither is present."""
@@ -226,14 +224,14 @@ def _told(
     return range(len(shapes[0])) if axes is None else axes
 
 
-def _sliced(
+def _slice(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
     parts = slice_parameters(node, constraints.facts)
     return None if parts is None else [axis for _, _, axis, _ in parts]
 
 
-def _cumulated(
+def _cumsum(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
     return constraints.facts.numbers(node.input[1])
@@ -287,7 +285,7 @@ def _stay(x: Shape, y: Shape) -> int:
     return sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(x, y, strict=False)))
 
 
-def _attended(
+def _attention(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
     """Constraints of attention over rows or heads: batch items and a mask's axes may broadcast."""
@@ -336,21 +334,21 @@ _CONSTRAINTS: Mapping[str, SizeConstraint] = MappingProxyType(
         **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "Split"), _along(0)),
         **dict.fromkeys(("LpNormalization", "TopK"), _along(-1)),
         **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _softmax),
-        **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalised),
+        **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _norm),
         **dict.fromkeys(
             ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-             "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Squeeze"), _told,
+             "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Squeeze"), _named_axes,
         ),
         **dict.fromkeys(
             ("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "GlobalAveragePool",
              "GlobalMaxPool", "InstanceNormalization", "MaxPool"), _channels,
         ),
         **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
-        **dict.fromkeys(("Attention", "com.microsoft::MultiHeadAttention"), _attended),
+        **dict.fromkeys(("Attention", "com.microsoft::MultiHeadAttention"), _attention),
         "Concat": _concat,
-        "CumSum": _cumulated,
+        "CumSum": _cumsum,
         "Gemm": _gemm,
         "Reshape": _reshaped,
-        "Slice": _sliced,
+        "Slice": _slice,
     }
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tracea_graph.onnx_io.facts import INTEGERS, Shape, attribute, elements
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.values import slice_parameters
 
-__all__ = ["root_sizes", "settle_reshapes", "share_sizes"]
+__all__ = ["fold_reshape_targets", "root_sizes", "share_sizes"]
 
 
 def root_sizes(editor: GraphEditor) -> int:
@@ -56,13 +56,13 @@ def share_sizes(editor: GraphEditor) -> int:
     return shared
 
 
-def settle_reshapes(editor: GraphEditor) -> int:
+def fold_reshape_targets(editor: GraphEditor) -> int:
     """Make computed targets of ``Reshape`` constant if each size is known or copied."""
     settled = 0
     for call in editor.calls():
         if call.op != "Reshape" or call.proto.input[1] in editor.weights:
             continue
-        target = _settled(call, editor)
+        target = _constant_target(call, editor)
         if target is not None:
             editor.feed(call, 1, target)
             settled += 1
@@ -108,7 +108,7 @@ def _content(call: EditorNode, editor: GraphEditor) -> Hashable | None:
     return editor.facts.dtype(name), value.shape, tuple(value.flat)
 
 
-def _settled(call: EditorNode, editor: GraphEditor) -> list[int] | None:
+def _constant_target(call: EditorNode, editor: GraphEditor) -> list[int] | None:
     data = editor.facts.shape(call.proto.input[0])
     target = editor.facts.value(call.proto.input[1])
     if data is None or target is None or attribute(call.proto, "allowzero", 0):

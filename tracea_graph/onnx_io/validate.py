@@ -77,9 +77,9 @@ def check_structure(
         raise ModelError("the graph has no outputs, so there is nothing to compute")
     inputs = [v.name for v in graph.input]
     written = [v for node in graph.node for v in node.output if v]
-    _no_twice(inputs, "graph input {!r} is listed twice")
-    _no_twice(written, "value {!r} is written by two nodes")
-    _no_twice(
+    _require_unique(inputs, "graph input {!r} is listed twice")
+    _require_unique(written, "value {!r} is written by two nodes")
+    _require_unique(
         [*set(inputs) | set(constants), *written],
         "value {!r} is both written by a node and an input or initializer",
     )
@@ -196,7 +196,7 @@ def _captures(node: onnx.NodeProto, defined: set[str]) -> tuple[str, ...]:
     return tuple(sorted(certain | (possible & defined)))
 
 
-def _no_twice(names: Sequence[str], message: str) -> None:
+def _require_unique(names: Sequence[str], message: str) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ModelError(message.format(name))

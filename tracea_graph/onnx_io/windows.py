@@ -60,7 +60,7 @@ def _kernel(node: NodeProto, weight: Shape | None) -> Sequence[Extent] | None:
     return given if given or weight is None else weight[2:]
 
 
-def _slid(size: Extent, window: _Window, same: bool, up: bool) -> Extent | None:
+def _positions(size: Extent, window: _Window, same: bool, up: bool) -> Extent | None:
     """Number of window positions along one axis."""
     if same:
         return sym.ceil_div(size, window.stride)
@@ -79,7 +79,11 @@ def _conv(node: NodeProto, facts: Facts) -> Partial:
         return None
     same = _auto(node).startswith("SAME")
     axes = zip(data[2:], _windows(node, kernel), strict=True)
-    return [data[0], weight[0] if weight else None, *(_slid(d, w, same, False) for d, w in axes)]
+    return [
+        data[0],
+        weight[0] if weight else None,
+        *(_positions(d, w, same, False) for d, w in axes),
+    ]
 
 
 def _conv_transpose(node: NodeProto, facts: Facts) -> Partial:
@@ -110,12 +114,12 @@ def _pool(node: NodeProto, facts: Facts) -> Partial:
     if up and auto != "NOTSET":
         return [*data[:2], *(None for _ in kernel)]
     axes = zip(data[2:], _windows(node, kernel), strict=True)
-    return [*data[:2], *(_slid(d, w, auto.startswith("SAME"), up) for d, w in axes)]
+    return [*data[:2], *(_positions(d, w, auto.startswith("SAME"), up) for d, w in axes)]
 
 
 def _unpool(node: NodeProto, facts: Facts) -> Partial:
     if len(node.input) > 2 and node.input[2]:
-        return _as_told(node, facts, 2)
+        return _by_operand(node, facts, 2)
     data, kernel = facts.shape(node.input[0]), attribute(node, "kernel_shape")
     if data is None or not kernel:
         return None
@@ -128,7 +132,7 @@ def _unpool(node: NodeProto, facts: Facts) -> Partial:
     ]
 
 
-def _as_told(node: NodeProto, facts: Facts, operand: int) -> Partial:
+def _by_operand(node: NodeProto, facts: Facts, operand: int) -> Partial:
     told = facts.value(node.input[operand])
     return None if told is None else elements(told)
 

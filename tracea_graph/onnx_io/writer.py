@@ -102,7 +102,7 @@ def write(
             for piece in pieces:
                 _emit(piece, file)
     except OSError as error:
-        raise UsageError(_complaint(out, error)) from error
+        raise UsageError(_error_text(out, error)) from error
     return Written(out, data, size + (data.stat().st_size if data else 0), kept)
 
 
@@ -213,7 +213,7 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".tracea-{mark}.{os.getpid()}")
 
 
-def _complaint(out: Path, error: OSError) -> str:
+def _error_text(out: Path, error: OSError) -> str:
     advice = {
         errno.ENOSPC: "free some space or choose another folder",
         errno.EACCES: "choose a folder you may write to",

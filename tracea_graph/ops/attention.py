@@ -332,7 +332,7 @@ class AttentionParams:
             empty = b("IsNaN", shares)
         else:
             lowest = self.zero_rows == "lowest"
-            seen = _scored_to_onnx(b, scores) if lowest else self._seen_to_onnx(b, scores)
+            seen = _above_lowest_to_onnx(b, scores) if lowest else self._seen_to_onnx(b, scores)
             if not seen:
                 return shares
             count = b.reduce("ReduceSum", b("Cast", seen, to=DType.F32.onnx), (-1,))
@@ -431,7 +431,7 @@ def _above(b: BodyBuilder, x: str, limit: float = LOWEST) -> str:
     return b("Not", b("Less", x, b.number(float(least))))
 
 
-def _scored_to_onnx(b: BodyBuilder, scores: str) -> str:
+def _above_lowest_to_onnx(b: BodyBuilder, scores: str) -> str:
     """Write a mask that is true where a key scores above ``LOWEST`` or is the only key."""
     keys = b("Gather", b("Shape", scores), b.ints(3))
     return b("Or", _above(b, scores), b("Less", keys, b.ints(2)))

@@ -63,13 +63,13 @@ class PoolParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
         axes = tuple(range(2, x.ndim))
-        reduce = _most if self.kind == "max" else np.mean
+        reduce = _nan_max if self.kind == "max" else np.mean
         if self.window is None:
             return [reduce(x, axis=axes, keepdims=not self.flat)]
         inner = tuple(a + self.window.rank for a in axes)
         if self.kind == "max":
             inside = sliding_windows(np.ones_like(x), self.window, 0.0)
-            return [_most(sliding_windows(x, self.window, -np.inf), inner, inside=inside > 0)]
+            return [_nan_max(sliding_windows(x, self.window, -np.inf), inner, inside=inside > 0)]
         total = sliding_windows(x, self.window, 0.0)
         if self.kind == "average":
             return [np.mean(total, axis=inner)]
@@ -104,7 +104,9 @@ class PoolParams:
         return pooling(region, graph, self.window) if self.window else pool_all(region, graph)
 
 
-def _most(x: Floats, axis: tuple[int, ...], keepdims: bool = False, inside: Any = True) -> Floats:
+def _nan_max(
+    x: Floats, axis: tuple[int, ...], keepdims: bool = False, inside: Any = True
+) -> Floats:
     """Return the maximum along axes; NaN if all elements ``inside`` are NaN."""
     numbers = np.where(np.isnan(x), -np.inf, x)
     lost = (np.isnan(x) | np.logical_not(inside)).all(axis, keepdims=keepdims)

@@ -45,7 +45,7 @@ from tracea_graph.views import (
     gain_of,
     rule_rows,
 )
-from tracea_graph.views.report import fed_too
+from tracea_graph.views.report import overridable_warning
 
 __all__ = ["Reporter", "WeightProperty", "analyze_weights", "storage_rows", "weight_rows"]
 
@@ -251,7 +251,7 @@ class Reporter:
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")
         if self.model.unknown:
-            found.append(fed_too(len(self.model.unknown)))
+            found.append(overridable_warning(len(self.model.unknown)))
         rejected = evaluator.verification.rejected if evaluator.verification else {}
         for label in (label for label in self.inputs.timing if label in rejected):
             found.insert(0, f"the original rejects inputs with {label}: {_brief(rejected[label])}")

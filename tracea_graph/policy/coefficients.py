@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FILE", "UNMEASURED", "Tables", "fitted"]
+__all__ = ["FILE", "UNMEASURED", "Coefficients", "fitted"]
 
 FILE = Path(__file__).with_name("coefficients.json")
 UNMEASURED = ("FusedAttention bf16", "FusedConv int16", "FusedConv winograd2_int16")
@@ -36,7 +36,7 @@ UNMEASURED = ("FusedAttention bf16", "FusedConv int16", "FusedConv winograd2_int
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class Coefficients:
     """All fitted numbers, by kind and name."""
 
     shares: Mapping[str, float]
@@ -47,13 +47,13 @@ class Tables:
         """Return kind and name of every number."""
         return [(kind, name) for kind, numbers in asdict(self).items() for name in numbers]
 
-    def scaled(self, kind: str, name: str, factor: float) -> Tables:
+    def scaled(self, kind: str, name: str, factor: float) -> Coefficients:
         """Return a copy with one number multiplied and rounded to three digits."""
         numbers = dict(getattr(self, kind))
         numbers[name] = float(f"{numbers[name] * factor:.3g}")
         return replace(self, **{kind: numbers})
 
-    def on_tiles(self) -> Tables:
+    def on_matrix_unit(self) -> Coefficients:
         """Return a copy for a processor whose matrix unit runs products in bf16."""
         end = " tiles"
         own = {n.removesuffix(end): s for n, s in self.shares.items() if n.endswith(end)}
@@ -65,6 +65,6 @@ class Tables:
 
 
 @cache
-def fitted() -> Tables:
+def fitted() -> Coefficients:
     """Return the coefficients that come with the package."""
-    return Tables(**json.loads(FILE.read_text(encoding="utf-8")))
+    return Coefficients(**json.loads(FILE.read_text(encoding="utf-8")))

@@ -28,7 +28,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.row_tiling import row_tilings_in
 from tracea_graph.ops.subgraph import Subgraph
-from tracea_graph.policy.coefficients import Tables, fitted
+from tracea_graph.policy.coefficients import Coefficients, fitted
 from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.ort_cost import SHAPE_ONLY, ort_cost
 from tracea_graph.ttg import Region, TileGraph
@@ -50,15 +50,15 @@ class CostModel:
 
     machine: Machine
     bindings: Mapping[str, int]
-    tables: Tables = field(default_factory=fitted)
+    coefficients: Coefficients = field(default_factory=fitted)
     _sizes: dict[Extent, float] = field(default_factory=dict, init=False, compare=False)
     _known: dict[Hashable, float] = field(default_factory=dict, init=False, compare=False)
     """Cache of predictions, by everything they depend on."""
 
     @cached_property
-    def _tables(self) -> Tables:
+    def _coefficients(self) -> Coefficients:
         """Coefficients for this machine."""
-        return self.tables.on_tiles() if self.machine.tiles else self.tables
+        return self.coefficients.on_matrix_unit() if self.machine.tiles else self.coefficients
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """Return the predicted µs of one run of the region."""
@@ -121,7 +121,7 @@ class CostModel:
         tables = self._gathered(region)
         written = sum(self._warm_us(graph.spec(v)) for v in dict.fromkeys(region.writes))
         if isinstance(region.params, ElementwiseParams | ConcatParams):
-            return self._seen_us(graph, region) + 2.0 * written
+            return self._mapped_us(graph, region) + 2.0 * written
         if region.op in _PARTS:
             return written + 2.0 * written
         spare = _spare(region)
@@ -133,7 +133,7 @@ class CostModel:
         read = sum(self._warm_us(graph.spec(v)) for v in whole if graph.weight(v) is None)
         return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
 
-    def _seen_us(self, graph: TileGraph, region: Region) -> float:
+    def _mapped_us(self, graph: TileGraph, region: Region) -> float:
         """Time to read operands through maps; reads of each are at most its size."""
         bytes_of = dict.fromkeys(region.operands, 0.0)
         specs = [graph.spec(v) for v in region.operands]
@@ -154,7 +154,7 @@ class CostModel:
         return size / self.machine.gbytes(size) * 1e-3
 
     def _gathered(self, region: Region) -> tuple[str, ...]:
-        """Tables of which only the gathered rows are read, as many elements as the result has."""
+        """Embedding tables of which only the gathered rows are read."""
         if isinstance(region.params, EmbeddingParams):
             return region.operands[: 2 * region.params.tables : 2]
         return region.operands[:1] if region.op == "Gather" else ()
@@ -170,10 +170,10 @@ class CostModel:
         result = self._dims(graph.spec(region.results[0]))
         params, operands = region.params, [self._dims(spec) for spec in specs]
         if params is None:
-            return ort_cost(self._tables, region.op, region.node.attrs, operands, result)
+            return ort_cost(self._coefficients, region.op, region.node.attrs, operands, result)
         if isinstance(params, RegionParams):
             return self._steps(params, specs)
-        cost: OpCost = params.cost(self._tables, operands, result)
+        cost: OpCost = params.cost(self._coefficients, operands, result)
         if isinstance(params, ElementwiseParams | ConcatParams):
             cost = replace(cost, vector=cost.vector + self._staged(params, specs))
         return cost
@@ -182,7 +182,7 @@ class CostModel:
         self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
     ) -> float:
         """Vector instructions to gather operands that are not contiguous along the columns."""
-        each = self._tables.instructions["fused staging"]
+        each = self._coefficients.instructions["fused staging"]
         return sum(
             each * self._count(TensorSpec(None, at.dims))
             for _, at in seen_layouts(params, specs)
@@ -199,7 +199,7 @@ class CostModel:
             else:
                 result = self._dims(values[at])
                 operands = [self._dims(s) for s in inner]
-                total += step.params.cost(self.tables, operands, result)
+                total += step.params.cost(self._coefficients, operands, result)
             at += step.results
         return total
 

@@ -222,10 +222,10 @@ def _inner_values(models: Sequence[RegionModel]) -> frozenset[str]:
     inner: set[str] = set()
     for i, model in enumerate(models[:-1]):
         later = {a.value for m in models[i + 1 :] for a in m.reads}
-        handed = {a.value for a in model.writes} & later
-        if not handed:
+        passed_on = {a.value for a in model.writes} & later
+        if not passed_on:
             raise GraphError(f"region {model.name!r} passes no value to those after it in the set")
-        inner |= handed
+        inner |= passed_on
     return frozenset(inner)
 
 

@@ -21,8 +21,20 @@ from tracea_graph.toolchain import Manifest
 from tracea_graph.views.retuned import Retuned
 
 __all__ = [
-    "CompressionRow", "GroupRow", "Report", "RuleRow", "StorageRow", "TimingRow", "WeightRow",
-    "fed_too", "gain_of", "located", "report_page", "rule_rows", "unnamed", "with_folder",
+    "CompressionRow",
+    "GroupRow",
+    "Report",
+    "RuleRow",
+    "StorageRow",
+    "TimingRow",
+    "WeightRow",
+    "gain_of",
+    "located",
+    "overridable_warning",
+    "report_page",
+    "rule_rows",
+    "unnamed",
+    "with_folder",
 ]  # fmt: skip
 
 
@@ -76,7 +88,7 @@ def unnamed(reason: str) -> str:
     return _QUOTED.sub("''", reason)
 
 
-def fed_too(count: int) -> str:
+def overridable_warning(count: int) -> str:
     """Return why overridable initializers stay outside kernels, and how to change that."""
     return (
         f"initializers that callers may override: {count}; kernels cannot use "

@@ -125,7 +125,7 @@ def roofline_svg(profile: Profile) -> str:
 def profile_page(profile: Profile) -> str:
     """Return plot and numbers as one HTML page without scripts or external resources."""
     named, rest = notable(profile)
-    numbers = {family: index + 1 for index, family in enumerate(_shown(profile)[:NAMED])}
+    numbers = {family: index + 1 for index, family in enumerate(_drawn(profile)[:NAMED])}
     return _render(
         "profile.html.jinja",
         title=headline(profile),
@@ -175,7 +175,7 @@ def roofline_png(profile: Profile) -> bytes:
 
 def _scene(profile: Profile) -> dict[str, Any]:
     """Everything that is drawn, in pixels."""
-    shown, total = _shown(profile), profile.us or 1.0
+    shown, total = _drawn(profile), profile.us or 1.0
     scale = Scale.of(profile.roofs, shown)
     return {
         "title": headline(profile),
@@ -197,7 +197,7 @@ def _scene(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _shown(profile: Profile) -> list[NodeGroup]:
+def _drawn(profile: Profile) -> list[NodeGroup]:
     """Groups that are drawn: they compute something, and run long enough to measure."""
     return [f for f in notable(profile)[0] if f.rows[0].intensity > 0 and f.total.gflops > 0]
 

@@ -58,7 +58,7 @@ def draw(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
     width = max((x for x, _ in places.values()), default=0.0) + WIDTH + GAP_X
     height = max((y for _, y in places.values()), default=0.0) + HEIGHT + GAP_Y
     parts = [
-        *_frames(blocks, places),
+        *_group_boxes(blocks, places),
         *(_path(graph, edge, places) for edge in edges),
         *(_box(graph, name, places[name], colour(name)) for name in shown),
     ]
@@ -120,7 +120,7 @@ def _layout(names: Sequence[str], edges: Sequence[Edge]) -> dict[str, Place]:
         near = parents if down else children
         for level in sorted(layers, reverse=not down):
             wanted = {n: _mean([x[p] for p in near[n]], x[n]) for n in layers[level]}
-            x |= _apart(wanted)
+            x |= _spread_out(wanted)
     left = min(x.values(), default=0.0) - GAP_X - PAD
     return {n: (x[n] - left, GAP_Y + depth[n] * (HEIGHT + GAP_Y)) for n in names}
 
@@ -140,7 +140,7 @@ def _depths(
     return depth
 
 
-def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
+def _spread_out(wanted: Mapping[str, float]) -> dict[str, float]:
     """Positions nearest to the wanted ones, in order and without overlap of boxes."""
     order = sorted(wanted, key=wanted.__getitem__)
     placed: list[float] = []
@@ -154,7 +154,7 @@ def _mean(values: Sequence[float], default: float) -> float:
     return sum(values) / len(values) if values else default
 
 
-def _frames(blocks: Sequence[Block], places: Mapping[str, Place]) -> Iterator[str]:
+def _group_boxes(blocks: Sequence[Block], places: Mapping[str, Place]) -> Iterator[str]:
     """Group box around the drawn copy of each block, with the number of copies."""
     for block in blocks:
         inside = [places[name] for name in block.shown if name in places]
