@@ -1,1 +1,1 @@
-"""The model zoo: graphs as real exporters wrote them, with weights regrown from a seed."""
+"""The model zoo: graphs as exporters wrote them, with weights regenerated from a seed."""

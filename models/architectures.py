@@ -1,4 +1,4 @@
-"""Networks that transformers does not have, as torch modules; only the exporting script uses them.
+"""Define networks that transformers lacks, as torch modules for the export script.
 
 Detector   anchor-free, after YOLOv8n: 3 scales, boxes as distributions, decoded in the graph
 UNet       4 levels, transposed convolutions, skips padded to fit any size
@@ -105,7 +105,7 @@ class Head(nn.Module):  # type: ignore[misc]
         return decoded, scores.sigmoid()
 
     def _points(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Cell centres [2, anchors] in cells, and the stride of each cell [1, anchors]."""
+        """Return cell centres [2, anchors] in cells, and the stride of each cell [1, anchors]."""
         points, strides = [], []
         for x, stride in zip(maps, self.STRIDES, strict=True):
             height, width = x.shape[2:]

@@ -1,9 +1,9 @@
-"""Give every product of a stored graph an output of unit scale.
+"""Scale the weights of a stored graph so that every product has an output of unit scale.
 
-A rule knows one node.  In deep convolutional networks activations, gates and skip connections
-add up to factors of thousands, and what comes out is saturated or drowned.  Layer by layer, in
-the order of the graph, the network runs and the weight's deviation is divided by the root mean
-square of what its product gave.
+A weight rule sees one node.  In deep convolutional networks activations, gates and skip
+connections accumulate to factors of thousands, and outputs saturate or vanish.  Layer by layer, in
+graph order, the network runs, and the weight's deviation is divided by the root mean square of its
+product's output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 def balance(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.ModelProto:
-    """Scale the stored rules of all weights of products, in place, by what ``feeds`` show."""
+    """Scale the stored rules of all product weights in place, by the outputs for ``feeds``."""
     tensors = {t.name: t for t in model.graph.initializer if stripped(t)}
     weights = {name: _grown(tensor) for name, tensor in tensors.items()}
     branches = _branches(model.graph)
@@ -46,7 +46,7 @@ def balance(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.ModelPro
 
 
 def _branches(graph: onnx.GraphProto) -> set[str]:
-    """Products added to what skipped them: small beside it, as in trained networks."""
+    """Return products that are added to a skip connection: they are small, as in trained nets."""
     products = {node.output[0] for node in graph.node if node.op_type in PRODUCTS}
     added = (set(node.input) & products for node in graph.node if node.op_type == "Add")
     return {names.pop() for names in added if len(names) == 1}
@@ -59,7 +59,7 @@ def _grown(tensor: onnx.TensorProto) -> Array:
 def _session(
     model: onnx.ModelProto, tensors: Mapping[str, onnx.TensorProto]
 ) -> ort.InferenceSession:
-    """Of a copy that takes its weights as inputs and returns what every product gave."""
+    """Open a session on a copy that takes weights as inputs and returns every product's output."""
     open_ = onnx.ModelProto()
     open_.CopyFrom(model)
     kept = [t for t in model.graph.initializer if t.name not in tensors]

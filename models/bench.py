@@ -1,14 +1,14 @@
 """Run the zoo: ``python -m models.bench [--only NAME[,NAME]] [--write FILE.md|-]``.
 
-Each model is made, optimized and timed against ONNX Runtime and OpenVINO, on one thread and on two
-unless ``--threads`` asks for others, in a process of its own and one after another, so that memory
-is bounded and a model that fails is one line of the table.  A model that nothing made faster is
-kept as it is and counts as 1.  Some are timed at further sizes (``models.sizes``), a line each.
+Each model is made, optimized and timed against ONNX Runtime and OpenVINO, on one and two threads
+unless ``--threads`` says otherwise.  Each runs in its own process, one after another, so that
+memory is bounded and a failure costs one row of the table.  A model that no rewrite made faster is
+kept unchanged and counts as 1.  Some are timed at further sizes (``models.sizes``), one row each.
 
-Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
-interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
-packages and the options are those it was made with; ``--no-cache`` runs all again.  The table goes
-between the marker lines of its precision in models/RESULTS.md, or in the file ``--write`` names.
+Finished rows are stored in ``--folder``, with the models while these exist; an interrupted run
+resumes after them.  A row is valid while the tool's sources, the installed packages and the
+options are unchanged; ``--no-cache`` ignores stored rows.  The table goes between the marker lines
+of its precision in models/RESULTS.md, or into the file that ``--write`` names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, run the models asked for, print and write the table."""
+    """Parse the command line, run the models, print and write the table."""
     args = _parser().parse_args(argv)
     names = tuple(args.only.split(",")) if args.only else available()
     target = None if args.write == "-" else Path(args.write)
@@ -96,7 +96,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _check(names: Sequence[str], target: Path | None, precision: str) -> None:
-    """Raise UsageError now for what would fail after all models ran."""
+    """Raise UsageError now for mistakes that would otherwise show after all models ran."""
     for name in names:
         if name not in available():
             raise UsageError(f"no model '{name}' in the zoo, only {', '.join(available())}")
@@ -106,7 +106,7 @@ def _check(names: Sequence[str], target: Path | None, precision: str) -> None:
 
 
 def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
-    """The rows in the order of the names: those stored, and those made now and stored."""
+    """Yield the rows in the order of the names, stored ones and new ones."""
     args.folder.mkdir(parents=True, exist_ok=True)
     threads = ",".join(map(str, args.threads))
     settings = [args.keep, str(args.budget), str(args.pairs), args.precision, threads]
@@ -125,7 +125,7 @@ def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
 
 
 def _stored(place: Path, key: str) -> Row | None:
-    """A finished row made with the same key; a model that failed is tried again."""
+    """Return a finished row with this key; a failed model is run again."""
     try:
         row: Row = json.loads(place.read_text("utf-8"))
     except (OSError, ValueError):
@@ -134,7 +134,7 @@ def _stored(place: Path, key: str) -> Row | None:
 
 
 def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
-    """Make, optimize and time one model in a process of its own."""
+    """Make, optimize and time one model in its own process."""
     folder = args.folder / name
     folder.mkdir(exist_ok=True)
     answer = folder / "answer.json"
@@ -157,7 +157,7 @@ def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
     except subprocess.TimeoutExpired:
         code = f"took over {args.limit:.0f} s"
     finally:
-        if child.poll() is None:  # too long, or interrupted: with all it started
+        if child.poll() is None:  # timeout or interrupt: kill its whole process group
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     try:
@@ -186,7 +186,7 @@ def _blank() -> dict[str, Any]:
 
 
 def _key(settings: Sequence[str]) -> str:
-    """What a row depends on: the sources, the installed runtimes, the options."""
+    """Return a key over what a row depends on: sources, installed runtimes, options."""
     digest = hashlib.sha256("\0".join(settings).encode())
     for folder in _SOURCES:
         for path in sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in _KINDS):
@@ -200,7 +200,7 @@ def _key(settings: Sequence[str]) -> str:
 
 
 def _whole(path: Path, text: str) -> None:
-    """Write a file whole and rename it into place."""
+    """Write a file atomically, by renaming it into place."""
     part = path.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)

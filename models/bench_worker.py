@@ -1,7 +1,7 @@
-"""One model of the zoo in a process of its own: made, optimized, timed, profiled.
+"""Make, optimize, time and profile one model of the zoo in its own process.
 
-``python -m models.bench_worker NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION THREADS``, which
-``models.bench`` starts.
+``python -m models.bench_worker NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION THREADS`` is
+started by ``models.bench``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(
     precision: str,
     threads: tuple[int, ...],
 ) -> dict[str, object]:
-    """The lines of a model, its warnings and what it was measured with.
+    """Return the rows of a model, its warnings and a description of the measurement.
 
     Raises TraceaError if the model cannot be optimized or does not run.
     """
@@ -66,7 +66,7 @@ def run(
 
 
 def main(argv: list[str]) -> int:
-    """Run one model; whatever goes wrong becomes its row."""
+    """Run one model; any failure becomes its row."""
     name, folder, row, keep, budget, pairs, precision, threads = argv
     counts = tuple(map(int, threads.split(",")))
     try:

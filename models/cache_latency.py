@@ -1,6 +1,6 @@
-"""How long look-ups take here: ``python -m models.cache_latency``.
+"""Time cache lookups: ``python -m models.cache_latency``.
 
-A tuning cache of 10,000 entries in a fresh folder is asked for each of them, in a fixed order.
+A tuning cache of 10,000 entries in a new folder is asked for each of them, in a fixed order.
 """
 
 from __future__ import annotations

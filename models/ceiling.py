@@ -1,9 +1,9 @@
-"""The speedup over ONNX Runtime that no product could beat on this machine.
+"""Bound the speedup over ONNX Runtime that products allow on this machine.
 
     c = ONNX Runtime's time / (operations of products / peak + softmax)
 
-with the peak of one core as measured with the benchmark, and 10 cycles for every 16 numbers a
-softmax makes.  Operators that a fusion can hide count nothing, so c is above what can be reached.
+The peak is that of one core, measured with the benchmark; a softmax costs 10 cycles per 16
+elements. Operators that fusion can hide count nothing, so c is an upper bound.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _SOFTMAX_CYCLES, _SOFTMAX_LANES = 10.0, 16.0
 
 
 def ceilings(ms: float, gflop: float, softmax: float, figures: Measurements) -> tuple[float, ...]:
-    """c for each of :data:`DTYPES` on one thread; 0 for what the processor does not multiply.
+    """Return c for each of :data:`DTYPES` on one thread; 0 for types the processor cannot
+    multiply.
 
-    ``ms`` is ONNX Runtime's time on one thread, ``softmax`` how many numbers softmax makes.
+    ``ms`` is ONNX Runtime's time on one thread, ``softmax`` the number of elements it computes.
     """
     beside = softmax / _SOFTMAX_LANES * _SOFTMAX_CYCLES / figures.ghz / 1e9
     peaks = [max((p.gops for p in figures.peaks if p.dtype == d), default=0.0) for d in DTYPES]

@@ -1,6 +1,6 @@
 """Compare a result with its original: ``python -m models.demo ORIGINAL.onnx RESULT.onnx``.
 
-Both run in plain onnxruntime in turn, one thread, on the same inputs; one table says how it went.
+Both run alternately in plain onnxruntime on one thread and the same inputs; the result is a table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ PAIRS, LONGEST_S, WARM_UP_RUNS = 60, 20.0, 3
 
 
 def open_session(model: Path) -> ort.InferenceSession:
-    """A session of one thread; the library beside the model is registered if there is one."""
+    """Open a session of one thread, with the library beside the model registered if there is
+    one."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -42,7 +43,7 @@ def open_session(model: Path) -> ort.InferenceSession:
 def compare(
     before: ort.InferenceSession, after: ort.InferenceSession, feeds: Mapping[str, Array]
 ) -> PairedTimes:
-    """Time both in turn, the first to run changing each round, for 60 rounds or 20 seconds."""
+    """Time both alternately, swapping the order each round, for 60 rounds or 20 seconds."""
     times: tuple[list[float], list[float]] = ([], [])
     sessions, end = (before, after), 0.0
     for number in range(-WARM_UP_RUNS, PAIRS):
@@ -58,7 +59,8 @@ def compare(
 
 
 def error_between(expected: Arrays, got: Arrays) -> float:
-    """The largest ``|y − y'|`` of all numeric outputs, as a share of that output's ``max|y|``."""
+    """Return the largest ``|y − y'|`` of all numeric outputs, as a share of that output's
+    ``max|y|``."""
     worst = 0.0
     for a, b in zip(expected, got, strict=True):
         if a.size and a.dtype.kind in "biuf":
@@ -68,14 +70,14 @@ def error_between(expected: Arrays, got: Arrays) -> float:
 
 
 def kernel_nodes(model: Path) -> tuple[int, int]:
-    """How many nodes call the library beside ``model``, and how many nodes there are."""
+    """Return the number of nodes that call the library beside ``model``, and of all nodes."""
     nodes = onnx.load(str(model), load_external_data=False).graph.node
     present = model.with_suffix(".so").is_file()
     return sum(present and node.domain.startswith("tracea.") for node in nodes), len(nodes)
 
 
 def table(title: str, rate: Ratio, error: float, ran: tuple[int, int]) -> Table:
-    """One row: before, after, ratio, error, nodes run as kernels."""
+    """Return a table of one row: before, after, ratio, error, nodes run as kernels."""
     bounds = f"{rate.low:.3f}–{rate.high:.3f} with 99 % confidence"
     made = Table(title=title, caption=f"medians of {rate.pairs} pairs; ratio {bounds}")
     for head in ("before", "after", "ratio", "max error", "nodes run as kernels"):
@@ -86,7 +88,7 @@ def table(title: str, rate: Ratio, error: float, ran: tuple[int, int]) -> Table:
 
 
 def summary(report: Path) -> str:
-    """The outcome in words, warnings, and where the whole report lies."""
+    """Return the outcome in words, the warnings, and the path of the full report."""
     content = json.loads(report.read_text(encoding="utf-8"))
     warnings = (f"warning: {text}" for text in content["warnings"])
     return "\n".join(

@@ -1,8 +1,8 @@
-"""Digests of what the tool makes of models: proof that a change of its source changed nothing.
+"""Print digests of plans, weights and sources, to prove that a source change changed nothing.
 
-``python -m models.digests [MODEL.onnx…]`` prints a line per model and precision: plans, weights as
-they are stored (whatever their names and order) and generated sources, each by the first digits of
-its SHA-256.  Without models it takes the zoo, large weights left empty (see
+``python -m models.digests [MODEL.onnx…]`` prints a line per model and precision: plans, stored
+weights (whatever their names and order) and generated sources, each by the first digits of its
+SHA-256.  Without models it takes the zoo, with large weights left empty (see
 :func:`models.make.make`).  Run it in the checkouts of two commits and compare with ``diff``.
 """
 
@@ -30,14 +30,14 @@ from tracea_graph.policy import CostModel, Machine
 __all__ = ["digests", "main"]
 
 _SKIPPED = (*WEIGHT_DEPENDENT, "unstructured-sparse-gemm")
-"""Rules that would take weights of zeros for what they are."""
+"""Rules that would exploit weights of zeros."""
 PRECISIONS = ("fp32", "bf16", "int16", "bf16x2")
 
 
 def digests(path: Path, precision: str) -> str:
-    """The digests of one model's plans, weights and sources; or the error that planning raises.
+    """Return the digests of one model's plans, weights and sources, or the planning error.
 
-    Gains are predicted for a fixed machine, which has matrix tiles for ``bf16x2`` alone.
+    Gains are predicted for a fixed machine, on which only ``bf16x2`` has AMX.
     """
     model = load(path)
     sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
@@ -65,7 +65,7 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the digests of models; 0."""
+    """Print the digests of models and return 0."""
     parser = argparse.ArgumentParser(prog="python -m models.digests", description=__doc__)
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
     parser.add_argument(

@@ -1,9 +1,9 @@
 """Store a model in the zoo: ``python -m models.export NAME…`` (needs torch and transformers).
 
 Builds the architecture with random weights, exports it as users do, and strips it: every float
-initializer of more than 64 elements is replaced by the rule that regrows it (see ``rules.py``);
-names, attributes, small constants and integer tables stay.  Stack traces and local paths that
-exporters leave behind are dropped.  What was exported with which versions stands in ``README.md``.
+initializer of more than 64 elements is replaced by the rule that regenerates it (see
+``rules.py``); names, attributes, small constants and integer tables stay.  Stack traces and local
+paths that exporters leave behind are dropped.  ``README.md`` lists the exporters' versions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIZES: Dynamic = {0: "batch", 2: "height", 3: "width"}
 
 
 class ZooModel(NamedTuple):
-    """A model of the zoo; with ``balanced``, the size of the images that set its scales."""
+    """A model of the zoo; ``balanced`` is the image size to balance its scales with, or 0."""
 
     name: str
     write: Callable[[], onnx.ModelProto]
@@ -43,7 +43,7 @@ class ZooModel(NamedTuple):
 
 
 def _module(base: Any, config: Any, inputs: Sequence[str], keep: int = 1, **arguments: Any) -> Any:
-    """A model of class ``base`` that takes ``inputs`` by position and returns ``keep`` outputs."""
+    """Return a ``base`` model that takes ``inputs`` by position and returns ``keep`` outputs."""
 
     class Exported(base):  # type: ignore[misc]
         def forward(self, *tensors: Any) -> Any:
@@ -68,7 +68,7 @@ def _text(
 
 
 def _bert(hidden: int, layers: int, attention: str, outputs: int = 1, **sizes: int) -> Any:
-    """A BERT encoder, 12 heads by default; ``attention`` names the implementation to export."""
+    """Build a BERT encoder, by default with 12 heads; ``attention`` names the implementation."""
     from transformers import BertConfig, BertModel
 
     shape = {"num_attention_heads": 12, "intermediate_size": 4 * hidden} | sizes
@@ -88,7 +88,7 @@ def _minilm(attention: str, dynamo: bool = False) -> onnx.ModelProto:
 
 
 def _tiny_bert() -> onnx.ModelProto:
-    """Small enough for a test to optimize in seconds, yet nothing of a transformer is missing."""
+    """Export a BERT that a test optimizes in seconds, with all parts of a transformer."""
     sizes = {"num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 512}
     return _text(_bert(64, 2, "eager", **sizes), _TEXT, ["last_hidden_state"])
 
@@ -128,7 +128,7 @@ def _clip_text() -> onnx.ModelProto:
 
 
 def _llama(attention: str, opset: int, dynamo: bool = False) -> onnx.ModelProto:
-    """A decoder step over any number of new tokens and any number of cached ones."""
+    """Export a decoder step over any number of new and cached tokens."""
     import torch
     from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -177,7 +177,7 @@ def _images(size: int = 224) -> tuple[Any]:
 
 
 def _classifier(family: str, dynamo: bool = False, **settings: Any) -> onnx.ModelProto:
-    """An image classifier of transformers with 1000 classes."""
+    """Export an image classifier of transformers with 1000 classes."""
     import transformers
 
     config = getattr(transformers, f"{family}Config")(num_labels=1000, **settings)
@@ -198,7 +198,7 @@ def _efficientnet() -> onnx.ModelProto:
 
 
 def _detector(dynamo: bool = False) -> onnx.ModelProto:
-    """Of any multiple of 32 traced; torch.export cannot express that and gets one size."""
+    """Export for sizes that are multiples of 32 if traced; torch.export cannot express that."""
     from models.architectures import Detector
 
     if dynamo:
@@ -208,7 +208,7 @@ def _detector(dynamo: bool = False) -> onnx.ModelProto:
 
 
 def _unet() -> onnx.ModelProto:
-    """As saved from a training script: batch norms stay apart from the convolutions."""
+    """Export as from a training script, with batch norms not folded into convolutions."""
     import torch
 
     from models.architectures import UNet

@@ -1,8 +1,8 @@
-"""torch's two ONNX exporters behind one signature.
+"""Call torch's two ONNX exporters through one signature.
 
 ``trace`` runs the TorchScript-based one, the only one of older versions of torch; ``capture`` the
-one built on ``torch.export``.  Both give every parameter and statistic a random value first: the
-exporters merge equal tensors, as fresh biases and norms would be.
+one built on ``torch.export``.  Both first give every parameter and statistic a random value,
+because the exporters merge equal tensors, such as fresh biases and norms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnx
 __all__ = ["Dynamic", "capture", "trace"]
 
 Dynamic = Mapping[int, str]
-"""Axis → the symbol it gets."""
+"""Symbol of each dynamic axis."""
 
 
 def trace(
@@ -46,7 +46,8 @@ def capture(
 ) -> onnx.ModelProto:
     """Export the whole program with symbolic dims; ``dynamic`` as in :func:`trace`.
 
-    A symbol that is a sum gets a name of its own: ``torch.export`` proves no such equalities.
+    A symbol that is a sum gets a name of its own, since ``torch.export`` proves no such
+    equalities.
     """
     import torch
 
@@ -63,13 +64,13 @@ def capture(
 
 
 def _variadic(module: Any) -> bool:
-    """Whether ``forward`` takes ``*tensors``, whose shapes are one tuple."""
+    """Return whether ``forward`` takes ``*tensors``, whose shapes are one tuple."""
     kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
     return kinds == [inspect.Parameter.VAR_POSITIONAL]
 
 
 def _random(module: Any) -> Any:
-    """Small weights survive stripping, so these are of a sensible scale, too."""
+    """Randomise a module; small weights survive stripping, so their scale is realistic too."""
     import torch
 
     torch.manual_seed(0)

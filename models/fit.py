@@ -1,9 +1,9 @@
-"""How well the cost model predicts what was measured: ``python -m models.fit FILE.json``.
+"""Report how well the cost model predicts measurements: ``python -m models.fit FILE.json``.
 
-For each kind of region: how many there are, the median error of its predicted time, and the
-factor between measured and predicted.  Beside it stands a plain count of operations at the best
-constant speed.  ``--write`` fits the numbers in ``policy/coefficients.json`` and stores them.
-``--zoo DIR`` has the models; without it they are made anew.
+For each kind of region it prints the number, the median error of predicted times and the factor
+between measured and predicted, next to the error of a FLOP count at the best constant speed.
+``--write`` fits ``policy/coefficients.json`` and stores it.  ``--zoo DIR`` has the models; without
+it they are made again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = [
 ]
 
 LEAST_US = 20.0
-"""Shorter regions are left out: the profiler's own cost of each node is a part of theirs."""
+"""Shorter regions are skipped: the profiler's overhead per node is a large part of them."""
 _CLOSE = 1.1
-"""A choice within a tenth of the best one is right."""
+"""Tolerance within which a choice counts as right."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One measured region, its predicted µs and its count of operations."""
+    """One measured region, its predicted µs and its operation count."""
 
     row: MeasuredRegion
     cost: CostModel
@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def kind(self) -> str:
-        """What is fitted together."""
+        """Group of regions that is reported and fitted together."""
         layout = getattr(self.row.region.params, "layout", "")
         return f"{self.row.what} {self.row.region.op} {layout}".strip()
 
@@ -80,13 +80,13 @@ class FusionChoice:
 
     @property
     def right(self) -> bool:
-        """True if what the model prefers takes at most a tenth longer than the better one."""
+        """Whether what the model prefers takes at most a tenth longer than the better one."""
         chosen = self.row.us if self.fused_predicted <= self.unfused_predicted else self.unfused_us
         return chosen <= _CLOSE * min(self.row.us, self.unfused_us)
 
 
 def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction]:
-    """Every row of a model that is long enough and that the present plan still has."""
+    """Predict every row of a model that is long enough and still in the present plan."""
     cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
     return [
         Prediction(row, cost, cost(row.graph, row.region), _flops(row.graph, row.region, bindings))
@@ -96,7 +96,7 @@ def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction
 
 
 def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[FusionChoice]:
-    """Every kernel whose operators were all measured too."""
+    """Return every kernel whose operators were all measured too."""
     cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
     rows = list(measured(dict(stored), name, path))
     model, precision = source_of(name)
@@ -117,12 +117,12 @@ def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[FusionChoi
 
 
 def median_error(predictions: Sequence[Prediction]) -> float:
-    """Of the cost model."""
+    """Return the median error of the cost model."""
     return statistics.median(p.error for p in predictions)
 
 
 def flop_error(predictions: Sequence[Prediction]) -> float:
-    """Of a count of operations, at the speed that suits these regions best."""
+    """Return the median error of an operation count at the speed that fits best."""
     rated = [(p.row.us, p.flops) for p in predictions]
     speeds = [us / flops for us, flops in rated if flops]
     return min(
@@ -131,7 +131,7 @@ def flop_error(predictions: Sequence[Prediction]) -> float:
 
 
 def _flops(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> float:
-    """Operations as everybody counts them; convolutions by their taps."""
+    """Count operations, those of a convolution as two per tap and result."""
     params = region.params
     if isinstance(params, ConvParams) or region.op == "Conv":
         dims = [evaluate(d, bindings) for d in graph.spec(region.results[0]).shape or ()]
@@ -143,7 +143,7 @@ def _flops(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> flo
 
 
 def report(predictions: Sequence[Prediction], chosen: Sequence[FusionChoice]) -> str:
-    """The table, and one line for all."""
+    """Return the table, and one line for all regions."""
     kinds: dict[str, list[Prediction]] = {}
     for p in predictions:
         kinds.setdefault(p.kind, []).append(p)

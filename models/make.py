@@ -1,10 +1,9 @@
 """Write models of the zoo: ``python -m models.make NAME|all [-o DIR]``.
 
-A stored graph (``models/graphs/NAME.onnx.gz``) is what the exporter wrote, except that every large
-float weight lost its values and carries the rule to regrow them as its doc string (see
-``rules.py``).  The values depend on the tensor's name and ``SEED`` alone, so
-every machine gets the same bytes.  Weights are streamed to disk: peak memory is one chunk, not
-one model.
+A stored graph (``models/graphs/NAME.onnx.gz``) is the exporter's output in which the doc string of
+every large float weight, instead of values, holds the rule that regenerates them (see
+``rules.py``).  The values depend only on the tensor's name and ``SEED``, so every machine gets
+identical bytes.  Weights are streamed to disk: peak memory is one chunk, not one model.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def regrow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
 
 
 def stripped(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor's values are to be regrown."""
+    """Return whether a tensor's values must be regenerated."""
     rule = tensor.doc_string.startswith(tuple(f"{kind} " for kind in KINDS))
     return rule and tensor.data_type == onnx.TensorProto.FLOAT
 
@@ -84,8 +83,8 @@ def stripped(tensor: onnx.TensorProto) -> bool:
 def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
     """Write ``directory/NAME.onnx`` with inline weights and return its path.
 
-    A ``hollow`` model has large weights of zeros but for one number that tells them apart:
-    enough for planning, written in little time.
+    In a ``hollow`` model, large weights are zero except for one number that makes each unique;
+    it is written quickly and suffices for planning.
     """
     model = load_stored(name)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,14 @@
-"""How long regions take: ``python -m models.region_times MODEL.onnx… -o FILE.json`` measures them.
+"""Time regions: ``python -m models.region_times MODEL.onnx… -o FILE.json``.
 
-Every model is rewritten by all rules but those that join regions to programs, so that each is a
-node of its own, and timed node by node on one core; so is the original, node by node as it
-stands.  Equal regions are one row.  The file is what ``models.fit`` fits the cost model to, and
-what ``tests/policy`` holds it to:
+Every model is rewritten by all rules except clustering, so that each region is a node, and timed
+node by node on one core; so is the original.  Equal regions are one row.  ``models.fit`` fits the
+cost model to the file, and ``tests/policy`` checks the cost model against it:
 
     {"machine": {…}, "models": {name: {"bindings": {…}, "rows": [[what, value, count, us]…]}}}
 
 ``what`` is ``kernel`` or ``ort``, ``value`` a region's first result.  ``--precision bf16`` or
-``int16`` measures what is rounded so, under ``NAME.bf16`` or ``NAME.int16``, beside the model in
-float32.  A file is of one machine.
+``int16`` adds kernels of that precision under ``NAME.bf16`` or ``NAME.int16``.  A file describes
+one machine.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from tracea_graph.ttg.blocks import signature
 __all__ = ["APART", "MeasuredRegion", "Planned", "cost_model", "measured", "planned", "source_of"]
 
 APART = Options(keep="all", verify=False, skip=("cluster-conv", "cluster"))
-"""How the measured results are made."""
+"""Options of the measured results."""
 _PLANNED = dataclasses.replace(APART, skip=(*APART.skip, *WEIGHT_DEPENDENT))
-"""The same where weights may be missing: nothing that looks at their numbers."""
+"""Options if weights may be missing, without the rules that read their values."""
 _RUNS = 25
 
 Row = tuple[str, str, int, float]
@@ -57,12 +56,12 @@ class Planned:
     after: TileGraph
 
     def regions(self) -> Iterator[tuple[str, TileGraph, Region]]:
-        """All that can be timed: kernels of the result, and ONNX Runtime's own operators."""
+        """Yield all that can be timed: kernels of the result, and ONNX Runtime's operators."""
         yield from (("kernel", self.after, r) for r in self.after.regions() if r.fused)
         yield from (("ort", self.before, r) for r in self.before.regions())
 
     def unique(self) -> dict[tuple[str, str], list[tuple[str, TileGraph, Region]]]:
-        """Equal regions together, by their kind and signature."""
+        """Group equal regions by kind and signature."""
         found: dict[tuple[str, str], list[tuple[str, TileGraph, Region]]] = {}
         for what, graph, region in self.regions():
             found.setdefault((what, signature(graph, region)), []).append((what, graph, region))
@@ -71,7 +70,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class MeasuredRegion:
-    """One row with its region: µs of the ``count`` equal ones' median."""
+    """One row and its region: the median µs of ``count`` equal ones."""
 
     model: str
     what: str
@@ -82,7 +81,7 @@ class MeasuredRegion:
 
 
 def planned(path: Path, bindings: dict[str, int], precision: str = "fp32") -> Planned:
-    """What the rules make of a model; nothing is measured."""
+    """Plan a model without measuring."""
     return _planned(path, tuple(bindings.items()), precision)
 
 
@@ -94,13 +93,13 @@ def _planned(path: Path, bindings: tuple[tuple[str, int], ...], precision: str) 
 
 
 def source_of(name: str) -> tuple[str, str]:
-    """The model that was measured under a name, and its precision."""
+    """Return the model that was measured under a name, and its precision."""
     model, _, precision = name.partition(".")
     return model, precision or "fp32"
 
 
 def _rounding(options: Options, precision: str) -> Options:
-    """Integers are what is left of bf16 without the rules that round to it."""
+    """Return options for a precision; int16 is bf16 without the rules that round to bf16."""
     if precision == "fp32":
         return options
     skipped = ("gemm-bf16", "conv-bf16") if precision == "int16" else ()
@@ -110,7 +109,7 @@ def _rounding(options: Options, precision: str) -> Options:
 
 
 def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[MeasuredRegion]:
-    """The stored rows of a model that its present plan still has."""
+    """Yield the stored rows of a model that its present plan still has."""
     data = stored["models"][name]
     plan = planned(path, data["bindings"], source_of(name)[1])
     by_value = {(what, r.results[0]): (g, r) for what, g, r in plan.regions() if r.results}
@@ -120,7 +119,7 @@ def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[Measured
 
 
 def _measure(path: Path, precision: str) -> dict[str, Any]:
-    """One model's rows."""
+    """Measure one model; return its rows."""
     model, options = load(path), _rounding(APART, precision)
     inputs = gather_inputs(model, APART)
     (label, feed), *_ = inputs.timing.items()
@@ -136,7 +135,7 @@ def _measure(path: Path, precision: str) -> dict[str, Any]:
     times = {("ort", t.name): t.us for t in before}
     times |= {("kernel", results[t.name]): t.us for t in after if t.name in results}
     rows = sorted(_rows(planned(path, bindings, precision), times))
-    if precision != "fp32":  # what onnxruntime takes has no precision: one model has it
+    if precision != "fp32":  # ONNX Runtime's own times are in the fp32 entry
         rows = [row for row in rows if row[0] == "kernel"]
     print(f"{path.stem}, {label}: {len(rows)} rows")
     return {"bindings": bindings, "rows": rows}
@@ -152,7 +151,7 @@ def _rows(plan: Planned, times: dict[tuple[str, str], float]) -> Iterator[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure models; rows of others that the file has stay."""
+    """Measure models; keep the file's rows of others."""
     parser = argparse.ArgumentParser(prog="python -m models.region_times", description=__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("-o", dest="out", type=Path, required=True, metavar="FILE.json")
@@ -167,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def cost_model(stored: dict[str, Any], name: str) -> CostModel:
-    """The cost model as it was on the machine that measured."""
+    """Return the cost model of the machine that measured."""
     return CostModel(Machine(**stored["machine"]), stored["models"][name]["bindings"])
 
 

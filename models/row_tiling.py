@@ -3,9 +3,9 @@
     python -m models.row_tiling MODEL.onnx… [--shape N=…] [--threads N,M]
 
 Every program of a model is planned with and without row tiles
-(``kernels.cpu.phases.tile_and_fuse``); both are built with all rules and timed in turn in one
-process.  Printed are the row tiles the tile graph asks for, what they save by its account, the
-predicted gain, and the measured one with its 99 % bounds.
+(``kernels.cpu.phases.tile_and_fuse``); both results are built with all rules and timed alternately
+in one process.  The output lists the row tiles that the tile graph chooses, their predicted
+traffic and gain, and the measured gain with its 99 % confidence bounds.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from tracea_graph.policy import CostModel
 _PLAIN = Options(keep="all", verify=False, skip=(TILE_AND_FUSE,))
 _PHASES = (*phases(), *cpu.phases(Request()))
 _EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), TILE_AND_FUSE)
-"""All rules by name: row tiles are left out where nothing is timed, unless somebody asks for
-them."""
+"""All rules by name: without timing, row tiling runs only if it is requested."""
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -48,7 +47,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _planned(path: Path, options: Options) -> tuple[list[str], float]:
-    """The row tiles of a model's programs in words, and the µs they are predicted to save."""
+    """Return the row tiles of a model's programs in words, and the µs they should save."""
     model = load(path)
     sizes = gather_inputs(model, options).timed[0].symbols
     cost = CostModel(measured_machine(), sizes)

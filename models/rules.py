@@ -1,12 +1,12 @@
-"""How a stored weight is regrown: a kind and two numbers, read off the node that uses it.
+"""Derive how a stripped weight is regenerated, from the node that uses it.
 
     normal MEAN STD      even MEAN STD      uniform LOW HIGH
 
-Products, convolutions and recurrences keep the variance of what they multiply, queries and keys
+Weights of products, convolutions and recurrences preserve variance, those of queries and keys
 raise it, scales are 1 ± 0.1, variances of batch norms lie in [0.5, 1.5).  ``even`` is normal with
-MEAN exactly over the input channels of each filter: what activations push all channels by, a
-filter does not see, else deep convolutional networks forget their input.  ``balance.py`` corrects
-the deviations where activations, gates and skip connections would let them drift.
+exactly MEAN over the input channels of each filter, so that an offset common to all channels
+cancels; otherwise deep convolutional networks lose their input.  ``balance.py`` corrects
+deviations that activations, gates and skip connections would let drift.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SHARP = re.compile(r"[/.](query|key|[qk]_lin|[qk]_proj)[/.]")
 _NORMS = ("LayerNormalization", "GroupNormalization", "InstanceNormalization")
 
 Gains = Sequence[tuple[str, float]]
-"""(word, factor): the deviation of weights with this word in their path is multiplied."""
+"""(word, factor): multiply the deviation of weights with this word in their path."""
 
 
 class WeightRule(NamedTuple):
-    """``kind`` is normal or even (mean, standard deviation), or uniform (low, high)."""
+    """Distribution: ``kind`` normal or even (mean, standard deviation), or uniform (low, high)."""
 
     kind: str
     a: float
@@ -42,7 +42,7 @@ class WeightRule(NamedTuple):
 
 
 def strip(model: onnx.ModelProto, gains: Gains = ()) -> onnx.ModelProto:
-    """Replace large float weights by their rule and drop what names the local machine."""
+    """Replace large float weights by their rule and drop names of the local machine."""
     rule = rules(model.graph, gains)
     for tensor in model.graph.initializer:
         if tensor.name in rule:
@@ -65,7 +65,7 @@ def strip(model: onnx.ModelProto, gains: Gains = ()) -> onnx.ModelProto:
 
 
 def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, WeightRule]:
-    """The rule of each large float weight, read off the first node that uses it."""
+    """Return the rule of each large float weight, from the first node that uses it."""
     large = {t.name: tuple(t.dims) for t in graph.initializer if _weighs(t)}
     found: dict[str, WeightRule] = {}
     origin = {name: (name, dims) for name, dims in large.items()}
@@ -85,7 +85,7 @@ def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, WeightRule]:
 
 
 def _weighs(tensor: onnx.TensorProto) -> bool:
-    """Whether it is a large float tensor, and no table: random weights hardly ever repeat."""
+    """Return whether a tensor is large, float and no table: random weights rarely repeat."""
     if tensor.data_type != onnx.TensorProto.FLOAT or math.prod(tensor.dims) <= _KEEP:
         return False
     sample = onnx.numpy_helper.to_array(tensor).ravel()[:4096]
@@ -93,7 +93,7 @@ def _weighs(tensor: onnx.TensorProto) -> bool:
 
 
 def _gain(path: str, rule: WeightRule, gains: Gains) -> float:
-    """Sharper queries and keys make attention neither flat nor one-hot, their biases felt."""
+    """Return a factor: sharper queries and keys make attention neither flat nor one-hot."""
     sharp = 1.0
     if _SHARP.search(path) and rule.a == 0.0:
         sharp = 1.5 if rule.b > _BIAS else 10.0
@@ -101,7 +101,7 @@ def _gain(path: str, rule: WeightRule, gains: Gains) -> float:
 
 
 def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> WeightRule:
-    """The rule of a weight of shape ``dims`` in input ``slot`` of ``node``."""
+    """Return the rule of a weight of shape ``dims`` in input ``slot`` of ``node``."""
     op = node.op_type
     if op in ("MatMul", "Gemm") and slot < 2:
         transposed = any(a.name == "transB" and a.i for a in node.attribute)

@@ -1,9 +1,9 @@
-"""How import, scheduling and tiles grow: ``python -m models.scale [MODEL.onnx…] [--nodes N[,…]]``.
+"""Measure how planning time grows: ``python -m models.scale [MODEL.onnx…] [--nodes N[,…]]``.
 
 Graphs of N operators (layers of ten: product, bias, GELU, residual, SiLU) are imported and
 scheduled without measuring; one region is expanded to a million tiles with their edges.  Times are
-of the processor, each graph in a process of its own.  The last column divides by n log n: it does
-not grow where time grows no faster.  Models that are named get a row each.
+CPU times, each graph in its own process.  The last column divides by n log n and stays constant if
+time grows like that.  Each model on the command line gets a row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIDTH = 8
 
 
 def layers(count: int) -> ModelProto:
-    """A model of ``count`` operators, every product with a weight of its own."""
+    """Return a model of ``count`` operators in which every product has its own weight."""
     nodes: list[NodeProto] = []
     weights: dict[str, TensorProto] = {}
 
@@ -65,7 +65,7 @@ def layers(count: int) -> ModelProto:
 
 
 def planned(path: str, schedule: bool = True) -> dict[str, float]:
-    """Seconds of import and schedule of one model, and the process's peak in MB."""
+    """Return seconds of import and schedule of one model, and the process's peak in MB."""
     start = time.process_time()
     model = load(Path(path))
     loaded = time.process_time()
@@ -79,14 +79,14 @@ def planned(path: str, schedule: bool = True) -> dict[str, float]:
 
 
 def _peak_mb() -> float:
-    """The largest this process has been; not what started it was (``ru_maxrss`` has that too)."""
+    """Return this process's peak; ``ru_maxrss`` would include that of its parent."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     status = dict(line.split(":", 1) for line in lines)
     return float(status["VmHWM"].split()[0]) / 1024
 
 
 def million_tiles() -> dict[str, float]:
-    """Seconds and MB of a product's 2²⁰ tiles of 16 × 16 with every edge."""
+    """Return seconds and MB of a product's 2²⁰ tiles of 16 × 16 with every edge."""
     axes = (Axis("m", 1 << 14), Axis("n", 1 << 14), Axis("k", 512, True))
     sizes = {a.name: a.extent for a in axes}
     pairs = {"A": "mk", "B": "kn", "C": "mn"}
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_fresh_process(work: object, *args: object) -> dict[str, float]:
-    """What a function returns, called in a fresh process."""
+    """Call a function in a new process and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result: dict[str, float] = pool.apply(work, args)  # type: ignore[arg-type]
         return result

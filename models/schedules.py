@@ -1,14 +1,13 @@
-"""How good the first schedule is: ``python -m models.schedules MODEL.onnx… -o FILE.json``.
+"""Measure how good the first schedule is: ``python -m models.schedules MODEL.onnx… -o FILE.json``.
 
-For every distinct product and convolution of the models, the schedule it has untuned is timed
-against its best challengers (``tuning.candidates``), weights cold, at each of ``--threads``.  A
-row is
+For every distinct product and convolution of the models, the untuned schedule is timed against its
+best challengers (``tuning.candidates``), with cold weights, at each of ``--threads``.  A row is
 
-    [problem, rows, [[challenger, how many times as fast as the first choice]…]]
+    [problem, rows, [[challenger, speedup over the first choice]…]]
 
-the gain a geometric mean over thread counts.  What is in the file is not timed again, and after
-``--budget`` the rest is left for the next run; the last line says how many first choices are
-within 10 % of the best.
+where the speedup is a geometric mean over thread counts.  Rows in the file are not timed again,
+and after ``--budget`` the rest is left for the next run; the last line says how many first choices
+are within 10 % of the best.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 
 def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
-    """The cases of the models' programs, but for petty ones, by a name of their own."""
+    """Return the cases of the models' programs, except small ones, by unique names."""
     options = Options(keep="all", verify=False, skip=WEIGHT_DEPENDENT, precision=precision)
     found: dict[str, Case] = {}
     for path in paths:
@@ -81,7 +80,7 @@ def _summary(rows: Sequence[Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Time what is not in the file yet."""
+    """Time the cases that the file lacks."""
     parser = argparse.ArgumentParser(prog="python -m models.schedules", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")

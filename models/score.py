@@ -1,4 +1,4 @@
-"""A model's lines in the zoo's table, and the table."""
+"""Build the zoo's table, and a model's rows in it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from tracea_graph.views.bench import BenchReport, BenchRow, error_text
 __all__ = ["THREADS", "Score", "markdown", "marks", "replace_table", "scores"]
 
 THREADS = (1, 2)
-"""Thread counts to time with, unless others are asked for."""
+"""Default thread counts."""
 ORT, OURS, BASELINES = "ONNX Runtime", "tracea", ("OpenVINO f32", "OpenVINO bf16")
 
 Pair = tuple[float, ...]
-"""A figure for each thread count."""
+"""One number per thread count."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A model at some sizes: median ms of each runtime, its speed over ONNX Runtime, by threads.
+    """A model at one size: median ms of each runtime and speeds over ONNX Runtime, by threads.
 
-    ``ms`` and ``ratios`` are keyed by ``ORT``, ``OURS`` and those of ``BASELINES`` that ran.
-    ``further`` sizes of a model are lines beside its first, which alone is in the means.
-    ``programs`` is the share of time in programs, 0 where it was not measured.  ``kernels`` is 0
-    for a model kept as it was, which counts as 1.  ``failed`` says why there are no figures.
-    ``ceilings`` are those of ``models.ceiling``, none where unknown.
+    ``ms`` and ``ratios`` are keyed by ``ORT``, ``OURS`` and the ``BASELINES`` that ran.  A row of
+    a ``further`` size is not in the means.  ``programs`` is the share of time in programs, 0 if
+    not measured.  ``kernels`` is 0 for a model that was kept, which counts as 1.  ``failed`` says
+    why there are no numbers.  ``ceilings`` are those of ``models.ceiling``, empty if unknown.
     """
 
     name: str
@@ -49,12 +48,12 @@ class Score:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Score:
-        """A score as it was stored."""
+        """Return a score from its stored form."""
         pairs = {k: {n: tuple(v) for n, v in (data[k] or {}).items()} for k in ("ms", "ratios")}
         return cls(**{**data, **pairs, "ceilings": tuple(data.get("ceilings", ()))})
 
     def cells(self, baselines: Sequence[str]) -> tuple[str, ...]:
-        """The line's texts, in the order of the table's heads."""
+        """Return the row's cells in the order of the table's columns."""
         if self.failed or not self.ms or not self.ratios:
             return (self.name, f"failed: {self.failed}", *[""] * (8 + len(baselines)))
         ours = "kept" if not self.kernels else _both(self.ms[OURS])
@@ -77,10 +76,10 @@ def scores(
     programs: float = 0.0,
     figures: Measurements | None = None,
 ) -> list[Score]:
-    """A model's lines from a report of the original, its result (unless kept) and baselines.
+    """Return a model's rows from a report of the original, its result (unless kept) and baselines.
 
-    There is one for each binding, in the report's order; ``programs`` is the share of the first.
-    ``figures`` of the machine, taken with the benchmark, give the ceilings.
+    There is one per binding, in the report's order; ``programs`` is the share of the first.
+    ``figures`` of the machine, measured with the benchmark, give the ceilings.
     """
     lines: dict[str, list[BenchRow]] = {}
     for row in report.rows:
@@ -99,7 +98,7 @@ def _score(
     figures: Measurements | None,
     programs: float | None,
 ) -> Score:
-    """The line of one binding; ``programs`` is None of the further ones."""
+    """Return the row of one binding; ``programs`` is None for further ones."""
     rows: dict[str, list[BenchRow]] = {}
     for row in found:
         rows.setdefault(row.subject, []).append(row)
@@ -126,7 +125,7 @@ def _score(
 
 
 def markdown(scores: Sequence[Score], note: str, threads: Sequence[int] = THREADS) -> str:
-    """The table, with geometric means of speeds over ONNX Runtime, and how it was measured."""
+    """Return the table with geometric means of speeds over ONNX Runtime, and ``note`` below."""
     baselines = [p for p in BASELINES if any(p in (s.ms or {}) for s in scores)]
     counts = "/".join(map(str, threads))
     heads = (
@@ -148,7 +147,7 @@ def markdown(scores: Sequence[Score], note: str, threads: Sequence[int] = THREAD
 
 
 def marks(precision: str) -> tuple[str, str]:
-    """The lines of a file between which the table of a precision goes."""
+    """Return the lines of a file that enclose the table of a precision."""
     return f"<!-- models.bench {precision}: begin -->", f"<!-- models.bench {precision}: end -->"
 
 

@@ -1,10 +1,9 @@
-"""What tuning gains over the policy's first choice: ``python -m models.tuning_gain MODEL.onnx…``.
+"""Measure what tuning gains over the first choice: ``python -m models.tuning_gain MODEL.onnx…``.
 
-Each model is tuned twice, each time from nothing: for ``--budget`` seconds, as ``tracea tune``
-would, and for ``--long`` seconds, where nothing is left out for promising little.  A row per
-region of the model says how many times as fast as the policy's first choice the best schedule of
-either search was judged to be, on pairs taken after it was chosen; the last lines say what both
-come to end to end, weighted by predicted shares, and for how many regions the first choice is
+Each model is tuned twice from scratch: for ``--budget`` seconds, as ``tracea tune`` would, and
+exhaustively for ``--long`` seconds.  A row per region gives the speedup over the policy's first
+choice of the best schedule of each search, measured on new pairs.  The last lines give the end to
+end gain of both, weighted by predicted shares, and the number of regions whose first choice is
 within 10 % of the best.
 """
 
@@ -26,14 +25,14 @@ from tracea_graph.options import OPTIONS, Options, values
 from tracea_graph.tuning.tasks import MIN_GAIN
 
 _ENOUGH, _CLOSE, _NEAR = 0.05, 0.03, 1.10
-"""End to end: a gain worth tuning for, and what a policy may leave; of a region: near the best."""
+"""Minimum end-to-end gain, gain a policy may leave, and tolerance for a region's best."""
 _DONE = ("measured", "cache", "hint")
 """Sources of regions that were searched to the end."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One model under both searches; ``rows`` are region, share, nodes, gains, sources."""
+    """One model under both searches; ``rows`` are region, share, nodes, gains, source."""
 
     name: str
     rows: tuple[tuple[str, float, int, float, float, str], ...]
@@ -42,12 +41,12 @@ class Compared:
 
     @property
     def measured(self) -> list[float]:
-        """What the best schedule known gains in each region that was measured."""
+        """Gain of the best known schedule in each measured region."""
         return [max(row[3], row[4]) for row in self.rows if row[5] in _DONE]
 
     @property
     def verdict(self) -> str:
-        """Whether tuning gains enough, or the policy leaves too little to gain."""
+        """Verdict on whether tuning gains enough, or the policy leaves too little to gain."""
         if self.short >= _ENOUGH:
             return f"reached: the short search saves {self.short:.1%} end to end"
         best, open_ = max(self.short, self.long), sum(r[1] for r in self.rows if r[5] not in _DONE)
@@ -73,7 +72,7 @@ def _searched(
 
 
 def compare(path: Path, args: argparse.Namespace) -> Compared:
-    """Both searches of one model."""
+    """Run both searches of one model."""
     short, long = _searched(path, args, args.budget), _searched(path, args, args.long, 0.0)
     gains = {t.case: t.gain for t in short.tuned}
     rows = [
@@ -86,7 +85,7 @@ def compare(path: Path, args: argparse.Namespace) -> Compared:
 
 
 def render(found: Compared, budget: float, long: float) -> Table:
-    """A row per region."""
+    """Return a table with a row per region."""
     table = Table(title=found.name, title_justify="left")
     for name in ("region", "share", "nodes", f"{budget:.0f} s", f"{long:.0f} s", ""):
         table.add_column(name, justify="left" if name in ("region", "") else "right")
@@ -97,7 +96,7 @@ def render(found: Compared, budget: float, long: float) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table per model and what they come to together."""
+    """Print a table per model and the overall result."""
     parser = argparse.ArgumentParser(prog="python -m models.tuning_gain", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")

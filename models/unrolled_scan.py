@@ -1,8 +1,8 @@
-"""A state-space model whose scan an exporter unrolled: thousands of operators of microseconds.
+"""Write a state-space model with an unrolled scan: thousands of operators of microseconds.
 
-``python -m models.unrolled_scan OUT.onnx [--layers N] [--steps N]`` writes it as tf2onnx does:
-each step slices its row out of the sequence, squeezes it, updates the state and unsqueezes what it
-gives.  The defaults make 2,512 operators that take ONNX Runtime some milliseconds in all.
+``python -m models.unrolled_scan OUT.onnx [--layers N] [--steps N]`` writes it like tf2onnx: each
+step slices its row out of the sequence, squeezes it, updates the state and unsqueezes the result.
+The defaults give 2,512 operators.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ WIDTH, STATE = 32, 8
 
 @dataclass
 class _GraphWriter:
-    """Operators and constants in the order they are added."""
+    """Builder that lists operators and constants in the order they are added."""
 
     rng: np.random.Generator
     nodes: list[NodeProto] = field(default_factory=list)
     weights: dict[str, TensorProto] = field(default_factory=dict)
 
     def add(self, op: str, *operands: str, **attributes: Any) -> str:
-        """The result of one more operator."""
+        """Add an operator and return its result."""
         name = f"StatefulPartitionedCall/{op}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, operands, [f"{name}:0"], name, **attributes))
         return f"{name}:0"
 
     def ints(self, *values: int) -> str:
-        """A constant of int64; equal ones are one."""
+        """Return an int64 constant; equal ones are shared."""
         name = "const_" + "_".join(map(str, values))
         self.weights[name] = numpy_helper.from_array(np.asarray(values, np.int64), name)
         return name
 
     def matrix(self, *shape: int) -> str:
-        """Random weights that keep the scale of what they multiply."""
+        """Return random weights that preserve the scale of their input."""
         name = f"kernel_{len(self.weights)}"
         array = self.rng.standard_normal(shape) / np.sqrt(shape[0])
         self.weights[name] = numpy_helper.from_array(array.astype(np.float32), name)
         return name
 
     def row(self, x: str, step: int) -> str:
-        """[batch, steps, …] → [batch, …], as tf2onnx writes a strided slice."""
+        """Slice [batch, steps, …] → [batch, …], as tf2onnx writes a strided slice."""
         one = self.add("Slice", x, self.ints(step), self.ints(step + 1), self.ints(1))
         return self.add("Squeeze", one, self.ints(1))
 
 
 def unrolled(layers: int = 4, steps: int = 52, seed: int = 0) -> ModelProto:
-    """[batch, steps, 32] → [batch, steps, 32]; each step of a layer is eleven operators.
+    """Return a model [batch, steps, 32] → [batch, steps, 32]; a layer's step is eleven operators.
 
     A layer is h = exp(-softplus(x·D))·h + x·B, y = h·C, with a gate and a residual around it.
     """
@@ -92,7 +92,7 @@ def _layer(writer: _GraphWriter, x: str, steps: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
+    """Parse the command line and write the model."""
     parser = argparse.ArgumentParser(description="Write a state-space model, its scan unrolled.")
     parser.add_argument("output", type=Path, metavar="OUT.onnx")
     parser.add_argument("--layers", type=int, default=4)

@@ -1,8 +1,8 @@
-"""Put zero blocks into a model's linear layers: models to measure block sparsity with.
+"""Write a model whose linear layers have zero blocks, to measure block sparsity with.
 
     python -m models.zero_blocks IN.onnx OUT.onnx --zeros 0.8 --block 16x16 --pattern random
 
-What the model computes changes: the result is a model of its own, to be compared with itself.
+The result computes something else than the input; compare it with itself.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ __all__ = ["PATTERNS", "block_mask", "with_zero_blocks"]
 
 PATTERNS = ("random", "bands")
 _LEAST = 1 << 14
-"""Elements below which a matrix stays as it is."""
+"""Elements below which a matrix stays dense."""
 
 
 def block_mask(
     shape: tuple[int, int], zeros: float, block: tuple[int, int], pattern: str, seed: int = 0
 ) -> npt.NDArray[np.bool_]:
-    """True where a ``[K, N]`` matrix keeps its numbers; blocks at the ends may be cut.
+    """Return a mask that is true where a ``[K, N]`` matrix keeps its elements.
 
-    ``bands``: the kept blocks of each block column lie together, along a diagonal.
+    Blocks at the edges may be partial.  ``bands`` keeps neighbouring blocks along a diagonal in
+    each block column.
     """
     rows, columns = -(-shape[0] // block[0]), -(-shape[1] // block[1])
     if pattern == "bands":
@@ -46,7 +47,7 @@ def with_zero_blocks(
     block: tuple[int, int] = (16, 16),
     pattern: str = "random",
 ) -> onnx.ModelProto:
-    """A copy whose constant matrices of MatMul and Gemm have this share of zero blocks."""
+    """Return a copy whose constant matrices of MatMul and Gemm have this share of zero blocks."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     products = [n for n in copy.graph.node if n.op_type in ("MatMul", "Gemm")]
