@@ -54,7 +54,7 @@ BLOCK = 16
 """Channels of a block."""
 Stored = tuple[DType, tuple[int, ...]]
 _TRANSFORMED = 4.0
-"""How many times as large as the largest input a transformed one of winograd2 may be."""
+"""Growth bound of winograd2 input transforms, relative to the largest input element."""
 _TOGETHER = (0, 1, 3, 4, 2, 5, 6, 7)
 """``[Ob, Ib/2, 2, kh, kw, 8, 16, 2]``, two blocks of a tap together; ``_APART`` is back."""
 _APART = (0, 1, 4, 2, 3, 5, 6, 7)
@@ -65,15 +65,14 @@ def blocks(channels: int) -> int:
 
 
 def transformable(window: ConvWindow, groups: int) -> bool:
-    """True for what Winograd's transform can do."""
+    """Whether the Winograd transforms apply: 3 x 3, stride 1, pad 1, one group."""
     return groups == 1 and window == ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
 
 
 class Filters(FilterLayout):
-    """A layout of the CPU's.
+    """A filter layout of the CPU.  ``multiplies`` is the element type its kernel multiplies.
 
-    ``multiplies`` is what its kernel multiplies.  Kernels of those ``nchw32c`` add and write broad
-    blocks as well.
+    Kernels of ``nchw32c`` layouts can also add and write nchw32c values.
     """
 
     multiplies: ClassVar[str] = "f32"
@@ -138,8 +137,8 @@ class LaneFilters(Filters):
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         o, i, *kernel = shape
         rank = len(self._shape(shape))
-        turned = b("Transpose", stored[0], perm=(0, rank - 1, *range(1, rank - 1)))
-        plain = b("Reshape", turned, b.ints(-1, i, *kernel))
+        transposed = b("Transpose", stored[0], perm=(0, rank - 1, *range(1, rank - 1)))
+        plain = b("Reshape", transposed, b.ints(-1, i, *kernel))
         return b.slice_last(plain, 0, o, 0) if o % BLOCK else plain
 
     def packed_to_onnx(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
@@ -148,8 +147,8 @@ class LaneFilters(Filters):
         split = b("Reshape", plain, b.ints(o, i, kh, kw))
         padded = b.pad(split, (0,) * 4, (BLOCK * blocks(o) - o, 0, 0, 0))
         lanes = b("Reshape", padded, b.ints(blocks(o), BLOCK, i, kh, kw))
-        turned = b("Transpose", lanes, perm=(0, 2, 3, 4, 1))
-        return b("Reshape", turned, b.ints(*self._shape(shape)))
+        transposed = b("Transpose", lanes, perm=(0, 2, 3, 4, 1))
+        return b("Reshape", transposed, b.ints(*self._shape(shape)))
 
 
 @dataclass(frozen=True)
@@ -230,8 +229,9 @@ class BlockedFilters(_Nchw16cFilters):
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
         _, i, *kernel = shape
-        turned = b("Transpose", stored[0], perm=(0, 5, 1, 4, 2, 3))
-        return _unpadded(b, b("Reshape", turned, b.ints(-1, BLOCK * blocks(i), *kernel)), shape)
+        transposed = b("Transpose", stored[0], perm=(0, 5, 1, 4, 2, 3))
+        plain = b("Reshape", transposed, b.ints(-1, BLOCK * blocks(i), *kernel))
+        return _unpadded(b, plain, shape)
 
     def packed_to_onnx(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
         """Write the nodes that pack plain filters."""
@@ -509,10 +509,10 @@ class DispatchFilters(_Nchw16cFilters):
 
     @property
     def operands(self) -> int:
-        return self.transformed.operands + self.spare
+        return self.transformed.operands + self.fallbacks
 
     @property
-    def spare(self) -> int:
+    def fallbacks(self) -> int:
         return self.direct.operands
 
     @property
@@ -541,15 +541,15 @@ class DispatchFilters(_Nchw16cFilters):
         return (*self.transformed.pack(plain), *self.direct.pack(plain))
 
     def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
-        return self.direct.filters(stored[-self.spare :], shape)
+        return self.direct.filters(stored[-self.fallbacks :], shape)
 
     def convolve(
         self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
     ) -> Floats:
-        return self.direct.convolve(x, stored[-self.spare :], shape, sums)
+        return self.direct.convolve(x, stored[-self.fallbacks :], shape, sums)
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
-        return self.direct.to_onnx(b, stored[-self.spare :], shape)
+        return self.direct.to_onnx(b, stored[-self.fallbacks :], shape)
 
 
 def _four(shape: Sequence[int]) -> tuple[int, int, int, int]:

@@ -126,8 +126,8 @@ class GatePanels(GateLayout):
     def matrix_to_onnx(
         self, b: BodyBuilder, stored: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
-        turned = b("Transpose", stored, perm=(0, 1, 3, 2))
-        lanes = b("Reshape", turned, b.ints(directions, self.columns(groups, hidden), -1))
+        transposed = b("Transpose", stored, perm=(0, 1, 3, 2))
+        lanes = b("Reshape", transposed, b.ints(directions, self.columns(groups, hidden), -1))
         gates = self._gates_to_onnx(b, lanes, directions, groups, hidden)
         return b("Reshape", gates, b.ints(directions, sum(groups) * hidden, -1))
 

@@ -174,8 +174,8 @@ typedef struct {
   int64_t c_next_row;
   float* y;
   int64_t y_row;
-  float* spare;        // of gru_before: [rows][2][hidden, up to a multiple of 16]
-  int64_t spare_row;
+  float* scratch;        // of gru_before: [rows][2][hidden, up to a multiple of 16]
+  int64_t scratch_row;
 } tracea_recurrent_tile;
 typedef void (*tracea_recurrent_fn)(const tracea_recurrent_tile*);
 

@@ -81,8 +81,8 @@ def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
 
 def untransform_to_onnx(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
     """Write the nodes that do the same; ``inputs`` are Ib."""
-    turned = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
-    wide = b("Reshape", turned, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))
+    transposed = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
+    wide = b("Reshape", transposed, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))
     back = b("Constant", value=_BACK[m])
     there = b("Constant", value=np.ascontiguousarray(_BACK[m].T))
     return b("MatMul", b("MatMul", back, wide), there)

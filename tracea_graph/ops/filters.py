@@ -42,8 +42,8 @@ class FilterLayout(ABC):
         return 1
 
     @property
-    def spare(self) -> int:
-        """Number of trailing arrays that hold fallback weights, read instead of the others."""
+    def fallbacks(self) -> int:
+        """How many arrays, the last ones, are fallback weights, read instead of the others."""
         return 0
 
     @property

@@ -124,8 +124,8 @@ class CostModel:
             return self._mapped_us(graph, region) + 2.0 * written
         if region.op in _PARTS:
             return written + 2.0 * written
-        spare = _spare(region)
-        whole = [v for v in dict.fromkeys(region.reads) if v not in tables and v not in spare]
+        fallbacks = _fallbacks(region)
+        whole = [v for v in dict.fromkeys(region.reads) if v not in tables and v not in fallbacks]
         constant = [v for v in whole if graph.weight(v) is not None]
         most = self._bytes(graph.spec(region.results[0]))
         rows = sum(min(most, self._bytes(graph.spec(v))) for v in tables)
@@ -247,8 +247,8 @@ _PLAIN = (int, float, str, bytes, tuple)
 def _spare(region: Region) -> tuple[str, ...]:
     """Operands that are fallback weights, read instead of others."""
     params = region.params
-    spare = params.layout.spare if isinstance(params, ConvParams) else 0
-    return region.operands[len(region.operands) - spare :]
+    fallbacks = params.layout.fallbacks if isinstance(params, ConvParams) else 0
+    return region.operands[len(region.operands) - fallbacks :]
 
 
 def reordered(region: Region) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) lies as ``[N, Cb, Hp, Wp, 16]``, Cb = ⌈C/16⌉,
 with a border of zeros around it, the halo its readers want: Hp = top + H + bottom, Wp likewise.
 It may fill a range of a larger buffer's blocks, as the parts of a concatenation do.  Lanes past C
-of the last block hold anything.  In bf16 blocks may be broad: of 32 channels, all of them whole.
+of the last block hold anything.  In bf16 a value may lie in nchw32c: full blocks of 32 channels.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = [
     "NCHW32C",
     "BlockedValue",
     "Halo",
-    "alike",
     "channel_tail",
+    "matching_views",
     "per_channel",
     "spatial",
     "through_blocks",
 ]
 
 NCHW32C = 2 * BLOCK
-"""Channels of a broad block."""
+"""Channels of an nchw32c block."""
 Halo = tuple[int, int, int, int]
 """Rows above, columns before, rows below, columns behind."""
 
@@ -46,7 +46,7 @@ def channel_tail(channels: int) -> int:
 
 @dataclass(frozen=True)
 class BlockedValue:
-    """``channels`` of a buffer of ``room`` blocks from block ``first`` on."""
+    """``channels`` of a buffer of ``capacity`` blocks from block ``first`` on."""
 
     buffer: Buffer
     batch: Extent
@@ -54,23 +54,23 @@ class BlockedValue:
     height: Extent
     width: Extent
     halo: Halo
-    room: int
+    capacity: int
     first: int = 0
     dtype: DType = DType.F32
     numbers: int = BLOCK
-    """Of a block in one pixel: two for each where they are sums of two."""
+    """Elements of a block in one pixel: two per channel for bf16x2."""
     block: int = BLOCK
     """Channels of a block."""
 
     @property
     def shape(self) -> Shape:
-        """Of the whole buffer."""
+        """Shape of the whole buffer."""
         top, left, bottom, right = self.halo
         tall, wide = (
             add_constant(self.height, top + bottom),
             add_constant(self.width, left + right),
         )
-        return (self.batch, self.room, tall, wide, self.numbers)
+        return (self.batch, self.capacity, tall, wide, self.numbers)
 
     @property
     def count(self) -> Extent:
@@ -78,21 +78,21 @@ class BlockedValue:
         return product(self.shape)
 
     def part(self, first: int, channels: int) -> BlockedValue:
-        """So many channels from channel ``first`` on, which is the first of a block."""
+        """``channels`` channels from channel ``first`` on, a multiple of the block size."""
         return replace(self, channels=channels, first=self.first + first // self.block)
 
     def with_block(self, block: int) -> BlockedValue:
-        """The same room with so many channels in each of its blocks."""
-        room = self.room * self.block // block
-        return replace(self, room=room, numbers=block, block=block)
+        """The buffer seen as blocks of ``block`` channels."""
+        capacity = self.capacity * self.block // block
+        return replace(self, capacity=capacity, numbers=block, block=block)
 
     @property
-    def whole(self) -> View:
-        """The value with its halo, as writers take it."""
+    def padded(self) -> View:
+        """The value with its halo, as kernel calls write it."""
         return self.view(self.halo)
 
     def view(self, pads: Halo = (0, 0, 0, 0)) -> View:
-        """The value and so much of its halo."""
+        """The value with ``pads`` of its halo."""
         strides = dense_strides(self.shape)
         dims = (
             self.batch, -(-self.channels // self.block),
@@ -106,18 +106,18 @@ class BlockedValue:
         return View(self.buffer, dims, strides, offset)
 
 
-def alike(
+def matching_views(
     source: BlockedValue, target: BlockedValue, pads: Halo = (0, 0, 0, 0)
 ) -> tuple[View, View]:
-    """Two values of the same size and so much of their halos, one number above the other."""
+    """Views of two values of equal size, ``pads`` of their halos included, with equal dims."""
     views = source.view(pads), target.view(pads)
     if source.block == target.block:
         return views
-    return _by_halves(views[0], source.block), _by_halves(views[1], target.block)
+    return _as_half_blocks(views[0], source.block), _as_half_blocks(views[1], target.block)
 
 
-def _by_halves(view: View, block: int) -> View:
-    """``[N, C/32, 2, H, W, 16]``, whether blocks are broad or not."""
+def _as_half_blocks(view: View, block: int) -> View:
+    """``[N, C/32, 2, H, W, 16]``, for nchw32c and nchw16c values alike."""
     (n, count, h, w, _), (sn, sb, sh, sw, sl) = view.dims, view.strides
     assert isinstance(count, int)
     dims: Shape = (n, count * block // NCHW32C, 2, h, w, BLOCK)

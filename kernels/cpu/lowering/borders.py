@@ -30,8 +30,8 @@ def lower_border(v: Values, p: LayoutParams, source: int, result: int) -> None:
             add_constant(inner.height, top + bottom),
             add_constant(inner.width, left + right),
         )
-        home = replace(inner, height=tall, width=wide, halo=(0, 0, 0, 0))
-        v.blocks[result], whole = home, home.view()
+        dst = replace(inner, height=tall, width=wide, halo=(0, 0, 0, 0))
+        v.blocks[result], whole = dst, dst.view()
     else:
         if result in v.layout.blocked:
             small, whole = v.block(source).view(), v.interior(result)
@@ -44,17 +44,20 @@ def lower_border(v: Values, p: LayoutParams, source: int, result: int) -> None:
     _sides(v, p.kind, middle, _COLUMNS, width, (left, right))
     _sides(v, p.kind, whole, _ROWS, height, (top, bottom))
     if result in v.layout.blocked and result not in v.layout.around:
-        v.finish(result, v.home(result))
+        v.finish(result, v.dst(result))
 
 
-def _part(view: View, axis: int, start: Extent, size: Extent, turned: int = 1) -> View:
-    """So many positions of an axis from ``start`` on; backwards with ``turned`` -1, one with 0."""
+def _part(view: View, axis: int, start: Extent, size: Extent, direction: int = 1) -> View:
+    """``size`` positions of an axis from ``start`` on.
+
+    ``direction`` is 1, -1 to go backwards, or 0 to repeat one position.
+    """
     step = view.strides[axis]
     offset = combine("add", view.offset, combine("mul", step, start))
     return View(
         view.buffer,
         _with(view.dims, axis, size),
-        _with(view.strides, axis, combine("mul", step, turned)),
+        _with(view.strides, axis, combine("mul", step, direction)),
         offset,
     )
 

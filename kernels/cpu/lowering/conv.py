@@ -65,18 +65,18 @@ def _blocked(
     post_ops = post_ops_of(p.epilogue)
     window = _two(p.window)
     source = v.shape(w)
-    home = v.home(result)
-    inner = home.with_block(BLOCK).view()  # as operands of a chain lie over it
-    direct = [v.slot(spare).view for spare in operands[len(operands) - layout.spare :]]
+    dst = v.dst(result)
+    inner = dst.with_block(BLOCK).view()  # as operands of a chain lie over it
+    direct = [v.slot(w).view for w in operands[len(operands) - layout.fallbacks :]]
     views = [
         v.over(e, result, inner, lanes=True)
         for i, e in enumerate(epilogue_inputs)
         if i != post_ops.add
     ]
     add, chain = _added(v, p, epilogue_inputs, post_ops.add, result), post_ops.chain
-    rounds = home.dtype is DType.BF16
+    rounds = dst.dtype is DType.BF16
     if chain and rounds:
-        chain = replace(chain, stores=(home.dtype,))
+        chain = replace(chain, stores=(dst.dtype,))
     named: dict[str, object] = {}
     if isinstance(layout, FirstLayerFilters):
         op, read = "conv_first_layer", four(v.view(x))
@@ -111,20 +111,20 @@ def _blocked(
         op, "bf16" if isinstance(layout, FirstLayerFilters) and rounds else layout.multiplies,
         **named,
         x=read, w=weight, bias=v.slot(bias).view if bias is not None else None, add=add,
-        inputs=views, y=home.whole, halo=home.halo, low=post_ops.low, high=post_ops.high,
+        inputs=views, y=dst.padded, halo=dst.halo, low=post_ops.low, high=post_ops.high,
         chain=chain,
     )  # fmt: skip
-    v.blocks[result] = home
+    v.blocks[result] = dst
 
 
 def _read(v: Values, layout: Filters, value: int) -> tuple[BlockedValue, Slot | None]:
-    """What a convolution reads, and of integers the scales of its images."""
+    """The input as the kernel reads it, and the per-image scales of an int16 one."""
     if layout == INT16:
         return v.block_in_int16(value)
     if layout.multiplies == "int16":
         return v.block(value), v.image_scales(value)
     if isinstance(layout, Bf16x2Filters):
-        return v.block_in_halves(value), None
+        return v.block_in_bf16x2(value), None
     if layout.rounds:
         return v.block_in_bf16(
             value, NCHW32C if isinstance(layout, Nchw32cFilters) else BLOCK
@@ -227,13 +227,13 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
         )
         return
     window = _two(p.window)
-    home = v.home(result)
+    dst = v.dst(result)
     v.w.call(
-        "pool", "bf16" if home.dtype is DType.BF16 else "f32", x=source.view(), y=home.whole,
+        "pool", "bf16" if dst.dtype is DType.BF16 else "f32", x=source.view(), y=dst.padded,
         kind=kind, kernel=window.kernel, strides=window.strides, dilations=window.dilations,
-        pads=halo_of(window), halo=home.halo,
+        pads=halo_of(window), halo=dst.halo,
     )  # fmt: skip
-    v.blocks[result] = home
+    v.blocks[result] = dst
 
 
 # ---- resizing ----------------------------------------------------------------------------
@@ -241,9 +241,9 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
 
 def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
     """``resize`` between blocked values; without scales the sizes tell them."""
-    home = v.home(result)
+    dst = v.dst(result)
     v.w.call(
-        "resize", x=v.block(operands[0]).view(), y=home.whole, coordinates=p.how, halo=home.halo,
+        "resize", x=v.block(operands[0]).view(), y=dst.padded, coordinates=p.how, halo=dst.halo,
         scales=(1.0, *p.scales)[-2:] if p.scales else (0.0, 0.0),
     )  # fmt: skip
-    v.blocks[result] = home
+    v.blocks[result] = dst

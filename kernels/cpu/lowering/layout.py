@@ -1,8 +1,8 @@
-"""Which values of a region lie blocked, with what halo, and where in which buffer.
+"""Choose the layout, halo and buffer of each value of a region.
 
-Decided before a call is written: a value lies as the step that makes it likes to write it; its
-halo is the largest of what its readers pad; the parts of a concatenation, and slices of
-channels on block borders, share one buffer.
+The layouts are chosen before any call is emitted.  A value takes the layout its producer prefers
+and the largest halo its consumers need.  The operands of a concatenation and channel slices on
+block boundaries share one buffer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from tracea_graph.ops.region import RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import ConvWindow
 
-__all__ = ["CHANNELS_FIRST", "MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
+__all__ = [
+    "CHANNELS_FIRST", "MAX_SHUFFLE_PARTS", "Layout", "halo_of", "norm_in_blocks", "stored_halo",
+]  # fmt: skip
 
-MOST_DEALT = 9
-"""Parts that one ``channel_shuffle`` takes channels from."""
+MAX_SHUFFLE_PARTS = 9
+"""Operands of one ``channel_shuffle`` at most."""
 
 _NONE: Halo = (0, 0, 0, 0)
 CHANNELS_FIRST = (0, 3, 1, 2)
@@ -34,7 +36,7 @@ CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def halo_of(window: ConvWindow) -> Halo:
-    """What a window pads, as rows and columns."""
+    """The padding of a 1-D or 2-D window as (top, left, bottom, right)."""
     if window.rank == 1:
         return (0, window.pads[0], 0, window.pads[1])
     top, left, bottom, right = window.pads
@@ -42,7 +44,7 @@ def halo_of(window: ConvWindow) -> Halo:
 
 
 def stored_halo(params: ConvParams) -> Halo:
-    """What a convolution wants stored around its input; depthwise ones pad lines themselves."""
+    """The halo a convolution reads around its input; depthwise kernels pad columns themselves."""
     top, left, bottom, right = halo_of(params.window)
     lines = isinstance(params.layout, DepthwiseFilters)
     return (top, 0, bottom, 0) if lines else (top, left, bottom, right)
@@ -53,7 +55,7 @@ def _reads_blocks(params: OpParams) -> bool:
 
 
 def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
-    """True if statistics of lanes can be put together to those of a norm's groups."""
+    """Whether the statistics of a norm's groups follow from per-lane statistics."""
     if not params.groups or params.rank not in (3, 4):
         return False
     each = channels // params.groups
@@ -62,9 +64,13 @@ def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
 
 @dataclass
 class Layout:
-    """By value: blocked or not; the value whose buffer it shares, and its first channel there, or
-    as whose border it lies ``around``; whether its channels lie last (``turned``).  What is to lie
-    ``apart`` is no part of a concatenation's buffer."""
+    """The memory layout of each value of a region.
+
+    ``blocked`` values lie in nchw16c or nchw32c, ``channels_last`` ones in ``[N, H, W, C]``.
+    ``within`` gives the value whose buffer another one shares and its first channel there,
+    ``around`` the value that a bordered one surrounds.  ``apart`` values share no concatenation's
+    buffer.
+    """
 
     specs: Sequence[TensorSpec]
     steps: Sequence[RegionStep]
@@ -73,7 +79,7 @@ class Layout:
     within: dict[int, tuple[int, int]] = field(default_factory=dict)
     halos: dict[int, Halo] = field(default_factory=dict)
     around: dict[int, int] = field(default_factory=dict)
-    turned: set[int] = field(default_factory=set)
+    channels_last: set[int] = field(default_factory=set)
     apart: Collection[int] = ()
 
     @classmethod
@@ -81,7 +87,7 @@ class Layout:
         cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int,
         apart: Collection[int] = (),
     ) -> Layout:  # fmt: skip
-        """The layout of a region's values; ``specs`` are all of them, its inputs first."""
+        """Choose the layouts of a region's values; ``specs`` lists all values, inputs first."""
         layout = cls(specs, steps, inputs, apart=apart)
         value, read = inputs, {s.operands[0] for s in steps if _reads_blocks(s.params)}
         for step in steps:
@@ -94,7 +100,7 @@ class Layout:
         return layout
 
     def root(self, value: int) -> tuple[int, int]:
-        """The value whose buffer holds this one, and the first channel there."""
+        """Return the value whose buffer holds ``value``, and the first channel there."""
         first = 0
         while value in self.within:
             value, offset = self.within[value]
@@ -102,7 +108,7 @@ class Layout:
         return value, first
 
     def alone(self, value: int) -> bool:
-        """True if a value shares its buffer with no other."""
+        """Whether a value shares its buffer with no other value."""
         return value not in self.within and all(value != w for w, _ in self.within.values())
 
     def halo(self, value: int) -> Halo:
@@ -134,7 +140,7 @@ class Layout:
                 self.blocked.add(value)
         elif isinstance(params, LayoutParams):
             if params.kind == "transpose" and params.ints == CHANNELS_FIRST:
-                self.turned.add(value)
+                self.channels_last.add(value)
             self._place_move(params, step.operands, value)
 
     def _blocked_chain(self, step: RegionStep, value: int, read: bool) -> bool:
@@ -145,7 +151,7 @@ class Layout:
         if step.results > 1 or types != {DType.F32} or moves:
             return False
         shape = self.specs[value].shape or ()
-        near = self.blocked | self.turned if read else self.blocked
+        near = self.blocked | self.channels_last if read else self.blocked
         whole = [v for v in step.operands if v in near and self.specs[v].shape == shape]
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
 
@@ -171,7 +177,7 @@ class Layout:
         return "full" if len(shape) == len(wide) == 4 and shape[1] == wide[1] and repeats else ""
 
     def _place_move(self, params: LayoutParams, operands: Sequence[int], value: int) -> None:
-        """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""
+        """Keep layout ops blocked: in place on block boundaries, else by a channel shuffle."""
         shape = self.specs[value].shape or ()
         kind, inside = params.kind, operands[0] in self.blocked
         if kind in ("repeat", "pad", *BORDERS) and inside and len(shape) == 4:
@@ -197,7 +203,7 @@ class Layout:
 
     def _can_be_dealt(self, parts: Sequence[int], value: int) -> bool:
         """True if one call can put the parts together, whose channels end within blocks."""
-        few = len(parts) <= MOST_DEALT
+        few = len(parts) <= MAX_SHUFFLE_PARTS
         return few and all(v in self.blocked and self.fits(v, value) for v in parts)
 
     def _adopt(self, parts: Sequence[int], value: int) -> None:
@@ -242,6 +248,6 @@ class Layout:
                 self.around[value] = source
             value += step.results
 
-    def room(self, value: int) -> int:
+    def capacity(self, value: int) -> int:
         """Blocks of a value's buffer."""
         return blocks(self.channels(value))

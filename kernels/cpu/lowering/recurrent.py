@@ -41,7 +41,7 @@ def lower_recurrent(
     w.call(
         "recurrent", p=ahead.view, r=back.view, rest=rest_view, h0=states[0], c0=states[1], h=h,
         c=c, y=y.view, cell="gru_reset_before" if p.before else p.kind,
-        reverse=tuple(d for d, turned in enumerate(p.reverse) if turned),
+        reverse=tuple(d for d, backward in enumerate(p.reverse) if backward),
     )  # fmt: skip
 
 

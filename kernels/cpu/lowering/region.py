@@ -10,8 +10,8 @@ from tracea_graph.kernels.cpu.lowering.blocked import per_channel
 from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
 from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_by_pad
 from tracea_graph.kernels.cpu.lowering.loops import loop_over
-from tracea_graph.kernels.cpu.lowering.moves import inlaid, lower_move
 from tracea_graph.kernels.cpu.lowering.norms import lower_norm_in_blocks
 from tracea_graph.kernels.cpu.lowering.rounding import Rounding
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scaled_values
@@ -58,7 +58,13 @@ def lower_region(
     layout = Layout.plan(specs, p.steps, p.inputs, rounding.apart)
     reads = Counter(i for step in p.steps for i in step.operands)
     v = Values(
-        w, layout, specs, rounding, targets=targets, inlaid=inlaid(p, layout, reads), reads=reads
+        w,
+        layout,
+        specs,
+        rounding,
+        targets=targets,
+        written_by_pad=written_by_pad(p, layout, reads),
+        reads=reads,
     )
     v.dense |= dict(enumerate(operands))
     value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
@@ -79,7 +85,7 @@ def _lower_step(
 ) -> None:
     params = step.params
     if value in v.rounding.views:
-        v.see_as(step.operands[0], value)
+        v.alias(step.operands[0], value)
     elif isinstance(params, ConvParams):
         lower_conv(v, params, step.operands, value, scaled.get(step.operands[0]))
     elif isinstance(params, PoolParams) and len(v.shape(step.operands[0])) < 5:
@@ -95,7 +101,7 @@ def _lower_step(
     elif isinstance(params, IotaParams):
         lower_grid(v.w, params, [v.shape(i) for i in step.operands], v.out(value))
     elif isinstance(params, LayoutParams):
-        lower_move(v, params, step.operands, value)
+        lower_layout(v, params, step.operands, value)
     else:
         made = [v.out(value + i) for i in range(step.results)]
         lower(v.w, params, [v.slot(i) for i in step.operands], made)
@@ -112,7 +118,7 @@ def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: i
 
 def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:
     """A chain over the interior of a blocked value; norms it reads are a part of it."""
-    home, inner = v.home(result), v.interior(result)
+    dst, inner = v.dst(result), v.interior(result)
     kinds = tuple(v.layout.lies_over(i, result) for i in operands)
     chain, rows = replace(p.chain, operands=kinds), dict[str, tuple[Slot, bool]]()
     names = tuple(map(str, operands))
@@ -125,8 +131,8 @@ def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], resul
         if joined is not None:
             (chain, names), rows = joined, {**rows, **own}
     views = [
-        per_channel(*rows[n], home.channels, inner) if n in rows else v.over(int(n), result, inner)
+        per_channel(*rows[n], dst.channels, inner) if n in rows else v.over(int(n), result, inner)
         for n in names
     ]
-    v.w.call("elementwise", x=views, y=inner, chain=replace(chain, stores=(home.dtype,)))
-    v.finish(result, home)
+    v.w.call("elementwise", x=views, y=inner, chain=replace(chain, stores=(dst.dtype,)))
+    v.finish(result, dst)

@@ -41,14 +41,14 @@ class Rounding:
 
     ``views`` are results that nobody writes: their operand, under another shape.  What has to lie
     ``apart`` is stored otherwise than the concatenation whose buffer it would share.  Of those in
-    bf16 only, some lie in ``broad`` blocks.
+    bf16 only, some in the ``nchw32c`` layout.
     """
 
     only: frozenset[int]
     too: frozenset[int]
     views: frozenset[int]
     apart: frozenset[int]
-    broad: frozenset[int]
+    nchw32c: frozenset[int]
 
     @classmethod
     def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
@@ -86,8 +86,8 @@ class Rounding:
         too = wanted & able & exact - layout.blocked
         within = {v: place for v, place in layout.within.items() if v not in apart}
         by_two = {v for v in only & layout.blocked if layout.channels(v) % NCHW32C == 0}
-        broad = _broad(p, carried, within, by_two)
-        return cls(only, frozenset(too), frozenset(views), frozenset(apart), broad)
+        nchw32c = _nchw32c(p, carried, within, by_two)
+        return cls(only, frozenset(too), frozenset(views), frozenset(apart), nchw32c)
 
 
 @dataclass(frozen=True)
@@ -137,15 +137,15 @@ def _only(
 
 
 def nchw32c(params: ConvParams) -> bool:
-    """True for kernels that add and write broad blocks as well."""
+    """Whether the kernel can add and write nchw32c operands."""
     return isinstance(params.layout, Filters) and params.layout.nchw32c and params.groups == 1
 
 
-def _broad(
+def _nchw32c(
     p: RegionParams, carried: dict[int, _Carried], within: dict[int, tuple[int, int]],
     able: set[int],
 ) -> frozenset[int]:  # fmt: skip
-    """Those of the ``able`` that convolutions read in broad blocks, if what shares them can."""
+    """Members of ``able`` that convolutions read in nchw32c, if whole buffers can lie so."""
     wanted, value = set[int](), p.inputs
     for step in p.steps:
         params = step.params

@@ -1,7 +1,7 @@
-"""The values of a region while its calls are written: plain, in blocks, or both.
+"""The values of a region during lowering: plain, blocked, or both.
 
-A value exists as the step that makes it writes it; the other form is made when a step asks for
-it, once, by a ``reorder_to_nchw16c`` or ``reorder_to_nchw`` call.
+A value has the layout its producer writes.  The other layout is made at most once, when a step
+reads it, by a ``reorder_to_nchw16c`` or ``reorder_to_nchw`` call.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tracea_graph.kernels.cpu.lowering.blocked import (
     NCHW32C,
     BlockedValue,
     Halo,
-    alike,
     channel_tail,
+    matching_views,
     per_channel,
     spatial,
     through_blocks,
@@ -31,12 +31,12 @@ from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
-__all__ = ["Deal", "Shifted", "Values", "copy", "four"]
+__all__ = ["ChannelShuffle", "Shifted", "Values", "copy", "four"]
 
 
 @dataclass(frozen=True)
-class Deal:
-    """Channels from ``first`` on of ``parts`` put together, then shuffled in ``groups``."""
+class ChannelShuffle:
+    """Channels ``first`` … of the concatenated ``parts``, shuffled in ``groups``."""
 
     parts: tuple[int, ...]
     groups: int = 1
@@ -45,8 +45,10 @@ class Deal:
 
 @dataclass(frozen=True)
 class Shifted:
-    """``chain`` of a blocked value and numbers for its channels; of each row, whether images have
-    their own."""
+    """A deferred elementwise ``chain`` of a blocked value and per-channel vectors.
+
+    Each of ``rows`` is a vector and whether it differs per image.
+    """
 
     source: int
     chain: Chain
@@ -55,12 +57,13 @@ class Shifted:
 
 @dataclass
 class Values:
-    """The values of a region while its calls are written, each in one form or two.
+    """The values of a region during lowering, each in one or more layouts.
 
-    ``plain`` holds strided views ``[N, C, …]`` that may be no dense slot (a transposed view);
-    ``targets`` the region's results, where they have to be at the end; ``dealt`` and ``shifted``
-    blocked values that nobody has asked for yet; ``inlaid`` those that only a pad asks for, and
-    ``spread`` what they are.
+    ``dense``: plain contiguous slots; ``views``: other strided views ``[N, C, …]``; ``targets``:
+    slots of the region's results.  ``blocks``, ``bf16``, ``int16`` and ``bf16x2`` hold blocked
+    values by element type, ``dsts`` where blocked values are to be written.  ``shuffled`` and
+    ``shifted`` are deferred until a step reads them; ``written_by_pad`` values are described in
+    ``spread`` and written by their only consumer, a pad.
     """
 
     w: Writer
@@ -71,15 +74,15 @@ class Values:
     views: dict[int, View] = field(default_factory=dict)
     blocks: dict[int, BlockedValue] = field(default_factory=dict)
     targets: dict[int, Slot] = field(default_factory=dict)
-    homes: dict[int, BlockedValue] = field(default_factory=dict)
-    padded: dict[int, Slot] = field(default_factory=dict)
-    halves: dict[tuple[int, int], BlockedValue] = field(default_factory=dict)
-    whole: dict[int, BlockedValue] = field(default_factory=dict)
-    split: dict[int, BlockedValue] = field(default_factory=dict)
+    dsts: dict[int, BlockedValue] = field(default_factory=dict)
+    channel_vectors: dict[int, Slot] = field(default_factory=dict)
+    bf16: dict[tuple[int, int], BlockedValue] = field(default_factory=dict)
+    int16: dict[int, BlockedValue] = field(default_factory=dict)
+    bf16x2: dict[int, BlockedValue] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
-    dealt: dict[int, Deal] = field(default_factory=dict)
+    shuffled: dict[int, ChannelShuffle] = field(default_factory=dict)
     shifted: dict[int, Shifted] = field(default_factory=dict)
-    inlaid: frozenset[int] = frozenset()
+    written_by_pad: frozenset[int] = frozenset()
     reads: Mapping[int, int] = field(default_factory=dict)
     spread: dict[int, tuple[LayoutParams, tuple[int, ...]]] = field(default_factory=dict)
 
@@ -89,27 +92,27 @@ class Values:
     # ---- reading -----------------------------------------------------------------------
 
     def slot(self, value: int) -> Slot:
-        """The value as a dense tensor."""
+        """The value as a dense plain tensor."""
         if value not in self.dense:
             slot = self.targets.get(value) or self.w.temp(self.specs[value])
-            if value in self.views or value in self.dealt or value in self.shifted:
+            if value in self.views or value in self.shuffled or value in self.shifted:
                 self.block(value)
             self._unblock(value, slot.view)
             self.dense[value] = slot
         return self.dense[value]
 
-    def see_as(self, value: int, result: int) -> None:
-        """The result is the value where it lies, under the result's shape."""
+    def alias(self, value: int, result: int) -> None:
+        """Make ``result`` an alias of ``value`` with the result's shape."""
         source = self.slot(value)
         spec = TensorSpec(source.spec.dtype, self.specs[result].shape)
         self.dense[result] = dataclasses.replace(source, spec=spec)
 
     def view(self, value: int) -> View:
-        """The value ``[N, C, …]`` with whatever strides it has."""
+        """The value as a plain view ``[N, C, …]`` of any strides."""
         return self.views[value] if value in self.views else self.slot(value).view
 
     def unblocked(self, value: int, order: Sequence[int]) -> Slot:
-        """A blocked value ``[N, C, H, W]`` as a dense tensor with its axes in another order."""
+        """A blocked value ``[N, C, H, W]`` as a dense tensor with permuted axes."""
         shape = tuple(self.shape(value)[a] for a in order)
         slot = self.w.temp(TensorSpec(DType.F32, shape))
         strides = dense_strides(shape)
@@ -118,8 +121,10 @@ class Values:
         return slot
 
     def unblock_into(self, value: int, place: View) -> bool:
-        """Write a blocked value that nobody else asks for where it belongs; False if it is none,
-        or lies otherwise there."""
+        """Reorder a blocked value with a single consumer straight into ``place``.
+
+        Returns False if the value is not blocked, has other consumers, or does not match the view.
+        """
         shape = self.shape(value)
         alone = self.reads.get(value) == 1 and value not in self.targets
         if not alone or value in self.dense or not self.is_blocked(value):
@@ -140,78 +145,80 @@ class Values:
         self.w.call("reorder_to_nchw", x=source.view(), y=four(target), last=last)
 
     def block(self, value: int) -> BlockedValue:
-        """The value in blocks."""
+        """The value in blocks, in its own element type."""
         if value not in self.blocks:
-            home = self.home(value)
-            if value in self.dealt:
-                self._deal(self.dealt.pop(value), home)
+            dst = self.dst(value)
+            if value in self.shuffled:
+                self._write_shuffle(self.shuffled.pop(value), dst)
             elif value in self.shifted:
-                self._shift(value, home)
+                self._shift(value, dst)
             else:
-                self.block_into(value, home)
-            self.blocks[value] = home
+                self.block_into(value, dst)
+            self.blocks[value] = dst
         return self.blocks[value]
 
     def is_blocked(self, value: int) -> bool:
-        """True if the value lies in blocks, or will as soon as it is asked for."""
-        return value in self.blocks or value in self.dealt or value in self.shifted
+        """Whether the value is blocked, or will be when a step reads it."""
+        return value in self.blocks or value in self.shuffled or value in self.shifted
 
-    def _deal(self, deal: Deal, home: BlockedValue) -> None:
-        channels = tuple(self.layout.channels(part) for part in deal.parts)
-        views = [self.block(part).view() for part in deal.parts]
+    def _write_shuffle(self, shuffle: ChannelShuffle, dst: BlockedValue) -> None:
+        channels = tuple(self.layout.channels(part) for part in shuffle.parts)
+        views = [self.block(part).view() for part in shuffle.parts]
         self.w.call(
-            "channel_shuffle", parts=views, y=home.whole, groups=deal.groups, first=deal.first,
-            channels=home.channels, halo=home.halo, part_channels=channels,
+            "channel_shuffle", parts=views, y=dst.padded,
+            groups=shuffle.groups, first=shuffle.first,
+            channels=dst.channels, halo=dst.halo, part_channels=channels,
         )  # fmt: skip
 
-    def _shift(self, value: int, home: BlockedValue) -> None:
-        """A chain reads a shifted value as it is; anyone else needs it made."""
-        shifted, inner = self.shifted[value], home.view()
-        chain = dataclasses.replace(shifted.chain, stores=(home.dtype,))
+    def _shift(self, value: int, dst: BlockedValue) -> None:
+        """Write a shifted value for consumers other than elementwise chains."""
+        shifted, inner = self.shifted[value], dst.view()
+        chain = dataclasses.replace(shifted.chain, stores=(dst.dtype,))
         source = self.block(shifted.source).view()
-        views = (per_channel(*row, home.channels, inner) for row in shifted.rows)
+        views = (per_channel(*row, dst.channels, inner) for row in shifted.rows)
         self.w.call("elementwise", x=[source, *views], y=inner, chain=chain)
-        self.finish(value, home)
+        self.finish(value, dst)
 
     def block_in_bf16(self, value: int, block: int = BLOCK) -> BlockedValue:
-        """The value in blocks of so many channels, in bf16: brought there once where it does not
-        lie so."""
+        """The value in bf16 and blocks of ``block`` channels; converted once if needed."""
         source = self.block(value)
         if source.dtype is DType.BF16 and source.block == block:
             return source
-        if (value, block) not in self.halves:
+        if (value, block) not in self.bf16:
             made = self._like(source, DType.BF16, block)
-            self.bring(source, made, source.halo)
-            self.halves[value, block] = made
-        return self.halves[value, block]
+            self.copy_blocked(source, made, source.halo)
+            self.bf16[value, block] = made
+        return self.bf16[value, block]
 
-    def bring(self, source: BlockedValue, place: BlockedValue, pads: Halo = (0, 0, 0, 0)) -> None:
-        """Copy a value and so much of its halo, rounded where it is stored so."""
-        copy(self.w, *alike(source, place, pads))
+    def copy_blocked(
+        self, source: BlockedValue, place: BlockedValue, pads: Halo = (0, 0, 0, 0)
+    ) -> None:
+        """Copy a value and ``pads`` of its halo; round if the destination is bf16."""
+        copy(self.w, *matching_views(source, place, pads))
 
-    def block_in_halves(self, value: int) -> BlockedValue:
-        """The value in blocks, as sums of two numbers in bf16."""
-        if value not in self.split:
+    def block_in_bf16x2(self, value: int) -> BlockedValue:
+        """The value in blocks as bf16x2 (hi + lo)."""
+        if value not in self.bf16x2:
             source = self.block(value)
             made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
             self.w.call(
-                "round_images", "bf16x2", x=source.view(), y=made.whole,
+                "round_images", "bf16x2", x=source.view(), y=made.padded,
                 last=channel_tail(source.channels), halo=made.halo,
             )  # fmt: skip
-            self.split[value] = made
-        return self.split[value]
+            self.bf16x2[value] = made
+        return self.bf16x2[value]
 
     def block_in_int16(self, value: int) -> tuple[BlockedValue, Slot]:
-        """The value in blocks, in 16-bit integers, and the scales of its images."""
+        """The value in blocks of 16-bit integers, and the scale of each image."""
         source = self.block(value)
-        if value not in self.whole:
+        if value not in self.int16:
             made = self._like(source, DType.I16)
             self.scales[value] = self._round_images(source, made)
-            self.whole[value] = made
-        return self.whole[value], self.scales[value]
+            self.int16[value] = made
+        return self.int16[value], self.scales[value]
 
     def image_scales(self, value: int) -> Slot:
-        """The scales of a blocked value's images in integers."""
+        """The int16 scale of each image of a blocked value."""
         if value not in self.scales:
             self.scales[value] = self._round_images(self.block(value), None)
         return self.scales[value]
@@ -219,7 +226,7 @@ class Values:
     def _round_images(self, source: BlockedValue, made: BlockedValue | None) -> Slot:
         scale = self.w.temp(TensorSpec(DType.F32, (source.batch,)))
         self.w.call(
-            "round_images", "int16", x=source.view(), y=made.whole if made else None,
+            "round_images", "int16", x=source.view(), y=made.padded if made else None,
             scales=scale.view, last=channel_tail(source.channels),
             halo=made.halo if made else (0, 0, 0, 0),
         )  # fmt: skip
@@ -228,21 +235,21 @@ class Values:
     def _like(
         self, source: BlockedValue, dtype: DType, block: int = BLOCK, numbers: int | None = None
     ) -> BlockedValue:
-        """Room for the same value in another type, in blocks of so many channels."""
+        """Allocate a buffer for the value of ``source`` in another type and block size."""
         made = dataclasses.replace(
-            source, room=-(-source.channels // block), first=0, dtype=dtype, block=block,
+            source, capacity=-(-source.channels // block), first=0, dtype=dtype, block=block,
             numbers=numbers or block,
         )  # fmt: skip
         slot = self.w.temp(TensorSpec(dtype, (made.count,)))
         return dataclasses.replace(made, buffer=slot.buffer)
 
     def block_into(self, value: int, place: BlockedValue) -> None:
-        """Write a plain value into blocks."""
+        """Reorder a plain value into blocks."""
         last = channel_tail(place.channels)
         self.w.call(
             "reorder_to_nchw16c",
             x=four(self.view(value)),
-            y=place.whole,
+            y=place.padded,
             last=last,
             halo=place.halo,
         )
@@ -284,7 +291,7 @@ class Values:
         batches = len(shape) == len(self.shape(full)) and shape[0] != 1
         slot = self.slot(value)
         if channels % BLOCK:
-            if value not in self.padded:
+            if value not in self.channel_vectors:
                 batch = shape[0] if batches else 1
                 wide = (batch, blocks(channels), 1, 1, BLOCK)
                 made = self.w.temp(TensorSpec(DType.F32, wide))
@@ -293,47 +300,47 @@ class Values:
                 self.w.call(
                     "reorder_to_nchw16c", x=plain, y=made.view, last=last, halo=(0, 0, 0, 0)
                 )
-                self.padded[value] = made
-            slot = self.padded[value]
+                self.channel_vectors[value] = made
+            slot = self.channel_vectors[value]
         return slot, batches
 
     # ---- writing -----------------------------------------------------------------------
 
-    def home(self, value: int) -> BlockedValue:
-        """Where a blocked value is to be written: in a buffer of its own, or in its root's."""
-        if value not in self.homes:
+    def dst(self, value: int) -> BlockedValue:
+        """The destination of a blocked value: its own buffer, or a part of its root's."""
+        if value not in self.dsts:
             root, first = self.layout.root(value)
             if root == value:
-                self.homes[value] = self._room(value)
+                self.dsts[value] = self._allocate(value)
             else:
-                self.homes[value] = self.home(root).part(first, self.layout.channels(value))
-        return self.homes[value]
+                self.dsts[value] = self.dst(root).part(first, self.layout.channels(value))
+        return self.dsts[value]
 
-    def finish(self, value: int, home: BlockedValue) -> None:
-        """The value is there, but for its halo."""
-        if any(home.halo):
-            self.w.call("halo", y=home.whole, halo=home.halo)
-        self.blocks[value] = home
+    def finish(self, value: int, dst: BlockedValue) -> None:
+        """Record that all but the halo of a value has been written, and clear the halo."""
+        if any(dst.halo):
+            self.w.call("halo", y=dst.padded, halo=dst.halo)
+        self.blocks[value] = dst
 
     def interior(self, value: int) -> View:
-        """Where a blocked value is written, without its halo."""
-        return self.home(value).view()
+        """The destination of a blocked value without its halo."""
+        return self.dst(value).view()
 
-    def _room(self, value: int) -> BlockedValue:
+    def _allocate(self, value: int) -> BlockedValue:
         shape = self.shape(value)
         height, width = spatial(shape)
-        home = BlockedValue(
+        dst = BlockedValue(
             Buffer("temp", -1), shape[0], self.layout.channels(value), height, width,
-            self.layout.halo(value), self.layout.room(value),
+            self.layout.halo(value), self.layout.capacity(value),
             dtype=DType.BF16 if value in self.rounding.only else DType.F32,
         )  # fmt: skip
-        if value in self.rounding.broad:
-            home = home.with_block(NCHW32C)
-        slot = self.w.temp(TensorSpec(home.dtype, (home.count,)))
-        return dataclasses.replace(home, buffer=slot.buffer)
+        if value in self.rounding.nchw32c:
+            dst = dst.with_block(NCHW32C)
+        slot = self.w.temp(TensorSpec(dst.dtype, (dst.count,)))
+        return dataclasses.replace(dst, buffer=slot.buffer)
 
     def out(self, value: int) -> Slot:
-        """Where a plain value is to be written."""
+        """The destination of a plain value."""
         if value not in self.dense:
             half = TensorSpec(DType.BF16, self.specs[value].shape)
             if value in self.rounding.only:
@@ -347,7 +354,7 @@ class Values:
 
 
 def copy(w: Writer, source: View, target: View) -> None:
-    """Numbers brought elsewhere, rounded where they are stored so."""
+    """Copy ``source`` to ``target``, converting between fp32 and bf16 if their types differ."""
     if w.dtype(source.buffer) is DType.BF16:
         w.call("copy", x=source, y=target)
     elif w.dtype(target.buffer) is DType.BF16:

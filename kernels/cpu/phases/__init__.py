@@ -84,7 +84,7 @@ def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
     none of their own, for sums of two numbers in bf16, but for what is transformed.  Processors
     with them convert numbers of a depthwise convolution faster than they multiply pairs.
     """
-    rounds = Phase("conv-precision", (ConvBf16(broad=tiles),))
+    rounds = Phase("conv-precision", (ConvBf16(nchw32c=tiles),))
     integers = Phase("conv-int16", (ConvInt16(transformed=tiles and precision == "bf16"),))
     further = Phase("depthwise-precision", (DepthwiseBf16(),))
     halves = Phase("conv-bf16x2", (ConvBf16x2(),))

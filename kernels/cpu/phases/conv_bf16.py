@@ -44,10 +44,10 @@ __all__ = ["ConvBf16", "DepthwiseBf16"]
 
 @dataclass(frozen=True)
 class ConvBf16(PatternPass):
-    """A convolution between blocked values reads them, and dense filters, in bf16; in ``broad``
+    """A convolution between blocked values reads them, and dense filters, in bf16; in ``nchw32c``
     blocks what others write so."""
 
-    broad: bool = False
+    nchw32c: bool = False
     name: str = "conv-bf16"
     patterns = (conv,)
 
@@ -70,9 +70,12 @@ class ConvBf16(PatternPass):
             return Reason("its filters are not constant", Code.NOT_CONSTANT)
         if params.channels % BLOCK % 2:
             return f"{params.channels} channels are no pairs"
-        made, broad = list[Rewrite](), self.broad and _comes_broad(graph, m.values["x"], params)
+        made, nchw32c = (
+            list[Rewrite](),
+            self.nchw32c and _reads_nchw32c(graph, m.values["x"], params),
+        )
         for layout in filter_layouts(VNNI2, params, output_extents(graph, region)):
-            layout = NCHW32C if layout == VNNI2 and broad else layout
+            layout = NCHW32C if layout == VNNI2 and nchw32c else layout
             lower = dataclasses.replace(params, layout=layout)
             filters = repack_filters(weight, params, layout)
             made.append(with_lowered_weights(self.name, region, lower, filters, PRODUCT_ERROR))
@@ -97,9 +100,9 @@ class DepthwiseBf16(PatternPass):
         return rounded_as_read(self.name, m.root, step=True, layout=lower)
 
 
-def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
+def _reads_nchw32c(graph: TileGraph, value: str, reader: ConvParams) -> bool:
     """True if a dense convolution makes what another reads, or what is pooled or moved before:
-    those write broad blocks, where others would have to be copied."""
+    those write nchw32c, where others would have to be copied."""
     region = graph.producer(value)
     if reader.groups > 1 or reader.channels % (2 * BLOCK) or region is None:
         return False
@@ -110,7 +113,7 @@ def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
     moved = isinstance(params, LayoutParams) or region.op in ("Concat", "Split")
     parts = region.operands if region.op == "Concat" else (value,)
     whole = all(_channels(graph, part) % (2 * BLOCK) == 0 for part in parts)
-    return (pooled or moved) and whole and _comes_broad(graph, region.operands[0], reader)
+    return (pooled or moved) and whole and _reads_nchw32c(graph, region.operands[0], reader)
 
 
 def _channels(graph: TileGraph, value: str) -> int:

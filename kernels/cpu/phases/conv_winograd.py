@@ -48,7 +48,7 @@ class ConvWinograd(PatternPass):
             if not isinstance(whole, WinogradFilters):
                 continue
             filters = winograd_filters(weight, params, whole, graph.opset)
-            kept = region.operands[1:2] if layout.spare else ()
+            kept = region.operands[1:2] if layout.fallbacks else ()
             operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
             other = dataclasses.replace(params, layout=layout)
             new = fused(self.name, other, operands, region.results, [region])

@@ -22,7 +22,7 @@ inline int64_t lanes_of(int32_t type) {
 }
 
 // Two blocks side by side, [N, blocks / 2, H, W, 32], of bf16 only.
-inline bool broad(const TensorView& box) {
+inline bool is_nchw32c(const TensorView& box) {
   return (box.dims[4] == 2 * kLanes) & (box.strides[4] == 1) &&
          (box.dims[3] <= 1 || box.strides[3] == 2 * kLanes);
 }
@@ -39,7 +39,7 @@ inline bool steps_of(const TensorView& box, int64_t lanes, int64_t (&out)[4]) {
 
 // 32 numbers of 16 bits in a pixel, [N, blocks, H, W, 32], seen as blocked steps of 32 bits; false
 // where they are not.
-inline bool both_halves(const TensorView& box, TensorView* out) {
+inline bool as_half_blocks(const TensorView& box, TensorView* out) {
   int64_t steps[4];
   if (box.dims[4] != 2 * kLanes || box.strides[4] != 1 || !steps_of(box, kHalf, steps))
     return false;
@@ -77,9 +77,9 @@ struct Halo {
 };
 inline Halo halo_of(const int64_t* ints) { return {ints[0], ints[1], ints[2], ints[3]}; }
 
-// Where a block begins behind the first, where they lie apart or, broad ones, by twos.
-inline int64_t block_at(int64_t block, int64_t stride, bool twos) {
-  return twos ? (block >> 1) * stride + (block & 1) * kHalf : block * stride;
+// Offset of a block from the first one; in nchw32c two blocks share a pixel.
+inline int64_t block_at(int64_t block, int64_t stride, bool nchw32c) {
+  return nchw32c ? (block >> 1) * stride + (block & 1) * kHalf : block * stride;
 }
 
 // A blocked result with its halo; `height` and `width` are those of the interior.  Its lines may be
@@ -90,12 +90,12 @@ struct Canvas {
   int64_t height, width, lanes, strides[4];  // lanes: steps of a pixel
   int64_t rows, line;  // lines as they lie, and pixels of each with its halo
   int64_t blocks;
-  bool half, broad;    // numbers of 16 bits; two blocks in a pixel
+  bool half, nchw32c;    // numbers of 16 bits; two blocks in a pixel
 
   bool rounds() const { return half; }  // in bf16
   float* row(int64_t n, int64_t block, int64_t y) const {  // interior row y, at column 0
     const int64_t* s = strides;
-    return box->f32() + n * s[0] + block_at(block, s[1], broad) + (y + halo.top) * s[2] +
+    return box->f32() + n * s[0] + block_at(block, s[1], nchw32c) + (y + halo.top) * s[2] +
            halo.left * lanes;
   }
   float* at(int64_t n, int64_t block, int64_t y, int64_t x) const {
@@ -107,7 +107,7 @@ struct Canvas {
   bool bare() const {
     if (height > 0 && width > 0 && box->dims[0] > 0 && blocks > 0) return false;
     for (int64_t n = 0; n < box->dims[0]; ++n)
-      for (int64_t block = 0; block < blocks; block += 1 + broad)
+      for (int64_t block = 0; block < blocks; block += 1 + nchw32c)
         for (int64_t y = 0; y < box->dims[2]; ++y)
           zero(row(n, block, y - halo.top) - halo.left * lanes, line);
     return true;
@@ -116,7 +116,7 @@ struct Canvas {
   // Zeros beside rows [y, y + count) where columns [x, end) of them touch an edge, and above the
   // first and below the last row.
   void clear(int64_t n, int64_t block, int64_t y, int64_t count, int64_t x, int64_t end) const {
-    if (broad && (block & 1)) return;  // with the one before
+    if (nchw32c && (block & 1)) return;  // with the one before
     const bool first = x == 0, last = end == width;
     for (int64_t i = y; (halo.left | halo.right) && i < y + count; ++i) {
       float* at = row(n, block, i);
@@ -138,15 +138,16 @@ struct Canvas {
   }
 };
 
-// False if the box is no blocked value, or smaller than its halo; with `by_twos` it may be broad.
+// Returns false if the view is not blocked (or nchw32c, if allowed) or is smaller than its halo.
 inline bool open_canvas(const TensorView& box, const int64_t* halo, Canvas* out,
-                        int32_t type = ORT_F32, bool by_twos = false) {
-  const int64_t lanes = lanes_of(type), twos = by_twos && type == ORT_BF16 && broad(box);
-  *out = {&box, halo_of(halo), 0, 0, twos ? kLanes : lanes, {}, 0, box.dims[3],
-          box.dims[1] * (1 + twos), lanes != kLanes, twos != 0};
+                        int32_t type = ORT_F32, bool allow_nchw32c = false) {
+  const int64_t lanes = lanes_of(type);
+  const bool nchw32c = allow_nchw32c && type == ORT_BF16 && is_nchw32c(box);
+  *out = {&box, halo_of(halo), 0, 0, nchw32c ? kLanes : lanes, {}, 0, box.dims[3],
+          box.dims[1] * (1 + nchw32c), lanes != kLanes, nchw32c};
   out->height = out->rows = box.dims[2] - out->halo.top - out->halo.bottom;
   out->width = box.dims[3] - out->halo.left - out->halo.right;
-  return (twos || blocked(box)) && out->height >= 0 && out->width >= 0 &&
+  return (nchw32c || blocked(box)) && out->height >= 0 && out->width >= 0 &&
          steps_of(box, lanes, out->strides);
 }
 
@@ -157,7 +158,7 @@ struct PostOps {
   Canvas canvas;
   const TensorView *add, *extra;  // add may be null
   int64_t add_lanes, add_strides[4];
-  bool add_broad;
+  bool add_nchw32c;
   const tracea_chain_type* type;
   tracea_chain_fn chain;
   bool as_one_row;  // no operand of the chain differs by row or column alone
@@ -167,7 +168,7 @@ struct PostOps {
   const float* add_at(int64_t n, int64_t block, int64_t y, int64_t x) const {
     if (!add) return nullptr;
     const int64_t* s = add_strides;
-    return add->f32() + n * s[0] + block_at(block, s[1], add_broad) + y * s[2] + x * add_lanes;
+    return add->f32() + n * s[0] + block_at(block, s[1], add_nchw32c) + y * s[2] + x * add_lanes;
   }
 
   // Whether sums are kept elsewhere until the chain has rounded its results.
@@ -186,11 +187,11 @@ struct PostOps {
                  const float* sums) const {
     float* line = canvas.at(n, block, y, x);
     tracea_chain_tile tile = {};
-    const bool one = as_one_row && !canvas.broad;
+    const bool one = as_one_row && !canvas.nchw32c;
     tile.rows = one ? 1 : count;
     tile.cols = one ? count * kLanes : kLanes;
     tile.in[0] = sums ? sums : line, tile.out[0] = line;
-    tile.in_stride[0] = kLanes, tile.out_stride[0] = canvas.broad ? 2 * kLanes : kLanes;
+    tile.in_stride[0] = kLanes, tile.out_stride[0] = canvas.nchw32c ? 2 * kLanes : kLanes;
     for (int32_t i = 1; i < type->operands; ++i) {
       const TensorView& box = extra[i - 1];
       const int64_t* s = box.strides;
@@ -224,16 +225,16 @@ inline bool scales_fit(const TensorView& images, const TensorView& filters, cons
          filters.dims[0] / (kLanes * per_filter) == y.dims[1] && filters.strides[0] == 1;
 }
 
-// The same of an operand in bf16 that may be broad.
-inline bool lies_by_twos(const TensorView& box, const Canvas& y) {
-  return broad(box) && y.blocks % 2 == 0 && box.is(y.box->dims[0], y.blocks / 2) &&
+// lies_blocked() for a bf16 operand in nchw32c.
+inline bool lies_nchw32c(const TensorView& box, const Canvas& y) {
+  return is_nchw32c(box) && y.blocks % 2 == 0 && box.is(y.box->dims[0], y.blocks / 2) &&
          box.dims[2] == y.height && box.dims[3] == y.width;
 }
 
 // Fills `out` from the views; false if they do not fit each other, or the bias its blocks.  With
-// `by_twos` y and what is added may be broad.  `halo`: where the call's lies among its numbers.
+// `allow_nchw32c` y and the added operand may be nchw32c.  `halo`: index of the halo attribute.
 inline bool open_post_ops(Run& run, const Call& call, const TensorView* views, int32_t halo, PostOps* out,
-                        bool by_twos = false) {
+                        bool allow_nchw32c = false) {
   out->type = call.chain_type();
   out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
   out->add = views[3].data ? &views[3] : nullptr;
@@ -245,13 +246,13 @@ inline bool open_post_ops(Run& run, const Call& call, const TensorView* views, i
   const int32_t extra = out->type ? out->type->operands - 1 : 0;
   const TensorView &y = views[fixed + extra], &bias = views[2];
   bool ok = open_canvas(y, call.ints + halo, &out->canvas,
-                        call.views[fixed + extra].type, by_twos);
+                        call.views[fixed + extra].type, allow_nchw32c);
   ok = ok && (!bias.data || (bias.dims[0] / kLanes == out->canvas.blocks && bias.dims[0] % kLanes == 0 &&
                              bias.strides[0] == 1));
-  out->add_broad = ok && by_twos && out->add && lanes != kLanes &&
-                   lies_by_twos(*out->add, out->canvas);
-  out->add_lanes = out->add_broad ? kLanes : lanes;
-  ok = ok && (!out->add || ((out->add_broad || lies_blocked(*out->add, TRACEA_FULL, out->canvas)) &&
+  out->add_nchw32c = ok && allow_nchw32c && out->add && lanes != kLanes &&
+                   lies_nchw32c(*out->add, out->canvas);
+  out->add_lanes = out->add_nchw32c ? kLanes : lanes;
+  ok = ok && (!out->add || ((out->add_nchw32c || lies_blocked(*out->add, TRACEA_FULL, out->canvas)) &&
                             steps_of(*out->add, lanes, out->add_strides)));
   const Halo& zeros = out->canvas.halo;
   out->needed = out->chain || zeros.top || zeros.left || zeros.bottom || zeros.right;
@@ -274,19 +275,19 @@ struct Layout {
 };
 inline Layout layout_of(const PostOps& post_ops) {
   const auto size = [](bool half) { return static_cast<int32_t>(half ? 2 : 4); };
-  return {size(post_ops.canvas.half), size(post_ops.add_broad || post_ops.add_lanes != kLanes)};
+  return {size(post_ops.canvas.half), size(post_ops.add_nchw32c || post_ops.add_lanes != kLanes)};
 }
 
-// How a tile's results and what is added to them lie; panels of broad ones are two, from an even one
+// How a tile's results and what is added to them lie; an nchw32c block has two panels, from an even one
 // on.
 inline void lay_post_ops(const PostOps& post_ops, tracea_conv_tile& tile) {
   const Layout layout = layout_of(post_ops);
   tile.y_size = layout.y_size, tile.add_size = layout.add_size;
   tile.y_step = post_ops.canvas.lanes, tile.add_step = post_ops.add_lanes;
-  tile.y_panel = post_ops.canvas.broad ? kHalf : post_ops.canvas.strides[1];
+  tile.y_panel = post_ops.canvas.nchw32c ? kHalf : post_ops.canvas.strides[1];
   tile.y_line = post_ops.canvas.strides[2];
   if (!post_ops.add) return;
-  tile.add_panel = post_ops.add_broad ? kHalf : post_ops.add_strides[1];
+  tile.add_panel = post_ops.add_nchw32c ? kHalf : post_ops.add_strides[1];
   tile.add_line = post_ops.add_strides[2];
 }
 

@@ -211,10 +211,10 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
 
 inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const bool split = call.opcode == kConvBf16x2;
-  const bool twos = call.opcode == kConvBf16 && broad(views[0]);
+  const bool nchw32c = call.opcode == kConvBf16 && is_nchw32c(views[0]);
   TensorView both;
-  if ((split || twos) && !both_halves(views[0], &both)) return misfit(run, "conv");
-  const TensorView &x = split || twos ? both : views[0], &w = views[1];
+  if ((split || nchw32c) && !as_half_blocks(views[0], &both)) return misfit(run, "conv");
+  const TensorView &x = split || nchw32c ? both : views[0], &w = views[1];
   const int64_t* strides = call.ints + conv_call::kStrides;
   const int64_t* dilations = call.ints + conv_call::kDilations;
   const int64_t stride_h = strides[0], stride_w = strides[1];
@@ -231,7 +231,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   if (y.bare()) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
   const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
-  const int64_t lanes = split || twos ? kLanes : lanes_of(call.views[0].type);
+  const int64_t lanes = split || nchw32c ? kLanes : lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
   // For one image the filters of each are those of all.
   const bool each = job.images > 1 && w.dims[0] % job.blocks == 0 &&
@@ -239,7 +239,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
       !dense_from(w, 0, rank) || (!w.is(job.blocks) && !each) || w.dims[4] != lanes ||
       w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
-      ((y.broad || job.post_ops.add_broad) && job.blocks / job.groups % 2) ||
+      ((y.nchw32c || job.post_ops.add_nchw32c) && job.blocks / job.groups % 2) ||
       (whole && (!w.is(job.blocks) || !scales_fit(views[4], views[5], *y.box, 1))) ||
       x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
@@ -249,7 +249,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   job.conv = whole ? isa.conv_int16 : split ? isa.conv_bf16x2 : pairs ? isa.conv_bf16 : isa.conv;
   job.end = whole ? nullptr : split ? isa.conv_bf16x2_end : pairs ? isa.conv_bf16_end : nullptr;
   job.pixels = pairs && !whole ? isa.bf16_pixels : isa.conv_pixels;
-  job.tap_group = job.pixels > isa.conv_pixels && !split && !twos ? 2 : 1;  // on matrix tiles
+  job.tap_group = job.pixels > isa.conv_pixels && !split && !nchw32c ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;

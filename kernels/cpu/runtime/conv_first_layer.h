@@ -3,7 +3,7 @@
 // The register tile takes kernel columns for its innermost taps.  Nothing of large images is copied:
 // kernel rows outside the image are left out, and so are kernel columns, for the outputs at the left
 // and right edge, one by one.  Small images are copied into a border of zeros, where all outputs are
-// alike: short lines lie in one tile by twos.
+// alike: short lines lie in one tile in pairs.
 #pragma once
 #include "runtime/first_layer.h"
 #include "runtime/first_layer_split.h"

@@ -23,7 +23,7 @@ inline bool narrow_pays(int64_t filters, int64_t channels, int64_t blocks, int64
 }
 
 // Filters [block][row][col][16 (in)][16 (out)] as [block][row][col][filter][16 (in)].
-inline void turn_filters(const float* from, float* to, int64_t steps, int64_t filters) {
+inline void transpose_filters(const float* from, float* to, int64_t steps, int64_t filters) {
   for (int64_t step = 0; step < steps; ++step, from += kLanes * kLanes)
     for (int64_t f = 0; f < filters; ++f)
       for (int64_t i = 0; i < kLanes; ++i) *to++ = from[i * kLanes + f];
@@ -46,7 +46,7 @@ inline void narrow_task(void* usr, size_t index) {
   }
 }
 
-// `tap` is laid out as for whole blocks; its filters are turned first.
+// `tap` is laid out as for whole blocks; its filters are transposed first.
 inline bool run_narrow(Run& run, NarrowJob& job, int64_t filters, int64_t images) {
   tracea_conv_tile& tap = job.tap;
   const Canvas& y = job.post_ops->canvas;
@@ -54,9 +54,9 @@ inline bool run_narrow(Run& run, NarrowJob& job, int64_t filters, int64_t images
   Scratch scratch(run);
   char* memory = scratch.take(steps * filters * kLanes * static_cast<int64_t>(sizeof(float)));
   if (!memory) return false;
-  float* turned = reinterpret_cast<float*>(memory);
-  turn_filters(tap.w, turned, steps, filters);
-  tap.w = turned, tap.nv = static_cast<int32_t>(filters);
+  float* transposed = reinterpret_cast<float*>(memory);
+  transpose_filters(tap.w, transposed, steps, filters);
+  tap.w = transposed, tap.nv = static_cast<int32_t>(filters);
   tap.pixels = static_cast<int32_t>(y.width);
   tap.lo = job.post_ops->lo, tap.hi = job.post_ops->hi;
   job.rows = min(y.height, max(1, kNarrowTask / (y.width * steps * filters)));

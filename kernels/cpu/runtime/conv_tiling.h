@@ -130,8 +130,8 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   const tracea_conv_tile& tap = job.tap;
   const bool small = brief(job, isa);
   const int64_t widest = schedule.ow_tile ? min(schedule.ow_tile, job.pixels) : job.pixels / (small ? 2 : 1);
-  const bool twos = job.post_ops.canvas.broad || job.post_ops.add_broad;
-  const int64_t most_nv = twos ? min(isa.conv_nv, 2) : isa.conv_nv;
+  const bool nchw32c = job.post_ops.canvas.nchw32c || job.post_ops.add_nchw32c;
+  const int64_t most_nv = nchw32c ? min(isa.conv_nv, 2) : isa.conv_nv;
   const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
   job.lines = pairs && schedule.oh_tile != 1 ? 2 : 1;

@@ -82,11 +82,11 @@ inline int64_t divide_copy(const Run& run, CopyJob& job) {
   if (row >= 0) take_axis(job, row, &tile.rows, &tile.x_row, &tile.y_row);
   job.outer = 1;
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
-  // Chunks are whole blocks of sixteen both ways; turned ones nearly square, so that few pages
+  // Chunks are whole blocks of sixteen both ways; transposed ones nearly square, so that few pages
   // are in use at once.
   const int64_t grain = run.worth(kGrain);
-  const bool along = tile.x_col == 1 && tile.y_col == 1, turned = !along && tile.x_row == 1;
-  const int64_t most_cols = along ? kGrain : turned ? 128 : kGrain / 16;
+  const bool along = tile.x_col == 1 && tile.y_col == 1, transposed = !along && tile.x_row == 1;
+  const int64_t most_cols = along ? kGrain : transposed ? 128 : kGrain / 16;
   job.col_chunk = tile.cols > 2 * most_cols ? most_cols : tile.cols;
   job.mc = min(tile.rows, ceil_div(max(grain / job.col_chunk, 1), 16) * 16);
   const bool whole = job.mc == tile.rows && job.col_chunk == tile.cols;

@@ -35,7 +35,7 @@ inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row)
   const int64_t *s = job.strides, lanes = job.y.lanes;
   const Window high = window_of(job, 0, row);
   const float* x =
-      job.x->f32() + n * s[0] + block_at(block, s[1], job.y.broad) + high.first * s[2];
+      job.x->f32() + n * s[0] + block_at(block, s[1], job.y.nchw32c) + high.first * s[2];
   tracea_pool_tile tile = {};
   tile.rows = high.taps.end - high.taps.first;
   tile.x_row = job.dilation[0] * s[2], tile.x_col = job.dilation[1] * lanes;
@@ -72,7 +72,7 @@ inline bool run_pool(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
   PoolJob job = {};
   if (!open_canvas(y, call.ints + pool_call::kHalo, &job.y, call.views[1].type, true) ||
-      !(job.y.broad ? broad(x) : blocked(x)) || !x.is(y.dims[0], y.dims[1]) ||
+      !(job.y.nchw32c ? is_nchw32c(x) : blocked(x)) || !x.is(y.dims[0], y.dims[1]) ||
       !steps_of(x, lanes_of(call.views[1].type), job.strides))
     return misfit(run, "pool");
   if (job.y.bare()) return true;

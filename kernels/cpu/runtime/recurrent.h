@@ -13,7 +13,7 @@ struct RecurrentJob {
   const TensorView *p, *r, *rest, *h0, *c0, *h, *c, *y;  // some of those between may be null
   int64_t steps, batch, per_task, tasks;  // rows of a task; tasks of a direction
   int64_t reverse;                        // bit d: direction d begins at the last step
-  float* spare;                           // for every row of every direction; or null
+  float* scratch;                           // for every row of every direction; or null
 };
 
 // Panels that each of some gates has for itself: of what is left of its units, where sharing saves
@@ -55,7 +55,7 @@ inline void recurrent_task(void* usr, size_t index) {
   tile.h = state_of(job.h0, d, row), tile.h_row = job.h0 ? job.h0->strides[1] : 0;
   tile.c = state_of(job.c0, d, row), tile.c_row = job.c0 ? job.c0->strides[1] : 0;
   tile.c_next = state_of(job.c, d, row);
-  tile.spare = job.spare ? job.spare + (d * job.batch + row) * tile.spare_row : nullptr;
+  tile.scratch = job.scratch ? job.scratch + (d * job.batch + row) * tile.scratch_row : nullptr;
   for (int64_t i = 0; i < job.steps; ++i) {
     const int64_t t = job.reverse >> d & 1 ? job.steps - 1 - i : i;
     tile.p = job.p->f32() + d * p[0] + t * p[1] + row * p[2];
@@ -127,9 +127,9 @@ inline bool run_recurrent(Run& run, const Call& call, const TensorView* views) {
   job.tasks = ceil_div(job.batch, job.per_task);
   Scratch scratch(run);
   if (before) {
-    job.tile.spare_row = 2 * padded;
-    const int64_t bytes = directions * job.batch * job.tile.spare_row * 4;
-    if (!(job.spare = reinterpret_cast<float*>(scratch.take(bytes)))) return false;
+    job.tile.scratch_row = 2 * padded;
+    const int64_t bytes = directions * job.batch * job.tile.scratch_row * 4;
+    if (!(job.scratch = reinterpret_cast<float*>(scratch.take(bytes)))) return false;
   }
   return run.parallel(directions * job.tasks, recurrent_task, &job);
 }

@@ -35,7 +35,7 @@ inline bool run_split_images(Run& run, const Call& call, const TensorView* views
   const TensorView& x = views[0];
   SplitJob job = {};
   TensorView y;
-  if (!blocked(x) || !both_halves(views[1], &y) ||
+  if (!blocked(x) || !as_half_blocks(views[1], &y) ||
       !open_canvas(y, call.ints + round_images_call::kHalo, &job.y) ||
       !x.is(y.dims[0], y.dims[1]) || job.y.height != x.dims[2] || job.y.width != x.dims[3])
     return misfit(run, "split_images");

@@ -1,6 +1,7 @@
-"""Lowering of ``frames``: what a window along the first axis meets, image after image.
+"""Lower ``frames``: unfold a window along the first axis (depth) into channels.
 
-Channels of one tap are one copy; where its first or last windows meet no image they are zeros.
+Each tap is one copy of its channels; windows that start before the first image or end behind the
+last one read zeros there.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import Chain, Step
 
-__all__ = ["ZERO", "lower_frames"]
+__all__ = ["ZERO", "lower_unfold_depth"]
 
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
-"""It reads nothing: of an image without pixels there is no number to be read."""
+"""A chain that writes zeros and reads no operand, since an empty image has no element to read."""
 
 
-def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> None:
-    """One copy a tap; the number of images is known."""
+def lower_unfold_depth(v: Values, ints: Sequence[int], source: int, result: int) -> None:
+    """Emit one copy per tap.  The number of images must be a constant."""
     taps, stride, dilation, before, _ = ints
     images, windows = v.shape(source)[0], v.shape(result)[0]
     assert isinstance(images, int) and isinstance(windows, int)
     blocked = result in v.layout.blocked
     if blocked:
-        home, small, big = v.home(result), v.block(source).view(), v.interior(result)
+        dst, small, big = v.dst(result), v.block(source).view(), v.interior(result)
     else:
         small, big = v.view(source), v.out(result).view
     each = v.layout.channels(source) // (BLOCK if blocked else 1)
@@ -39,7 +40,7 @@ def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> No
         for begin, count in ((0, first), (end, windows - end)):
             if count:
                 dims = (count, *part.dims[1:])
-                zeros = replace(ZERO, stores=(home.dtype,)) if blocked else ZERO
+                zeros = replace(ZERO, stores=(dst.dtype,)) if blocked else ZERO
                 edge = _moved(part, dims, (begin,))
                 v.w.call("elementwise", x=(), y=edge, chain=zeros)
         if end > first:
@@ -49,7 +50,7 @@ def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> No
             read = View(small.buffer, dims, steps, combine("add", small.offset, skipped))
             v.w.call("copy", x=read, y=_moved(part, dims, (first,)))
     if blocked:
-        v.finish(result, home)
+        v.finish(result, dst)
 
 
 def _moved(view: View, dims: Sequence[Extent], starts: Sequence[int]) -> View:

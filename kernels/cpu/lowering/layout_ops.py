@@ -1,4 +1,4 @@
-"""Lowering of moves: most are free, or one copy to where the numbers belong."""
+"""Lower layout ops; most of them are views, or one strided copy into the destination."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked import BlockedValue
 from tracea_graph.kernels.cpu.lowering.borders import lower_border
-from tracea_graph.kernels.cpu.lowering.frames import ZERO, lower_frames
 from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, Layout
-from tracea_graph.kernels.cpu.lowering.values import Deal, Values, copy
+from tracea_graph.kernels.cpu.lowering.unfold_depth import ZERO, lower_unfold_depth
+from tracea_graph.kernels.cpu.lowering.values import ChannelShuffle, Values, copy
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.sizes import resolve
 
-__all__ = ["inlaid", "lower_move"]
+__all__ = ["lower_layout", "written_by_pad"]
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def inlaid(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozenset[int]:
-    """Values in blocks that are spread for nobody but a pad, which writes them in their place;
-    ``reads`` says how often steps read a value."""
+def written_by_pad(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozenset[int]:
+    """Blocked results of ``spread`` steps whose only consumer is a pad, which writes them itself.
+
+    ``reads`` counts the steps that read a value.
+    """
     value, spread, found = p.inputs, set[int](), set[int]()
     for step in p.steps:
         kind = step.params.kind if isinstance(step.params, LayoutParams) else ""
@@ -37,7 +39,7 @@ def inlaid(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozens
     return frozenset(found & layout.blocked - set(p.results))
 
 
-def lower_move(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
+def lower_layout(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
     if p.kind == "transpose":
         _transpose(v, p.ints, operands[0], result)
     elif p.kind == "repeat":
@@ -47,7 +49,7 @@ def lower_move(v: Values, p: LayoutParams, operands: Sequence[int], result: int)
     elif p.kind == "pad":
         _pad(v, p, operands, result)
     elif p.kind == "frames":
-        lower_frames(v, p.ints, operands[0], result)
+        lower_unfold_depth(v, p.ints, operands[0], result)
     elif p.kind in BORDERS:
         lower_border(v, p, operands[0], result)
     elif p.kind == "shuffle":
@@ -59,7 +61,7 @@ def lower_move(v: Values, p: LayoutParams, operands: Sequence[int], result: int)
 
 
 def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None:
-    """Channels last out of blocks is how they are unblocked; any other order is a view."""
+    """Reorder a blocked value to channels-last directly; any other permutation is a view."""
     if tuple(perm) == _CHANNELS_LAST and v.is_blocked(source) and result not in v.targets:
         v.block(source)
         v.dense[result] = v.unblocked(source, perm)
@@ -67,19 +69,19 @@ def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None
     view = v.view(source)
     dims = tuple(view.dims[a] for a in perm)
     strides = tuple(view.strides[a] for a in perm)
-    turned = View(view.buffer, dims, strides, view.offset)
+    transposed = View(view.buffer, dims, strides, view.offset)
     if tuple(perm) == CHANNELS_FIRST and result not in v.targets:
-        v.views[result] = turned
+        v.views[result] = transposed
         return
-    copy(v.w, turned, v.out(result).view)
+    copy(v.w, transposed, v.out(result).view)
 
 
 def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None:
-    """One copy per row of a factor; the columns of a factor are an axis the source repeats on."""
+    """Emit one copy per row of a factor; columns repeat along an axis of stride 0."""
     if result not in v.layout.blocked:
         _repeat_plain(v, factors, source, result)
         return
-    home = v.home(result)
+    dst = v.dst(result)
     small, big = v.block(source).view(), v.interior(result)
     tall, wide = factors
     (n, b, h, w, lanes), (sn, sb, sh, sw, sl) = small.dims, small.strides
@@ -92,7 +94,7 @@ def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None
         )  # fmt: skip
         repeated = View(small.buffer, dims, (sn, sb, sh, sw, 0, sl), small.offset)
         v.w.call("copy", x=repeated, y=target)
-    v.finish(result, home)
+    v.finish(result, dst)
 
 
 def _repeat_plain(v: Values, factors: Sequence[int], source: int, result: int) -> None:
@@ -116,15 +118,15 @@ def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _spread(v: Values, sides: Sequence[int], operands: Sequence[int], result: int) -> None:
-    if result in v.inlaid:
+    if result in v.written_by_pad:
         v.spread[result] = LayoutParams("spread", tuple(sides), len(operands)), tuple(operands)
         return
     blocked = result in v.layout.blocked
-    home = v.home(result) if blocked else None
-    big = home.view() if home else v.out(result).view
+    dst = v.dst(result) if blocked else None
+    big = dst.view() if dst else v.out(result).view
     _spread_into(v, sides, operands, v.layout.channels(result), big)
-    if home:
-        v.finish(result, home)
+    if dst:
+        v.finish(result, dst)
 
 
 def _spread_into(
@@ -167,7 +169,7 @@ def _seen(count: Extent, room: Extent, start: Extent, side: int) -> tuple[Extent
 
 
 def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -> View:
-    """Some channels of a value; whole blocks of it, or plain."""
+    """A range of channels of a value: whole blocks, or plain channels."""
     if blocked:
         return v.block(value).part(first, count).view()
     slot = v.slot(value)
@@ -180,8 +182,8 @@ def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> No
     """What is inside, and zeros on all sides."""
     top, left, bottom, right = (resolve(s, [v.shape(i) for i in operands]) for s in p.sizes)
     source, blocked = operands[0], result in v.layout.blocked
-    home = v.home(result) if blocked else None
-    big = home.view() if home else v.out(result).view
+    dst = v.dst(result) if blocked else None
+    big = dst.view() if dst else v.out(result).view
     rows = 2 if blocked else len(v.shape(source)) - 2
     if source in v.spread:
         move, parts = v.spread.pop(source)
@@ -199,13 +201,15 @@ def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> No
         copy(v.w, inside, View(big.buffer, tuple(dims), big.strides, tos))
     _clear(v, big, rows, top, bottom)
     _clear(v, big, rows + 1, left, right)
-    if home:
-        v.finish(result, home)
+    if dst:
+        v.finish(result, dst)
 
 
 def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> None:
-    """Zeros at both ends of an axis, as many as are positive; no more than there are places, where
-    the other end is cut off."""
+    """Write ``before`` and ``behind`` zeros at the ends of an axis; negative counts write none.
+
+    If one end is cropped, the zeros of the other are limited to the axis's size.
+    """
     cuts = any(not isinstance(count, int) or count < 0 for count in (before, behind))
     chain = ZERO
     if (stored := v.w.dtype(big.buffer)) is not DType.F32:
@@ -223,31 +227,32 @@ def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> N
 
 
 def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
-    """In blocks when it is asked for; else one copy with the axes of groups turned."""
+    """Defer a blocked shuffle until it is read; copy a plain value with swapped group axes."""
     if result in v.layout.blocked:
-        deal = v.dealt.get(source, Deal((source,)))
-        whole = deal.groups == 1 and sum(map(v.layout.channels, deal.parts)) == v.layout.channels(
-            source
+        shuffle = v.shuffled.get(source, ChannelShuffle((source,)))
+        channels = sum(map(v.layout.channels, shuffle.parts))
+        whole = shuffle.groups == 1 and channels == v.layout.channels(source)
+        v.shuffled[result] = replace(
+            shuffle if whole else ChannelShuffle((source,)), groups=groups
         )
-        v.dealt[result] = replace(deal if whole else Deal((source,)), groups=groups)
         return
     slot, out = v.slot(source), v.out(result)
     n, _, *space = slot.shape
     sn, sc, *strides = dense_strides(slot.shape)
     each = v.layout.channels(source) // groups
     dims = (n, each, groups, *space)
-    turned = View(slot.buffer, dims, (sn, sc, _times(sc, each), *strides))
-    copy(v.w, turned, View(out.buffer, dims, dense_strides(dims)))
+    transposed = View(slot.buffer, dims, (sn, sc, _times(sc, each), *strides))
+    copy(v.w, transposed, View(out.buffer, dims, dense_strides(dims)))
 
 
 def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:
-    """A range of blocks is there already; any other range is copied out of the plain value."""
+    """Alias a range of whole blocks; copy any other range of channels."""
     if result in v.layout.within:
         v.blocks[result] = v.block(source).part(bounds[0], bounds[1] - bounds[0])
         return
     if result in v.layout.blocked:
-        deal = v.dealt.get(source, Deal((source,)))
-        v.dealt[result] = replace(deal, first=deal.first + bounds[0])
+        shuffle = v.shuffled.get(source, ChannelShuffle((source,)))
+        v.shuffled[result] = replace(shuffle, first=shuffle.first + bounds[0])
         return
     slot, out = v.slot(source), v.out(result)
     strides = dense_strides(slot.shape)
@@ -256,33 +261,33 @@ def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> Non
 
 
 def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
-    """Parts that are not where they belong yet are brought there."""
+    """Copy the operands that were not already written into the result's buffer."""
     if result not in v.layout.blocked:
         _concat_plain(v, axis, operands, result)
         return
     if any(v.layout.channels(value) % BLOCK for value in operands[:-1]):
-        v.dealt[result] = Deal(tuple(operands))
+        v.shuffled[result] = ChannelShuffle(tuple(operands))
         return
-    home = v.home(result)
+    dst = v.dst(result)
     first = 0
     for value in operands:
         channels = v.layout.channels(value)
         if v.layout.within.get(value) == (result, first):
             v.block(value)
         else:
-            _bring(v, value, result, home.part(first, channels))
+            _copy_part(v, value, result, dst.part(first, channels))
         first += channels
-    v.blocks[result] = home
+    v.blocks[result] = dst
 
 
-def _bring(v: Values, value: int, whole: int, place: BlockedValue) -> None:
+def _copy_part(v: Values, value: int, whole: int, place: BlockedValue) -> None:
     if not v.is_blocked(value) and v.layout.fits(value, whole):
         v.block_into(value, place)
         return
     v.block(value)
-    v.bring(v.blocks[value], place)
+    v.copy_blocked(v.blocks[value], place)
     if any(place.halo):
-        v.w.call("halo", y=place.whole, halo=place.halo)
+        v.w.call("halo", y=place.padded, halo=place.halo)
 
 
 def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
