@@ -302,8 +302,8 @@ def gather_elements(call: Call, *, x: Array, index: Array, y: Array, index_type:
 
 def attention(
     call: Call, *, q: Array, k: Array, v: Array, mask: Any, y: Array, mask_kind: str,
-    zero_rows: str, order: str, before: int, behind: int, everywhere: int, scale: float,
-    fill: float, softcap: float,
+    zero_rows: str, order: str, window_left: int, window_right: int, global_keys: int,
+    scale: float, fill: float, softcap: float,
 ) -> None:  # fmt: skip
     if call.dtype == "f32_as_bf16" and q.shape[2] > FEW_QUERIES:
         q, k, v = (round_bf16(x) for x in (q, k, v))
@@ -329,10 +329,10 @@ def attention(
     elif mask_kind == "bool":
         scores = np.where(mask, scores, fill)
         seen &= mask | (fill > limit)
-    if before >= 0:
+    if window_left >= 0:
         key = np.arange(keys)
-        near = (place - before <= key) & (key <= place + behind)
-        near |= (key < everywhere) | (place < everywhere)
+        near = (place - window_left <= key) & (key <= place + window_right)
+        near |= (key < global_keys) | (place < global_keys)
         scores = np.where(near, scores, -np.inf)
         seen &= near
     with np.errstate(invalid="ignore"):
@@ -341,9 +341,9 @@ def attention(
     y[...] = without_empty_rows(shares, scores, seen, zero_rows) @ v
 
 
-def kv_append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> None:
+def kv_append(call: Call, *, x: Array, past: Any, positions: Array, y: Array) -> None:
     y[...] = 0.0
-    for b, place in enumerate(places):
+    for b, place in enumerate(positions):
         assert 0 <= place <= y.shape[2] - x.shape[2]
         if past is not None:
             y[b, :, :place] = past[b, :, :place]
@@ -353,7 +353,7 @@ def kv_append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> No
 # ---- convolutions ------------------------------------------------------------------------
 
 
-def clear_halo(call: Call, *, y: Array, halo: Sequence[int]) -> None:
+def zero_pad(call: Call, *, y: Array, halo: Sequence[int]) -> None:
     clear(y, halo)
 
 
@@ -368,13 +368,13 @@ def clear(y: Array, sides: Sequence[int]) -> Array:
     return inner
 
 
-def blocked(x: Array, last: int) -> Array:
+def blocked(x: Array, tail: int) -> Array:
     """``[N, Cb, H, W, 16]`` as ``[N, C, H, W]``, without what lies past the last channel; x may be
     half of ``[N, Cb, H, W, 32]``."""
     assert x.strides[4] == x.itemsize
     assert x.shape[3] == 1 or x.strides[3] in (16 * x.itemsize, 32 * x.itemsize)
     n, b, h, w, lanes = x.shape
-    channels = b * lanes - 16 + last
+    channels = b * lanes - 16 + tail
     return x.transpose(0, 1, 4, 2, 3).reshape(n, b * lanes, h, w)[:, :channels]
 
 
@@ -407,7 +407,7 @@ def convolve(x: Array, w: Array, steps: Sequence[int], groups: int) -> Array:
 
 
 def finish_conv(
-    call: Call, acc: Array, last: int, *, bias: Any, add: Any, inputs: list[Any], y: Array,
+    call: Call, acc: Array, tail: int, *, bias: Any, add: Any, inputs: list[Any], y: Array,
     halo: Sequence[int], low: float, high: float, **_: Any,
 ) -> None:  # fmt: skip
     """Bias, what is added, the clamp and the chain, all in blocks, into the interior of y."""
@@ -415,7 +415,7 @@ def finish_conv(
     if bias is not None:
         acc = acc + bias[: acc.shape[1]].reshape(-1, 1, 1)
     if add is not None:
-        acc = acc + blocked(add, last)
+        acc = acc + blocked(add, tail)
     acc = np.minimum(np.maximum(acc, low), high)
     if call.chain is None:
         fill(y, acc, halo)
@@ -432,14 +432,14 @@ def finish_conv(
 
 
 def round_images(
-    call: Call, *, x: Array, y: Any, last: int, halo: Sequence[int], scales: Any = None
+    call: Call, *, x: Array, y: Any, tail: int, halo: Sequence[int], scales: Any = None
 ) -> None:
     if call.dtype == "bf16x2":
-        for at, half in zip((0, 16), split_bf16(blocked(x, last)), strict=True):
+        for at, half in zip((0, 16), split_bf16(blocked(x, tail)), strict=True):
             fill(y[..., at : at + 16], half, halo)
         y[np.isnan(y)] = 0  # whole blocks
         return
-    whole, scales[...] = _images(blocked(x, last))
+    whole, scales[...] = _images(blocked(x, tail))
     if y is not None:
         fill(y, whole, halo)
         y[np.isnan(y)] = 0  # integers are never NaN
@@ -469,18 +469,18 @@ def assert_zeros_around(x: Array, pads: Sequence[int]) -> None:
 
 def conv(
     call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
-    groups: int, last_out: int, last_in: int, zeros: Sequence[int], image_scales: Any = None,
+    groups: int, oc_tail: int, ic_tail: int, zeros: Sequence[int], image_scales: Any = None,
     filter_scales: Any = None, **rest: Any,
 ) -> None:  # fmt: skip
     y, steps = rest["y"], (*strides, *dilations)
     o, (i, kh, kw) = y.shape[1] * y.shape[4] // 16, w.shape[1:4]
     broad = call.dtype == "bf16" and x.shape[4] == 32
-    inside = blocked(x if broad else x[..., :16], last_in)
+    inside = blocked(x if broad else x[..., :16], ic_tail)
     assert_zeros_around(inside, zeros)
     if image_scales is not None:
         inside = inside * image_scales.reshape(-1, 1, 1, 1)
         w = w * filter_scales.reshape(o, 1, 1, 1, 1, 16, 1)
-    count = o * 16 - 16 + last_out
+    count = o * 16 - 16 + oc_tail
 
     def plain(own: Array) -> Array:
         if broad:
@@ -490,64 +490,64 @@ def conv(
 
     if call.dtype == "bf16x2":
         lower, upper = (plain(half) for half in np.split(w, 2, 4))
-        below = blocked(x[..., 16:], last_in)
+        below = blocked(x[..., 16:], ic_tail)
         acc = convolve(inside, upper + lower, steps, groups)
         acc += convolve(below, upper, steps, groups)
     else:
         sets = np.split(w, max(1, w.shape[0] // o))
         pairs = zip(np.split(inside, len(sets)), sets, strict=True)
         acc = np.concatenate([convolve(x, plain(own), steps, groups) for x, own in pairs])
-    finish_conv(call, acc, last_out, **rest)
+    finish_conv(call, acc, oc_tail, **rest)
 
 
 def conv_first_layer(
     call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
-    pads: Sequence[int], last_out: int, **rest: Any,
+    pads: Sequence[int], oc_tail: int, **rest: Any,
 ) -> None:  # fmt: skip
     top, left, bottom, right = pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     o, c, kh, kw, _ = w.shape
-    plain = w.transpose(0, 4, 1, 2, 3).reshape(o * 16, c, kh, kw)[: o * 16 - 16 + last_out]
-    finish_conv(call, convolve(padded, plain, (*strides, *dilations), 1), last_out, **rest)
+    plain = w.transpose(0, 4, 1, 2, 3).reshape(o * 16, c, kh, kw)[: o * 16 - 16 + oc_tail]
+    finish_conv(call, convolve(padded, plain, (*strides, *dilations), 1), oc_tail, **rest)
 
 
 def depthwise(
     call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
-    last: int, columns: tuple[int, int], **rest: Any,
+    tail: int, columns: tuple[int, int], **rest: Any,
 ) -> None:  # fmt: skip
-    inside = np.pad(blocked(x, last), ((0, 0), (0, 0), (0, 0), columns))
+    inside = np.pad(blocked(x, tail), ((0, 0), (0, 0), (0, 0), columns))
     count = inside.shape[1]
     plain = w.transpose(0, 3, 1, 2).reshape(-1, 1, *w.shape[1:3])[:count]
-    finish_conv(call, convolve(inside, plain, (*strides, *dilations), count), last, **rest)
+    finish_conv(call, convolve(inside, plain, (*strides, *dilations), count), tail, **rest)
 
 
 def winograd(
-    call: Call, *, x: Array, w: Array, tile: int, last_out: int, last_in: int,
+    call: Call, *, x: Array, w: Array, tile: int, oc_tail: int, ic_tail: int,
     image_scales: Any = None, filter_scales: Any = None, **rest: Any,
 ) -> None:  # fmt: skip
-    inside = blocked(x, last_in)
-    o, i = w.shape[1] * 16 - 16 + last_out, inside.shape[1]
+    inside = blocked(x, ic_tail)
+    o, i = w.shape[1] * 16 - 16 + oc_tail, inside.shape[1]
     if image_scales is not None:
         whole, each = _images(inside)
         np.testing.assert_array_equal(image_scales, each)
         inside = whole * image_scales.reshape(-1, 1, 1, 1)
         w = w * (filter_scales / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
     plain = WinogradFilters(tile).filters([in_float(w)], (o, i, 3, 3))
-    finish_conv(call, convolve(inside, plain, (1, 1, 1, 1), 1), last_out, **rest)
+    finish_conv(call, convolve(inside, plain, (1, 1, 1, 1), 1), oc_tail, **rest)
 
 
 def conv_dispatch(
-    call: Call, *, direct: Array, x: Array, w: Array, tile: int, last_in: int,
+    call: Call, *, direct: Array, x: Array, w: Array, tile: int, ic_tail: int,
     direct_scales: Any = None, filter_scales: Any = None, **rest: Any,
 ) -> None:  # fmt: skip
     """Either gives the same but for rounding."""
     if call.dtype == "int16":
         made = np.zeros(x.shape)
-        fill(made, _images(blocked(x, last_in))[0], (0, 0, 0, 0))
+        fill(made, _images(blocked(x, ic_tail))[0], (0, 0, 0, 0))
         x = made
     conv(
         dataclasses.replace(call, op="conv"), x=x, w=direct, strides=(1, 1), dilations=(1, 1),
-        groups=1, last_in=last_in, zeros=(1, 1, 1, 1), filter_scales=direct_scales, **rest,
+        groups=1, ic_tail=ic_tail, zeros=(1, 1, 1, 1), filter_scales=direct_scales, **rest,
     )  # fmt: skip
 
 
@@ -591,8 +591,8 @@ def pool(
     inner[...] = made[:, :, : inner.shape[2], : inner.shape[3]]
 
 
-def global_pool(call: Call, *, x: Array, y: Array, last: int, kind: str) -> None:
-    inside = blocked(x, last)
+def global_pool(call: Call, *, x: Array, y: Array, tail: int, kind: str) -> None:
+    inside = blocked(x, tail)
     y[...] = inside.max((2, 3)) if kind == "max" else inside.mean((2, 3))
 
 
@@ -621,13 +621,13 @@ def channel_shuffle(
     fill(y, dealt.reshape(whole.shape)[:, first : first + channels], halo)
 
 
-def reorder_to_nchw16c(call: Call, *, x: Array, y: Array, last: int, halo: Sequence[int]) -> None:
-    assert y.shape[1] * 16 - 16 + last == x.shape[1]
+def reorder_to_nchw16c(call: Call, *, x: Array, y: Array, tail: int, halo: Sequence[int]) -> None:
+    assert y.shape[1] * 16 - 16 + tail == x.shape[1]
     fill(y, x, halo)
 
 
-def reorder_to_nchw(call: Call, *, x: Array, y: Array, last: int) -> None:
-    y[...] = blocked(x, last)
+def reorder_to_nchw(call: Call, *, x: Array, y: Array, tail: int) -> None:
+    y[...] = blocked(x, tail)
 
 
 # ---- reductions --------------------------------------------------------------------------
@@ -780,7 +780,7 @@ KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "winograd": winograd, "conv_dispatch": conv_dispatch,
         "round_images": round_images, "pool": pool, "global_pool": global_pool, "resize": resize,
         "channel_shuffle": channel_shuffle, "reorder_to_nchw16c": reorder_to_nchw16c,
-        "reorder_to_nchw": reorder_to_nchw, "halo": clear_halo,
+        "reorder_to_nchw": reorder_to_nchw, "zero_pad": zero_pad,
         "reduce": reduce, "arg_reduce": arg_reduce, "top_k": top_k, "softmax": softmax,
         "channel_norm": channel_norm, "copy": copy, "recurrent": recurrent,
         "gather_elements": gather_elements,

@@ -229,7 +229,7 @@ def test_every_call_over_images_is_among_them(tmp_path: Path) -> None:
         programs = Stages.run(path, options, "lower").programs
         called.update(call.name for _, program in programs for call in program.calls)
     images = {n for n, c in CALLS.items() if any({"W", "W'"} & {*o.shape} for o in c.operands)}
-    assert {"conv", "conv_dispatch_int16", "channel_shuffle", "halo"} <= images
+    assert {"conv", "conv_dispatch_int16", "channel_shuffle", "zero_pad"} <= images
     assert called >= images | {"conv_plain", "channel_norm"}
 
 

@@ -281,9 +281,9 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
             choice("mask_kind", MASKS),
             choice("zero_rows", ZERO_ROWS),
             choice("order", CAUSAL),
-            number("before", -1, window),
-            number("behind", 0, window),
-            number("everywhere", 0, window),
+            number("window_left", -1, window),
+            number("window_right", 0, window),
+            number("global_keys", 0, window),
             *map(real, ("scale", "fill", "softcap")),
         ),
         dtype,
@@ -298,7 +298,7 @@ _KV_APPEND = CallSchema(
     (
         _op("x", "B H S D"),
         _op("past", "B H T D", optional=True),
-        _op("places", "B", "i64"),
+        _op("positions", "B", "i64"),
         _out("y", "B H P D"),
     ),
 )
@@ -311,9 +311,9 @@ _HALO = numbers("halo", 4, 0, _STEP)
 _STRIDES, _DILATIONS = numbers("strides", 2, 1, _STEP), numbers("dilations", 2, 1, _STEP)
 _PADS = numbers("pads", 4, 0, _STEP)
 _CLAMP = (real("low"), real("high"))
-_LAST_OUT = number("last_out", 1, BLOCK)
-_LAST_IN = number("last_in", 1, BLOCK)
-_LAST = number("last", 1, BLOCK)
+_OC_TAIL = number("oc_tail", 1, BLOCK)
+_IC_TAIL = number("ic_tail", 1, BLOCK)
+_TAIL = number("tail", 1, BLOCK)
 """Channels of the last block: of the output, of the input, of both."""
 
 
@@ -328,8 +328,8 @@ def _made(s: Sizes, last: int) -> tuple[int, int]:
 def _conv_problem(s: Sizes) -> tuple[int, ...]:
     """Pixels × channels × channels read at all taps, those of the last block that there are."""
     _, depth, *taps = s.of("w")[:4]
-    missing = BLOCK - s["last_in"] if s["groups"] == 1 else 0
-    return 1, *_made(s, s["last_out"]), (depth * BLOCK - missing) * prod(taps)
+    missing = BLOCK - s["ic_tail"] if s["groups"] == 1 else 0
+    return 1, *_made(s, s["oc_tail"]), (depth * BLOCK - missing) * prod(taps)
 
 
 def _conv_bf16_problem(s: Sizes) -> tuple[int, ...]:
@@ -339,19 +339,19 @@ def _conv_bf16_problem(s: Sizes) -> tuple[int, ...]:
 
 
 def _first_layer_problem(s: Sizes) -> tuple[int, ...]:
-    return 1, *_made(s, s["last_out"]), prod(s.of("w")[1:4])
+    return 1, *_made(s, s["oc_tail"]), prod(s.of("w")[1:4])
 
 
 def _depthwise_problem(s: Sizes) -> tuple[int, ...]:
     """One product per channel."""
-    pixels, channels = _made(s, s["last"])
+    pixels, channels = _made(s, s["tail"])
     return channels, pixels, 1, prod(s.of("w")[1:3])
 
 
 def _winograd_problem(s: Sizes) -> tuple[int, ...]:
     """That of the direct convolution: what the transforms save counts as speed."""
-    depth = (s.of("w")[2] - 1) * BLOCK + s["last_in"]
-    return 1, *_made(s, s["last_out"]), depth * 9
+    depth = (s.of("w")[2] - 1) * BLOCK + s["ic_tail"]
+    return 1, *_made(s, s["oc_tail"]), depth * 9
 
 
 def _conv_plain_problem(s: Sizes) -> tuple[int, ...]:
@@ -405,16 +405,16 @@ def _convolution(
 
 _X = "N Ib Hi Wi 16"
 _CONV = (
-    _STRIDES, _DILATIONS, number("groups", 1, _STEP), _LAST_OUT, _LAST_IN,
+    _STRIDES, _DILATIONS, number("groups", 1, _STEP), _OC_TAIL, _IC_TAIL,
     numbers("zeros", 4, 0, _STEP),
 )  # fmt: skip
 """``zeros``: lines and columns around what x holds that are known to be zero, and not read."""
-_FIRST_LAYER = (_STRIDES, _DILATIONS, _PADS, _LAST_OUT)
+_FIRST_LAYER = (_STRIDES, _DILATIONS, _PADS, _OC_TAIL)
 _SIDES = numbers("columns", 2, 0, _STEP)
 """Columns of zeros before and behind each line, which are not stored."""
-_DEPTHWISE = (_STRIDES, _DILATIONS, _LAST, _SIDES)
-_WINOGRAD = (choice("tile", {2: 2, 4: 4}), _LAST_OUT, _LAST_IN)
-_WINOGRAD_2 = (choice("tile", {2: 2}), _LAST_OUT, _LAST_IN)
+_DEPTHWISE = (_STRIDES, _DILATIONS, _TAIL, _SIDES)
+_WINOGRAD = (choice("tile", {2: 2, 4: 4}), _OC_TAIL, _IC_TAIL)
+_WINOGRAD_2 = (choice("tile", {2: 2}), _OC_TAIL, _IC_TAIL)
 """Integers have no room for the sums of larger tiles."""
 _PAIRS = "Ob Ib kh kw 8 16 2"
 _PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
@@ -447,7 +447,7 @@ def _pool(dtype: str) -> CallSchema:
 _GLOBAL_POOL = CallSchema(
     "global_pool",
     (_op("x", "N Cb H W 16"), _out("y", "N C")),
-    (_LAST, choice("kind", ("max", "average"))),
+    (_TAIL, choice("kind", ("max", "average"))),
     kernels=("pool",),
 )
 _RESIZE = CallSchema(
@@ -465,14 +465,16 @@ _CHANNEL_SHUFFLE = CallSchema(
     kernels=("channel_shuffle",),
 )  # fmt: skip
 _REORDER_TO_NCHW16C = CallSchema(
-    "reorder_to_nchw16c", (_op("x", "N C H W"), _out("y", "N Cb H' W' 16")), (_LAST, _HALO),
+    "reorder_to_nchw16c", (_op("x", "N C H W"), _out("y", "N Cb H' W' 16")), (_TAIL, _HALO),
     kernels=("reorder",),
 )  # fmt: skip
 _REORDER_TO_NCHW = CallSchema(
-    "reorder_to_nchw", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_LAST,),
+    "reorder_to_nchw", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_TAIL,),
     kernels=("reorder",),
 )  # fmt: skip
-_CLEAR = CallSchema("halo", (_out("y", "N Cb H' W' 16", *_F32_OR_BF16),), (_HALO,), row_tiled=True)
+_ZERO_PAD = CallSchema(
+    "zero_pad", (_out("y", "N Cb H' W' 16", *_F32_OR_BF16),), (_HALO,), row_tiled=True
+)
 _CONV_PLAIN = CallSchema(
     "conv_plain",
     (
@@ -492,7 +494,7 @@ _CONV_PLAIN = CallSchema(
 def _images(dtype: str, y: Operand, *more: Operand) -> CallSchema:
     """Images of float32 in a narrower type."""
     return CallSchema(
-        "round_images", (_op("x", "N Cb H W 16"), y, *more), (_LAST, _HALO), dtype,
+        "round_images", (_op("x", "N Cb H W 16"), y, *more), (_TAIL, _HALO), dtype,
         kernels=("conv",),
     )  # fmt: skip
 
@@ -524,7 +526,7 @@ CALLS = Calls(
         _GLOBAL_POOL,
         _REORDER_TO_NCHW16C,
         _REORDER_TO_NCHW,
-        _CLEAR,
+        _ZERO_PAD,
         _CONV_PLAIN,
         _gemm("bf16", {"vnni2": 3, "weight_only_bf16": 4}, _F32_OR_BF16),
         _round("bf16"),

@@ -122,8 +122,9 @@ typedef struct {
 // [0, queries) of each:
 //   s = scale * q k^T, keys [0, keys); then softcap * tanh(s / softcap) if there is a cap
 //   s = fill for keys from `seen + row * seen_step` on, if causal
-//   s = -inf for keys before `place - before` and behind `place + after`, if before >= 0, where
-//       place = seen - 1 + row * seen_step; not for keys nor for places below `everywhere`
+//   s = -inf for keys before `place - window_left` and behind `place + window_right`,
+//       if window_left >= 0, where
+//       place = seen - 1 + row * seen_step; not for keys nor for places below `global_keys`
 //   y = softmax(s with the mask) v
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
 // A boolean mask drops keys to `fill`.  Rows without a usable score (see docs/verification.md), by
@@ -139,7 +140,7 @@ typedef struct {
   const float* v; int64_t v_stride;
   const void* mask; int64_t mask_row, mask_col, mask_head;  // mask_col is 0 or 1
   int64_t seen, seen_step;
-  int64_t before, after, everywhere;
+  int64_t window_left, window_right, global_keys;
   int32_t mask_kind, causal, zero_rows;
   int32_t direct;                        // 1: few queries; k is read in place, not packed
   float scale, fill, softcap;

@@ -126,16 +126,17 @@ def _attention(dtype: str) -> CallSchema:
 
 
 def _attention_rows(dtype: str) -> CallSchema:
-    """The same with every mask, order and window; ``places`` are those of first queries."""
+    """The same with every mask, order and window; ``positions`` are those of first queries."""
     plain = _attention(dtype)
-    places = _op("places", "B", "i64", optional=True)
+    positions = _op("positions", "B", "i64", optional=True)
     return replace(
         plain,
         op="attention_rows",
-        operands=(*plain.operands[:4], places, _out("y", "B H S Dv", *DTYPES)),
+        operands=(*plain.operands[:4], positions, _out("y", "B H S Dv", *DTYPES)),
         attributes=(
             choice("mask_kind", MASKS), choice("order", CAUSAL), choice("zero_rows", ZERO_ROWS),
-            number("before", -1, MOST), number("behind", 0, MOST), number("everywhere", 0, MOST),
+            number("window_left", -1, MOST), number("window_right", 0, MOST),
+            number("global_keys", 0, MOST),
             choice("y_type", DTYPES), *map(real, ("scale", "fill", "softcap")),
         ),
     )  # fmt: skip

@@ -167,9 +167,9 @@ def _skeleton(call: Call) -> Call:
 
 def _told(name: str, value: Any, call: Call) -> Any:
     """What the text of attention depends on of a number."""
-    if name == "before":
+    if name == "window_left":
         return -1 if value < 0 else 0
-    if name in ("behind", "everywhere"):
+    if name in ("window_right", "global_keys"):
         return 0
     if name == "scale":
         return 1.0

@@ -171,7 +171,7 @@ class AttentionTile(ctypes.Structure):
         ("v", c_void_p), ("v_stride", c_int64),
         ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_head", c_int64),
         ("seen", c_int64), ("seen_step", c_int64),
-        ("before", c_int64), ("after", c_int64), ("everywhere", c_int64),
+        ("window_left", c_int64), ("window_right", c_int64), ("global_keys", c_int64),
         ("mask_kind", c_int32), ("causal", c_int32), ("zero_rows", c_int32), ("direct", c_int32),
         ("scale", c_float), ("fill", c_float), ("softcap", c_float),
         ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64), ("y_size", c_int32),

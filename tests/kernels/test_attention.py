@@ -53,7 +53,7 @@ def _attend(
         queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
         k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
         scratch=memory.ctypes.data + start, zero_rows=ZERO_ROWS.index(zero_rows), heads=1,
-        k_col=1, seen_step=1, before=-1, y_size=4, fill=-np.inf,
+        k_col=1, seen_step=1, window_left=-1, y_size=4, fill=-np.inf,
     )  # fmt: skip
     if turned:
         k = guarded(np.ascontiguousarray(k.T))
@@ -423,7 +423,7 @@ def test_queries_see_the_keys_near_them(
     for queries, keys in ((1, 40), (30, 30), (100, 700), (620, 620)):
         q, k, v = (rng.standard_normal((n, 20), np.float32) for n in (queries, keys, keys))
         near = _near(queries, keys, before, after, everywhere)
-        window = {"before": before, "after": after, "everywhere": everywhere}
+        window = {"window_left": before, "window_right": after, "global_keys": everywhere}
         place = {"seen": keys - queries + 1, **window}
         close(_attend(isa, q, k, v, **place), _reference(q, k, v, near))
         add = np.where(rng.random((queries, keys)) < 0.3, LOWEST, 0).astype(np.float32)
@@ -441,12 +441,12 @@ def test_a_boolean_mask_leaves_out_what_is_outside_the_window(
     q, k, v = scores_around(fill)
     keep: Any = KEPT[name]
     for everywhere, later in ((0, False), (40, False), (40, True)):
-        order = {"causal": 1, "after": 0} if later else {"after": 30}
+        order = {"causal": 1, "window_right": 0} if later else {"window_right": 30}
         seen = np.arange(300) <= np.arange(60)[:, None] + (240 if later else 300)
         scores = np.where(keep & seen, q.astype(np.float64) @ k.T / 2, fill)
-        scores[~_near(60, 300, 90, order["after"], everywhere)] = -np.inf
+        scores[~_near(60, 300, 90, order["window_right"], everywhere)] = -np.inf
         weights = np.exp(scores - scores.max(1, keepdims=True))
-        place = {"seen": 241, "before": 90, "everywhere": everywhere, "fill": fill}
+        place = {"seen": 241, "window_left": 90, "global_keys": everywhere, "fill": fill}
         got = _attend(isa, q, k, v, keep, **place, **order)
         close(got, weights / weights.sum(1, keepdims=True) @ v)
 
@@ -458,7 +458,7 @@ def test_a_value_outside_every_window_still_counts_if_it_is_no_number(
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((300, 16), np.float32) for _ in range(3))
     v[299, 2] = odd
-    y = _attend(isa, q, k, v, before=10, after=10, seen=1)
+    y = _attend(isa, q, k, v, window_left=10, window_right=10, seen=1)
     assert np.isnan(y[:280, 2]).all() and np.isfinite(y[:, [0, 1, 3]]).all()
 
 
@@ -472,7 +472,7 @@ def test_ranges_found_before_are_those_each_head_finds(isa: str, order: dict[str
     held = guarded(mask)
     tile = AttentionTile(
         queries=101, keys=700, mask=address(held), mask_kind=1, mask_row=700, mask_col=1,
-        before=-1, seen_step=1, **order,
+        window_left=-1, seen_step=1, **order,
     )  # fmt: skip
     found = np.full((5, 3), -1, np.int64)
     run = function(unit, name, None, c_void_p, c_void_p)

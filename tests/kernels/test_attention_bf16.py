@@ -53,7 +53,7 @@ def attend(
         q=address(q), q_stride=head // 2, k=address(k), k_stride=head // 2, k_col=1,
         v=address(v), v_stride=head_v // 2, scale=head**-0.5,
         scratch=memory.ctypes.data + start, y=out.address, y_stride=out.stride, y_size=4,
-        before=-1, fill=fill, zero_rows=ZERO_ROWS.index(zero_rows),
+        window_left=-1, fill=fill, zero_rows=ZERO_ROWS.index(zero_rows),
     )  # fmt: skip
     if mask is not None:
         mask = guarded(mask)

@@ -453,7 +453,8 @@ def attention(
     )
     call = CALLS.listed(
         "attention", views, mask_kind=("none", "add", "bool")[code], zero_rows="none",
-        order="none", before=-1, behind=0, everywhere=0, scale=0.25, fill=-np.inf, softcap=0.0,
+        order="none", window_left=-1, window_right=0, global_keys=0,
+        scale=0.25, fill=-np.inf, softcap=0.0,
     )  # fmt: skip
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (

@@ -81,7 +81,7 @@ def conv(
             ]
         )
     y = y + (b[:, None, None] if bias else 0)
-    attributes: dict[str, Any] = {"last_out": last(outputs), "last_in": last(channels)}
+    attributes: dict[str, Any] = {"oc_tail": last(outputs), "ic_tail": last(channels)}
     if m:
         attributes["tile"] = m
     else:
@@ -155,7 +155,7 @@ def stem(
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     y = convolve(whole, w, stride, dilation) + b[:, None, None]
     attributes = {
-        "strides": stride, "dilations": dilation, "pads": pad, "last_out": last(outputs)
+        "strides": stride, "dilations": dilation, "pads": pad, "oc_tail": last(outputs)
     }  # fmt: skip
     words = (channels, outputs, size, kernel, stride, dilation, pad, batch, nhwc, spoilt, more)
     name = label("stem", *words)
@@ -201,7 +201,7 @@ def depthwise(
     words = (channels, size, kernel, stride, dilation, pad, batch, stored, kind, more)
     name = label("depthwise", *words)
     attributes: dict[str, Any] = {
-        "strides": stride, "dilations": dilation, "last": last(channels),
+        "strides": stride, "dilations": dilation, "tail": last(channels),
         "columns": (left - kept[0], right - kept[1]),
     }  # fmt: skip
     attributes |= {"rounded_filters": True} if half else {}

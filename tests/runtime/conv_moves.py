@@ -92,7 +92,7 @@ def global_pool(kind: int, channels: int, size: Pair, batch: int = 2) -> Case:
     box = inside("input", index, "n", blocks(channels), size, (1, 1, 0, 0))
     y = x.astype(np.float64).mean((2, 3)) if kind else x.max((2, 3)).astype(np.float64)
     call = CALLS.make(
-        "global_pool", x=box, y=dense("output", 0, "n", channels), last=last(channels),
+        "global_pool", x=box, y=dense("output", 0, "n", channels), tail=last(channels),
         kind=("max", "average")[kind],
     )  # fmt: skip
     program = single(call, feeds.specs, [spec("n", channels)], n=(0, 0))
@@ -170,11 +170,11 @@ def turn(
     expected = plain if back else blocked(x, halo)
     out = spec(n, *expected.shape[1:])
     if back:
-        call = CALLS.make("reorder_to_nchw", x=view, y=own, last=last(channels))
+        call = CALLS.make("reorder_to_nchw", x=view, y=own, tail=last(channels))
     else:
         blocked_view = dense("output", 0, *(out.shape or ()))
         call = CALLS.make(
-            "reorder_to_nchw16c", x=own, y=blocked_view, last=last(channels), halo=halo
+            "reorder_to_nchw16c", x=own, y=blocked_view, tail=last(channels), halo=halo
         )
     program = single(call, feeds.specs, [out], n=(0, 0))
     name = label("reorder_to_nchw" if back else "reorder_to_nchw16c", channels, size, nhwc, halo)
@@ -192,7 +192,7 @@ def border(channels: int, size: Pair, halo: Halo) -> Case:
     target = inside("output", 0, "n", blocks(channels), size, halo)
     calls = (
         CALLS.listed("elementwise", (source, source, target), chain=TWICE),
-        CALLS.make("halo", y=dense("output", 0, *out), halo=halo),
+        CALLS.make("zero_pad", y=dense("output", 0, *out), halo=halo),
     )
     program = Program(tuple(feeds.specs), (spec(*out),), {"n": (0, 0)}, (), calls)
     return Case(label("border", channels, size, halo), program, tuple(feeds.arrays), (expected,))

@@ -135,7 +135,7 @@ DO_NOT_FIT = (
 
 OUT_OF_RANGE = (
     (CONV, {"strides": (2, 1)}, 0),
-    (CONV, {"last_in": 7}, 17),
+    (CONV, {"ic_tail": 7}, 17),
     (conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), {"tile": 4}, 3),
     (pool(1, 16, (6, 6), (3, 3)), {"kind": "max"}, 3),
     (RESIZE, {"coordinates": "half_pixel"}, 5),

@@ -21,7 +21,7 @@ CALLS = (
     "reorder_to_nchw16c",
     "reorder_to_nchw",
     "elementwise",
-    "halo",
+    "zero_pad",
 )
 
 

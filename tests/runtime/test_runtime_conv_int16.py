@@ -17,7 +17,7 @@ CASES = {case.name: case for case in conv_int16_cases()}
 CALLS = (
     "conv_int16", "winograd_int16", "conv_dispatch_int16", "round_images_int16",
     "reorder_to_nchw16c",
-    "reorder_to_nchw", "elementwise", "halo",
+    "reorder_to_nchw", "elementwise", "zero_pad",
 )  # fmt: skip
 TRANSFORMED = 2.0**-9
 """Of max|y|: Winograd's transform of an image is rounded to a step four times as large."""

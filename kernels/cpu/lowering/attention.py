@@ -31,11 +31,11 @@ def lower_attention(
     mask = broadcast(operands[3], full) if p.mask != "none" else None
     if p.causal == "placed":
         mask = operands[3].view
-    before, behind = p.reach
+    left, right = p.reach
     w.call(
         "attention", "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32",
         q=q, k=k, v=v, mask=mask, y=y, mask_kind=p.mask, zero_rows=p.zero_rows, order=p.causal,
-        before=before, behind=behind, everywhere=p.everywhere,
+        window_left=left, window_right=right, global_keys=p.everywhere,
         scale=p.scale, fill=p.fill, softcap=p.softcap,
     )  # fmt: skip
     if results[0].rounded:
@@ -47,11 +47,11 @@ def lower_attention(
 def lower_append(
     w: Writer, p: KvCacheAppendParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    new, *past, places, _ = operands
+    new, *past, positions, _ = operands
     rows = p.extents(new.spec)[1]
     heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
     held = past[0].view if past else None
-    w.call("kv_append", x=heads, past=held, places=places.view, y=results[0].view)
+    w.call("kv_append", x=heads, past=held, positions=positions.view, y=results[0].view)
 
 
 def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:

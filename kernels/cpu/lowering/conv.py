@@ -89,20 +89,20 @@ def _blocked(
             named |= {"image_scales": each.view, "filter_scales": filter_scales}
     if isinstance(layout, DepthwiseFilters):
         _, left, _, right = halo_of(window)
-        op, named["last"], named["columns"] = "depthwise", channel_tail(p.filters), (left, right)
+        op, named["tail"], named["columns"] = "depthwise", channel_tail(p.filters), (left, right)
         named |= {"rounded_filters": layout.rounded} if layout.in_bf16 else {}
     else:
-        named["last_out"] = channel_tail(p.filters)
+        named["oc_tail"] = channel_tail(p.filters)
     if layout.side > 1:
         op = "conv_dispatch" if isinstance(layout, DispatchFilters) else "winograd"
         named["tile"] = layout.side
-        named["last_in"] = channel_tail(p.channels)
+        named["ic_tail"] = channel_tail(p.channels)
         named |= dict(zip(("direct", "direct_scales"), direct, strict=False))
     else:
         named |= {"strides": window.strides, "dilations": window.dilations}
     if op == "conv":
         whole = isinstance(layout, Bf16x2Filters | Nchw32cFilters)
-        named |= {"groups": p.groups, "last_in": BLOCK if whole else channel_tail(p.channels)}
+        named |= {"groups": p.groups, "ic_tail": BLOCK if whole else channel_tail(p.channels)}
         named["zeros"] = stored_halo(p)
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     if scaled is not None:
@@ -223,7 +223,7 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
         slot = v.out(result)
         flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
         v.w.call(
-            "global_pool", x=source.view(), y=flat, last=channel_tail(source.channels), kind=kind
+            "global_pool", x=source.view(), y=flat, tail=channel_tail(source.channels), kind=kind
         )
         return
     window = _two(p.window)

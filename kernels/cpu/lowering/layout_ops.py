@@ -287,7 +287,7 @@ def _copy_part(v: Values, value: int, whole: int, place: BlockedValue) -> None:
     v.block(value)
     v.copy_blocked(v.blocks[value], place)
     if any(place.halo):
-        v.w.call("halo", y=place.padded, halo=place.halo)
+        v.w.call("zero_pad", y=place.padded, halo=place.halo)
 
 
 def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) -> None:

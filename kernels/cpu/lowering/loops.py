@@ -137,8 +137,8 @@ class _LoopBuilder:
     def of(
         cls, calls: Sequence[Call], others: Sequence[Call], step: int, number: int
     ) -> _LoopBuilder:
-        halos = {c.views[-1].buffer: c for c in calls if c.op == "halo" and c.views[-1]}
-        inside = [as_rows(c) for c in calls if c.op != "halo"]
+        halos = {c.views[-1].buffer: c for c in calls if c.op == "zero_pad" and c.views[-1]}
+        inside = [as_rows(c) for c in calls if c.op != "zero_pad"]
         if len(inside) < 2:
             raise NotTileable("there is one call only")
         if len({len(v.dims) for c in inside for v in results(c)}) > 1:
@@ -378,7 +378,7 @@ class _LoopBuilder:
 
 def _zeros(view: View, above: int, below: int) -> Call:
     """The call that clears the first and the last rows of a value."""
-    return CALLS.make("halo", y=view, halo=(above, 0, below, 0))
+    return CALLS.make("zero_pad", y=view, halo=(above, 0, below, 0))
 
 
 def _interior(call: Call, halo: Call | None) -> tuple[int, Extent]:

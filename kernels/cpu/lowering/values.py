@@ -141,8 +141,8 @@ class Values:
 
     def _unblock(self, value: int, target: View) -> None:
         source = self.blocks[value]
-        last = channel_tail(source.channels)
-        self.w.call("reorder_to_nchw", x=source.view(), y=four(target), last=last)
+        tail = channel_tail(source.channels)
+        self.w.call("reorder_to_nchw", x=source.view(), y=four(target), tail=tail)
 
     def block(self, value: int) -> BlockedValue:
         """The value in blocks, in its own element type."""
@@ -203,7 +203,7 @@ class Values:
             made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
             self.w.call(
                 "round_images", "bf16x2", x=source.view(), y=made.padded,
-                last=channel_tail(source.channels), halo=made.halo,
+                tail=channel_tail(source.channels), halo=made.halo,
             )  # fmt: skip
             self.bf16x2[value] = made
         return self.bf16x2[value]
@@ -227,7 +227,7 @@ class Values:
         scale = self.w.temp(TensorSpec(DType.F32, (source.batch,)))
         self.w.call(
             "round_images", "int16", x=source.view(), y=made.padded if made else None,
-            scales=scale.view, last=channel_tail(source.channels),
+            scales=scale.view, tail=channel_tail(source.channels),
             halo=made.halo if made else (0, 0, 0, 0),
         )  # fmt: skip
         return scale
@@ -245,12 +245,12 @@ class Values:
 
     def block_into(self, value: int, place: BlockedValue) -> None:
         """Reorder a plain value into blocks."""
-        last = channel_tail(place.channels)
+        tail = channel_tail(place.channels)
         self.w.call(
             "reorder_to_nchw16c",
             x=four(self.view(value)),
             y=place.padded,
-            last=last,
+            tail=tail,
             halo=place.halo,
         )
 
@@ -296,9 +296,9 @@ class Values:
                 wide = (batch, blocks(channels), 1, 1, BLOCK)
                 made = self.w.temp(TensorSpec(DType.F32, wide))
                 plain = View(slot.buffer, (batch, channels, 1, 1), (channels, 1, 1, 1))
-                last = channel_tail(channels)
+                tail = channel_tail(channels)
                 self.w.call(
-                    "reorder_to_nchw16c", x=plain, y=made.view, last=last, halo=(0, 0, 0, 0)
+                    "reorder_to_nchw16c", x=plain, y=made.view, tail=tail, halo=(0, 0, 0, 0)
                 )
                 self.channel_vectors[value] = made
             slot = self.channel_vectors[value]
@@ -319,7 +319,7 @@ class Values:
     def finish(self, value: int, dst: BlockedValue) -> None:
         """Record that all but the halo of a value has been written, and clear the halo."""
         if any(dst.halo):
-            self.w.call("halo", y=dst.padded, halo=dst.halo)
+            self.w.call("zero_pad", y=dst.padded, halo=dst.halo)
         self.blocks[value] = dst
 
     def interior(self, value: int) -> View:

@@ -15,7 +15,7 @@ constexpr int64_t kRangesPerTask = 16;
 struct AttentionJob {
   tracea_attention_fn attention;
   const TensorView *q, *k, *v, *mask, *y;
-  const TensorView* places;              // of each item's first query among its keys, or null
+  const TensorView* positions;              // of each item's first query among its keys, or null
   tracea_attention_tile common;   // what all tasks share
   int64_t mask_size;              // bytes per element
   int64_t lane;                   // elements of q, k and v in four bytes
@@ -47,8 +47,8 @@ inline void attention_task(void* usr, size_t index) {
   tile.q = lanes(*job.q, head, first);
   tile.k = lanes(*job.k, g, 0);
   tile.v = lanes(*job.v, g, 0);
-  if (job.places) {
-    const int64_t place = place_of_item(*job.places, b);
+  if (job.positions) {
+    const int64_t place = position_of_item(*job.positions, b);
     tile.keys = place + queries, tile.seen = place + 1, tile.causal = queries > 1;
   }
   if (job.mask) tile.mask = job.mask->data + at(*job.mask, head, first) * job.mask_size;
@@ -95,15 +95,15 @@ inline bool find_ranges(Run& run, AttentionJob& job, Scratch& scratch) {
   return job.ranges && run.parallel(batches * job.chunks * job.pieces, ranges_task, &job);
 }
 
-// A mask has four axes; where keys end at the place of each item's queries, it is these places.
+// A mask has four axes; with order `placed` the mask operand holds each item's position instead.
 inline bool check_attention(Signature& call) {
   using namespace attention_call;
   const int64_t kind = call.integer(kMaskKind);
   const int32_t type = call.lacks(kMask) ? 0 : call.type(kMask);
   const int32_t rank = call.lacks(kMask) ? 0 : call.rank(kMask);
   if (call.integer(kOrder) == kOrderPlaced)
-    return (kind == kMaskKindNone && !call.integer(kEverywhere) && type == ORT_I64 && rank == 1) ||
-           call.fail("a mask beside places");
+    return (kind == kMaskKindNone && !call.integer(kGlobalKeys) && type == ORT_I64 && rank == 1) ||
+           call.fail("a mask beside positions");
   if (kind == kMaskKindNone) return !type || call.fail("a mask it does not take");
   return (type == (kind == kMaskKindAdd ? ORT_F32 : ORT_BOOL) && rank == 4) ||
          call.fail("another mask than it says");
@@ -137,7 +137,7 @@ struct RoundHeadsJob {
   tracea_round_fn round;
   const TensorView* from;
   TensorView* to;
-  const TensorView* places;  // as an attention's
+  const TensorView* positions;  // as an attention's
 };
 
 inline void round_heads_task(void* usr, size_t index) {
@@ -148,8 +148,8 @@ inline void round_heads_task(void* usr, size_t index) {
     task -= job.from[which].dims[0] * job.from[which].dims[1];
   const TensorView &x = job.from[which], &y = job.to[which];
   const int64_t b = task / x.dims[1], h = task % x.dims[1];
-  const bool cached = job.places && which > 0;  // what lies behind the queries is anything
-  const int64_t rows = cached ? place_of_item(*job.places, b) + job.from[0].dims[2] : x.dims[2];
+  const bool cached = job.positions && which > 0;  // what lies behind the queries is anything
+  const int64_t rows = cached ? position_of_item(*job.positions, b) + job.from[0].dims[2] : x.dims[2];
   const tracea_round_tile tile = {
       rows, x.dims[3], x.f32() + b * x.strides[0] + h * x.strides[1], x.strides[2],
       reinterpret_cast<uint16_t*>(y.data) + b * y.strides[0] + h * y.strides[1], y.strides[2]};
@@ -157,7 +157,7 @@ inline void round_heads_task(void* usr, size_t index) {
 }
 
 // Makes `views`, q, k and v in float32, dense ones in bf16.
-inline bool round_heads(Run& run, const TensorView* places, TensorView* views, Scratch& scratch) {
+inline bool round_heads(Run& run, const TensorView* positions, TensorView* views, Scratch& scratch) {
   TensorView made[3];
   int64_t tasks = 0, numbers = 0;
   for (int i = 0; i < 3; i++) {
@@ -172,7 +172,7 @@ inline bool round_heads(Run& run, const TensorView* places, TensorView* views, S
   char* memory = scratch.take(numbers * 2);
   if (!memory) return false;
   for (TensorView& box : made) box.data = memory, memory += box.dims[0] * box.strides[0] * 2;
-  RoundHeadsJob job = {run.host.isa->round_bf16, views, made, places};
+  RoundHeadsJob job = {run.host.isa->round_bf16, views, made, positions};
   if (!run.parallel(tasks, round_heads_task, &job)) return false;
   for (int i = 0; i < 3; i++) views[i] = made[i];
   return true;
@@ -197,8 +197,8 @@ inline tracea_attention_tile attention_tile(const Call& call, const TensorView* 
   const int64_t seen = order == kOrderTop ? 0 : k.dims[2] - q.dims[2];  // before the first query
   tile.causal = order != kOrderNone && seen + 1 < tile.keys;
   tile.seen = seen + 1, tile.seen_step = 1;
-  tile.before = call.ints[kBefore], tile.after = call.ints[kBehind];
-  tile.everywhere = call.ints[kEverywhere];
+  tile.window_left = call.ints[kWindowLeft], tile.window_right = call.ints[kWindowRight];
+  tile.global_keys = call.ints[kGlobalKeys];
   tile.scale = static_cast<float>(call.floats[kScale]);
   tile.fill = static_cast<float>(call.floats[kFill]);
   tile.softcap = static_cast<float>(call.floats[kSoftcap]);
@@ -233,14 +233,14 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   // Rounding keys that a few queries read once would cost more than it saves.
   const bool rounds = call.opcode == kAttentionF32AsBf16 && q.dims[2] > kFewQueries;
   const bool narrow = rounds || call.opcode == kAttentionBf16;
-  const TensorView* places = placed ? &given[3] : nullptr;
+  const TensorView* positions = placed ? &given[3] : nullptr;
   const int64_t queries = q.dims[2], keys = given[1].dims[2];
   TensorView views[5] = {q, given[1], given[2], given[3], y};
   Scratch heads(run), scratch(run), ranges(run);
   if (!attention_shapes(views, masked) ||
-      (places && !(places->is(q.dims[0]) && check_places(run, *places, queries, keys, keys))))
+      (positions && !(positions->is(q.dims[0]) && check_positions(run, *positions, queries, keys, keys))))
     return misfit(run, "fused attention");
-  if (rounds && !round_heads(run, places, views, heads)) return false;
+  if (rounds && !round_heads(run, positions, views, heads)) return false;
   if (narrow && !(in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2])))
     return misfit(run, "fused attention");
   AttentionJob job = {};
@@ -250,7 +250,7 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   job.mask = masked ? &views[3] : nullptr;
   job.mask_size = call.ints[kMaskKind] == kMaskKindAdd ? 4 : 1;
   job.common = attention_tile(call, views, job.lane);
-  job.places = places;
+  job.positions = positions;
   job.groups = views[1].dims[1];
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
   const int64_t wanted = max(8, host.processors);

@@ -174,13 +174,13 @@ inline void conv_task(void* usr, size_t index) {
 
 // The last input block has an even number of channels: pairs are whole.
 inline bool check_conv_bf16(Signature& call) {
-  return call.integer(conv_call::kLastIn) % 2 == 0 ||
+  return call.integer(conv_call::kIcTail) % 2 == 0 ||
          call.fail("a pair of which one channel is missing");
 }
 
 // Whole blocks: there are zeros where a channel is missing.
 inline bool check_conv_bf16x2(Signature& call) {
-  return call.integer(conv_call::kLastIn) == kLanes ||
+  return call.integer(conv_call::kIcTail) == kLanes ||
          call.fail("a block of which channels are missing");
 }
 
@@ -219,10 +219,10 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const int64_t* dilations = call.ints + conv_call::kDilations;
   const int64_t stride_h = strides[0], stride_w = strides[1];
   const int64_t dilation_h = dilations[0], dilation_w = dilations[1];
-  const int64_t last_out = call.ints[conv_call::kLastOut], last_in = call.ints[conv_call::kLastIn];
+  const int64_t oc_tail = call.ints[conv_call::kOcTail], ic_tail = call.ints[conv_call::kIcTail];
   ConvJob job = {};
   job.groups = call.ints[conv_call::kGroups];
-  job.eight = job.groups == 1 && last_out <= kLanes / 2;
+  job.eight = job.groups == 1 && oc_tail <= kLanes / 2;
   if (!open_post_ops(run, call, views, conv_call::kHalo, &job.post_ops, true))
     return misfit(run, "conv");
   const Canvas& y = job.post_ops.canvas;
@@ -259,21 +259,21 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   job.x_step_row = stride_h * steps[2];
   tracea_conv_tile& tap = job.tap;
   tap.blocks = inputs, tap.rows = rows, tap.cols = cols;
-  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : ceil_div(last_in * lanes, kLanes);
+  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : ceil_div(ic_tail * lanes, kLanes);
   tap.x_block = steps[1], tap.x_row = dilation_h * steps[2];
   tap.x_col = dilation_w * lanes, tap.x_depth = 1;
   tap.x_step = stride_w * lanes, tap.x_line = job.x_step_row;
   tap.w = w.f32();
   tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
   tap.w_panel = inputs * tap.w_block;
-  const int64_t channels = (inputs - 1) * kLanes + last_in;
+  const int64_t channels = (inputs - 1) * kLanes + ic_tail;
   if (!pairs && !each && job.blocks == 1 && job.groups == 1 &&
-      narrow_pays(last_out, channels, inputs, rows * cols)) {
+      narrow_pays(oc_tail, channels, inputs, rows * cols)) {
     lay_post_ops(job.post_ops, tap);
     tap.bias = job.bias;
     NarrowJob few = {isa.conv_narrow, tap, &job.post_ops, &x, steps[0], job.x_step_row,
                      0, 0};
-    return run_narrow(run, few, last_out, job.images);
+    return run_narrow(run, few, oc_tail, job.images);
   }
   job.w_image = each ? job.blocks * tap.w_panel : 0;
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.post_ops)) {

@@ -57,7 +57,7 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kGlobalPoolOp, nullptr, run_global_pool},
     {kReorderToNchw16cOp, nullptr, run_reorder_to_nchw16c},
     {kReorderToNchwOp, nullptr, run_reorder_to_nchw},
-    {kHaloOp, nullptr, run_halo},
+    {kZeroPadOp, nullptr, run_zero_pad},
     {kConvPlainOp, check_conv_plain, run_conv_plain},
     {kRoundOp, nullptr, run_round},
     {kReduceOp, nullptr, run_reduce},

@@ -70,7 +70,7 @@ inline bool run_whole_images(Run& run, const Call& call, const TensorView* views
          y.is(x.dims[0], x.dims[1]) && job.y.height == x.dims[2] && job.y.width == x.dims[3];
   if (!ok) return misfit(run, "round_images");
   job.range = run.host.isa->image_range, job.round = run.host.isa->image_round;
-  job.x = &x, job.scale = scale.f32(), job.last = call.ints[round_images_call::kLast];
+  job.x = &x, job.scale = scale.f32(), job.last = call.ints[round_images_call::kTail];
   if (empty(x, 5)) {
     if (rounds) job.y.bare();
     for (int64_t n = 0; n < x.dims[0]; ++n) job.scale[n] = 0.0f;

@@ -99,7 +99,7 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.pool != nullptr; },  // global_pool
     [](const tracea_isa_table& t) { return t.reorder_to_nchw16c != nullptr; },  // reorder_to_nchw16c
     [](const tracea_isa_table& t) { return t.reorder_to_nchw16c != nullptr; },  // reorder_to_nchw
-    nullptr,  // halo
+    nullptr,  // zero_pad
     [](const tracea_isa_table& t) { return t.conv_plain != nullptr; },  // conv_plain
     [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; },  // gemm_bf16
     [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; },  // round_bf16

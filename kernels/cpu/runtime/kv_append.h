@@ -7,19 +7,19 @@
 namespace tracea {
 
 struct KvAppendJob {
-  const TensorView *x, *past, *places, *y;
+  const TensorView *x, *past, *positions, *y;
   bool in_place;  // the cache is its own result: what it holds stays
   int64_t chunk, chunks;
 };
 
-inline int64_t place_of_item(const TensorView& places, int64_t item) {
-  return reinterpret_cast<const int64_t*>(places.data)[item * places.strides[0]];
+inline int64_t position_of_item(const TensorView& positions, int64_t item) {
+  return reinterpret_cast<const int64_t*>(positions.data)[item * positions.strides[0]];
 }
 
 // Positions say where each item's first new row goes: `rows` of them end within `keys`.
-inline bool check_places(Run& run, const TensorView& places, int64_t rows, int64_t held, int64_t keys) {
-  for (int64_t b = 0; b < places.dims[0]; ++b) {
-    const int64_t place = place_of_item(places, b);
+inline bool check_positions(Run& run, const TensorView& positions, int64_t rows, int64_t held, int64_t keys) {
+  for (int64_t b = 0; b < positions.dims[0]; ++b) {
+    const int64_t place = position_of_item(positions, b);
     if (place < 0 || place > held || rows > keys - place)
       return run.error.fail("A sequence of %lld rows begins at row %lld of a cache of %lld.",
                             static_cast<long long>(rows), static_cast<long long>(place),
@@ -47,7 +47,7 @@ inline void kv_append_task(void* usr, size_t index) {
   const int64_t last = min(y.dims[2], first + job.chunk);
   task /= job.chunks;
   const int64_t h = task % y.dims[1], b = task / y.dims[1];
-  const int64_t place = place_of_item(*job.places, b), end = place + x.dims[2];
+  const int64_t place = position_of_item(*job.positions, b), end = place + x.dims[2];
   const auto head = [&](const TensorView& box) {
     return box.f32() + b * box.strides[0] + h * box.strides[1];
   };
@@ -66,20 +66,20 @@ inline void kv_append_task(void* usr, size_t index) {
 }
 
 inline bool run_kv_append(Run& run, const Call& call, const TensorView* views) {
-  const TensorView &x = views[0], &past = views[1], &places = views[2], &y = views[3];
+  const TensorView &x = views[0], &past = views[1], &positions = views[2], &y = views[3];
   const bool cached = call.views[1].kind != kNone;
   const auto like = [&](const TensorView& box) {
     return box.is(y.dims[0], y.dims[1]) && box.dims[3] == y.dims[3] &&
            (box.dims[3] <= 1 || box.strides[3] == 1);
   };
-  if (!like(x) || !like(y) || (cached && !like(past)) || !places.is(y.dims[0]))
+  if (!like(x) || !like(y) || (cached && !like(past)) || !positions.is(y.dims[0]))
     return run.error.fail("The views of an append do not fit together.");
   const int64_t held = cached ? min(past.dims[2], y.dims[2]) : 0;
-  if (!check_places(run, places, x.dims[2], held, y.dims[2])) return false;
+  if (!check_positions(run, positions, x.dims[2], held, y.dims[2])) return false;
   const int64_t heads = y.dims[0] * y.dims[1];
   if (heads == 0 || y.dims[2] == 0 || y.dims[3] == 0) return true;
   KvAppendJob job = {};
-  job.x = &x, job.past = &past, job.places = &places, job.y = &y;
+  job.x = &x, job.past = &past, job.positions = &positions, job.y = &y;
   job.in_place = cached && past.data == y.data && past.dims[2] == y.dims[2];
   job.chunk = max(1, kGrain / y.dims[3]);
   job.chunks = ceil_div(y.dims[2], job.chunk);

@@ -126,7 +126,7 @@ inline bool run_global_pool(Run& run, const Call& call, const TensorView* views)
   GlobalPoolJob job = {run.host.isa->pool, &x, &y, average, x.dims[1]};
   if (empty(y, 2)) return true;
   if (!blocked(x) || empty(x, 5) || x.dims[0] != y.dims[0] ||
-      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[global_pool_call::kLast] ||
+      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[global_pool_call::kTail] ||
       (y.dims[1] > 1 && y.strides[1] != 1))
     return misfit(run, "global_pool");
   const int64_t together = kPoolUnits / (x.dims[2] * x.dims[3]);

@@ -50,7 +50,7 @@ inline bool run_reorder_to_nchw16c(Run& run, const Call& call, const TensorView*
   const TensorView &x = views[0], &y = views[1];
   Canvas canvas;
   if (!open_canvas(y, call.ints + reorder_to_nchw16c_call::kHalo, &canvas) ||
-      !agrees(x, y, canvas.height, canvas.width, call.ints[reorder_to_nchw16c_call::kLast]))
+      !agrees(x, y, canvas.height, canvas.width, call.ints[reorder_to_nchw16c_call::kTail]))
     return misfit(run, "reorder_to_nchw16c");
   if (canvas.bare()) return true;
   ReorderJob job = {run.host.isa->reorder_to_nchw16c, &x, &y, &canvas, {}};
@@ -59,7 +59,7 @@ inline bool run_reorder_to_nchw16c(Run& run, const Call& call, const TensorView*
 
 inline bool run_reorder_to_nchw(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
-  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[reorder_to_nchw_call::kLast]))
+  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[reorder_to_nchw_call::kTail]))
     return misfit(run, "reorder_to_nchw");
   if (empty(y, 4)) return true;
   ReorderJob job = {run.host.isa->reorder_to_nchw, &y, &x, nullptr, {}};
@@ -68,11 +68,11 @@ inline bool run_reorder_to_nchw(Run& run, const Call& call, const TensorView* vi
 
 // ---- halo --------------------------------------------------------------------------------------
 
-inline bool run_halo(Run& run, const Call& call, const TensorView* views) {
+inline bool run_zero_pad(Run& run, const Call& call, const TensorView* views) {
   Canvas y;
   if (empty(views[0], 5)) return true;
-  if (!open_canvas(views[0], call.ints + halo_call::kHalo, &y, call.views[0].type, true))
-    return misfit(run, "halo");
+  if (!open_canvas(views[0], call.ints + zero_pad_call::kHalo, &y, call.views[0].type, true))
+    return misfit(run, "zero_pad");
   if (y.bare()) return true;
   for (int64_t n = 0; n < views[0].dims[0]; ++n)
     for (int64_t block = 0; block < y.blocks; ++block)

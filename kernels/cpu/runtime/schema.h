@@ -14,7 +14,7 @@ constexpr int64_t kMaxCompared = 11;
 
 enum Opcode : int32_t {
   kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kConv, kConvFirstLayer, kDepthwise,
-  kWinograd, kPool, kGlobalPool, kReorderToNchw16c, kReorderToNchw, kHalo, kConvPlain,
+  kWinograd, kPool, kGlobalPool, kReorderToNchw16c, kReorderToNchw, kZeroPad, kConvPlain,
   kGemmBf16, kRoundBf16, kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent, kGemmBlockSparse,
   kAttentionBf16, kConvBf16, kConvFirstLayerBf16, kDepthwiseBf16, kWinogradBf16, kResize,
   kChannelShuffle, kGemmBlockSparseBf16, kGemmBitmap, kGemmBitmapBf16, kGemmInt16, kRoundInt16,
@@ -26,9 +26,10 @@ constexpr int32_t kLastOpcode = 53;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
-  kHaloOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp, kRecurrentOp,
-  kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp, kRoundImagesOp,
-  kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp, kBytesEqualOp
+  kZeroPadOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp,
+  kRecurrentOp, kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp,
+  kRoundImagesOp, kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp,
+  kBytesEqualOp
 };
 constexpr int32_t kOps = 33;
 
@@ -56,7 +57,7 @@ enum View : int32_t { kTables };
 enum IndexType : int32_t { kIndexTypeI32 = 6, kIndexTypeI64 };
 }
 namespace attention_call {
-enum Int : int32_t { kMaskKind, kZeroRows, kOrder, kBefore, kBehind, kEverywhere, kInts };
+enum Int : int32_t { kMaskKind, kZeroRows, kOrder, kWindowLeft, kWindowRight, kGlobalKeys, kInts };
 enum Float : int32_t { kScale, kFill, kSoftcap };
 enum View : int32_t { kQ, kK, kV, kMask, kY };
 enum MaskKind : int32_t { kMaskKindNone, kMaskKindAdd, kMaskKindBool };
@@ -67,25 +68,25 @@ enum Order : int32_t { kOrderNone, kOrderTop, kOrderBottom, kOrderPlaced };
 }
 namespace conv_call {
 enum Int : int32_t {
-  kStrides, kDilations = 2, kGroups = 4, kLastOut, kLastIn, kZeros, kHalo = 11, kInts = 15
+  kStrides, kDilations = 2, kGroups = 4, kOcTail, kIcTail, kZeros, kHalo = 11, kInts = 15
 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kX, kW, kBias, kAdd, kImageScales, kFilterScales };
 }
 namespace conv_first_layer_call {
-enum Int : int32_t { kStrides, kDilations = 2, kPads = 4, kLastOut = 8, kHalo, kInts = 13 };
+enum Int : int32_t { kStrides, kDilations = 2, kPads = 4, kOcTail = 8, kHalo, kInts = 13 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kX, kW, kBias, kAdd, kInputs };
 }
 namespace depthwise_call {
 enum Int : int32_t {
-  kStrides, kDilations = 2, kLast = 4, kColumns, kHalo = 7, kRoundedFilters = 11
+  kStrides, kDilations = 2, kTail = 4, kColumns, kHalo = 7, kRoundedFilters = 11
 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kX, kW, kBias, kAdd, kInputs };
 }
 namespace winograd_call {
-enum Int : int32_t { kTile, kLastOut, kLastIn, kHalo, kInts = 7 };
+enum Int : int32_t { kTile, kOcTail, kIcTail, kHalo, kInts = 7 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kX, kW, kBias, kAdd, kImageScales, kFilterScales };
 }
@@ -97,19 +98,19 @@ enum View : int32_t { kX, kY };
 enum Kind : int32_t { kKindMax, kKindAverage, kKindAverageInside };
 }
 namespace global_pool_call {
-enum Int : int32_t { kLast, kKind, kInts };
+enum Int : int32_t { kTail, kKind, kInts };
 enum View : int32_t { kX, kY };
 enum Kind : int32_t { kKindMax, kKindAverage };
 }
 namespace reorder_to_nchw16c_call {
-enum Int : int32_t { kLast, kHalo, kInts = 5 };
+enum Int : int32_t { kTail, kHalo, kInts = 5 };
 enum View : int32_t { kX, kY };
 }
 namespace reorder_to_nchw_call {
-enum Int : int32_t { kLast, kInts };
+enum Int : int32_t { kTail, kInts };
 enum View : int32_t { kX, kY };
 }
-namespace halo_call {
+namespace zero_pad_call {
 enum Int : int32_t { kHalo, kInts = 4 };
 enum View : int32_t { kY };
 }
@@ -165,10 +166,10 @@ enum Int : int32_t { kParts, kInts };
 enum View : int32_t { kX, kW, kBias, kIndex, kInputs };
 }
 namespace kv_append_call {
-enum View : int32_t { kX, kPast, kPlaces, kY };
+enum View : int32_t { kX, kPast, kPositions, kY };
 }
 namespace round_images_call {
-enum Int : int32_t { kLast, kHalo, kInts = 5 };
+enum Int : int32_t { kTail, kHalo, kInts = 5 };
 enum View : int32_t { kX, kY, kScales };
 }
 namespace arg_reduce_call {
@@ -181,7 +182,7 @@ enum View : int32_t { kX, kIndex, kY };
 enum IndexType : int32_t { kIndexTypeI32 = 6, kIndexTypeI64 };
 }
 namespace conv_dispatch_call {
-enum Int : int32_t { kTile, kLastOut, kLastIn, kHalo, kInts = 7 };
+enum Int : int32_t { kTile, kOcTail, kIcTail, kHalo, kInts = 7 };
 enum Float : int32_t { kLow, kHigh };
 enum View : int32_t { kDirect, kDirectScales, kImageScales = 6, kFilterScales };
 }
@@ -273,9 +274,9 @@ constexpr AttributeSpec kAttentionInts[] = {
     {"mask_kind", 0, 2, 1, 0x7},
     {"zero_rows", 0, 4, 1, 0x1f},
     {"order", 0, 3, 1, 0xf},
-    {"before", -1, 1099511627776, 1, 0x0},
-    {"behind", 0, 1099511627776, 1, 0x0},
-    {"everywhere", 0, 1099511627776, 1, 0x0},
+    {"window_left", -1, 1099511627776, 1, 0x0},
+    {"window_right", 0, 1099511627776, 1, 0x0},
+    {"global_keys", 0, 1099511627776, 1, 0x0},
 };
 constexpr OperandSpec kAttentionOperands[] = {
     {"q", 4, 0, kOnce, 0x2},
@@ -288,8 +289,8 @@ constexpr AttributeSpec kConvInts[] = {
     {"strides", 1, 65536, 2, 0x0},
     {"dilations", 1, 65536, 2, 0x0},
     {"groups", 1, 65536, 1, 0x0},
-    {"last_out", 1, 16, 1, 0x0},
-    {"last_in", 1, 16, 1, 0x0},
+    {"oc_tail", 1, 16, 1, 0x0},
+    {"ic_tail", 1, 16, 1, 0x0},
     {"zeros", 0, 65536, 4, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
@@ -305,7 +306,7 @@ constexpr AttributeSpec kConvFirstLayerInts[] = {
     {"strides", 1, 65536, 2, 0x0},
     {"dilations", 1, 65536, 2, 0x0},
     {"pads", 0, 65536, 4, 0x0},
-    {"last_out", 1, 16, 1, 0x0},
+    {"oc_tail", 1, 16, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
 constexpr OperandSpec kConvFirstLayerOperands[] = {
@@ -319,7 +320,7 @@ constexpr OperandSpec kConvFirstLayerOperands[] = {
 constexpr AttributeSpec kDepthwiseInts[] = {
     {"strides", 1, 65536, 2, 0x0},
     {"dilations", 1, 65536, 2, 0x0},
-    {"last", 1, 16, 1, 0x0},
+    {"tail", 1, 16, 1, 0x0},
     {"columns", 0, 65536, 2, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
@@ -333,8 +334,8 @@ constexpr OperandSpec kDepthwiseOperands[] = {
 };
 constexpr AttributeSpec kWinogradInts[] = {
     {"tile", 2, 4, 1, 0x14},
-    {"last_out", 1, 16, 1, 0x0},
-    {"last_in", 1, 16, 1, 0x0},
+    {"oc_tail", 1, 16, 1, 0x0},
+    {"ic_tail", 1, 16, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
 constexpr OperandSpec kWinogradOperands[] = {
@@ -358,7 +359,7 @@ constexpr OperandSpec kPoolOperands[] = {
     {"y", 5, kWritten, kOnce, 0x2},
 };
 constexpr AttributeSpec kGlobalPoolInts[] = {
-    {"last", 1, 16, 1, 0x0},
+    {"tail", 1, 16, 1, 0x0},
     {"kind", 0, 1, 1, 0x3},
 };
 constexpr OperandSpec kGlobalPoolOperands[] = {
@@ -366,7 +367,7 @@ constexpr OperandSpec kGlobalPoolOperands[] = {
     {"y", 2, kWritten, kOnce, 0x2},
 };
 constexpr AttributeSpec kReorderToNchw16cInts[] = {
-    {"last", 1, 16, 1, 0x0},
+    {"tail", 1, 16, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
 constexpr OperandSpec kReorderToNchw16cOperands[] = {
@@ -374,16 +375,16 @@ constexpr OperandSpec kReorderToNchw16cOperands[] = {
     {"y", 5, kWritten, kOnce, 0x2},
 };
 constexpr AttributeSpec kReorderToNchwInts[] = {
-    {"last", 1, 16, 1, 0x0},
+    {"tail", 1, 16, 1, 0x0},
 };
 constexpr OperandSpec kReorderToNchwOperands[] = {
     {"x", 5, 0, kOnce, 0x2},
     {"y", 4, kWritten, kOnce, 0x2},
 };
-constexpr AttributeSpec kHaloInts[] = {
+constexpr AttributeSpec kZeroPadInts[] = {
     {"halo", 0, 65536, 4, 0x0},
 };
-constexpr OperandSpec kHaloOperands[] = {
+constexpr OperandSpec kZeroPadOperands[] = {
     {"y", 5, kWritten, kOnce, 0x10002},
 };
 constexpr AttributeSpec kConvPlainInts[] = {
@@ -492,7 +493,7 @@ constexpr OperandSpec kConvFirstLayerBf16Operands[] = {
 constexpr AttributeSpec kDepthwiseBf16Ints[] = {
     {"strides", 1, 65536, 2, 0x0},
     {"dilations", 1, 65536, 2, 0x0},
-    {"last", 1, 16, 1, 0x0},
+    {"tail", 1, 16, 1, 0x0},
     {"columns", 0, 65536, 2, 0x0},
     {"halo", 0, 65536, 4, 0x0},
     {"rounded_filters", 0, 1, 1, 0x0},
@@ -573,7 +574,7 @@ constexpr OperandSpec kRoundInt16Operands[] = {
 constexpr OperandSpec kKvAppendOperands[] = {
     {"x", 4, 0, kOnce, 0x2},
     {"past", 4, kOptional, kOnce, 0x2},
-    {"places", 1, 0, kOnce, 0x80},
+    {"positions", 1, 0, kOnce, 0x80},
     {"y", 4, kWritten, kOnce, 0x2},
 };
 constexpr AttributeSpec kGemmBf16x2Ints[] = {
@@ -604,8 +605,8 @@ constexpr OperandSpec kRoundImagesInt16Operands[] = {
 };
 constexpr AttributeSpec kWinogradInt16Ints[] = {
     {"tile", 2, 2, 1, 0x4},
-    {"last_out", 1, 16, 1, 0x0},
-    {"last_in", 1, 16, 1, 0x0},
+    {"oc_tail", 1, 16, 1, 0x0},
+    {"ic_tail", 1, 16, 1, 0x0},
     {"halo", 0, 65536, 4, 0x0},
 };
 constexpr OperandSpec kWinogradInt16Operands[] = {
@@ -728,8 +729,8 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      2, 0, 2, -1, false, kReorderToNchw16cInts, kReorderToNchw16cOperands},
     {"reorder_to_nchw", kReorderToNchwOp, kNoChain, kNoSchedule,
      1, 0, 2, -1, false, kReorderToNchwInts, kReorderToNchwOperands},
-    {"halo", kHaloOp, kNoChain, kNoSchedule,
-     1, 0, 1, -1, false, kHaloInts, kHaloOperands},
+    {"zero_pad", kZeroPadOp, kNoChain, kNoSchedule,
+     1, 0, 1, -1, false, kZeroPadInts, kZeroPadOperands},
     {"conv_plain", kConvPlainOp, kEpilogue, kNoSchedule,
      4, 0, 5, -1, false, kConvPlainInts, kConvPlainOperands},
     {"gemm_bf16", kGemmOp, kEpilogue, kGemmSchedule,

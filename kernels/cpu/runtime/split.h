@@ -41,7 +41,7 @@ inline bool run_split_images(Run& run, const Call& call, const TensorView* views
     return misfit(run, "split_images");
   if (job.y.bare()) return true;
   job.split = run.host.isa->split_pixels;
-  job.x = &x, job.last = call.ints[round_images_call::kLast];
+  job.x = &x, job.last = call.ints[round_images_call::kTail];
   const int64_t line = x.dims[3] * kLanes;
   job.partition = LinePartition(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kSplitTask / line);
   const int64_t together = kSplitTask / (job.partition.rows * line);

@@ -207,7 +207,7 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
 // Calls to either way are alike.
 inline bool check_winograd(Signature& call) {
   const bool pairs = call.opcode() == kWinogradBf16 || call.opcode() == kConvDispatchBf16;
-  return !pairs || call.integer(winograd_call::kLastIn) % 2 == 0 ||
+  return !pairs || call.integer(winograd_call::kIcTail) % 2 == 0 ||
          call.fail("a pair of which one channel is missing");
 }
 
@@ -215,7 +215,7 @@ inline bool winograd_shapes(Run& run, const Call& call, const TensorView* views,
   const TensorView &x = views[0], &w = views[1];
   const Canvas& y = job.post_ops.canvas;
   job.m = call.ints[winograd_call::kTile], job.side = job.m + 2, job.planes = job.side * job.side;
-  job.last = call.ints[winograd_call::kLastIn];
+  job.last = call.ints[winograd_call::kIcTail];
   job.inputs = x.dims[1], job.outputs = y.box->dims[1];
   const bool pairs = job.lanes != kLanes;
   const int32_t rank = pairs ? 6 : 5;
@@ -327,7 +327,7 @@ inline bool run_rounded(Run& run, Call call, TensorView* views) {
   scales.strides[0] = 1;
   whole.data = scales.data + ceil_div(4 * x.dims[0], kAlign) * kAlign;
   int64_t ints[round_images_call::kInts] = {};
-  ints[round_images_call::kLast] = call.ints[conv_call::kLastIn];
+  ints[round_images_call::kTail] = call.ints[conv_call::kIcTail];
   Call rounding = call;
   rounding.ints = ints;
   const TensorView between[] = {x, whole, scales};
@@ -349,8 +349,8 @@ inline bool run_conv_dispatch(Run& run, const Call& call, const TensorView* view
     return run_winograd(run, inner, views + before);
   int64_t ints[conv_call::kInts];
   for (int64_t& one : ints) one = 1;  // strides, dilations, groups, zeros around the image
-  ints[conv_call::kLastOut] = call.ints[winograd_call::kLastOut];
-  ints[conv_call::kLastIn] = call.ints[winograd_call::kLastIn];
+  ints[conv_call::kOcTail] = call.ints[winograd_call::kOcTail];
+  ints[conv_call::kIcTail] = call.ints[winograd_call::kIcTail];
   memcpy(ints + conv_call::kHalo, call.ints + winograd_call::kHalo, 4 * sizeof *ints);
   TensorView boxes[kMaxViews];
   for (int32_t i = 0; i < inner.view_count; ++i) boxes[i] = views[before + i];

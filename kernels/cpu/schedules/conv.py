@@ -132,13 +132,13 @@ class ConvProblem:
     @property
     def channels(self) -> int:
         """Input channels; of several groups, whole blocks."""
-        last: int = self.attributes["last_in"] if self.groups == 1 else BLOCK
+        last: int = self.attributes["ic_tail"] if self.groups == 1 else BLOCK
         return (self.x.dims[0] - 1) * BLOCK + last
 
     @property
     def filters(self) -> int:
         """Output channels."""
-        last: int = self.attributes["last_out"]
+        last: int = self.attributes["oc_tail"]
         return (self.y.dims[0] - 1) * BLOCK + last
 
     def flops(self, rows: int) -> float:

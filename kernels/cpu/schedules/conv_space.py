@@ -207,7 +207,7 @@ def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
 def _brief(problem: ConvProblem, isa: str) -> bool:
     """``brief`` of ``runtime/conv_tiling.h``."""
     sums = BLOCK * prod(problem.weights[1:4])
-    eight = problem.groups == 1 and problem.attributes["last_out"] <= BLOCK // 2
+    eight = problem.groups == 1 and problem.attributes["oc_tail"] <= BLOCK // 2
     whole = _tile(problem, isa) == conv_tile(isa)
     alone = problem.epilogue is None and not eight
     return sums <= _BRIEF_SUM and alone and conv_tile(isa)[1] > 1 and whole

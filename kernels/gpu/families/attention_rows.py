@@ -28,7 +28,7 @@ def name(call: Call) -> str:
     a = call.attributes
     words = [f"attention_rows_d{depth}v{depth_v}", str(a["mask_kind"]), str(a["order"])]
     words += [str(a["zero_rows"]), str(a["y_type"])]
-    words += ["capped"] * (a["softcap"] > 0) + ["windowed"] * (a["before"] >= 0)
+    words += ["capped"] * (a["softcap"] > 0) + ["windowed"] * (a["window_left"] >= 0)
     return "_".join(words)
 
 
@@ -43,7 +43,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "order": a["order"],
         "zero_rows": a["zero_rows"],
         "capped": a["softcap"] > 0,
-        "windowed": a["before"] >= 0,
+        "windowed": a["window_left"] >= 0,
         "masked": lowest,
         "head_size": depth,
         "head_v": depth_v,
@@ -61,11 +61,11 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     heads_k, keys = named["k"].dims[1:3]
     made = operands_of(call)
     if a["order"] == "placed":
-        made += [pointer(named["places"], DType.I64), i32(named["places"].strides[0])]
+        made += [pointer(named["positions"], DType.I64), i32(named["positions"].strides[0])]
     made += [pointer(named["y"], _y_type(call)), *map(i32, named["y"].strides)]
     rows = product((batch, heads, queries))
     made += [divisor(queries), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
-    made += map(i32, (rows, keys, a["before"], a["behind"], a["everywhere"]))
+    made += map(i32, (rows, keys, a["window_left"], a["window_right"], a["global_keys"]))
     made += [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
     blocks = combine("ceildiv", rows, variant.threads // 32)
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -220,8 +220,8 @@ def lower_attention(
         held = operands[3]
         held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
         mask = held.stretched(full).view
-    places = operands[3].view if p.causal == "placed" else None
-    before, behind = p.reach
+    positions = operands[3].view if p.causal == "placed" else None
+    left, right = p.reach
     fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
     fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= 128
     dtype = w.narrow
@@ -239,11 +239,10 @@ def lower_attention(
     if max(p.head, p.head_v) > 256:
         raise LackingError("GPU attention takes heads of up to 256 columns")
     w.call(
-        "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, places=places,
-        y=out.view,
-        mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, before=before, behind=behind,
-        everywhere=p.everywhere, scale=p.scale, fill=p.fill, softcap=p.softcap,
-        y_type=y.dtype.short,
+        "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask,
+        positions=positions, y=out.view, mask_kind=kind, order=p.causal, zero_rows=p.zero_rows,
+        window_left=left, window_right=right, global_keys=p.everywhere,
+        scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
     )  # fmt: skip
     return [y]
 

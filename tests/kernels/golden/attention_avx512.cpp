@@ -321,7 +321,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
   if (in_place) h.values = t->v, h.width = t->v_stride;
   else pack_values(t, s.values);
-  if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
+  if (!direct && (t->causal || t->mask_kind || t->window_left >= 0)) {
     h.skips = total_size(h.values, value_rows(t->keys), padded(t->head_v), h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
@@ -492,25 +492,25 @@ INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
 
 // Does a row at this place see a key?
 INLINE bool is_near(const tracea_attention_tile* t, int64_t place, int64_t key) {
-  return t->before < 0 || place < t->everywhere || key < t->everywhere ||
-         (key >= place - t->before && key <= place + t->after);
+  return t->window_left < 0 || place < t->global_keys || key < t->global_keys ||
+         (key >= place - t->window_left && key <= place + t->window_right);
 }
 
 // Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
 Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
   const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
-  if (t->before < 0 || first < t->everywhere) return {0, t->keys};
-  const int64_t high = least(t->keys, padded(most(0, last + t->after + 1)));
-  return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
+  if (t->window_left < 0 || first < t->global_keys) return {0, t->keys};
+  const int64_t high = least(t->keys, padded(most(0, last + t->window_right + 1)));
+  return {least(high, most(0, first - t->window_left) / PANEL * PANEL), high};
 }
 
 // The mask of a block with -inf outside the window; as it was if all is inside.
 Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
                  Mask mask) {
   const tracea_attention_tile* t = h.t;
-  if (t->before < 0) return mask;
-  const bool inside = place_of(t, q) + t->after >= k + keys - 1 &&
-                      place_of(t, q + rows - 1) - t->before <= k;
+  if (t->window_left < 0) return mask;
+  const bool inside = place_of(t, q) + t->window_right >= k + keys - 1 &&
+                      place_of(t, q + rows - 1) - t->window_left <= k;
   if (inside) return mask;
   for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
     const int64_t place = place_of(t, q + i);
@@ -972,7 +972,7 @@ INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t rows, c
       k = end;
     }
   };
-  keys_between(0, least(h.t->before < 0 ? 0 : padded(h.t->everywhere), span.low));
+  keys_between(0, least(h.t->window_left < 0 ? 0 : padded(h.t->global_keys), span.low));
   keys_between(r.low, r.high);
   bool lost = false;  // a row for which the others matter
   for (int64_t i = 0; i < rows; i++) lost |= !(run.top[i] > r.bound + NOTHING);
@@ -987,7 +987,7 @@ INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t rows, c
 // Which do depends on the row alone.
 bool query_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Range& r,
                          Span span, bool* due) {
-  if (!h.keys || h.t->softcap != 0.0f || h.t->before >= 0 || r.low > 0) return true;
+  if (!h.keys || h.t->softcap != 0.0f || h.t->window_left >= 0 || r.low > 0) return true;
   Running run;
   vf total[QB];
   bool done[QB], left = false;

@@ -157,7 +157,7 @@ INLINE void move_rows(const float* x, float* y, int64_t rows, int64_t cols, cons
   }
 }
 
-// x at stride 1 along the rows, y along the columns: blocks turned in registers.
+// x at stride 1 along the rows, y along the columns: blocks transposed in registers.
 INLINE void turn_rows(const float* x, float* y, int64_t rows, int64_t cols, const Strides& s) {
   for (int64_t c = 0; c < cols; c += W)
     for (int64_t r = 0; r < rows; r += W)

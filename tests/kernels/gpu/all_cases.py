@@ -53,14 +53,15 @@ def attention(
             arrays.append(held)
         if params.causal == "placed":
             places = rng.integers(0, keys - queries + 1, batch)
-            named["places"] = memory.put(places)
+            named["positions"] = memory.put(places)
             arrays.append(places)
         y = memory.room((batch, heads, queries, params.head_v), NUMPY[dtype], late)
         before, behind = params.reach
         call = CALLS.make(
             "attention_rows", dtype.short, **named, y=y, mask_kind=params.mask,
-            order=params.causal, zero_rows=params.zero_rows, before=before, behind=behind,
-            everywhere=params.everywhere, y_type=dtype.short, scale=params.scale,
+            order=params.causal, zero_rows=params.zero_rows,
+            window_left=before, window_right=behind,
+            global_keys=params.everywhere, y_type=dtype.short, scale=params.scale,
             fill=params.fill, softcap=params.softcap,
         )  # fmt: skip
 

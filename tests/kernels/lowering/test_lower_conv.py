@@ -61,7 +61,8 @@ def test_inside_a_region_nothing_is_reordered() -> None:
         "reorder_to_nchw",
     ]
     assert kernels(REGIONS["squeeze and excite"]) == [
-        "reorder_to_nchw16c", "depthwise", "global_pool", "gemm", "gemm", "elementwise", "halo",
+        "reorder_to_nchw16c", "depthwise", "global_pool", "gemm", "gemm", "elementwise",
+        "zero_pad",
         "conv", "reorder_to_nchw",
     ]  # fmt: skip
     assert kernels(REGIONS["pools and a head"]) == [
@@ -89,7 +90,7 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
         "reorder_to_nchw",
     ]  # fmt: skip
     assert kernels(BF16["squeeze and excite in bf16"]) == [
-        "reorder_to_nchw16c", "elementwise", "depthwise_bf16", "elementwise", "halo",
+        "reorder_to_nchw16c", "elementwise", "depthwise_bf16", "elementwise", "zero_pad",
         "conv_bf16", "pool_bf16",
         "conv_bf16", "winograd_bf16", "reorder_to_nchw",
     ]  # fmt: skip
@@ -129,7 +130,7 @@ def test_what_is_moved_is_stored_as_its_reader_wants_it() -> None:
     assert kernels(BF16[name]) == [
         "reorder_to_nchw16c", "elementwise", "conv_bf16", "pool_bf16", "conv_bf16",
         *["copy"] * 4, *cleared,
-        "halo", "conv_bf16", "reorder_to_nchw",
+        "zero_pad", "conv_bf16", "reorder_to_nchw",
     ]  # fmt: skip
     assert stored(BF16[name]).count("f32") == 2  # the input in blocks, and what leaves
     assert kernels(BF16["slices and repeats in bf16"]) == [
@@ -217,7 +218,7 @@ def test_a_sum_of_values_with_channels_last_is_written_as_its_reader_wants_it() 
     names = kernels(REGIONS["channels last before convolutions"])
     assert names == [
         "norm", "reorder_to_nchw16c", "depthwise", "reorder_to_nchw", "norm", "elementwise",
-        "halo", "depthwise",
+        "zero_pad", "depthwise",
         "reorder_to_nchw",
     ]  # fmt: skip
 
