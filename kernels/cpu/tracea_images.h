@@ -52,7 +52,7 @@ typedef struct {
   int64_t tiles;                           // one after another, the same in all but for what is next
   int64_t x_next, y_next, add_next;        // from a tile to the next
   int32_t* state;                          // of conv_bf16: as in tracea_gemm_tile
-  int32_t eight;                           // 1: of the last block's outputs the first 8 count
+  int32_t half_tile;                       // 1: of the last block's outputs the first 8 count
   int32_t far_lines;                       // cache lines to prefetch every (row, col) beside those:
   const char *far, *far_end;               // what comes after this convolution; may be null
 } tracea_conv_tile;

@@ -1,9 +1,9 @@
 // Dense convolutions over blocked values.
 //
 // Outputs are cut into tiles of one line (or two short ones); a pointwise convolution over values
-// without halo sees one long line.  A task takes a band of tiles of one image for some blocks of
+// without halo sees one long line.  A task takes a range of tiles of one image for some blocks of
 // output channels: channel groups outside, then parts of the sum, then tiles, so that a panel of
-// weights is read once per band while the band's input stays in L2.  Few output channels are left
+// weights is read once per task while the task's input stays in L2.  Few output channels are left
 // to runtime/conv_narrow.h.
 #pragma once
 #include "runtime/conv_tiling.h"
@@ -35,7 +35,7 @@ inline ConvColumn column_of(const ConvJob& job, int64_t i) {
   return {group * job.per_group + begin, end - begin, group};
 }
 
-// Where the tiles of a band are: the widths of a line's tiles differ by one at most.
+// Positions of a task's tiles; the tile widths of a line differ by one at most.
 struct ConvPlace {
   int64_t row, col, i;  // i: tile of its line
 
@@ -118,7 +118,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
   const float* weights = job.tap.w + n * job.w_image;
   prefetch_weights(job, n, index, begin, end, tile);
   tile.nv = static_cast<int32_t>(c.count);
-  tile.eight = job.eight && c.first + c.count == job.blocks;
+  tile.half_tile = job.half_tile && c.first + c.count == job.blocks;
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
   tile.lo = job.post_ops.lo, tile.hi = job.post_ops.hi;
   if (job.x_scales) tile.x_scale = job.x_scales + n, tile.w_scale = job.w_scales + c.first * kLanes;
@@ -162,9 +162,9 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
 inline void conv_task(void* usr, size_t index) {
   const ConvJob& job = *static_cast<const ConvJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), chunk = task % job.chunks;
-  const int64_t band = task / job.chunks % job.bands, n = task / job.chunks / job.bands;
+  const int64_t h_task = task / job.chunks % job.h_tasks, n = task / job.chunks / job.h_tasks;
   const int64_t tiles = job.units * job.across;
-  const int64_t begin = tiles * band / job.bands, end = tiles * (band + 1) / job.bands;
+  const int64_t begin = tiles * h_task / job.h_tasks, end = tiles * (h_task + 1) / job.h_tasks;
   const int64_t last = min(job.columns, (chunk + 1) * job.per_task);
   int32_t state = 0;
   for (int64_t i = chunk * job.per_task; i < last; ++i)
@@ -222,7 +222,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const int64_t oc_tail = call.ints[conv_call::kOcTail], ic_tail = call.ints[conv_call::kIcTail];
   ConvJob job = {};
   job.groups = call.ints[conv_call::kGroups];
-  job.eight = job.groups == 1 && oc_tail <= kLanes / 2;
+  job.half_tile = job.groups == 1 && oc_tail <= kLanes / 2;
   if (!open_post_ops(run, call, views, conv_call::kHalo, &job.post_ops, true))
     return misfit(run, "conv");
   const Canvas& y = job.post_ops.canvas;
@@ -284,7 +284,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   leave_out(job, call, &job.first);
   job.next_weights = run.next_weights;
   divide_conv(run, job, stride_h, choose_conv_schedule(call, job.images));
-  return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
+  return run.parallel(job.images * job.h_tasks * job.chunks, conv_task, &job);
 }
 
 }  // namespace tracea

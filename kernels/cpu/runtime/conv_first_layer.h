@@ -170,7 +170,7 @@ inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* v
   alignas(64) float room[kFirstLayerCopy];
   TensorView copy;
   const bool whole = !first_layer_leaves(job) || first_layer_copy(job, &copy, room);
-  job.eight = job.conv == isa.conv && call.ints[conv_first_layer_call::kOcTail] <= kLanes / 2;
+  job.half_tile = job.conv == isa.conv && call.ints[conv_first_layer_call::kOcTail] <= kLanes / 2;
   job.pairs = whole && y.width <= job.widest / 2 && !job.post_ops.apart();
   lay_first_layer(job, w);
   Scratch filters(run), lines(run);

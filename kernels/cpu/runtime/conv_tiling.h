@@ -4,7 +4,7 @@
 
 namespace tracea {
 
-constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an L2 cache
+constexpr int64_t kTaskInputBytes = 256 * 1024;  // about a quarter of an L2 cache
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
 constexpr int64_t kMaxPrefetchLines = 8 * 1024;     // asked for ahead of a product: half an L2 cache
@@ -65,7 +65,7 @@ struct ConvJob {
   int64_t x_strides[4];
   const float* bias;
   int64_t images, blocks;              // blocks of output channels
-  bool eight;                          // the last of them has 8 channels at most
+  bool half_tile;                      // the last of them has 8 channels at most
   int64_t w_image;                     // floats of weights per image, or 0 where they share them
   int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
   int64_t height, width;               // in outputs; height 1 when lines are joined
@@ -74,7 +74,7 @@ struct ConvJob {
   int64_t narrow, wider;               // outputs of a tile's line; the first `wider` have one more
   int64_t part;                        // input blocks summed at once
   int64_t columns, per_task, chunks;   // channel groups of nv blocks; of a task; tasks over them
-  int64_t bands;                       // tasks over the tiles of one image
+  int64_t h_tasks;                     // tasks over the tiles of one image
   WeightPrefetch next_weights;                         // what the next product reads
 };
 
@@ -98,7 +98,7 @@ inline bool joins_lines(const TensorView& x, const PostOps& post_ops) {
 // At AVX2, and on matrix tiles, whole tiles are as small or end otherwise; a chain wants long lines.
 inline bool brief(const ConvJob& job, const tracea_isa_table& isa) {
   const tracea_conv_tile& tap = job.tap;
-  return tap.blocks * tap.rows * tap.cols * kLanes <= kBriefSum && !job.x_scales && !job.eight &&
+  return tap.blocks * tap.rows * tap.cols * kLanes <= kBriefSum && !job.x_scales && !job.half_tile &&
          !job.post_ops.chain && isa.conv_nv > 1 && job.pixels == isa.conv_pixels;
 }
 
@@ -111,15 +111,15 @@ inline bool by_lines(const ConvJob& job, int64_t threads, int64_t input, int64_t
          (job.units == 1 || tiles >= 3 * threads) && weights < kNearer * input;
 }
 
-// As many bands for each thread, those of one thread next to each other, and tasks in them that
+// Equally many tasks along the image for each thread, those of one thread next to each other, and tasks in them that
 // another one may take.
 inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
   if (job.units == 1) {
     job.across = min(job.width, ceil_div(job.across, threads) * threads);
     job.narrow = job.width / job.across, job.wider = job.width % job.across;
   }
-  job.bands = min(job.units * job.across, ceil_div(job.bands, threads) * threads);
-  const int64_t chunks = ceil_div(wanted, job.images * job.bands);
+  job.h_tasks = min(job.units * job.across, ceil_div(job.h_tasks, threads) * threads);
+  const int64_t chunks = ceil_div(wanted, job.images * job.h_tasks);
   job.per_task = ceil_div(job.columns, max(1, min(chunks, job.columns)));
   job.chunks = ceil_div(job.columns, job.per_task);
 }
@@ -148,13 +148,13 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   const int64_t tiles = job.units * job.across;
   const int64_t input = tap.blocks * job.groups * job.height * stride_h * job.width * tap.x_step *
                         static_cast<int64_t>(sizeof(float));
-  job.bands = 1;
+  job.h_tasks = 1;
   if (job.columns > 1 && (input > kSmallInput || weights < input))
-    job.bands = ceil_div(input, kBandBytes);
-  job.bands = max(1, min(job.bands, tiles / 4));
+    job.h_tasks = ceil_div(input, kTaskInputBytes);
+  job.h_tasks = max(1, min(job.h_tasks, tiles / 4));
   const int64_t threads = run.host.processors;
-  if (job.bands >= threads) job.bands = min(tiles, ceil_div(job.bands, threads) * threads);
-  if (schedule.h_tasks) job.bands = min(schedule.h_tasks, tiles);
+  if (job.h_tasks >= threads) job.h_tasks = min(tiles, ceil_div(job.h_tasks, threads) * threads);
+  if (schedule.h_tasks) job.h_tasks = min(schedule.h_tasks, tiles);
   const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
                       static_cast<double>(job.blocks * tap.w_panel);
   int64_t wanted = min(4 * threads, static_cast<int64_t>(work / kConvTask));
@@ -162,15 +162,15 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   if (busy) wanted = ceil_div(wanted, threads) * threads;
   if (!schedule.h_tasks && !schedule.oc_chunk && by_lines(job, run.threads(), input, weights, work))
     return share_lines(job, run.threads(), wanted);
-  const int64_t shared = max(job.images * job.bands, 1);
+  const int64_t shared = max(job.images * job.h_tasks, 1);
   int64_t columns = ceil_div(wanted, shared);
   while (busy && columns < job.columns && shared * columns % threads) ++columns;
   job.per_task = ceil_div(job.columns, max(min(columns, job.columns), 1));
   if (schedule.oc_chunk) job.per_task = min(schedule.oc_chunk, job.columns);
   job.chunks = ceil_div(job.columns, job.per_task);
-  const int64_t tasks = job.images * job.bands * job.chunks;
+  const int64_t tasks = job.images * job.h_tasks * job.chunks;
   if (!schedule.h_tasks && tasks < min(wanted, 2 * threads))
-    job.bands = max(job.bands, min(tiles, ceil_div(wanted, job.images * job.chunks)));
+    job.h_tasks = max(job.h_tasks, min(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 
 }  // namespace tracea

@@ -21,7 +21,7 @@ struct FirstLayerJob {
   PostOps post_ops;
   const TensorView* x;
   const float* bias;
-  bool eight;  // the last block of outputs has 8 channels at most
+  bool half_tile;  // the last block of outputs has 8 channels at most
   bool pairs;  // two lines are one tile
   int64_t blocks, nv, widest, kernel_h, kernel_w;
   int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
@@ -32,7 +32,7 @@ struct FirstLayerJob {
 inline tracea_conv_tile first_layer_tile(const FirstLayerJob& job, int64_t block) {
   tracea_conv_tile tile = job.tap;
   tile.nv = static_cast<int32_t>(min(job.nv, job.blocks - block));
-  tile.eight = job.eight && block + tile.nv == job.blocks;
+  tile.half_tile = job.half_tile && block + tile.nv == job.blocks;
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
   return tile;
 }

@@ -98,7 +98,7 @@ inline bool first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first,
   int32_t state = 0;
   for (int64_t block = 0; finite && block < job.blocks; block += job.nv) {
     tracea_conv_tile tile = first_layer_tile(job, block);
-    tile.state = &state, tile.eight = 0;
+    tile.state = &state, tile.half_tile = 0;
     tile.blocks = 1, tile.rows = job.kernel_h, tile.cols = split.taps;
     tile.depth = tile.last = tile.x_col = kTapLanes;
     tile.x_row = job.dilation_h * split.line, tile.x_step = job.stride_w * split.column;

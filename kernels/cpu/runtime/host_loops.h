@@ -1,40 +1,40 @@
 // The host loop of each op: checks a call's views and divides its work among threads.
 #pragma once
-#include "runtime/weight_prefetch.h"
-#include "runtime/kv_append.h"
 #include "runtime/arg_reduce.h"
 #include "runtime/attention.h"
-#include "runtime/reorder.h"
-#include "runtime/conv.h"
-#include "runtime/conv_plain.h"
-#include "runtime/conv_first_layer.h"
-#include "runtime/depthwise.h"
-#include "runtime/copy.h"
+#include "runtime/bytes_equal.h"
 #include "runtime/channel_shuffle.h"
+#include "runtime/conv.h"
+#include "runtime/conv_first_layer.h"
+#include "runtime/conv_plain.h"
+#include "runtime/copy.h"
+#include "runtime/depthwise.h"
 #include "runtime/elementwise.h"
+#include "runtime/gather_elements.h"
 #include "runtime/gemm.h"
-#include "runtime/gemm_block_sparse.h"
 #include "runtime/gemm_bitmap.h"
+#include "runtime/gemm_block_sparse.h"
 #include "runtime/iota.h"
-#include "runtime/images.h"
+#include "runtime/kv_append.h"
 #include "runtime/pool.h"
 #include "runtime/recurrent.h"
 #include "runtime/reduce.h"
+#include "runtime/reorder.h"
 #include "runtime/resize.h"
 #include "runtime/round.h"
+#include "runtime/round_images_bf16x2.h"
+#include "runtime/round_images_int16.h"
 #include "runtime/rows.h"
-#include "runtime/bytes_equal.h"
 #include "runtime/softmax.h"
-#include "runtime/split.h"
-#include "runtime/gather_elements.h"
 #include "runtime/top_k.h"
+#include "runtime/weight_prefetch.h"
 #include "runtime/winograd.h"
 
 namespace tracea {
 
 inline bool run_round_images(Run& run, const Call& call, const TensorView* views) {
-  return call.opcode == kRoundImagesInt16 ? run_whole_images(run, call, views)
-                                          : run_split_images(run, call, views);
+  return call.opcode == kRoundImagesInt16 ? run_round_images_int16(run, call, views)
+                                          : run_round_images_bf16x2(run, call, views);
 }
 
 struct HostLoop {

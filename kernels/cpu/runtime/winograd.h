@@ -1,16 +1,16 @@
-// Winograd's convolution of 3 x 3 kernels: a band of tile rows at a time is transformed, multiplied
-// plane by plane and transformed back.
+// Winograd convolution of 3 x 3 filters (Lavin and Gray, 2015): each task transforms some rows of
+// tiles, multiplies them plane by plane and transforms the products back.
 //
-// Where transformed weights outweigh the transformed image, one band takes all of it and the three
-// steps share the threads; otherwise bands are tasks, whose buffers stay in L2.
+// If the transformed weights are larger than the transformed image, one task covers the whole image
+// and its three steps are parallel; otherwise tasks run in parallel and their buffers stay in L2.
 #pragma once
 #include "runtime/conv.h"
-#include "runtime/images.h"
+#include "runtime/round_images_int16.h"
 #include "runtime/slots.h"
 
 namespace tracea {
 
-constexpr int64_t kBandBuffers = 512 * 1024;  // bytes of both buffers: about half of an L2 cache
+constexpr int64_t kTaskBuffers = 512 * 1024;  // bytes of both buffers: about half of an L2 cache
 constexpr int64_t kPlaneGap = 64;             // floats; keeps planes off each other's cache sets
 
 struct WinogradJob {
@@ -26,19 +26,19 @@ struct WinogradJob {
   const float* bias;
   int64_t m, side, planes;            // outputs and inputs along a tile; planes = side^2
   int64_t inputs, outputs, last;      // blocks; channels of the last input block
-  int64_t across, rows, band_rows, bands, columns;  // tiles per row; tile rows; of a band
+  int64_t across, rows, task_rows, h_tasks, columns;  // tiles per row; tile rows; of a task
   int64_t in_plane, out_plane;        // floats between planes of the two buffers
   Slots slots;                        // each with room for both buffers
-  int64_t image, band;                // while the steps of one band share the threads
+  int64_t image, h_task;              // while the threads share the steps of one task
 };
 
-struct WinogradBand {
+struct WinogradTask {
   int64_t n, row, rows, tiles;
   float *v, *product;
 };
 
-inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int slot) {
-  const int64_t row = band * job.band_rows, rows = min(job.band_rows, job.rows - row);
+inline WinogradTask task_of(const WinogradJob& job, int64_t n, int64_t h_task, int slot) {
+  const int64_t row = h_task * job.task_rows, rows = min(job.task_rows, job.rows - row);
   float* v = reinterpret_cast<float*>(memory_of(job.slots, slot));
   return {n, row, rows, rows * job.across, v, v + job.planes * job.in_plane};
 }
@@ -47,7 +47,7 @@ inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int
 // is; filters' scales make up for it (ops/int16.py).
 inline float transform_times(float scale) { return scale > 0.0f ? 0.25f / scale : 0.0f; }
 
-inline void winograd_before(const WinogradJob& job, const WinogradBand& at, int64_t block) {
+inline void winograd_before(const WinogradJob& job, const WinogradTask& at, int64_t block) {
   const int64_t* s = job.x_strides;
   tracea_winograd_in_tile tile = {};
   tile.tiles = job.across;
@@ -79,7 +79,7 @@ inline void winograd_parts(const WinogradJob& job, tracea_conv_tile tile) {
 }
 
 // One plane times one group of output blocks.
-inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, int64_t plane,
+inline void winograd_multiply(const WinogradJob& job, const WinogradTask& at, int64_t plane,
                               int64_t column, int32_t* state) {
   const int64_t first = job.outputs * column / job.columns;
   const int64_t end = job.outputs * (column + 1) / job.columns;
@@ -137,7 +137,7 @@ inline void winograd_pieces(const WinogradJob& job, tracea_winograd_out_tile til
   }
 }
 
-inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64_t block) {
+inline void winograd_after(const WinogradJob& job, const WinogradTask& at, int64_t block) {
   const PostOps& post_ops = job.post_ops;
   const Canvas& y = post_ops.canvas;
   tracea_winograd_out_tile tile = {};
@@ -167,12 +167,12 @@ inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64
   }
 }
 
-// A whole band, in the first free slot.
-inline void winograd_band_task(void* usr, size_t index) {
+// One task, in the first free slot.
+inline void winograd_task(void* usr, size_t index) {
   WinogradJob& job = *static_cast<WinogradJob*>(usr);
   const int slot = claim_slot(job.slots);
   const int64_t task = static_cast<int64_t>(index);
-  const WinogradBand at = band_of(job, task / job.bands, task % job.bands, slot);
+  const WinogradTask at = task_of(job, task / job.h_tasks, task % job.h_tasks, slot);
   for (int64_t block = 0; block < job.inputs; ++block) winograd_before(job, at, block);
   int32_t state = 0;
   for (int64_t plane = 0; plane < job.planes; ++plane)
@@ -182,15 +182,15 @@ inline void winograd_band_task(void* usr, size_t index) {
   release_slot(job.slots, slot);
 }
 
-inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band) {
-  job.image = n, job.band = band;
+inline bool run_shared_task(Run& run, WinogradJob& job, int64_t n, int64_t h_task) {
+  job.image = n, job.h_task = h_task;
   const auto before = [](void* usr, size_t i) {
     const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
-    winograd_before(j, band_of(j, j.image, j.band, 0), static_cast<int64_t>(i));
+    winograd_before(j, task_of(j, j.image, j.h_task, 0), static_cast<int64_t>(i));
   };
   const auto multiply = [](void* usr, size_t i) {
     const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
-    const WinogradBand at = band_of(j, j.image, j.band, 0);
+    const WinogradTask at = task_of(j, j.image, j.h_task, 0);
     int32_t state = 0;
     for (int64_t c = 0; c < j.columns; ++c)
       winograd_multiply(j, at, static_cast<int64_t>(i), c, &state);
@@ -198,7 +198,7 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
   };
   const auto after = [](void* usr, size_t i) {
     const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
-    winograd_after(j, band_of(j, j.image, j.band, 0), static_cast<int64_t>(i));
+    winograd_after(j, task_of(j, j.image, j.h_task, 0), static_cast<int64_t>(i));
   };
   return run.parallel(job.inputs, before, &job) && run.parallel(job.planes, multiply, &job) &&
          run.parallel(job.outputs, after, &job);
@@ -229,12 +229,12 @@ inline bool winograd_shapes(Run& run, const Call& call, const TensorView* views,
 }
 
 // Bands of which every thread takes as many, where they are worth a task of their own.
-inline int64_t even_bands(const Run& run, const WinogradJob& job, int64_t images) {
+inline int64_t even_h_tasks(const Run& run, const WinogradJob& job, int64_t images) {
   const int64_t threads = run.threads();
-  const int64_t tasks = images * job.bands;
+  const int64_t tasks = images * job.h_tasks;
   const double work = static_cast<double>(images * job.rows * job.across * job.planes) *
                       static_cast<double>(job.inputs * job.outputs * kLanes * kLanes);
-  if (tasks % threads == 0 || work < kConvTask * static_cast<double>(threads)) return job.bands;
+  if (tasks % threads == 0 || work < kConvTask * static_cast<double>(threads)) return job.h_tasks;
   return min(job.rows, ceil_div(ceil_div(tasks, threads) * threads, images));
 }
 
@@ -267,22 +267,22 @@ inline bool run_winograd(Run& run, const Call& call, const TensorView* views) {
   const int64_t weights = job.planes * job.inputs * job.outputs * job.lanes * kAlign;
   const ConvSchedule schedule = choose_conv_schedule(call, y.box->dims[0]);
   const bool shared = schedule.h_tasks ? schedule.h_tasks == 1 : weights > row_bytes * job.rows;
-  job.band_rows = shared ? job.rows : min(job.rows, max(1, kBandBuffers / row_bytes));
-  if (schedule.h_tasks) job.band_rows = ceil_div(job.rows, min(schedule.h_tasks, job.rows));
-  job.bands = ceil_div(job.rows, job.band_rows);
+  job.task_rows = shared ? job.rows : min(job.rows, max(1, kTaskBuffers / row_bytes));
+  if (schedule.h_tasks) job.task_rows = ceil_div(job.rows, min(schedule.h_tasks, job.rows));
+  job.h_tasks = ceil_div(job.rows, job.task_rows);
   const int64_t images = y.box->dims[0];
-  if (!shared && !schedule.h_tasks) job.bands = even_bands(run, job, images);
-  job.band_rows = ceil_div(job.rows, job.bands), job.bands = ceil_div(job.rows, job.band_rows);
-  const int64_t tiles = job.band_rows * job.across;
+  if (!shared && !schedule.h_tasks) job.h_tasks = even_h_tasks(run, job, images);
+  job.task_rows = ceil_div(job.rows, job.h_tasks), job.h_tasks = ceil_div(job.rows, job.task_rows);
+  const int64_t tiles = job.task_rows * job.across;
   job.in_plane = tiles * job.inputs * job.lanes + kPlaneGap;
   job.out_plane = tiles * job.outputs * kLanes + kPlaneGap;
-  const int64_t tasks = images * job.bands;
+  const int64_t tasks = images * job.h_tasks;
   const int64_t bytes = job.planes * (job.in_plane + job.out_plane) * 4;
   Scratch scratch(run);
   if (!make_slots(run, scratch, shared ? 1 : tasks, bytes, &job.slots)) return false;
-  if (!shared) return run.parallel(tasks, winograd_band_task, &job);
+  if (!shared) return run.parallel(tasks, winograd_task, &job);
   for (int64_t n = 0; n < images; ++n)
-    if (!run_shared_band(run, job, n, 0)) return false;
+    if (!run_shared_task(run, job, n, 0)) return false;
   return true;
 }
 
@@ -334,7 +334,7 @@ inline bool run_rounded(Run& run, Call call, TensorView* views) {
   View types[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i) types[i] = call.views[i];
   types[0].type = ORT_I16, call.views = types;
-  return run_whole_images(run, rounding, between) && run_conv(run, call, views);
+  return run_round_images_int16(run, rounding, between) && run_conv(run, call, views);
 }
 
 inline bool run_conv_dispatch(Run& run, const Call& call, const TensorView* views) {

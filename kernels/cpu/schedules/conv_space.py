@@ -31,7 +31,7 @@ from tracea_graph.tuning.problem import Case
 
 __all__ = ["Cut", "divide", "modelled_us", "schedule_of", "space_of"]
 
-_BANDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_H_TASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _COLUMNS = (1, 2, 4, 8)
 _PARTS = (1, 2, 4, 8, 16, 32)
 _NARROWER = 4
@@ -39,8 +39,8 @@ _NARROWER = 4
 _SEEDS = ({"h_tasks": 1}, {"oc_chunk": 1}, {"h_tasks": 4}, {"h_tasks": 1, "oc_chunk": 1})
 """Coarse and fine cuts: one of them is right wherever the rule is wrong."""
 
-_BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
-_BAND_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
+_TASK_INPUT_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
+_TASK_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
 _SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
 """The runtime's constants (``runtime/conv_tiling.h``, ``runtime/winograd.h``)."""
 
@@ -48,16 +48,16 @@ _SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
 @dataclass(frozen=True)
 class Cut:
     """What a schedule comes to: lines and outputs of the widest tile, tiles of an image, input
-    blocks summed at once, bands of an image, columns, and those of a task.
+    blocks summed at once, tasks along an image, output-channel groups, and groups per task.
 
-    Of Winograd's, ``tiles`` are rows of tiles; one band is shared by all threads.
+    For Winograd, ``tiles`` are rows of tiles; a single task is shared by all threads.
     """
 
     lines: int
     pixels: int
     tiles: int
     part: int
-    bands: int
+    h_tasks: int
     columns: int
     per_task: int
 
@@ -69,8 +69,8 @@ class Cut:
 def space_of(case: Case, isa: str) -> SearchSpace:
     """Every schedule worth telling apart, the library's choice first; each cut once."""
     problem = _convolution(case)
-    bands = [b for b in _BANDS if b <= _tile_rows(problem)]
-    space = SearchSpace().axis("h_tasks", (0, *bands))
+    h_tasks = [b for b in _H_TASKS if b <= _tile_rows(problem)]
+    space = SearchSpace().axis("h_tasks", (0, *h_tasks))
     if not problem.winograd:
         pixels, nv = _tile(problem, isa)
         narrower = [p for p in range(pixels - 1, pixels - 1 - _NARROWER, -1) if p > 0]
@@ -119,13 +119,13 @@ def divide(
         part = blocks
     tiles, weights = units * across, problem.y.dims[0] * blocks * w_block * 4
     inside = 4 * blocks * problem.groups * height * problem.strides[0] * width * _step(problem)
-    bands = 1
+    h_tasks = 1
     if columns > 1 and (inside > _SMALL_INPUT or weights < inside):
-        bands = -(-inside // _BAND_BYTES)
-    bands = max(1, min(bands, tiles // 4))
-    if bands >= processors:
-        bands = min(tiles, -(-bands // processors) * processors)
-    bands = min(schedule.h_tasks, tiles) if schedule.h_tasks else bands
+        h_tasks = -(-inside // _TASK_INPUT_BYTES)
+    h_tasks = max(1, min(h_tasks, tiles // 4))
+    if h_tasks >= processors:
+        h_tasks = min(tiles, -(-h_tasks // processors) * processors)
+    h_tasks = min(schedule.h_tasks, tiles) if schedule.h_tasks else h_tasks
     work = float(tiles) * widest * weights / 4
     wanted = min(_TASKS_EACH * processors, int(work / _TASK_WORK))
     busy = wanted >= processors  # as many tasks for each, then
@@ -136,38 +136,38 @@ def divide(
     if own and weights < _NEARER * inside and not schedule.h_tasks and not schedule.oc_chunk:
         if units == 1:  # as many tiles for each thread
             across = min(width, -(-across // processors) * processors)
-        bands = min(units * across, -(-bands // processors) * processors)
-        chunks = min(-(-wanted // (case.rows * bands)), columns)
+        h_tasks = min(units * across, -(-h_tasks // processors) * processors)
+        chunks = min(-(-wanted // (case.rows * h_tasks)), columns)
         per_task = -(-columns // max(1, chunks))
-        return Cut(lines, -(-width // across), units * across, part, bands, columns, per_task)
-    shared = max(case.rows * bands, 1)
+        return Cut(lines, -(-width // across), units * across, part, h_tasks, columns, per_task)
+    shared = max(case.rows * h_tasks, 1)
     wide = -(-wanted // shared)
     while busy and wide < columns and shared * wide % processors:
         wide += 1
     per_task = -(-columns // max(1, min(wide, columns)))
     per_task = min(schedule.oc_chunk, columns) if schedule.oc_chunk else per_task
     chunks = -(-columns // per_task)
-    tasks = case.rows * bands * chunks
+    tasks = case.rows * h_tasks * chunks
     if not schedule.h_tasks and tasks < min(wanted, 2 * processors):
-        bands = max(bands, min(tiles, -(-wanted // (case.rows * chunks))))
-    return Cut(lines, -(-width // across), tiles, part, bands, columns, per_task)
+        h_tasks = max(h_tasks, min(tiles, -(-wanted // (case.rows * chunks))))
+    return Cut(lines, -(-width // across), tiles, part, h_tasks, columns, per_task)
 
 
 def _winograd_cut(problem: ConvProblem, schedule: ConvSchedule) -> Cut:
     rows = _tile_rows(problem)
     row_bytes = _buffer_bytes(problem) // rows
     if schedule.h_tasks:
-        bands = min(schedule.h_tasks, rows)
+        h_tasks = min(schedule.h_tasks, rows)
     elif problem.weight_bytes > row_bytes * rows:
-        bands = 1
+        h_tasks = 1
     else:
-        bands = -(-rows // min(rows, max(1, _BAND_BUFFERS // row_bytes)))
-    bands = -(-rows // -(-rows // bands))  # as even as whole rows are
-    return Cut(1, problem.winograd, rows, problem.x.dims[0], bands, 1, 1)
+        h_tasks = -(-rows // min(rows, max(1, _TASK_BUFFERS // row_bytes)))
+    h_tasks = -(-rows // -(-rows // h_tasks))  # as even as whole rows are
+    return Cut(1, problem.winograd, rows, problem.x.dims[0], h_tasks, 1, 1)
 
 
 def _tile_rows(problem: ConvProblem) -> int:
-    """Rows of tiles of one image: bands are made of them."""
+    """Rows of tiles of one image, which tasks divide."""
     if problem.winograd:
         return -(-problem.outputs[0] // problem.winograd)
     return max(1, prod(problem.outputs) // 4)
@@ -207,9 +207,9 @@ def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
 def _brief(problem: ConvProblem, isa: str) -> bool:
     """``brief`` of ``runtime/conv_tiling.h``."""
     sums = BLOCK * prod(problem.weights[1:4])
-    eight = problem.groups == 1 and problem.attributes["oc_tail"] <= BLOCK // 2
+    half_tile = problem.groups == 1 and problem.attributes["oc_tail"] <= BLOCK // 2
     whole = _tile(problem, isa) == conv_tile(isa)
-    alone = problem.epilogue is None and not eight
+    alone = problem.epilogue is None and not half_tile
     return sums <= _BRIEF_SUM and alone and conv_tile(isa)[1] > 1 and whole
 
 
@@ -225,19 +225,19 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     """Predicted µs of one convolution on ``threads`` cores, filters cold.
 
     The slowest thread's share of the compute time, with what of the transfers it does not hide,
-    plus reading filters again for every further band and the input for every further column.
+    plus reading filters again for every further task and the input for every further column.
     """
     assert isinstance(schedule, ConvSchedule)
     problem, work = _convolution(case), divide(case, schedule, isa)
     if problem.winograd:
         return _winograd_us(case, problem, work, isa, threads)
-    tasks = case.rows * work.bands * work.chunks
+    tasks = case.rows * work.h_tasks * work.chunks
     share = math.ceil(tasks / threads) / tasks
     size = 2 if problem.in_bf16 else 4
-    band = problem.x.span * size / work.bands
-    near = L2_GBS if band < L2_BYTES / 2 else L3_GBS
+    h_task = problem.x.span * size / work.h_tasks
+    near = L2_GBS if h_task < L2_BYTES / 2 else L3_GBS
     reads = case.rows * (work.columns - 1) * problem.x.span * size / near
-    weights = (case.rows * work.bands - 1) * problem.weight_bytes / L3_GBS
+    weights = (case.rows * work.h_tasks - 1) * problem.weight_bytes / L3_GBS
     sums = 2 * (-(-problem.weights[1] // work.part) - 1) * problem.y.span * 4 * case.rows / near
     compute = _direct_us(case, problem, work, isa) * share
     memory = problem.weight_bytes / DRAM_GBS * 1e-3 * max(share, 0.5)
@@ -256,15 +256,15 @@ def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
 
 
 def _winograd_us(case: Case, problem: ConvProblem, work: Cut, isa: str, threads: int) -> float:
-    """Planes' products, buffers that leave L2 where bands are tall, filters read per band."""
+    """Planes' products, buffers that leave L2 in tall tasks, filters read per task."""
     tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
     steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]
     cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / units_of(isa)
-    tasks = case.rows * work.bands
-    shared = work.bands == 1
+    tasks = case.rows * work.h_tasks
+    shared = work.h_tasks == 1
     share = 1 / threads if shared else math.ceil(tasks / threads) / tasks
     buffers = _buffer_bytes(problem)
-    each = buffers / work.bands / (threads if shared else 1)
+    each = buffers / work.h_tasks / (threads if shared else 1)
     moved = 2 * case.rows * buffers / (L2_GBS if each < L2_BYTES / 2 else L3_GBS)
     weights = (tasks - 1) * problem.weight_bytes / L3_GBS
     memory = problem.weight_bytes / DRAM_GBS * (1 - HIDDEN) * max(share, 0.5)

@@ -506,7 +506,7 @@ constexpr tracea_conv_fn NARROW[TRACEA_NARROW] = {
 }  // namespace
 
 TRACEA_API void tracea_f32_conv_14x32__avx512(const tracea_conv_tile* t) {
-  if (t->eight && t->nv == 2) return HALF_TILES[t->pixels * t->lines - 1](t);
+  if (t->half_tile && t->nv == 2) return HALF_TILES[t->pixels * t->lines - 1](t);
   TILE[t->pixels * t->lines - 1][t->nv - 1](t);
 }
 TRACEA_API void tracea_f32_conv_narrow_14x32__avx512(const tracea_conv_tile* t) { NARROW[t->nv - 1](t); }

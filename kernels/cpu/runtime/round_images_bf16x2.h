@@ -31,7 +31,7 @@ inline void split_task(void* usr, size_t index) {
   job.y.clear(n, block, first, end - first, 0, job.y.width);
 }
 
-inline bool run_split_images(Run& run, const Call& call, const TensorView* views) {
+inline bool run_round_images_bf16x2(Run& run, const Call& call, const TensorView* views) {
   const TensorView& x = views[0];
   SplitJob job = {};
   TensorView y;

@@ -60,7 +60,7 @@ inline void find_scales(const ImagesJob& job, int64_t tasks) {
   }
 }
 
-inline bool run_whole_images(Run& run, const Call& call, const TensorView* views) {
+inline bool run_round_images_int16(Run& run, const Call& call, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1], &scale = views[2];
   const bool rounds = call.views[1].kind != kNone;
   ImagesJob job = {};
