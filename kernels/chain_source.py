@@ -14,8 +14,8 @@ from tracea_graph.ops.chain import INTEGERS, Chain, Ref, Step
 
 __all__ = [
     "FLAGS",
-    "Operand",
-    "Result",
+    "ChainOperand",
+    "ChainResult",
     "functions",
     "operands",
     "results",
@@ -135,7 +135,7 @@ _STORES: Mapping[DType, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Operand:
+class ChainOperand:
     """What the template needs of one operand: its kind, C type, vector type and loads."""
 
     kind: str
@@ -170,7 +170,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Result:
+class ChainResult:
     """What the template needs of one result: the expression and how it is stored."""
 
     expression: str
@@ -214,9 +214,9 @@ def vectors(chain: Chain, row: int) -> int:
     return row if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
 
 
-def operands(chain: Chain) -> list[Operand]:
+def operands(chain: Chain) -> list[ChainOperand]:
     """The chain's operands, in order."""
-    return [Operand(k, d) for k, d in zip(chain.operands, chain.operand_types, strict=True)]
+    return [ChainOperand(k, d) for k, d in zip(chain.operands, chain.operand_types, strict=True)]
 
 
 def statements(chain: Chain) -> list[str]:
@@ -228,10 +228,10 @@ def statements(chain: Chain) -> list[str]:
     return lines
 
 
-def results(chain: Chain) -> list[Result]:
+def results(chain: Chain) -> list[ChainResult]:
     """The chain's results, in order."""
     pairs = zip(chain.results, chain.result_types, strict=True)
-    return [Result(_value(chain, ref), dtype) for ref, dtype in pairs]
+    return [ChainResult(_value(chain, ref), dtype) for ref, dtype in pairs]
 
 
 def _source_of(chain: Chain, step: Step) -> StepSource:

@@ -137,7 +137,7 @@ class CpuBackend:
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
-    ) -> list[emitter.Source]:
+    ) -> list[emitter.CompilationUnit]:
         """The generated sources of a library, without its runtime."""
         return emitter.units(kernels, chains, levels)
 

@@ -282,8 +282,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
             choice("zero_rows", ZERO_ROWS),
             choice("order", CAUSAL),
             number("window_left", -1, window),
-            number("window_right", 0, window),
-            number("global_keys", 0, window),
+            *(number(name, 0, window) for name in ("window_right", "global_keys")),
             *map(real, ("scale", "fill", "softcap")),
         ),
         dtype,
@@ -472,9 +471,8 @@ _REORDER_TO_NCHW = CallSchema(
     "reorder_to_nchw", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_TAIL,),
     kernels=("reorder",),
 )  # fmt: skip
-_ZERO_PAD = CallSchema(
-    "zero_pad", (_out("y", "N Cb H' W' 16", *_F32_OR_BF16),), (_HALO,), row_tiled=True
-)
+_PADDED = _out("y", "N Cb H' W' 16", *_F32_OR_BF16)
+_ZERO_PAD = CallSchema("zero_pad", (_PADDED,), (_HALO,), row_tiled=True)
 _CONV_PLAIN = CallSchema(
     "conv_plain",
     (

@@ -1,6 +1,6 @@
 """The CPU emitter: kernel and instruction set in, C++17 text out.
 
-A :class:`Source` is one translation unit.  It needs ``tracea_kernels.h`` on the include path and
+A :class:`CompilationUnit` is one C++ file.  It needs ``tracea_kernels.h`` on the include path and
 nothing else: vector type and functions are part of its text.
 """
 
@@ -18,11 +18,27 @@ from tracea_graph.kernels import chain_source, source
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.functions import KERNELS, Function
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
-from tracea_graph.kernels.cpu.variants import NO_TILES, PANEL, Tiles, Variant, find, gemm_tile
+from tracea_graph.kernels.cpu.variants import (
+    NO_TILES,
+    PANEL,
+    KernelVariant,
+    Tiles,
+    find,
+    gemm_tile,
+)
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["CHAIN", "Source", "emit", "functions", "kernels_of", "render", "symbols", "units"]
+__all__ = [
+    "CHAIN",
+    "CompilationUnit",
+    "emit",
+    "functions",
+    "kernels_of",
+    "render",
+    "symbols",
+    "units",
+]
 
 
 CHAIN = "const tracea_chain_tile*"
@@ -30,7 +46,7 @@ CHAIN = "const tracea_chain_tile*"
 
 
 @dataclass(frozen=True)
-class Source(source.Source):
+class CompilationUnit(source.Source):
     """One generated C++ file: its first symbol, its text, the compiler flags it needs."""
 
     flags: tuple[str, ...]
@@ -64,7 +80,9 @@ def kernels_of(call: Call) -> set[str]:
     return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
 
-def emit(kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES) -> Source:
+def emit(
+    kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES
+) -> CompilationUnit:
     """Render one unit: of a kernel of ``functions.KERNELS``, or of ``"chain"`` with a chain."""
     variant = _variant(kernel, isa, chain, tiles)
     exported = symbols(kernel, isa, chain, tiles)
@@ -77,7 +95,7 @@ def emit(kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TI
     )
     header = "\n".join(f"// {line}" for line in _header(variant, exported))
     flags = (*COMMON_FLAGS, *isa_of(variant.isa).flags, *(chain_source.FLAGS if chain else ()))
-    return Source(exported[0], f"{header}\n{body}", flags)
+    return CompilationUnit(exported[0], f"{header}\n{body}", flags)
 
 
 def render(template: str, **parameters: object) -> str:
@@ -90,7 +108,7 @@ def units(
     chains: Iterable[Chain],
     isas: Iterable[str],
     tiles: Tiles = NO_TILES,
-) -> list[Source]:
+) -> list[CompilationUnit]:
     """Every unit of a library that holds these kernels and chains for these levels, in other
     ``tiles`` where those are asked for."""
     unique = sorted({chain.key: chain for chain in chains}.items())
@@ -106,13 +124,13 @@ def units(
     return list({source.symbol: source for source in sources}.values())
 
 
-def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> Variant:
+def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> KernelVariant:
     """Chains that store bf16 have a level of their own."""
     rounds = chain is not None and DType.BF16 in chain.result_types
     return find(Call.name_of(kernel, "bf16") if rounds else kernel, isa, tiles)
 
 
-def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:
+def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object]:
     if chain is None:
         return {"needs": variant.functions, **variant.params}
     return {
@@ -131,7 +149,7 @@ def _row(isa: str) -> int:
     return gemm_tile(isa)[1] * PANEL // width if width > 1 else 4
 
 
-def _header(variant: Variant, exported: tuple[str, ...]) -> list[str]:
+def _header(variant: KernelVariant, exported: tuple[str, ...]) -> list[str]:
     return [
         *exported,
         f"{variant.element} {variant.kernel} for {variant.isa}, from {variant.template}",

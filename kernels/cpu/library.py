@@ -20,7 +20,7 @@ from typing import Any
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter, table
-from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.intrinsics import USES, precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
 from tracea_graph.kernels.cpu.quick import quickly
@@ -127,12 +127,12 @@ def _units(
     domain: str,
     quick: bool,
     tiles: Tiles = NO_TILES,
-) -> list[Source]:
+) -> list[CompilationUnit]:
     runtime = (_KERNELS / "runtime" / "runtime.cpp").read_text()
     units = emitter.units(kernels, chains, _levels(isas), tiles)
     return [
-        Source("runtime", runtime, _RUNTIME_FLAGS),
-        Source(
+        CompilationUnit("runtime", runtime, _RUNTIME_FLAGS),
+        CompilationUnit(
             "table",
             table.table_source(domain, types, kernels, chains, isas, tiles),
             _RUNTIME_FLAGS,
@@ -153,12 +153,12 @@ def _headers(text: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _content_key(unit: Source) -> str:
+def _content_key(unit: CompilationUnit) -> str:
     headers = [part for item in _headers(unit.text).items() for part in item]
     return digest(*_FLAGS, *unit.flags, unit.text, *headers)
 
 
-def object_key(compiler: Compiler, unit: Source) -> str:
+def object_key(compiler: Compiler, unit: CompilationUnit) -> str:
     """Where the object cache has what a compiler makes of a unit."""
     return digest(compiler.identity, *compiler.command, _content_key(unit))
 
@@ -179,7 +179,9 @@ class _Shop:
             self.compiler, self.cache, (*_FLAGS, *flags), folder, self.seconds, make=make
         )
 
-    def make(self, index: int, unit: Source, header: Future[tuple[str, ...]] | None) -> None:
+    def make(
+        self, index: int, unit: CompilationUnit, header: Future[tuple[str, ...]] | None
+    ) -> None:
         """Put the unit's object at ``<folder>/<index>.o`` and into the cache."""
         place = self.folder / str(index)
         (place / "runtime").mkdir(parents=True)
@@ -195,7 +197,7 @@ class _Shop:
         self.cache.put(object_key(self.compiler, unit), data)
         (self.folder / f"{index}.o").write_bytes(data)
 
-    def _run(self, unit: Source, place: Path, header: tuple[str, ...]) -> None:
+    def _run(self, unit: CompilationUnit, place: Path, header: tuple[str, ...]) -> None:
         args = (*_FLAGS, *unit.flags, *header, "-I.", "-c", "unit.cpp", "-o", "unit.o")
         try:
             self.compiler.run(args, place, self.seconds)
@@ -206,9 +208,9 @@ class _Shop:
             self._run(unit, place, ())
 
 
-def _compile(shop: _Shop, units: Sequence[Source]) -> int:
+def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
     """Make the object of every unit; how many the cache lacked.  Stops at a failure."""
-    missing: list[tuple[int, Source]] = []
+    missing: list[tuple[int, CompilationUnit]] = []
     for i, unit in enumerate(units):
         if (data := shop.cache.get(object_key(shop.compiler, unit))) is None:
             missing.append((i, unit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.kernels.cpu.emitter import Source, render
+from tracea_graph.kernels.cpu.emitter import CompilationUnit, render
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, ISAS, isa_of
 
 __all__ = ["PROBES", "Probe", "probe_source", "template_names"]
@@ -43,7 +43,7 @@ PROBES = (
 )
 
 
-def probe_source(probe: Probe) -> Source:
+def probe_source(probe: Probe) -> CompilationUnit:
     """The whole program of a probe, ``main`` included."""
     text = render(
         _TEMPLATE,
@@ -53,7 +53,7 @@ def probe_source(probe: Probe) -> Source:
         dtype=probe.dtype,
     )
     flags = (*COMMON_FLAGS, *isa_of(probe.isa).flags, *probe.flags)
-    return Source(f"probe_{probe.dtype}_{probe.name}", text, flags)
+    return CompilationUnit(f"probe_{probe.dtype}_{probe.name}", text, flags)
 
 
 def template_names() -> tuple[str, ...]:

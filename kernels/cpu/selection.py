@@ -18,7 +18,7 @@ from tracea_graph.hardware.decision import NOISE, Candidate, Decision, time_of
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.levels import LEVELS, isa_of, levels_of
 from tracea_graph.kernels.cpu.names import PROBLEMS
-from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, Variant
+from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, KernelVariant
 
 __all__ = ["ALIASES", "OPS", "plan_kernel", "variant_id"]
 
@@ -46,7 +46,7 @@ class _Op:
     sizes: tuple[str, ...]
     flops: Callable[[Sequence[int]], float]
     moved: Callable[[Sequence[int]], float]
-    fill: Callable[[Variant, Sequence[int]], float]
+    fill: Callable[[KernelVariant, Sequence[int]], float]
     limit: Callable[[Sequence[int]], str] = lambda sizes: ""
     kernel: str = ""
     """Whose variants do it; by default the kernel of its own name."""
@@ -54,7 +54,7 @@ class _Op:
     """What those may multiply."""
 
 
-_Rated = tuple[Variant, Candidate]
+_Rated = tuple[KernelVariant, Candidate]
 
 
 def plan_kernel(
@@ -65,7 +65,7 @@ def plan_kernel(
     figures: Measurements,
     *,
     cap: str | None = None,
-    variants: Sequence[Variant] = VARIANTS,
+    variants: Sequence[KernelVariant] = VARIANTS,
 ) -> Decision:
     """Decide one problem.
 
@@ -96,7 +96,7 @@ def plan_kernel(
     return Decision(op, tuple(shape), "cpu", fit[0], wanted, used, note, others, score)
 
 
-def variant_id(variant: Variant) -> str:
+def variant_id(variant: KernelVariant) -> str:
     """``f32_gemm_8x48__avx512``: its symbol without the prefix."""
     return variant.symbol(variant.kernel).removeprefix("tracea_")
 
@@ -136,7 +136,7 @@ def _by_preference(fit: Sequence[Candidate]) -> list[Candidate]:
 
 def _rate(
     op: _Op,
-    variant: Variant,
+    variant: KernelVariant,
     shape: Sequence[int],
     cpu: CpuProfile,
     figures: Measurements,
@@ -155,7 +155,7 @@ def _rate(
     return Candidate(name, variant.isa, us=(arithmetic + memory) * 1e-3)
 
 
-def _peak(figures: Measurements, variant: Variant) -> float:
+def _peak(figures: Measurements, variant: KernelVariant) -> float:
     """The figure of the level or its fastest instruction, else the best one for the dtype.
 
     A level that multiplies bf16 or 16-bit integers but was not measured does so at least twice as
@@ -171,7 +171,7 @@ def _peak(figures: Measurements, variant: Variant) -> float:
     return 2.0 * best("f32") if isa.base and not found else found
 
 
-def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
+def _lacks(variant: KernelVariant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
     order = [isa.name for isa in LEVELS]
     if variant.isa not in levels_of(cpu, "bf16"):
         yield f"needs {', '.join(isa_of(variant.isa).features)}, which this processor lacks"
@@ -188,7 +188,7 @@ def _text(shape: Sequence[int]) -> str:
 # ---- the operations --------------------------------------------------------------------
 
 
-def _gemm_fill(variant: Variant, shape: Sequence[int]) -> float:
+def _gemm_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
     """Columns are padded to whole panels; a low tile leaves multiply-add units waiting."""
     m, n, _ = shape
     rows = min(m, int(str(variant.params["mr"])))
@@ -196,7 +196,7 @@ def _gemm_fill(variant: Variant, shape: Sequence[int]) -> float:
     return n / (ceil(n / PANEL) * PANEL) * min(1.0, rows * vectors / _FLIGHT)
 
 
-def _conv_fill(variant: Variant, shape: Sequence[int]) -> float:
+def _conv_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
     """Filters are padded to whole blocks; a small tile leaves multiply-add units waiting."""
     filters = shape[4]
     vectors = int(str(variant.params["nv"])) * PANEL // isa_of(variant.isa).width
@@ -204,13 +204,13 @@ def _conv_fill(variant: Variant, shape: Sequence[int]) -> float:
     return filters / (ceil(filters / PANEL) * PANEL) * min(1.0, tile / _FLIGHT)
 
 
-def _vector_fill(variant: Variant, shape: Sequence[int]) -> float:
+def _vector_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
     """The last vector of a row may be partly empty; plain operations are half a multiply-add."""
     width = isa_of(variant.isa).width
     return shape[-1] / (ceil(shape[-1] / width) * width) / 2
 
 
-def _attention_fill(variant: Variant, shape: Sequence[int]) -> float:
+def _attention_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
     width, head = isa_of(variant.isa).width, shape[4]
     return 0.5 * head / (ceil(head / width) * width)
 

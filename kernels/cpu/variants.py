@@ -17,8 +17,8 @@ from tracea_graph.ops.int16 import LIMIT, RUN
 __all__ = [
     "NO_TILES",
     "VARIANTS",
+    "KernelVariant",
     "Tiles",
-    "Variant",
     "conv_bf16_tile",
     "conv_tile",
     "find",
@@ -38,7 +38,7 @@ NO_TILES: Tiles = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Variant:
+class KernelVariant:
     """One kernel for one instruction set.
 
     ``tile`` names the register tile in symbols.  ``params`` are the template's parameters,
@@ -75,48 +75,50 @@ class Variant:
         return f"tracea_{self.element}_{name}{tile}__{self.isa}"
 
 
-def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
+def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> KernelVariant:
     """A GEMM on register tiles of up to ``mr`` rows by ``nv`` panels.
 
     ``dot_rows``: rows per tile where the right operand is stored ``[N, K]``.
     """
     params = {"mr": mr, "nv": nv, "dot_rows": dot_rows}
     functions = frozenset({"hreduce", "transpose"})
-    return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
+    return KernelVariant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
 
 
-def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
+def _gemm_bf16(isa: str, mr: int, nv: int) -> KernelVariant:
     """A GEMM with a packed vnni2 bf16 right operand; the left operand is bf16 or fp32."""
     params = {"mr": mr, "nv": nv, "amx": False}
     functions = frozenset({"bf16", "vnni2"})
     tile = f"{mr}x{nv * PANEL}"
-    return Variant("gemm", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
+    return KernelVariant("gemm", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
 
 
-def _gemm_int16(isa: str, mr: int, nv: int) -> Variant:
+def _gemm_int16(isa: str, mr: int, nv: int) -> KernelVariant:
     """A GEMM on vnni2 16-bit integers, with the tile of the fp32 GEMM."""
     params = {"mr": mr, "nv": nv, "run": RUN, "limit": LIMIT}
     functions, tile = frozenset({"int16"}), f"{mr}x{nv * PANEL}"
-    return Variant("gemm", isa, "gemm_int16.cpp.in", tile, params, functions, "int16")
+    return KernelVariant("gemm", isa, "gemm_int16.cpp.in", tile, params, functions, "int16")
 
 
-def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> Variant:
+def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> KernelVariant:
     """A GEMM on bf16x2 (hi + lo) operands: three bf16 products (``split_bf16``)."""
     params = {"mr": mr, "nv": nv, "amx": amx}
     functions, tile = frozenset({"bf16", "vnni2"}), f"{mr}x{nv * PANEL}"
-    return Variant("gemm", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16x2")
+    return KernelVariant("gemm", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16x2")
 
 
-def _gemm_blocks(isa: str, *rows: int) -> Variant:
+def _gemm_blocks(isa: str, *rows: int) -> KernelVariant:
     """A block-sparse GEMM on tiles of ``rows`` rows, listed largest first and ending in 1."""
     steps = (
         2 if isa == "avx2" else 4
     )  # of k unrolled; with four, gcc runs out of registers on AVX2
     params = {"rows": rows, "dtype": "f32", "steps": steps}
-    return Variant("gemm_block_sparse", isa, "gemm_block_sparse.cpp.in", f"{rows[0]}x16", params)
+    return KernelVariant(
+        "gemm_block_sparse", isa, "gemm_block_sparse.cpp.in", f"{rows[0]}x16", params
+    )
 
 
-def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
+def _gemm_blocks_bf16(isa: str, *rows: int) -> KernelVariant:
     """A block-sparse GEMM on vnni2 bf16."""
     same = _gemm_blocks(isa, *rows)
     params, functions = (
@@ -126,52 +128,52 @@ def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
     return replace(same, params=params, functions=functions, dtype="bf16")
 
 
-def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[Variant, Variant]:
+def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[KernelVariant, KernelVariant]:
     """Bitmap-sparse GEMMs in fp32 and bf16 on up to ``rows`` rows, with ``sums`` independent
     accumulators along k."""
     params = {"rows": rows, "sums": sums, "dtype": "f32"}
     functions = frozenset({"expand"})
-    same = Variant("gemm_bitmap", isa, "gemm_bitmap.cpp.in", f"{rows}x16", params, functions)
+    same = KernelVariant("gemm_bitmap", isa, "gemm_bitmap.cpp.in", f"{rows}x16", params, functions)
     half = {**params, "dtype": "bf16"}
     return same, replace(same, params=half, functions=functions | {"bf16"}, dtype="bf16")
 
 
-def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
+def _gemm_amx(isa: str, mr: int, nv: int) -> KernelVariant:
     """A bf16 GEMM on 2 x 2 AMX tiles of 16 x 16; ``mr`` x ``nv`` tiles for fp32 left operands."""
     params = {"mr": mr, "nv": nv, "amx": True}
     functions = frozenset({"bf16", "vnni2"})
-    return Variant("gemm", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
+    return KernelVariant("gemm", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
 
 
-def _norm(isa: str, rows: int) -> Variant:
+def _norm(isa: str, rows: int) -> KernelVariant:
     tile = f"{rows}x{isa_of(isa).width}"
-    return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows}, frozenset({"bf16"}))
+    return KernelVariant("norm", isa, "norm.cpp.in", tile, {"rows": rows}, frozenset({"bf16"}))
 
 
-def _gather(isa: str) -> Variant:
-    return Variant("gather", isa, "gather.cpp.in", f"1x{isa_of(isa).width}")
+def _gather(isa: str) -> KernelVariant:
+    return KernelVariant("gather", isa, "gather.cpp.in", f"1x{isa_of(isa).width}")
 
 
-def _copy(isa: str) -> Variant:
+def _copy(isa: str) -> KernelVariant:
     width = isa_of(isa).width
-    return Variant(
+    return KernelVariant(
         "copy", isa, "copy.cpp.in", f"{width}x{width}", functions=frozenset({"transpose_tile"})
     )
 
 
-def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
+def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> KernelVariant:
     """Attention on register tiles of ``rows`` by ``panels``, listed largest first, ending in 1."""
     params: dict[str, object] = {
         "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels,
         "amx": False,
     }  # fmt: skip
     functions = frozenset({"exp_neg", "exp_fast", "hreduce", "tanh", "transpose"})
-    return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
+    return KernelVariant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
 def _attention_bf16(
     isa: str, rows: tuple[int, ...], panels: tuple[int, ...], amx: bool = False
-) -> Variant:
+) -> KernelVariant:
     """Attention with both matrix multiplications in bf16, on AMX tiles if ``amx``."""
     same = _attention(isa, rows, panels)
     functions = same.functions - {"hreduce"} | {"bf16", "vnni2"}
@@ -183,7 +185,7 @@ def _attention_bf16(
     )
 
 
-def _conv(isa: str, pixels: int, nv: int) -> Variant:
+def _conv(isa: str, pixels: int, nv: int) -> KernelVariant:
     """A convolution on tiles of up to ``pixels`` (even) outputs by ``nv`` channel blocks.
 
     With few output channels, about ``sums`` vectors are accumulated at once.
@@ -192,16 +194,16 @@ def _conv(isa: str, pixels: int, nv: int) -> Variant:
     half_tile = isa_of(isa).width == 16 and nv > 1
     params = {"pixels": pixels, "nv": nv, "sums": sums, "half_tile": half_tile}
     functions = frozenset({"hreduce", "half_tile"} if half_tile else {"hreduce"})
-    return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params, functions)
+    return KernelVariant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params, functions)
 
 
-def _depthwise(isa: str, *widths: int) -> Variant:
+def _depthwise(isa: str, *widths: int) -> KernelVariant:
     """A depthwise convolution on ``widths`` outputs of a row, largest first, ending in 1."""
     params = {"dtype": "f32", "widths": widths, "vnni2": False}
-    return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", params)
+    return KernelVariant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", params)
 
 
-def _conv_bf16(isa: str, pixels: int, nv: int, amx: bool = False) -> Variant:
+def _conv_bf16(isa: str, pixels: int, nv: int, amx: bool = False) -> KernelVariant:
     """A convolution on vnni2 bf16, or on fp32 with bf16 results.
 
     With ``amx``, bf16 inputs take 2 x 2 tiles of 16 x 16, and ``pixels`` and ``nv`` are those of
@@ -217,7 +219,7 @@ def _conv_bf16(isa: str, pixels: int, nv: int, amx: bool = False) -> Variant:
     )  # fmt: skip
 
 
-def _conv_bf16x2(isa: str, pixels: int, nv: int, amx: bool = False) -> Variant:
+def _conv_bf16x2(isa: str, pixels: int, nv: int, amx: bool = False) -> KernelVariant:
     """A convolution on bf16x2 (hi + lo) inputs and filters."""
     same = _conv_bf16(isa, pixels, nv, amx)
     return replace(
@@ -226,7 +228,7 @@ def _conv_bf16x2(isa: str, pixels: int, nv: int, amx: bool = False) -> Variant:
     )  # fmt: skip
 
 
-def _depthwise_bf16(isa: str, *widths: int) -> Variant:
+def _depthwise_bf16(isa: str, *widths: int) -> KernelVariant:
     """A depthwise convolution on bf16 inputs with fp32 accumulators.
 
     Weights stay in fp32 unless the level multiplies vnni2 bf16 faster than fp32, which AMX levels
@@ -239,71 +241,75 @@ def _depthwise_bf16(isa: str, *widths: int) -> Variant:
     return replace(same, params=params, functions=functions, dtype="bf16")
 
 
-def _winograd_bf16(isa: str) -> Variant:
+def _winograd_bf16(isa: str) -> KernelVariant:
     """Winograd transforms from and to bf16."""
     params, functions = {"dtype": "bf16"}, frozenset({"bf16"})
-    return Variant("winograd", isa, "winograd.cpp.in", "", params, functions, "bf16")
+    return KernelVariant("winograd", isa, "winograd.cpp.in", "", params, functions, "bf16")
 
 
-def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[Variant, Variant]:
+def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[KernelVariant, KernelVariant]:
     """A convolution on vnni2 16-bit integers, and the Winograd transforms to and from them."""
     same, functions = _conv(isa, pixels, nv), frozenset({"int16"})
     params = {**same.params, "half_tile": False}
     return replace(
         same, template="conv_int16.cpp.in", params=params, functions=functions, dtype="int16"
-    ), Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "int16")
+    ), KernelVariant(
+        "winograd", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "int16"
+    )
 
 
-def _blocked(isa: str) -> tuple[Variant, ...]:
+def _blocked(isa: str) -> tuple[KernelVariant, ...]:
     """Kernels that move or pool blocked values, plain convolution and fp32 Winograd transforms."""
     turn = frozenset({"transpose"} if isa != "scalar" else ())
     rows, vectors = {1: (4, 2), 8: (4, 3), 16: (8, 3)}[isa_of(isa).width]
     plain = {"rows": rows, "vectors": vectors}
     taken = frozenset({"mask", "any"})
-    pool = Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4, "dtype": "f32"}, taken)
+    pool = KernelVariant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4, "dtype": "f32"}, taken)
     half = {**pool.params, "dtype": "bf16"}
     return (
         pool,
         replace(pool, params=half, functions=taken | {"bf16"}, dtype="bf16"),
-        Variant("resize", isa, "resize.cpp.in", "1x16"),
-        Variant(
+        KernelVariant("resize", isa, "resize.cpp.in", "1x16"),
+        KernelVariant(
             "channel_shuffle",
             isa,
             "channel_shuffle.cpp.in",
             "1x16",
             functions=frozenset({"permute"}),
         ),
-        Variant("reorder", isa, "reorder.cpp.in", "", functions=turn),
-        Variant("conv_plain", isa, "conv_plain.cpp.in", f"{rows}x{vectors}", plain),
-        Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),
+        KernelVariant("reorder", isa, "reorder.cpp.in", "", functions=turn),
+        KernelVariant("conv_plain", isa, "conv_plain.cpp.in", f"{rows}x{vectors}", plain),
+        KernelVariant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),
     )
 
 
-def _reduce(isa: str) -> Variant:
+def _reduce(isa: str) -> KernelVariant:
     functions = frozenset({"nan_max"})
-    return Variant("reduce", isa, "reduce.cpp.in", f"{isa_of(isa).width}", functions=functions)
+    return KernelVariant(
+        "reduce", isa, "reduce.cpp.in", f"{isa_of(isa).width}", functions=functions
+    )
 
 
-def _arg(isa: str, vectors: int) -> Variant:
+def _arg(isa: str, vectors: int) -> KernelVariant:
     """An argmax or argmin over ``vectors`` vectors of columns at once."""
     tile, params = f"{vectors}x{isa_of(isa).width}", {"vectors": vectors}
-    return Variant(
+    return KernelVariant(
         "arg_reduce", isa, "arg_reduce.cpp.in", tile, params, frozenset({"mask", "lane_index"})
     )
 
 
-def _top_k(isa: str) -> Variant:
+def _top_k(isa: str) -> KernelVariant:
     functions = frozenset({"mask", "any"})
-    return Variant("top_k", isa, "top_k.cpp.in", f"{isa_of(isa).width}", functions=functions)
+    return KernelVariant("top_k", isa, "top_k.cpp.in", f"{isa_of(isa).width}", functions=functions)
 
 
-def _softmax(isa: str, rows: int) -> Variant:
+def _softmax(isa: str, rows: int) -> KernelVariant:
     functions = frozenset({"exp_neg", "mantissa", "log1", "log"})
     tile = f"{rows}x{isa_of(isa).width}"
-    return Variant("softmax", isa, "softmax.cpp.in", tile, {"rows": rows}, functions)
+    return KernelVariant("softmax", isa, "softmax.cpp.in", tile, {"rows": rows}, functions)
 
 
-def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> Variant:
+def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> KernelVariant:
     """Recurrent cells: ``vectors`` vectors of units per gate for up to ``lstm`` or ``gru`` rows.
 
     For a ``few`` rows, whose gates alone would leave registers unused, several times as many
@@ -317,7 +323,7 @@ def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> Variant
     tile = f"{lstm}x{vectors * isa_of(isa).width}"
     ends = {name: name.title().replace("_", "") for name in cells}
     params = {"vectors": vectors, "cells": cells, "ends": ends}
-    return Variant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
+    return KernelVariant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
 
 
 _BASES = ("scalar", "avx2", "avx512")
@@ -402,14 +408,16 @@ VARIANTS = (
     *_gemm_masked("scalar", 1, 1),
     *_gemm_masked("avx2", 2, 2),
     *_gemm_masked("avx512", 4, 4),
-    *(Variant("chain", isa, "chain.cpp.in", "") for isa in _BASES),
-    *(Variant("chain", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
+    *(KernelVariant("chain", isa, "chain.cpp.in", "") for isa in _BASES),
+    *(KernelVariant("chain", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
 )
 
 
-def _by_kernel(variants: Iterable[Variant]) -> Mapping[tuple[str, str], tuple[Variant, ...]]:
+def _by_kernel(
+    variants: Iterable[KernelVariant],
+) -> Mapping[tuple[str, str], tuple[KernelVariant, ...]]:
     """Variants by kernel and level, in their order.  Raises ValueError if two have one key."""
-    found: dict[tuple[str, str], tuple[Variant, ...]] = {}
+    found: dict[tuple[str, str], tuple[KernelVariant, ...]] = {}
     for variant in variants:
         others = found.get((variant.kernel, variant.isa), ())
         if any(other.key == variant.key for other in others):
@@ -421,7 +429,7 @@ def _by_kernel(variants: Iterable[Variant]) -> Mapping[tuple[str, str], tuple[Va
 _KNOWN = _by_kernel(VARIANTS)
 
 
-def find(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> Variant:
+def find(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
     """The variant of a kernel for the level ``isa``, or for the nearest base that has one: of
     several tiles the one asked for, else the first that is listed.
 

@@ -30,7 +30,7 @@ from tracea_graph.kernels.gpu.families import (
     windows,
 )
 from tracea_graph.kernels.gpu.launch import Launch
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
@@ -84,7 +84,7 @@ def symbol_of(call: Call, variant: Variant, target: Target) -> str:
     return f"tracea_{call.dtype}_{name}_{variant.tile}__{target.architecture.name}"
 
 
-def emit(call: Call, variant: Variant, target: Target) -> Source:
+def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
     """The kernel of a call.  Its text depends on types, chain and attributes, not on sizes."""
     CALLS.of(call)
     family, symbol = _FAMILIES[variant.template], symbol_of(call, variant, target)
@@ -94,7 +94,7 @@ def emit(call: Call, variant: Variant, target: Target) -> Source:
     )  # fmt: skip
     head = f"// {symbol}\n// From {variant.template}.  Generated, do not edit.\n"
     text = head + vocabulary(target) + body
-    return Source(symbol, text, variant.threads, family.shared(call, variant))
+    return KernelSource(symbol, text, variant.threads, family.shared(call, variant))
 
 
 def vocabulary(target: Target) -> str:

@@ -21,7 +21,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Dialect, Target
 from tracea_graph.kernels.gpu.emitter import emit
 from tracea_graph.kernels.gpu.kernels import Kernel, key_of, named
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
@@ -51,13 +51,13 @@ class Image:
     data: bytes
 
 
-Compile = Callable[[Sequence[Source], str, Environment], list[Image]]
+Compile = Callable[[Sequence[KernelSource], str, Environment], list[Image]]
 """Images of kernels for an architecture, or as text for what comes after it."""
 
 
 def sources_of(
     kernels: Sequence[str], chains: Sequence[Chain], levels: Sequence[str], dialect: Dialect = CUDA
-) -> dict[str, list[Source]]:
+) -> dict[str, list[KernelSource]]:
     """The sources of all kernels by level, in the order of their symbols."""
     found = _kernels(kernels, chains)
     return {
@@ -73,7 +73,7 @@ def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
     return [kernel for _, kernel in sorted(found.items())]
 
 
-def cubins(sources: Sequence[Source], target: str, environment: Environment) -> list[Image]:
+def cubins(sources: Sequence[KernelSource], target: str, environment: Environment) -> list[Image]:
     """What NVRTC makes of kernels.  Raises BuildError for one that cannot be launched; what keeps
     some bytes in local memory only takes longer."""
     built = compile_sources(sources, [target], environment)
@@ -138,12 +138,12 @@ def build_library(
 
 
 def _images(
-    compiled: Compile, sources: dict[str, list[Source]], level: str, environment: Environment
+    compiled: Compile, sources: dict[str, list[KernelSource]], level: str, environment: Environment
 ) -> list[Image]:
     return compiled(sources[level], level, environment) if sources[level] else []
 
 
-def _text(sources: Sequence[Source], level: str, environment: Environment) -> list[Image]:
+def _text(sources: Sequence[KernelSource], level: str, environment: Environment) -> list[Image]:
     """PTX of the newest level's kernels."""
     capability = ARCHITECTURES[level].capability
     return cubins(sources, f"compute_{capability}", environment) if sources else []

@@ -20,7 +20,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.scratch import Scratch
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
@@ -47,7 +47,7 @@ class Built:
     ``facts`` are None for PTX.  ``refused`` says why it must not be launched; None if it may.
     """
 
-    source: Source
+    source: KernelSource
     target: str
     data: bytes
     log: str
@@ -72,7 +72,7 @@ def find_nvrtc() -> Nvrtc:
 
 
 def compile_sources(
-    sources: Sequence[Source],
+    sources: Sequence[KernelSource],
     targets: Sequence[str],
     environment: Environment | None = None,
     seconds: float = COMPILE_SECONDS,
@@ -96,7 +96,7 @@ def compile_sources(
     return [_built(source, target, found[key] or b"") for key, (source, target) in pairs]
 
 
-def _built(source: Source, target: str, stored: bytes) -> Built:
+def _built(source: KernelSource, target: str, stored: bytes) -> Built:
     log, data = _apart(stored)
     if target not in ARCHITECTURES:
         return Built(source, target, data, log, None, None)
@@ -105,7 +105,7 @@ def _built(source: Source, target: str, stored: bytes) -> Built:
     return Built(source, target, data, log, facts, reason)
 
 
-def _compile(jobs: dict[str, tuple[Source, str]], seconds: float) -> dict[str, bytes]:
+def _compile(jobs: dict[str, tuple[KernelSource, str]], seconds: float) -> dict[str, bytes]:
     """Objects by key, a process for each processor; small kernels take less than its start."""
     parts = max(1, min(usable_processors(), len(jobs) // 4))
     shares = [list(jobs.items())[i::parts] for i in range(parts)]
@@ -114,7 +114,9 @@ def _compile(jobs: dict[str, tuple[Source, str]], seconds: float) -> dict[str, b
         return {key: data for share in done for key, data in share.items()}
 
 
-def _compile_share(jobs: list[tuple[str, tuple[Source, str]]], seconds: float) -> dict[str, bytes]:
+def _compile_share(
+    jobs: list[tuple[str, tuple[KernelSource, str]]], seconds: float
+) -> dict[str, bytes]:
     if not jobs:
         return {}
     with Scratch("nvrtc") as name:
@@ -130,7 +132,7 @@ def _compile_share(jobs: list[tuple[str, tuple[Source, str]]], seconds: float) -
         }
 
 
-def _collect(path: Path, source: Source, target: str) -> bytes:
+def _collect(path: Path, source: KernelSource, target: str) -> bytes:
     """Object and log as one, from the files of a job."""
     log = path.with_name(f"{path.name}.log").read_text()
     if not path.exists():

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from tracea_graph.kernels import source
 
-__all__ = ["Source"]
+__all__ = ["KernelSource"]
 
 
 @dataclass(frozen=True)
-class Source(source.Source):
+class KernelSource(source.Source):
     """A kernel's text: its symbol, the threads of a block, bytes of shared memory it asks for."""
 
     threads: int

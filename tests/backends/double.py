@@ -20,7 +20,7 @@ from tracea_graph.config import Environment
 from tracea_graph.kernels.gpu.backend import GpuBackend
 from tracea_graph.kernels.gpu.dialect import HOST
 from tracea_graph.kernels.gpu.library import Image
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
 __all__ = ["DOUBLE", "driver"]
@@ -41,7 +41,7 @@ def driver() -> Path:
     return folder
 
 
-def images(sources: Sequence[Source], target: str, environment: Environment) -> list[Image]:
+def images(sources: Sequence[KernelSource], target: str, environment: Environment) -> list[Image]:
     """Shared objects of kernels, which the double loads."""
     with ThreadPoolExecutor(2) as pool:
         made = pool.map(compiled, sources)

@@ -13,7 +13,7 @@ from tracea_graph.cli import optimize_main
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu import library
-from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import find_compiler
@@ -44,7 +44,7 @@ def _runtime() -> bytes:
     return found
 
 
-def _runtime_unit() -> Source:
+def _runtime_unit() -> CompilationUnit:
     units = library._units((), (), (), ("scalar",), library._NO_DOMAIN, False)
     return next(unit for unit in units if unit.symbol == "runtime")
 

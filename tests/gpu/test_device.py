@@ -15,7 +15,7 @@ from tests.kernels.gpu.machine import Memory
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +35,7 @@ def target() -> Target:
 @cache
 def kernels() -> dict[str, Loaded]:
     """All kernels of all cases, compiled together."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, KernelSource] = {}
     for case in CASES:
         for tile in case.tiles:
             call, _ = case.make(Memory(), np.random.default_rng(0))

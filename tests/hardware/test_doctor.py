@@ -20,7 +20,7 @@ from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
 from tracea_graph.hardware.measurements import Bandwidth, Peak
 from tracea_graph.kernels.cpu import measure as measuring
 from tracea_graph.kernels.cpu import probe as probes
-from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.levels import levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
@@ -217,10 +217,10 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], CpuProfile]:
     """A processor with one more instruction, whose program has the given ``main``."""
 
     def make(body: str) -> CpuProfile:
-        def source(probe: Probe) -> Source:
+        def source(probe: Probe) -> CompilationUnit:
             if not probe.feature:
                 return probe_source(probe)
-            return Source("probe_i8_extra", f"int main() {{ {body} }}", ())
+            return CompilationUnit("probe_i8_extra", f"int main() {{ {body} }}", ())
 
         extra = Probe("i8", "scalar", "extra")
         monkeypatch.setattr(measuring, "PROBES", (PROBES[0], extra))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 import tracea_graph.kernels.cpu
 from tracea_graph.config import TOLERANCE, Environment
-from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
@@ -179,7 +179,7 @@ class AttentionTile(ctypes.Structure):
     ]  # fmt: skip
 
 
-def compile_unit(source: Source) -> Path:
+def compile_unit(source: CompilationUnit) -> Path:
     """The shared object of one unit, with its symbols visible; compiled once per text."""
     flags = (
         *source.flags,
@@ -227,7 +227,7 @@ def _open(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def kernel(source: Source, symbol: str) -> Callable[..., None]:
+def kernel(source: CompilationUnit, symbol: str) -> Callable[..., None]:
     """The exported function ``symbol`` of a unit, called with its tile, if it takes one."""
     found = _open(compile_unit(source))[symbol]
     found.restype = None
@@ -380,13 +380,13 @@ def close(got: Array, want: Array, tolerance: float = TOLERANCE.kernel_f32) -> N
         assert np.abs(got[finite] - want[finite]).max() <= tolerance * scale
 
 
-def function(source: Source, symbol: str, gives: Any, *takes: Any) -> Any:
+def function(source: CompilationUnit, symbol: str, gives: Any, *takes: Any) -> Any:
     """The exported function ``symbol`` of a unit, with its C types."""
     found = _open(compile_unit(source))[symbol]
     found.restype, found.argtypes = gives, takes
     return found
 
 
-def scratch_size(source: Source, symbol: str, keys: int, head: int, head_v: int) -> int:
+def scratch_size(source: CompilationUnit, symbol: str, keys: int, head: int, head_v: int) -> int:
     """Bytes of scratch an attention unit asks for."""
     return int(function(source, symbol, c_int64, c_int64, c_int64, c_int64)(keys, head, head_v))

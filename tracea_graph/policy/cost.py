@@ -244,7 +244,7 @@ _PLAIN = (int, float, str, bytes, tuple)
 """Types of attributes that compare by value."""
 
 
-def _spare(region: Region) -> tuple[str, ...]:
+def _fallbacks(region: Region) -> tuple[str, ...]:
     """Operands that are fallback weights, read instead of others."""
     params = region.params
     fallbacks = params.layout.fallbacks if isinstance(params, ConvParams) else 0

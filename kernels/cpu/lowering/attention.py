@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.lowering.gemm import rounded
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, matrix
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast, matrix
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -15,7 +15,7 @@ __all__ = ["lower_append", "lower_attention"]
 
 
 def lower_attention(
-    w: Writer, p: AttentionParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: AttentionParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     batch, queries = p.extents(0, operands[0].spec)
     keys = p.extents(1, operands[1].spec)[1]
@@ -45,7 +45,7 @@ def lower_attention(
 
 
 def lower_append(
-    w: Writer, p: KvCacheAppendParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: KvCacheAppendParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     new, *past, positions, _ = operands
     rows = p.extents(new.spec)[1]
@@ -54,7 +54,7 @@ def lower_append(
     w.call("kv_append", x=heads, past=held, positions=positions.view, y=results[0].view)
 
 
-def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:
+def _in_pairs(w: RegionWriter, operands: Sequence[Slot]) -> list[Slot]:
     """The operands in bf16; one that is read twice is rounded once."""
     made: dict[Buffer, Slot] = {}
     for slot in operands:

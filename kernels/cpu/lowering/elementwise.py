@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.lowering.rows import stored
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
 from tracea_graph.ops.concat import ConcatParams, Part
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def lower_elementwise(
-    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     full = p.common([s.shape for s in operands])
     chain, slots = stored(p.chain, results)
@@ -40,7 +40,7 @@ def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]
     return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 
 
-def write_part(w: Writer, part: Part, operands: Sequence[Slot], place: View) -> None:
+def write_part(w: RegionWriter, part: Part, operands: Sequence[Slot], place: View) -> None:
     """``operands`` are the part's own."""
     if not isinstance(part.params, ConcatParams):
         _write_chain(w, part.params, operands, [place])
@@ -50,19 +50,21 @@ def write_part(w: Writer, part: Part, operands: Sequence[Slot], place: View) -> 
         write_part(w, within, [operands[i] for i in within.operands], stretch)
 
 
-def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+def chain_call(
+    w: RegionWriter, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
     """A chain over slots that broadcast to the results' shape."""
     _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
 
 
-def lower_grid(w: Writer, p: IotaParams, shapes: Sequence[Shape], result: Slot) -> None:
+def lower_grid(w: RegionWriter, p: IotaParams, shapes: Sequence[Shape], result: Slot) -> None:
     """``shapes`` are those of the operands, of which nothing else is read."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
     w.call("iota", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)
 
 
 def _write_chain(
-    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[View]
+    w: RegionWriter, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[View]
 ) -> None:
     """One call; a chain that computes nothing is a copy."""
     full = results[0].dims

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix, over_rows
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
 from tracea_graph.kernels.cpu.panels import BF16X2, INT16, SPLIT_STEPS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.program import View
@@ -32,7 +32,7 @@ _BY_MAP = {
 
 
 def lower_gemm(
-    w: Writer, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     rows = product(operands[0].shape[:-1])
     weight = View.dense(operands[1].buffer, p.layout.shape(p.k, p.n) or operands[1].shape)
@@ -64,7 +64,7 @@ def lower_gemm(
         norm_call(w, p.norm, total, affine, results[0])
 
 
-def _left(w: Writer, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
+def _left(w: RegionWriter, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
     """x as its kernel reads it, and the scales of its rows if there are such."""
     if p.layout == INT16:
         return _whole(w, slot, p.k + p.k % 2)
@@ -73,7 +73,7 @@ def _left(w: Writer, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
     return (rounded(w, slot, p.k + p.k % 2) if p.layout.rounds else matrix(slot)), None
 
 
-def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
+def _whole(w: RegionWriter, slot: Slot, columns: Extent) -> tuple[View, View]:
     """A value in 16-bit integers as ``[rows, columns]``, of which the last may be padding, and
     the scales of its rows."""
     x = matrix(slot)
@@ -83,7 +83,7 @@ def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
     return numbers.view, scale.view
 
 
-def _halves(w: Writer, slot: Slot, columns: int) -> View:
+def _halves(w: RegionWriter, slot: Slot, columns: int) -> View:
     """A value as sums of two numbers in bf16, halves in turn and filled up to whole turns.
 
     A row is an odd number of cache lines: matrix tiles read sixteen rows at once, which must not
@@ -96,7 +96,7 @@ def _halves(w: Writer, slot: Slot, columns: int) -> View:
     return halves
 
 
-def rounded(w: Writer, slot: Slot, columns: Extent) -> View:
+def rounded(w: RegionWriter, slot: Slot, columns: Extent) -> View:
     """A value in bf16 as ``[rows, columns]``, of which the last may be padding."""
     if slot.in_bf16:
         return matrix(slot.in_bf16)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import LIMITS
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.kernels.program import Program, View
 
 __all__ = ["MOST_GUARDED", "lower_guard"]
@@ -27,7 +27,7 @@ def lower_guard(specs: Sequence[TensorSpec]) -> Program:
         raise ValueError(f"a guard compares 1 to {MOST_GUARDED} tensors, not {len(specs)}")
     if any(s.shape is None or any(not isinstance(d, int) for d in s.shape) for s in specs):
         raise ValueError("a guard compares tensors of known sizes")
-    w = Writer((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),), {})
+    w = RegionWriter((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),), {})
     operands, (result,) = w.operands(), w.results()
     x, references = operands[: len(specs)], operands[len(specs) :]
     step = LIMITS["kMaxCompared"]

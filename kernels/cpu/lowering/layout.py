@@ -24,7 +24,8 @@ from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import ConvWindow
 
 __all__ = [
-    "CHANNELS_FIRST", "MAX_SHUFFLE_PARTS", "Layout", "halo_of", "norm_in_blocks", "stored_halo",
+    "CHANNELS_FIRST", "MAX_SHUFFLE_PARTS", "RegionLayout", "halo_of", "norm_in_blocks",
+    "stored_halo",
 ]  # fmt: skip
 
 MAX_SHUFFLE_PARTS = 9
@@ -63,7 +64,7 @@ def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
 
 
 @dataclass
-class Layout:
+class RegionLayout:
     """The memory layout of each value of a region.
 
     ``blocked`` values lie in nchw16c or nchw32c, ``channels_last`` ones in ``[N, H, W, C]``.
@@ -86,7 +87,7 @@ class Layout:
     def plan(
         cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int,
         apart: Collection[int] = (),
-    ) -> Layout:  # fmt: skip
+    ) -> RegionLayout:  # fmt: skip
         """Choose the layouts of a region's values; ``specs`` lists all values, inputs first."""
         layout = cls(specs, steps, inputs, apart=apart)
         value, read = inputs, {s.operands[0] for s in steps if _reads_blocks(s.params)}

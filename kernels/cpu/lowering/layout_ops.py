@@ -9,7 +9,7 @@ from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked import BlockedValue
 from tracea_graph.kernels.cpu.lowering.borders import lower_border
-from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, Layout
+from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, RegionLayout
 from tracea_graph.kernels.cpu.lowering.unfold_depth import ZERO, lower_unfold_depth
 from tracea_graph.kernels.cpu.lowering.values import ChannelShuffle, Values, copy
 from tracea_graph.kernels.program import View
@@ -23,7 +23,9 @@ __all__ = ["lower_layout", "written_by_pad"]
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def written_by_pad(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozenset[int]:
+def written_by_pad(
+    p: RegionParams, layout: RegionLayout, reads: Mapping[int, int]
+) -> frozenset[int]:
     """Blocked results of ``spread`` steps whose only consumer is a pad, which writes them itself.
 
     ``reads`` counts the steps that read a value.

@@ -52,7 +52,7 @@ from tracea_graph.kernels.cpu.lowering.loop_values import (
     slice_rows,
     times,
 )  # fmt: skip
-from tracea_graph.kernels.cpu.lowering.writer import Writer, touches
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, touches
 from tracea_graph.kernels.program import Buffer, Call, Loop, View
 
 __all__ = ["NotTileable", "loop_over"]
@@ -64,7 +64,7 @@ _RECOMPUTED = 1 / 8
 """Largest share of rows that are recomputed rather than carried over."""
 
 
-def loop_over(w: Writer, first: int, last: int, rows: int) -> None:
+def loop_over(w: RegionWriter, first: int, last: int, rows: int) -> None:
     """Let calls ``first`` to ``last`` of a program run for ``rows`` rows at a time.
 
     Calls among them that need nothing of the others move in front.  Raises NotTileable, having

@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.lowering.reduce import (
 )
 from tracea_graph.kernels.cpu.lowering.region import alone, lower_region
 from tracea_graph.kernels.cpu.lowering.rows import lower_embedding, lower_norm, lower_take
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
@@ -83,7 +83,7 @@ def lower(graph: TileGraph, region: Region) -> Program:
     local, where = localise(wide)
     loose = loose_axes(graph, region)
     local, where = _as_made(params, wide, local, bound_strictly(local, where, loose))
-    writer = Writer(local, params.infer(local), where)
+    writer = RegionWriter(local, params.infer(local), where)
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
@@ -148,18 +148,20 @@ def _broadcasts(params: OpParams) -> bool:
     return isinstance(params, _BROADCASTING) or any(_broadcasts(s.params) for s in steps)
 
 
-def _lower(w: Writer, params: OpParams, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+def _lower(
+    w: RegionWriter, params: OpParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
     _LOWERINGS[type(params)](w, params, operands, results)
 
 
 def _lower_region(
-    w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     lower_region(w, p, operands, results, _lower)
 
 
 def _lower_alone(
-    w: Writer,
+    w: RegionWriter,
     p: ConvParams | PoolParams | LayoutParams | ResizeParams | ConcatParams | IotaParams,
     operands: Sequence[Slot],
     results: Sequence[Slot],
@@ -168,7 +170,7 @@ def _lower_alone(
     lower_region(w, alone(p), operands, results, _lower)
 
 
-Lowering = Callable[[Writer, Any, Sequence[Slot], Sequence[Slot]], None]
+Lowering = Callable[[RegionWriter, Any, Sequence[Slot], Sequence[Slot]], None]
 _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
     {
         GemmParams: lower_gemm,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import combine, product
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides
 from tracea_graph.ops.matmul import MatMulParams
@@ -17,7 +17,7 @@ __all__ = ["lower_matmul"]
 
 
 def lower_matmul(
-    w: Writer, p: MatMulParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: MatMulParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     a, b, *epilogue_inputs = operands
     _, _, full = p.shapes([s.spec for s in operands])

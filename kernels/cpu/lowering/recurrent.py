@@ -9,7 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.gates import GatePanels
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.recurrent import RecurrentParams
@@ -18,7 +18,7 @@ __all__ = ["lower_recurrent"]
 
 
 def lower_recurrent(
-    w: Writer, p: RecurrentParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: RecurrentParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     x, weight, back, bias, rest, initial = p.split(operands)
     steps, batch, _ = x.shape

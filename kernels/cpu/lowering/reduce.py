@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.lowering.elementwise import chain_call, columns_of
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, matrix
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain
@@ -21,7 +21,7 @@ __all__ = ["lower_arg", "lower_channel_norm", "lower_reduce", "lower_softmax", "
 
 
 def lower_channel_norm(
-    w: Writer, p: ChannelNormParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: ChannelNormParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     """Everything as ``[N, C, positions]``, gamma and beta as vectors."""
     batch, channels, *space = results[0].shape
@@ -37,7 +37,7 @@ def lower_channel_norm(
 
 
 def lower_reduce(
-    w: Writer, p: ReduceParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: ReduceParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     """The reduction, then its epilogue; of log(sum(exp)) the maximum first."""
     data, epilogue_inputs = operands[: p.data_operands], operands[p.data_operands :]
@@ -61,7 +61,7 @@ def lower_reduce(
 
 
 def _reduce_call(
-    w: Writer,
+    w: RegionWriter,
     p: ReduceParams,
     kind: str,
     chain: Chain | None,
@@ -86,7 +86,9 @@ def _without(y: Slot, full: Shape, gone: Collection[int]) -> View:
     return View(y.buffer, dims, tuple(0 if i in gone else s for i, s in enumerate(steps)))
 
 
-def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+def lower_arg(
+    w: RegionWriter, p: ArgParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
     full = p.full([s.shape for s in operands])
     place = len(full) + p.axis
     views = [broadcast(slot, full) for slot in operands]
@@ -98,14 +100,14 @@ def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Slot], results: Sequen
 
 
 def lower_top_k(
-    w: Writer, p: TopKParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: TopKParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     x, y, index = (matrix(slot) for slot in (*operands, *results))
     w.call("top_k", x=x, y=y, index=index, smallest=not p.largest)
 
 
 def lower_softmax(
-    w: Writer, p: SoftmaxParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: SoftmaxParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     full = results[0].shape
     views = [broadcast(slot, full) for slot in operands]

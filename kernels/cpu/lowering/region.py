@@ -9,14 +9,14 @@ from dataclasses import replace
 from tracea_graph.kernels.cpu.lowering.blocked import per_channel
 from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
-from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
 from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_by_pad
 from tracea_graph.kernels.cpu.lowering.loops import loop_over
 from tracea_graph.kernels.cpu.lowering.norms import lower_norm_in_blocks
 from tracea_graph.kernels.cpu.lowering.rounding import Rounding
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scaled_values
 from tracea_graph.kernels.cpu.lowering.values import Values
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -32,7 +32,7 @@ from tracea_graph.passes.pointwise.chains import inline
 
 __all__ = ["Lower", "alone", "lower_region"]
 
-Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
+Lower = Callable[[RegionWriter, OpParams, Sequence[Slot], Sequence[Slot]], None]
 """Writes the calls of one op between dense slots."""
 
 
@@ -45,7 +45,11 @@ def alone(
 
 
 def lower_region(
-    w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot], lower: Lower
+    w: RegionWriter,
+    p: RegionParams,
+    operands: Sequence[Slot],
+    results: Sequence[Slot],
+    lower: Lower,
 ) -> None:
     """``lower`` writes the steps that know nothing of blocks.
 
@@ -53,9 +57,9 @@ def lower_region(
     """
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))
-    layout = Layout.plan(specs, p.steps, p.inputs)
+    layout = RegionLayout.plan(specs, p.steps, p.inputs)
     rounding = Rounding.plan(p, specs, layout)
-    layout = Layout.plan(specs, p.steps, p.inputs, rounding.apart)
+    layout = RegionLayout.plan(specs, p.steps, p.inputs, rounding.apart)
     reads = Counter(i for step in p.steps for i in step.operands)
     v = Values(
         w,

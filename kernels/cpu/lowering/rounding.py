@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.filters import (
     Nchw32cFilters,
 )
 from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C
-from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
@@ -51,7 +51,7 @@ class Rounding:
     nchw32c: frozenset[int]
 
     @classmethod
-    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
+    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout) -> Rounding:
         """Of a region whose values have ``specs``, its inputs first.
 
         What lies in blocks is stored once: as its readers want it if they agree.
@@ -100,7 +100,7 @@ class _Carried:
     concat: bool = False
 
 
-def _held(step: RegionStep, value: int, layout: Layout) -> _Carried | None:
+def _held(step: RegionStep, value: int, layout: RegionLayout) -> _Carried | None:
     """What a step only moves from blocks to blocks, or takes the largest of."""
     params, sources = step.params, _read(step)
     if not {value, *sources} <= layout.blocked:

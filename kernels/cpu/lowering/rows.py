@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.lowering.writer import (
+    RegionWriter,
     Slot,
-    Writer,
     broadcast,
     matrix,
     over_rows,
@@ -23,7 +23,7 @@ from tracea_graph.passes.pointwise.chains import IDENTITY
 __all__ = ["lower_embedding", "lower_norm", "lower_take", "norm_call", "stored", "sum_of"]
 
 
-def norm_call(w: Writer, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -> None:
+def norm_call(w: RegionWriter, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -> None:
     """A normalisation of rows; ``affine`` is gamma, then beta, where present."""
     gamma = affine[0].view if norm.gamma else None
     beta = affine[norm.gamma].view if norm.beta else None
@@ -33,7 +33,7 @@ def norm_call(w: Writer, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -
     )  # fmt: skip
 
 
-def sum_of(w: Writer, results: Sequence[Slot]) -> View:
+def sum_of(w: RegionWriter, results: Sequence[Slot]) -> View:
     """Where a normalised op writes the sum before: its own result, with y, or in scratch."""
     last = results[-1]
     return matrix(last.in_f32 or w.temp(TensorSpec(DType.F32, last.spec.shape)))
@@ -51,7 +51,7 @@ def stored(chain: Chain | None, results: Sequence[Slot]) -> tuple[Chain | None, 
 
 
 def lower_norm(
-    w: Writer, p: NormParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: NormParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     data, affine = operands[: p.data_operands], operands[p.data_operands :]
     if p.prologue is None:
@@ -68,7 +68,7 @@ def lower_norm(
 
 
 def lower_embedding(
-    w: Writer, p: EmbeddingParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: EmbeddingParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     shape = results[0].shape
     tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
@@ -85,7 +85,7 @@ def lower_embedding(
 
 
 def lower_take(
-    w: Writer, p: GatherElementsParams, operands: Sequence[Slot], results: Sequence[Slot]
+    w: RegionWriter, p: GatherElementsParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     x, places = operands
     kind = places.spec.dtype or DType.I64

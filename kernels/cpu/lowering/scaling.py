@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK, BLOCKED, blocks
-from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
@@ -34,7 +34,7 @@ class Scaled:
 
 
 def scaled_values(
-    p: RegionParams, specs: Sequence[TensorSpec], layout: Layout
+    p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout
 ) -> Mapping[int, Scaled]:
     """The results of a region's steps that need not be made, as a convolution's filters can be
     scaled instead.  Steps of row tiles keep their products."""
@@ -66,7 +66,7 @@ def _scales_less(step: RegionStep, spec: TensorSpec) -> bool:
     return params.groups == 1 and params.window.pointwise and params.filters < count
 
 
-def _as_scaled(step: RegionStep, value: int, layout: Layout) -> Scaled | None:
+def _as_scaled(step: RegionStep, value: int, layout: RegionLayout) -> Scaled | None:
     params = step.params
     if not isinstance(params, ElementwiseParams) or value not in layout.blocked:
         return None

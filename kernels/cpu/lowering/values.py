@@ -22,9 +22,9 @@ from tracea_graph.kernels.cpu.lowering.blocked import (
     spatial,
     through_blocks,
 )  # fmt: skip
-from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
 from tracea_graph.kernels.cpu.lowering.rounding import Rounding
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
@@ -66,8 +66,8 @@ class Values:
     ``spread`` and written by their only consumer, a pad.
     """
 
-    w: Writer
-    layout: Layout
+    w: RegionWriter
+    layout: RegionLayout
     specs: Sequence[TensorSpec]
     rounding: Rounding
     dense: dict[int, Slot] = field(default_factory=dict)
@@ -353,7 +353,7 @@ class Values:
         return self.dense[value]
 
 
-def copy(w: Writer, source: View, target: View) -> None:
+def copy(w: RegionWriter, source: View, target: View) -> None:
     """Copy ``source`` to ``target``, converting between fp32 and bf16 if their types differ."""
     if w.dtype(source.buffer) is DType.BF16:
         w.call("copy", x=source, y=target)

@@ -11,7 +11,13 @@ from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
 from tracea_graph.ttg.arena import Lifetime, live_range, placement
 
 __all__ = [
-    "Shape", "Slot", "Writer", "broadcast", "matrix", "over_rows", "touches",
+    "RegionWriter",
+    "Shape",
+    "Slot",
+    "broadcast",
+    "matrix",
+    "over_rows",
+    "touches",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
@@ -52,7 +58,7 @@ class Slot:
 
 
 @dataclass
-class Writer:
+class RegionWriter:
     """Collects a program: local symbols, temporaries, calls and loops over them.
 
     ``carried`` are temporaries that hold something from one turn of a loop to the next.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.launch import Launch
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
@@ -93,7 +93,7 @@ class Memory:
         return bool((kept.reshape(-1, size)[~inside] == POISON).all())
 
 
-def compiled(source: Source) -> bytes:
+def compiled(source: KernelSource) -> bytes:
     """A kernel in the host dialect as a shared object, through the cache."""
     compiler = find_compiler()
     store = ObjectCache(Environment().cache / "test-gpu-kernels")
@@ -115,7 +115,7 @@ def compiled(source: Source) -> bytes:
 
 
 @cache
-def library(source: Source) -> ctypes.CDLL:
+def library(source: KernelSource) -> ctypes.CDLL:
     """A kernel in the host dialect, loaded."""
     with tempfile.TemporaryDirectory() as name:
         made = Path(name) / "kernel.so"
@@ -123,7 +123,7 @@ def library(source: Source) -> ctypes.CDLL:
         return ctypes.CDLL(str(made))
 
 
-def run_here(source: Source, launch: Launch, memory: Memory, seed: int = 0) -> None:
+def run_here(source: KernelSource, launch: Launch, memory: Memory, seed: int = 0) -> None:
     """Launch a kernel on this machine.  A seed other than 0 lets threads go in other orders."""
     grid = launch.blocks({})
     if 0 in grid:

@@ -23,7 +23,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of, vocabulary
 from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
 from tracea_graph.kernels.program import Buffer, Call, View
 
@@ -44,7 +44,7 @@ def made(case: Case, name: str, tile: str = "") -> tuple[Call, Variant, Target]:
     return call, find(call, target.architecture, tile or case.tiles[0]), target
 
 
-def sources(names: tuple[str, ...], name: str) -> list[Source]:
+def sources(names: tuple[str, ...], name: str) -> list[KernelSource]:
     return [
         emit(*made(NAMED[one], name, tile))
         for one in names for tile in NAMED[one].tiles

@@ -13,7 +13,7 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
 from tracea_graph.kernels.gpu.emitter import vocabulary
 from tracea_graph.kernels.gpu.launch import Launch, pointer
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 
 pytestmark = pytest.mark.compiler
 
@@ -30,7 +30,7 @@ def run() -> Callable[..., np.ndarray]:
         x = memory.put(np.arange(64, dtype=np.float32))
         y = memory.room((64,), np.float32)
         launch = Launch("k", (1, 1, 1), 64, shared, tuple(pointer(v, DType.F32) for v in (x, y)))
-        run_here(Source("k", text, 64, shared), launch, memory, seed)
+        run_here(KernelSource("k", text, 64, shared), launch, memory, seed)
         return memory.of(y)
 
     return one

@@ -15,11 +15,11 @@ from tracea_graph.kernels.gpu import nvrtc
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources, find_nvrtc
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 
 pytestmark = pytest.mark.compiler
 
-SMALL = Source(
+SMALL = KernelSource(
     "tracea_small",
     """extern "C" __global__ void __launch_bounds__(96) tracea_small(
     float* y, const float* x, int n, unsigned char last) {
@@ -31,7 +31,7 @@ SMALL = Source(
 """,
     96,
 )
-SPILLING = Source(
+SPILLING = KernelSource(
     "tracea_spilling",
     """extern "C" __global__ void __launch_bounds__(1024, 2) tracea_spilling(float* y) {
   float held[96];
@@ -101,7 +101,7 @@ def test_the_cache_keeps_what_was_compiled(
 
 
 def test_wrong_text_is_told_with_the_compilers_words(environment: Environment) -> None:
-    wrong = Source("tracea_wrong", "__global__ void tracea_wrong() { missing(); }", 32)
+    wrong = KernelSource("tracea_wrong", "__global__ void tracea_wrong() { missing(); }", 32)
     with pytest.raises(BuildError, match=r"does not compile tracea_wrong for sm_80") as caught:
         compile_sources([SMALL, wrong], ["sm_80"], environment)
     assert '"missing" is undefined' in caught.value.stderr

@@ -14,7 +14,7 @@ from tracea_graph.kernels.gpu import chains
 from tracea_graph.kernels.gpu.dialect import Target
 from tracea_graph.kernels.gpu.emitter import vocabulary
 from tracea_graph.kernels.gpu.launch import Launch, i32, pointer
-from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.ops.chain import ELEMENTARY, Chain
 
 __all__ = ["STEPS", "check", "grid", "kernel", "launch"]
@@ -59,9 +59,9 @@ def grid() -> tuple[Array, Array]:
     return x, y
 
 
-def kernel(target: Target) -> Source:
+def kernel(target: Target) -> KernelSource:
     """``z[step][i]`` of ``x[i]``, ``y[i]`` and their sum."""
-    return Source("tracea_words", "".join(_text(target)), 128)
+    return KernelSource("tracea_words", "".join(_text(target)), 128)
 
 
 def _text(target: Target) -> Iterator[str]:
