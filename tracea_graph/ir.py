@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "PARTED",
     "RANDOM_OPS",
+    "SYMBOL_NUMBER_MARK",
     "Attr",
     "Blob",
     "DType",
@@ -111,7 +111,7 @@ class Expr:
 Extent = int | str | Expr
 """A size: a number, a symbol such as ``"seq"``, or arithmetic over them."""
 
-PARTED = "#"
+SYMBOL_NUMBER_MARK = "#"
 """Separator before the number of a symbol that the model uses for axes of different sizes."""
 
 EXPR_OPS: Mapping[str, Callable[[int, int], int]] = MappingProxyType(

@@ -32,7 +32,7 @@ from tracea_graph.scratch import Scratch
 from tracea_graph.toolchain.artifact import Library, Manifest
 from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
-from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
+from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
 from tracea_graph.version import VERSION
 
 __all__ = ["build_library", "domain_of", "manifest"]
@@ -193,7 +193,7 @@ class _Shop:
         except BuildError as error:
             message = f"The kernel source {unit.symbol} did not compile: {error}"
             raise BuildError(message, error.command, error.stderr) from error
-        data = made_by(self.compiler, place / "unit.o", "object")
+        data = read_output(self.compiler, place / "unit.o", "object")
         self.cache.put(object_key(self.compiler, unit), data)
         (self.folder / f"{index}.o").write_bytes(data)
 
@@ -245,4 +245,4 @@ def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes
     objects = [f"{i}.o" for i in range(count)]
     own = OWN_LINK_FLAGS[compiler.family]
     compiler.run((*LINK_FLAGS, "-o", "library.so", *objects, *own), folder, seconds)
-    return made_by(compiler, folder / "library.so", "library")
+    return read_output(compiler, folder / "library.so", "library")

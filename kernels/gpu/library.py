@@ -29,7 +29,7 @@ from tracea_graph.scratch import Scratch
 from tracea_graph.toolchain.artifact import Library, Manifest
 from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
-from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, made_by
+from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
 from tracea_graph.version import VERSION
 
 __all__ = ["Compile", "Image", "build_library", "cubins", "sources_of"]
@@ -130,7 +130,7 @@ def build_library(
         ends = (*OWN_LINK_FLAGS[compiler.family], *_LIBRARIES)
         command = (*LINK_FLAGS, "-o", "library.so", "runtime.o", "table.o", *ends)
         compiler.run(command, folder, COMPILE_SECONDS)
-        data = made_by(compiler, folder / "library.so", "library")
+        data = read_output(compiler, folder / "library.so", "library")
     write_whole(out, data, mode=0o755)
     sha256 = hashlib.sha256(data).hexdigest()
     elapsed = time.perf_counter() - start
@@ -182,7 +182,7 @@ def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path) -> No
         (folder / "runtime.cpp").write_text(text)
         command = (*_FLAGS, "-I.", "-c", "runtime.cpp", "-o", "runtime.o")
         compiler.run(command, folder, COMPILE_SECONDS)
-        data = made_by(compiler, folder / "runtime.o", "object")
+        data = read_output(compiler, folder / "runtime.o", "object")
         cache.put(key, data)
     (folder / "runtime.o").write_bytes(data)
 

@@ -76,8 +76,8 @@ def test_what_a_deadline_leaves() -> None:
     assert deadline.left == 14.0
     time.seconds = 64.0
     assert deadline.over
-    deadline.tell("so")
-    deadline.tell("so")
+    deadline.note("so")
+    deadline.note("so")
     assert deadline.cut == ["so"]
 
 

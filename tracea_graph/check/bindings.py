@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from tracea_graph.check.size_limits import SizeLimit, clip, size_limits
 from tracea_graph.errors import UsageError, close_match
-from tracea_graph.ir import PARTED, DType, TensorSpec
+from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
 
 __all__ = ["Binding", "binding_of", "bindings", "fed"]
@@ -198,7 +198,7 @@ def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
 
 def _plain(symbol: str) -> str:
     """Return the model's name of a symbol that import split into numbered ones."""
-    name, _, number = symbol.rpartition(PARTED)
+    name, _, number = symbol.rpartition(SYMBOL_NUMBER_MARK)
     return name if name and number.isdecimal() else symbol
 
 

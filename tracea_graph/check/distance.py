@@ -24,11 +24,11 @@ __all__ = [
     "ErrorLimits",
     "Errors",
     "IndexOutput",
+    "describe_difference",
     "errors",
     "floors",
     "index_outputs",
     "is_float",
-    "otherwise",
     "relative_distance",
     "undecided",
 ]  # fmt: skip
@@ -119,7 +119,7 @@ def relative_distance(found: Array, wanted: Array) -> float:
     return 0.0 if np.array_equal(found, wanted) else math.inf
 
 
-def otherwise(found: Array, wanted: Array) -> str:
+def describe_difference(found: Array, wanted: Array) -> str:
     """Return, as a clause, why the distance of two outputs is infinite."""
     if found.shape != wanted.shape:
         return f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"

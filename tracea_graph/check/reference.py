@@ -135,7 +135,7 @@ def _reference(
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = (
         _trouble(raw, rejected, stable)
-        or _endless(off.values())
+        or _nonfinite_only(off.values())
         or unstable_answers(raw.values(), watched)
     )
     kept = scores | off.get(first or "", {}).keys()
@@ -195,7 +195,7 @@ def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: b
     return "" if stable else "the original answers differently each time it runs"
 
 
-def _endless(runs: Collection[Outputs]) -> str:
+def _nonfinite_only(runs: Collection[Outputs]) -> str:
     """Return why answers without a finite number compare nothing; empty if there is one."""
     arrays = [a for run in runs for a in run.values() if a.size]
     if not arrays or any(not is_float(a) or np.isfinite(a).any() for a in arrays):

@@ -26,9 +26,9 @@ from tracea_graph.check.distance import (
     NO_INDEX_OUTPUTS,
     ErrorLimits,
     IndexOutput,
+    describe_difference,
     errors,
     is_float,
-    otherwise,
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
@@ -171,7 +171,7 @@ def compare(
                         continue
                     feed = {**feeds[label], **known.drawn.get(label, {})}
                     answers = worker.run("candidate", feed, limit=known.patience)
-                    found += _judge(known, label, answers, limits, index_outputs)
+                    found += _compare_outputs(known, label, answers, limits, index_outputs)
                     if brief and not all(output.passed for output in found):
                         return _verdict(known, _worst_of(found), limits)
     except WorkerError as error:
@@ -213,7 +213,7 @@ def _ports(ports: Sequence[Port]) -> str:
     return ", ".join(f"{p.name} {p.type}" for p in ports) or "none"
 
 
-def _judge(
+def _compare_outputs(
     known: Reference,
     label: str,
     answers: Outputs,
@@ -236,7 +236,7 @@ def _judge(
             passed = nearer.relative <= limits.allowed(name, floor)
             if limits.elementwise is not None:
                 passed = any(limits.elementwise.accepts(found, y) for y in (wanted, on[name]))
-            note = "" if np.isfinite(nearer.relative) else otherwise(found, wanted)
+            note = "" if np.isfinite(nearer.relative) else describe_difference(found, wanted)
             yield OutputError(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note
             )
@@ -266,7 +266,7 @@ def _discrete(
     """Check a discrete output: equal to a reference, or chosen by scores within tolerance."""
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
-    said, choice = otherwise(found, wanted[0]), index_outputs.get(name)
+    said, choice = describe_difference(found, wanted[0]), index_outputs.get(name)
     if choice is not None and undecided(
         found, wanted[0], scores[choice.scores], choice.axis, tolerance
     ):
@@ -291,18 +291,19 @@ def _verdict(
         largest = max((o.relative for o in outputs), default=0.0)
         random = len(cut_of(known.drawn))
         alike = f"; {random} random values were fed alike" if random else ""
-        sentence = f"the largest error is {largest:.1e} of max|y|, {_told(limits, outputs)}{alike}"
+        within = _limit_clause(limits, outputs)
+        sentence = f"the largest error is {largest:.1e} of max|y|, {within}{alike}"
         return Verification("passed", sentence, outputs, known.rejected, limits)
     worst = max(failed, key=lambda o: o.relative)
     allowed = limits.allowed(worst.output, worst.floor)
-    off = _told_from(allowed, worst.relative)
+    off = _format_beside(allowed, worst.relative)
     limit = limits.elementwise or f"{allowed:.1e} is allowed"
     what = worst.note or f"it is off by {off} of max|y|, {limit}"
     sentence = f"output {worst.output!r} with {worst.feed}: {what}"
     return Verification("failed", sentence, outputs, known.rejected, limits)
 
 
-def _told(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
+def _limit_clause(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
     """Return the allowed error as a clause."""
     if limits.elementwise is not None:
         return str(limits.elementwise)
@@ -313,7 +314,7 @@ def _told(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
     return f"{limits.tolerance:.1e} is allowed{more}"
 
 
-def _told_from(limit: float, value: float) -> str:
+def _format_beside(limit: float, value: float) -> str:
     """Format a value with enough digits to distinguish it from the limit."""
     texts = (f"{value:.{digits}e}" for digits in range(1, 6))
     known = (f"{limit:.{digits}e}" for digits in range(1, 6))

@@ -23,7 +23,7 @@ AcquireWorker = Callable[[Path | None, Mapping[str, str]], AbstractContextManage
 _LIMIT = 300.0
 """Time limit of a request in seconds."""
 
-_Mark = tuple[int, int] | None
+_LibraryId = tuple[int, int] | None
 """Identity of a library independent of its name: device and inode number."""
 
 
@@ -37,7 +37,7 @@ def new_worker(library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]
 @dataclass
 class _PooledWorker:
     worker: Worker
-    library: _Mark
+    library: _LibraryId
     uses: int = 0
 
 
@@ -54,7 +54,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     @contextmanager
     def acquire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
         """Yield the worker for a library and environment; its sessions are closed afterwards."""
-        key, mark = (library is None, tuple(sorted(env.items()))), _mark(library)
+        key, mark = (library is None, tuple(sorted(env.items()))), _library_id(library)
         pooled = self._workers.get(key)
         if pooled is None or pooled.library != mark or not pooled.worker.alive:
             if pooled is not None:
@@ -93,7 +93,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         self._workers.clear()
 
 
-def _mark(library: Path | None) -> _Mark:
+def _library_id(library: Path | None) -> _LibraryId:
     if library is None:
         return None
     found = library.stat()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.check.baselines import Baseline, BaselineWorker, RoundTimes, baselines_named
-from tracea_graph.check.distance import otherwise, relative_distance
+from tracea_graph.check.distance import describe_difference, relative_distance
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
 from tracea_graph.commands.op_statistics import OpStatistics, sizes_of
@@ -246,7 +246,7 @@ class _BenchRun:
         """Record the first output that differs grossly from the baseline's."""
         for (name, y), x in zip(wanted.items(), found.values(), strict=True):
             if math.isinf(relative_distance(x, y)):
-                why = f"output {name!r} with {self.label}: {otherwise(x, y)}"
+                why = f"output {name!r} with {self.label}: {describe_difference(x, y)}"
                 self.notes.append(f"{title} computes something else than {BASELINE}: {why}")
                 return
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
-from tracea_graph.ir import PARTED, Weight
+from tracea_graph.ir import SYMBOL_NUMBER_MARK, Weight
 from tracea_graph.onnx_io.shapes import infer
 from tracea_graph.onnx_io.size_constraints import SizeConstraints, Sizes
 from tracea_graph.onnx_io.symbolic import VARIANT
@@ -73,7 +73,7 @@ def bind_symbols(
     for symbol, found in places.items():
         parts = _parts({own[at]: at[0] for at in found}, constraints)
         for i, (part, held) in enumerate(parts):
-            name = f"{symbol}{PARTED}{i + 1}" if i else symbol
+            name = f"{symbol}{SYMBOL_NUMBER_MARK}{i + 1}" if i else symbol
             names |= {at: name for at in found if own[at] in part}
             if held is not None:
                 loose[name] = frozenset(
@@ -91,7 +91,7 @@ def _places(inputs: Sequence[ValueInfoProto], weights: Collection[str]) -> dict[
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             if dim.dim_param and info.name not in weights:
                 found.setdefault(dim.dim_param, []).append((i, axis))
-    if any(VARIANT in symbol or PARTED in symbol for symbol in found):
+    if any(VARIANT in symbol or SYMBOL_NUMBER_MARK in symbol for symbol in found):
         return {}
     terms = {term.strip() for s in found if "+" in s for term in s.replace("*", "+").split("+")}
     return {s: at for s, at in found.items() if len(at) > 1 and s not in terms}

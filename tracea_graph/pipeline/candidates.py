@@ -184,7 +184,7 @@ class CandidateBuilder:
             with deadline.within(seconds):
                 return self.plan()
         except OutOfTime:
-            deadline.tell(f"planning was not finished in {seconds:.3g} s, its share of the budget")
+            deadline.note(f"planning was not finished in {seconds:.3g} s, its share of the budget")
             graph = self.model.graph
             nothing = Assembly(graph, self.planner.backend)
             self._plans[frozenset()] = nothing, ScheduledGraph(graph, Trace(), Constraints({}, {}))

@@ -178,8 +178,8 @@ class CompressionSearch:
         samples, model = self.parts.calibrate, self.context.model
         if samples is None:
             return None
-        values = _seen(layers)
-        marks = samples.mark, _model_mark(model), sorted(s.key for s in values)
+        values = _observed_values(layers)
+        marks = samples.mark, _model_id(model), sorted(s.key for s in values)
         key = hashlib.sha256(repr(marks).encode())
         kept = self.options.environment.cache / "calibration" / f"{key.hexdigest()[:32]}.npz"
         progress = self.context.progress
@@ -325,7 +325,7 @@ class CompressionSearch:
         """Gram matrices over the held-out inputs."""
         if self.parts.calibrate is None:
             return None
-        values = _seen(layers)
+        values = _observed_values(layers)
         found = Calibration()
         with Worker(limit=600.0) as worker:
             path = self.context.model.path
@@ -344,13 +344,13 @@ class CompressionSearch:
         )  # fmt: skip
 
 
-def _seen(layers: Sequence[Layer]) -> list[ObservedValue]:
+def _observed_values(layers: Sequence[Layer]) -> list[ObservedValue]:
     """Return the values to observe for some layers, each once."""
     found = {s.key: s for layer in layers for s in layer.observed}
     return [found[key] for key in sorted(found)]
 
 
-def _model_mark(model: Model) -> tuple[str, int, int]:
+def _model_id(model: Model) -> tuple[str, int, int]:
     """Return a key that identifies a model's file."""
     found = model.path.stat()
     return str(model.path.resolve()), found.st_size, found.st_mtime_ns

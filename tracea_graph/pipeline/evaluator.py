@@ -363,7 +363,7 @@ class Evaluator:
                 self._bisecting = False
             if self.deadline.over:
                 stopped = f"bisection stopped after {seconds:.3g} s"
-                self.deadline.tell(f"{stopped}: some correct rewrites may have been dropped too")
+                self.deadline.note(f"{stopped}: some correct rewrites may have been dropped too")
 
     def _has_time(self) -> bool:
         """Return False once the bisection's time is up."""

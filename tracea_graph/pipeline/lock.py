@@ -245,8 +245,8 @@ class Lock:
             }
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"the plan lock {self.where} is malformed: `$.schedules` has what no schedule of "
-                f"this backend is; {_ADVICE}"
+                f"the plan lock {self.where} is malformed: `$.schedules` has a schedule "
+                f"that this backend does not know; {_ADVICE}"
             ) from error
         problems = {json.dumps(w.problem.key, sort_keys=True): w.problem for w in workloads}
         return {problem: tables[key] for key, problem in problems.items() if key in tables}

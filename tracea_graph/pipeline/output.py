@@ -33,7 +33,7 @@ __all__ = [
     "check_earlier",
     "check_file",
     "check_folder",
-    "keep_unread",
+    "keep_unreadable",
     "paths_for",
     "paths_of_all",
     "staging",
@@ -108,10 +108,10 @@ def paths_of_all(
     Raises UsageError, before anything is done, if one would overwrite another or an input.
     """
     every = tuple(paths_for(source, output, folder or len(sources) > 1) for source in sources)
-    read = {_mark(source): source for source in sources if os.path.exists(source)}
+    read = {_file_id(source): source for source in sources if os.path.exists(source)}
     written: dict[Path, Path] = {}
     for source, paths in zip(sources, every, strict=True):
-        if (input_there := read.get(_mark(paths.model))) is not None:
+        if (input_there := read.get(_file_id(paths.model))) is not None:
             raise UsageError(
                 f"{input_there} is an input, and the result of {source} would overwrite it"
             )
@@ -277,7 +277,7 @@ def _same(a: Path, b: Path) -> bool:
     return os.path.exists(a) and os.path.exists(b) and a.samefile(b)
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _file_id(path: Path) -> tuple[int, int] | None:
     """Return a key that identifies a file whatever its name; None if it does not exist."""
     try:
         found = path.stat()
@@ -320,7 +320,7 @@ def _earlier_data(paths: Paths) -> Path | None:
     return data if ours and data.is_file() else None
 
 
-def keep_unread(
+def keep_unreadable(
     source: Path, error: Exception, paths: Paths, options: Options, worker_pool: WorkerPool | None
 ) -> Report:
     """Write the original as the result of a model whose import ended with ``error``.

@@ -167,7 +167,7 @@ class Planner:
                 self._known_unprofitable |= unprofitable
                 return self._planned(frozen, excluded, unclustered)
         except OutOfTime:
-            self.deadline.tell(f"planning ended early: kernels below {_WORTH_US:g} µs are kept")
+            self.deadline.note(f"planning ended early: kernels below {_WORTH_US:g} µs are kept")
         return plan
 
     def plan_under(self, constraints: Constraints, unclustered: bool = False) -> ScheduledGraph:
@@ -413,7 +413,7 @@ def guarded_if_it_pays(
         with deadline.within(_SHARE * options.budget):
             pays = _us(known) + compared < _WORTH * _us(plain)
     except OutOfTime:
-        deadline.tell("there was no time to predict the gain of constant initializers")
+        deadline.note("there was no time to predict the gain of constant initializers")
         return model, plain
     return (guarded, known) if pays else (model, plain)
 

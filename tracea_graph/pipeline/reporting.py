@@ -418,7 +418,7 @@ def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[
     structure, names = scan.structure(weight), _names(nodes)
     results_first = nodes[0].op == "Conv" or bool(nodes[0].attrs.get("transB", 0))
     if structure is not DENSE:
-        for words, left in _words(structure, results_first):
+        for words, left in _structures_of(structure, results_first):
             after = round(left * weight.nbytes)
             yield WeightProperty(weight.name, words, weight.nbytes, after, names)
     if nodes[0].op != "Conv" and (factors := scan.ranks.factors(weight)) is not None:
@@ -429,7 +429,7 @@ def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[
         )  # fmt: skip
 
 
-def _words(structure: Structure, results_first: bool) -> Iterator[tuple[str, float]]:
+def _structures_of(structure: Structure, results_first: bool) -> Iterator[tuple[str, float]]:
     """Return each structure found in a matrix, and the share of the matrix it leaves to store."""
     sides = ("outputs", "inputs") if results_first else ("inputs", "outputs")
     for lines, side in zip((structure.rows, structure.columns), sides, strict=True):

@@ -18,7 +18,13 @@ from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs, gather_inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.output import Paths, StagingFolder, check_earlier, keep_unread, staging
+from tracea_graph.pipeline.output import (
+    Paths,
+    StagingFolder,
+    check_earlier,
+    keep_unreadable,
+    staging,
+)
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, overridden
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
@@ -99,7 +105,7 @@ def read(run: PipelineRun) -> None:
     try:
         run.model = load(run.source, freeze=options.freeze_initializers)
     except Exception as error:  # raised again unless ONNX Runtime accepts the model
-        run.report = keep_unread(run.source, error, run.paths, options, run.worker_pool)
+        run.report = keep_unreadable(run.source, error, run.paths, options, run.worker_pool)
         return
     run.files = files_of(run.source)
     check_earlier(run.paths, run.files)

@@ -74,7 +74,7 @@ class Deadline:
         """Return True if no time is left."""
         return self.left <= 0.0
 
-    def tell(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         """Record, once, what was left unfinished."""
         if sentence not in self.cut:
             self.cut.append(sentence)

@@ -66,7 +66,7 @@ def find_compiler(
     """
     environment = environment or Environment()
     if environment.compiler and environment.compiler.strip():
-        words = _words(environment.compiler)
+        words = _split_command(environment.compiler)
         return replace(_probe(words, seconds), flags=words[1:])
     for name in ("g++", "clang++"):
         if path := shutil.which(name):
@@ -81,7 +81,7 @@ def find_compiler(
     )
 
 
-def _words(command: str) -> tuple[str, ...]:
+def _split_command(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError as error:

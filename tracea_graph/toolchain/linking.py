@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tracea_graph.errors import BuildError
 from tracea_graph.toolchain.compilers import Compiler
 
-__all__ = ["LINK_FLAGS", "OWN_LINK_FLAGS", "made_by"]
+__all__ = ["LINK_FLAGS", "OWN_LINK_FLAGS", "read_output"]
 
 LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,relro", "-Wl,-z,now")
 OWN_LINK_FLAGS = MappingProxyType(
@@ -24,7 +24,7 @@ OWN_LINK_FLAGS = MappingProxyType(
 """Flags for linking without a C++ library, per compiler family; they follow the objects."""
 
 
-def made_by(compiler: Compiler, path: Path, what: str) -> bytes:
+def read_output(compiler: Compiler, path: Path, what: str) -> bytes:
     """Return the file that a compiler wrote.  Raises BuildError if there is none."""
     try:
         return path.read_bytes()

@@ -19,7 +19,7 @@ from tracea_graph.tuning.space import candidates
 
 __all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
 
-_PETTY_US = 3.0
+_MIN_CALL_US = 3.0
 """Kernel calls faster than this are not tuned, because the call overhead dominates."""
 _PRIOR_GAIN = 0.03
 """Expected gain of a case before any was measured, if the cost model predicts less."""
@@ -73,7 +73,7 @@ def tasks_of(
             task = TuningTask(Case(load.problem, rows), rows in load.rows, 0.0)
             us = schedule_space.modelled_us(task.case, default_of(task.case), level, threads[0])
             spent[task.run] = spent.get(task.run, 0.0) + us * load.count
-            if us >= _PETTY_US:
+            if us >= _MIN_CALL_US:
                 found.append((task, us * load.count))
     return [TuningTask(j.case, j.asked, us / spent[j.run]) for j, us in found]
 
@@ -93,16 +93,16 @@ class GainEstimates:
     level: str
     threads: Sequence[int]
     min_gain: float = MIN_GAIN
-    _seen: dict[Case, float] = field(default_factory=dict)
-    _won: dict[int, list[float]] = field(default_factory=dict)
+    _modelled: dict[Case, float] = field(default_factory=dict)
+    _gains: dict[int, list[float]] = field(default_factory=dict)
 
     def of(self, task: TuningTask) -> float:
         """Return the expected end-to-end gain of a task, as a share of its run's time."""
-        if task.case not in self._seen:
-            self._seen[task.case] = self._modelled_gain(task.case)
-        won = self._won.get(task.run, [])
-        usual, trust = (_PRIOR_GAIN + sum(won)) / (1 + len(won)), 1.0 / (1 + len(won))
-        return task.share * (trust * max(self._seen[task.case], usual) + (1 - trust) * usual)
+        if task.case not in self._modelled:
+            self._modelled[task.case] = self._modelled_gain(task.case)
+        gains = self._gains.get(task.run, [])
+        usual, trust = (_PRIOR_GAIN + sum(gains)) / (1 + len(gains)), 1.0 / (1 + len(gains))
+        return task.share * (trust * max(self._modelled[task.case], usual) + (1 - trust) * usual)
 
     def _modelled_gain(self, case: Case) -> float:
         """Predict the share of the case's time that the best candidate saves."""
@@ -121,9 +121,9 @@ class GainEstimates:
         us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
         return us * replicas(case, self.schedule_space, self.level, _BENCH_BYTES)
 
-    def won(self, task: TuningTask, gain: float) -> None:
+    def record_gain(self, task: TuningTask, gain: float) -> None:
         """Record a measured speed-up, which raises the expectations of the run's other tasks."""
-        self._won.setdefault(task.run, []).append(1 - 1 / gain)
+        self._gains.setdefault(task.run, []).append(1 - 1 / gain)
 
     def slice_of(self, tasks: Sequence[TuningTask], seconds: float) -> float:
         """Return the seconds that the first of ``tasks`` may search, out of the total left."""

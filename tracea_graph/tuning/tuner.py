@@ -123,7 +123,7 @@ class Tuner:
         estimates = GainEstimates(self.schedule_space, self.level, self.threads, self._min_gain)
         for task in tasks:
             if found[task.case].source == "cache":
-                estimates.won(task, found[task.case].gain)
+                estimates.record_gain(task, found[task.case].gain)
         todo = by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
         left = self._promising(todo, estimates, found)
         self.tell(TuningStarted(tuple(found.values()), tuple(left), budget))
@@ -137,7 +137,7 @@ class Tuner:
                         task, fixture, end, trials[task.case], until=until
                     )
                     if found[task.case].source == "measured":
-                        estimates.won(task, found[task.case].gain)
+                        estimates.record_gain(task, found[task.case].gain)
                     left = self._promising(left, estimates, found)
         return list(found.values())
 
@@ -163,9 +163,9 @@ class Tuner:
         schedule = self._pin(task.case)
         if schedule is not None:
             return TuningResult(task.case, schedule, 1.0, "hint", "", task.share)
-        return self.remembered(task)
+        return self.cached_result(task)
 
-    def remembered(self, task: TuningTask) -> TuningResult:
+    def cached_result(self, task: TuningTask) -> TuningResult:
         """Return a case's cached result; if there is none, the default and the reason."""
         case, about = task.case, self.about(task.case)
         entry = self._cache.get(key_of(about))

@@ -168,14 +168,14 @@ def _packed(
     smaller constants: further nodes pack them at load.
     """
     name, ((dtype, shape),) = f"{weight.name}_{layout.name}", layout.arrays(weight.shape)
-    recipe: tuple[Node, ...] = ()
+    computed_by: tuple[Node, ...] = ()
     if made is not None:
         b = BodyBuilder(1, opset)
         body = b.done(layout.packed_to_onnx(b, b.inputs[0], weight.shape))
-        recipe = (*made, *placed(body, [weight.name], name))
+        computed_by = (*made, *placed(body, [weight.name], name))
     return Weight(
         name, dtype, shape,
-        lambda: layout.pack(np.asarray(weight.load(), np.float32))[0], recipe,
+        lambda: layout.pack(np.asarray(weight.load(), np.float32))[0], computed_by,
     )  # fmt: skip
 
 
@@ -194,8 +194,8 @@ def winograd_filters(
     name = f"{weight.name.removesuffix(f'_{params.layout.name}')}_{layout.name}"
     b = BodyBuilder(1, opset)
     body = b.done(transform_to_onnx(b, b.inputs[0], layout.tile, *params.shape[:2]))
-    recipe = placed(body, [weight.name], name)
-    return Weight(name, DType.F32, layout.shape(params.shape), load, recipe)
+    computed_by = placed(body, [weight.name], name)
+    return Weight(name, DType.F32, layout.shape(params.shape), load, computed_by)
 
 
 def repack_filters(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight]:
