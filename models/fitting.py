@@ -1,9 +1,9 @@
-"""Fitting the cost model's numbers to what was measured (``python -m models.fit FILE --write``).
+"""Fit the cost model's coefficients to measurements (``python -m models.fit FILE --write``).
 
-One number after the other is moved to where the predictions that depend on it are best, until none
-moves any more: the least sum of ``|log(predicted / measured)|``, each at most 1 so that a region
-the model does not understand draws nothing, plus 1 for every wrong choice (fused or not).  Far
-moves have to pay more than near ones, and what few measured regions depend on stays.
+Coordinate descent moves one coefficient at a time until none moves.  The objective is the sum of
+``|log(predicted / measured)|``, each capped at 1 so that regions the model cannot explain have no
+pull, plus 1 per wrong choice (fused or not).  Large moves must gain more than small ones, and
+coefficients on which few measured regions depend stay.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["fit", "rechosen", "repredicted"]
 
 _Name = tuple[str, str]
-"""A number's kind and name."""
+"""Kind and name of a coefficient."""
 
 _STEPS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4, 2.0)
-"""Factors a number is tried with, again and again."""
+"""Factors tried on a coefficient, repeatedly."""
 _WORTH = 0.003
-"""What a move has to gain per region it touches, in logarithms of time."""
+"""Minimum gain of a move per region it affects, in logarithms of time."""
 _STAY = 0.05
-"""What it costs per region to leave the number it started from, for each factor of e."""
+"""Penalty per region for the distance from the initial value, per factor of e."""
 _FEWEST = 3
-"""Regions that say something about a number."""
+"""Minimum number of regions that depend on a coefficient to fit it."""
 _ROUNDS = 20
 
 
@@ -46,7 +46,7 @@ class _FitState:
 
 
 class _Fit:
-    """The measured regions, and which of them each number touches."""
+    """Measured regions, and which of them depend on each coefficient."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Fit:
         self.start, self.predictions, self.choices = start, predictions, choices
 
     def state(self) -> _FitState:
-        """As everything was predicted before."""
+        """Return the state under the initial coefficients."""
         us, right = [p.us for p in self.predictions], [c.right for c in self.choices]
         return _FitState(self.start, us, right)
 
@@ -68,7 +68,7 @@ class _Fit:
         rows: Sequence[int],
         places: Sequence[int],
     ) -> _FitState:
-        """Under other coefficients, updating only the given rows and choices."""
+        """Return the state under other coefficients, which affect only some rows and choices."""
         state = _FitState(coefficients, [*old.us], [*old.right])
         for i in rows:
             state.us[i] = repredicted(self.predictions[i], coefficients).us
@@ -77,7 +77,7 @@ class _Fit:
         return state
 
     def touched(self, coefficients: Coefficients) -> dict[_Name, tuple[list[int], list[int]]]:
-        """Rows and choices that depend on each number."""
+        """Return the rows and choices that depend on each coefficient."""
         found: dict[_Name, tuple[list[int], list[int]]] = {
             n: ([], []) for n in coefficients.names()
         }
@@ -93,7 +93,7 @@ class _Fit:
     def cost(
         self, state: _FitState, at: _Name, rows: Sequence[int], places: Sequence[int]
     ) -> float:
-        """How far predictions are off, wrong choices, and how far the number has come."""
+        """Return the objective over some rows and choices, with the distance penalty."""
         kind, name = at
         far = sum(min(1.0, abs(log(state.us[i] / self.predictions[i].row.us))) for i in rows)
         wrong = sum(not state.right[i] for i in places)
@@ -102,13 +102,13 @@ class _Fit:
 
 
 def repredicted(prediction: Prediction, coefficients: Coefficients) -> Prediction:
-    """A prediction under other coefficients."""
+    """Return a prediction under other coefficients."""
     cost = replace(prediction.cost, coefficients=coefficients)
     return replace(prediction, cost=cost, us=cost(prediction.row.graph, prediction.row.region))
 
 
 def rechosen(choice: FusionChoice, coefficients: Coefficients) -> FusionChoice:
-    """A choice under other coefficients."""
+    """Return a choice under other coefficients."""
     cost = replace(choice.cost, coefficients=coefficients)
     fused = cost(choice.row.graph, choice.row.region)
     unfused = sum(cost(choice.before, r) for r in choice.unfused)
@@ -143,7 +143,7 @@ def fit(
 def _better(
     work: _Fit, state: _FitState, at: _Name, rows: Sequence[int], places: Sequence[int]
 ) -> _FitState | None:
-    """The best of the states one step away, if it pays."""
+    """Return the best state one step away if it pays, else None."""
     least, best = work.cost(state, at, rows, places) - _WORTH * len(rows), None
     for factor in _STEPS:
         other = work.moved(state.coefficients.scaled(*at, factor), state, rows, ())
@@ -156,7 +156,7 @@ def _better(
 
 
 class _Reading(Mapping[str, float]):
-    """A table that remembers what was read."""
+    """A table that records which entries are read."""
 
     def __init__(self, kind: str, numbers: Mapping[str, float], read: set[_Name]) -> None:
         self.kind, self.numbers, self.read = kind, numbers, read
@@ -179,7 +179,7 @@ class _Reading(Mapping[str, float]):
 def _read(
     coefficients: Coefficients, cost: CostModel, regions: Sequence[tuple[TileGraph, Region]]
 ) -> set[_Name]:
-    """The numbers that the prediction of some regions reads."""
+    """Return the coefficients that the prediction of some regions reads."""
     read = set[_Name]()
     kinds = {
         f.name: _Reading(f.name, getattr(coefficients, f.name), read) for f in fields(coefficients)

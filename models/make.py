@@ -29,12 +29,12 @@ _CHUNK = 1 << 20
 
 
 def available() -> tuple[str, ...]:
-    """The names of the stored models, sorted."""
+    """Return the names of the stored models, sorted."""
     return tuple(sorted(path.name.removesuffix(".onnx.gz") for path in GRAPHS.glob("*.onnx.gz")))
 
 
 def load_stored(name: str) -> onnx.ModelProto:
-    """The stored graph of ``name``, its large initializers without values.
+    """Return the stored graph of ``name``, whose large initializers have no values.
 
     Raises:
         KeyError: no such model is stored.
@@ -100,7 +100,7 @@ def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
 
 
 def _hollow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
-    """Zeros after one number, in chunks."""
+    """Yield one number and then zeros, in chunks."""
     left, first = math.prod(tensor.dims), zlib.crc32(tensor.name.encode()) % 9973 + 1
     while left:
         chunk = np.zeros(min(left, _CHUNK), "<f4")
@@ -145,7 +145,7 @@ def _size(tensor: onnx.TensorProto) -> int:
 
 
 def _head(tensor: onnx.TensorProto) -> bytes:
-    """All of a tensor's message, up to the bytes of a stripped one's values."""
+    """Serialize a tensor up to the bytes of its values, which a stripped one lacks."""
     if not stripped(tensor):
         return bytes(tensor.SerializeToString(deterministic=True))
     bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -153,7 +153,7 @@ def _head(tensor: onnx.TensorProto) -> bytes:
 
 
 def _field(number: int, length: int) -> bytes:
-    """The head of a length-delimited protobuf field."""
+    """Return tag and length of a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(length)
 
 

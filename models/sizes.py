@@ -1,4 +1,4 @@
-"""The sizes the zoo is timed at: each model's first is the one its line is compared by."""
+"""List the sizes at which the zoo is timed; the first of a model is the one in comparisons."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ SIZES: Mapping[str, Sizes] = {
 
 
 def sizes_of(name: str) -> Sizes:
-    """Symbolic sizes to time a model at; those not named are the usual ones."""
+    """Return the symbolic sizes to time a model at; other symbols have their default size."""
     return SIZES.get(name, ({},))

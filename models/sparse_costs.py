@@ -1,11 +1,11 @@
-"""What the cost model takes a stored step of k, a block of them and a placed number to cost.
+"""Measure the cost model's coefficients of sparse products.
 
     python -m models.sparse_costs
 
-A product by stored blocks takes as long for one row as for several, for the step's numbers have to
-be read and spread: ``step + block / b`` rows for blocks of ``b`` steps.  A product by scattered
-numbers spreads every place of the matrix once, whatever the rows.  Both are measured here on a
-matrix that stays in the caches, beside what ``policy`` has.
+A product with stored blocks takes equally long for one row and a few, because the block's elements
+must be read and broadcast: ``step + block / b`` rows for blocks of ``b`` steps of k.  A product
+with scattered zeros expands every element of the matrix once, whatever the rows.  Both are
+measured on a matrix that stays in the caches, and printed beside the values in ``policy``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCKS = (1, 4, 16)
 
 
 def blocks(folder: Path, seconds: float) -> None:
-    """Rows that one stored step costs at least, for each size of block."""
+    """Return the number of rows that a stored step of k costs at least, per block size."""
     rng, bench = np.random.default_rng(0), ModelTimer(1, folder)
     matrix = rng.standard_normal((K, N)).astype(np.float32)
     for block in BLOCKS:
@@ -51,7 +51,7 @@ def blocks(folder: Path, seconds: float) -> None:
 
 
 def placing(folder: Path, seconds: float) -> None:
-    """Vector instructions for each place of a matrix with scattered zeros."""
+    """Return the vector instructions per element of a matrix with scattered zeros."""
     rng, bench = np.random.default_rng(0), ModelTimer(1, folder)
     matrix = rng.standard_normal((K, N)).astype(np.float32) * (rng.random((K, N)) < 0.5)
     for rows in (1, 2, 4):
@@ -65,7 +65,7 @@ def placing(folder: Path, seconds: float) -> None:
 
 
 def _beside_a_call(bench: ModelTimer, seconds: float) -> dict[str, float]:
-    """Least ms of each model beyond those of a run that computes next to nothing."""
+    """Return the minimum ms of each model, less that of a run that computes almost nothing."""
     bench.add(_NOTHING, product_model(np.ones((1, 1)), rows=1), {"x": np.ones((1, 1), np.float32)})
     least = {name: t for name, (t, _) in bench.times(seconds).items()}
     nothing = least.pop(_NOTHING)

@@ -1,15 +1,15 @@
-"""What structure in weights and masks gains: each figure by a command.
+"""Measure what sparsity in weights and masks gains, one experiment per command.
 
-    python -m models.sparsity attention         # a mask that is a band, a window, all keys
-    python -m models.sparsity memory            # what windowed attention takes, by sequence
+    python -m models.sparsity attention         # a banded mask, a window, all keys
+    python -m models.sparsity memory            # memory of windowed attention, by sequence
     python -m models.sparsity gemm              # products with zero blocks, by share and pattern
     python -m models.sparsity unstructured      # products of 1 and 4 rows with scattered zeros
     python -m models.sparsity rank              # two factors against one matrix
-    python -m models.sparsity scan MODEL.onnx   # how long the scan of a model's weights takes
+    python -m models.sparsity scan MODEL.onnx   # time of the weight analysis of a model
     python -m models.sparsity dense             # a model with nothing to exploit
 
-Every figure is the least and the median time of runs that alternate, in bursts, with what they are
-compared to, in one process.
+Results are minimum and median times of runs that alternate with their baseline in bursts, in one
+process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Array = npt.NDArray[Any]
 Run = Callable[[], Any]
 HEADS, HEAD = 12, 64
 SETTLE_SECONDS = 0.05
-"""Seconds until idle threads sleep, and for which a model then has its turn."""
+"""Seconds until idle threads sleep, and for which a model then runs."""
 LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -55,7 +55,7 @@ def _model(
     inputs: Mapping[str, Sequence[Any]],
     weights: Mapping[str, Array],
 ) -> onnx.ModelProto:
-    """Of float32 inputs by name; the last node's result is the output."""
+    """Return a model with float32 inputs by name; the last node's result is the output."""
     result = nodes[-1].output[0]
     graph = helper.make_graph(
         nodes,
@@ -68,7 +68,7 @@ def _model(
 
 
 def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
-    """Scores, an additive mask ``[S, S]`` if given, softmax, product: 12 heads of 64."""
+    """Return scores, an optional additive mask ``[S, S]``, softmax and product: 12 heads of 64."""
     shape = [1, HEADS, size, HEAD]
     nodes = [
         helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
@@ -88,7 +88,7 @@ def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
 
 
 def product_model(*matrices: Array, rows: int | str = "rows") -> onnx.ModelProto:
-    """``x [rows, K]`` times one matrix after the other."""
+    """Return ``x [rows, K]`` multiplied by one matrix after another."""
     nodes, value = [], "x"
     for i, _ in enumerate(matrices):
         nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"y{i}"], f"product{i}"))
@@ -98,16 +98,16 @@ def product_model(*matrices: Array, rows: int | str = "rows") -> onnx.ModelProto
 
 
 def band(size: int, window: int) -> Array:
-    """An additive mask that keeps ``window`` keys around each query, itself among them."""
+    """Return an additive mask that keeps the ``window`` keys around each query."""
     i, j = np.ogrid[:size, :size]
     return np.where(abs(i - j) <= window // 2, np.float32(0), np.float32(LOWEST))
 
 
-# ---- measuring -------------------------------------------------------------------------
+# ---- measure ---------------------------------------------------------------------------
 
 
 class ModelTimer:
-    """Models in one process, each optimized as legal or as it is."""
+    """Models timed in one process, each optimized without timing or left as it is."""
 
     def __init__(self, threads: int, folder: Path) -> None:
         self.threads, self.folder, self.runs = threads, folder, dict[str, Run]()
@@ -115,7 +115,7 @@ class ModelTimer:
     def add(
         self, name: str, model: onnx.ModelProto, feeds: Mapping[str, Array], **options: Any
     ) -> None:
-        """The result of a model, or, without options, ONNX Runtime's own run of it."""
+        """Add the optimized form of a model or, without options, the model in ONNX Runtime."""
         path = self.folder / f"{len(self.runs)}.onnx"
         onnx.save(model, path)
         settings = onnxruntime.SessionOptions()
@@ -132,7 +132,7 @@ class ModelTimer:
         self.runs[name] = lambda: session.run_with_iobinding(bound)
 
     def times(self, seconds: float) -> dict[str, tuple[float, float]]:
-        """Least and median ms of each, by turns in bursts, for about this long."""
+        """Return minimum and median ms of each model, alternating in bursts for ``seconds``."""
         found: dict[str, list[float]] = {name: [] for name in self.runs}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -141,7 +141,7 @@ class ModelTimer:
         return {n: (min(t), statistics.median(t)) for n, t in found.items()}
 
     def show(self, base: str, seconds: float) -> dict[str, tuple[float, float]]:
-        """A line each: times, and how often as fast as ``base``; the times."""
+        """Print times and speedups over ``base``, one line each; return the times."""
         found = self.times(seconds)
         for name, (least, middle) in found.items():
             ratio = found[base][0] / least, found[base][1] / middle
@@ -153,7 +153,7 @@ class ModelTimer:
 
 
 def _burst(run: Run) -> list[float]:
-    """ms of runs one after another, from when the threads of what ran before have stopped
+    """Return the ms of consecutive runs, once the threads of the model before have stopped
     spinning."""
     began, found = time.perf_counter(), list[float]()
     while (start := time.perf_counter()) < began + 2 * SETTLE_SECONDS or not found:
@@ -164,7 +164,7 @@ def _burst(run: Run) -> list[float]:
 
 
 def _bound(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> Any:
-    """Inputs and outputs in place, so that runs copy nothing."""
+    """Bind inputs and outputs in place, so that runs copy nothing."""
     names = [o.name for o in session.get_outputs()]
     binding = session.io_binding()
     for name, array in feeds.items():
@@ -179,11 +179,11 @@ def _numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-# ---- figures ---------------------------------------------------------------------------
+# ---- experiments -----------------------------------------------------------------------
 
 
 def attention(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """All keys, a window asked for, and a mask that is that window."""
+    """Compare all keys, a requested window, and a mask equal to that window."""
     size, window = args.size or 4096, 256
     shape = (1, HEADS, size, HEAD)
     feeds = {n: _numbers(*shape, seed=i) for i, n in enumerate("qkv")}
@@ -195,7 +195,7 @@ def attention(bench: ModelTimer, args: argparse.Namespace) -> None:
 
 
 def memory(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """What windowed attention takes beside its inputs and result, by sequence."""
+    """Print the memory of windowed attention beyond its inputs and result, by sequence."""
     for size in (2048, 4096, 8192, 16384):
         found = bench.folder / str(size)
         found.mkdir()
@@ -237,7 +237,7 @@ print(kilobytes("VmHWM") - before)
 
 
 def gemm(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """A product 768 × 3072 with zero blocks of 16 × 16, against the same kernels without zeros."""
+    """Compare a product 768 × 3072 with zero blocks of 16 × 16 to the dense kernels."""
     rows, k, n = args.size or 128, 768, 3072
     matrix, feeds = _numbers(k, n), {"x": _numbers(rows, k, seed=1)}
     seen = {"shapes": ({"rows": rows},), "verify": False, "precision": args.precision}
@@ -250,8 +250,8 @@ def gemm(bench: ModelTimer, args: argparse.Namespace) -> None:
 
 
 def unstructured(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """A product 4096 × 11008 by few rows, its zeros anywhere, against the same kernels' dense one:
-    the matrix, 180 MB of it, comes from memory."""
+    """Compare a product of few rows with 4096 × 11008 and scattered zeros to the dense kernels;
+    the matrix (180 MB) comes from memory."""
     size = (4096, 11008)
     matrix = _numbers(*size)
     places = np.random.default_rng(1).random(size, np.float32)
@@ -268,8 +268,8 @@ def unstructured(bench: ModelTimer, args: argparse.Namespace) -> None:
 
 
 def rank(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """A matrix of exactly rank 144, as it is and as two products; and how near to the rate of the
-    dense product these come, which is all that fusing them could still gain."""
+    """Compare a matrix of exactly rank 144 with its two factors, and their rate with that of a
+    dense product, which bounds what fusing them could gain."""
     rows, k, n, r = args.size or 512, 768, 3072, 144
     matrix = _numbers(k, r) @ _numbers(r, n, seed=1) / np.sqrt(np.float32(r))
     feeds = {"x": _numbers(rows, k, seed=2)}
@@ -287,7 +287,7 @@ def rank(bench: ModelTimer, args: argparse.Namespace) -> None:
 
 
 def dense(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """A model with nothing to exploit, with and without the rules that look for something."""
+    """Compare a model without structure with and without the rules that look for it."""
     rows, k = args.size or 128, 768
     matrices = [_numbers(k, 4 * k), _numbers(4 * k, k, seed=1), _numbers(k, k, seed=2)]
     feeds = {"x": _numbers(rows, k, seed=3)}
@@ -302,7 +302,7 @@ def dense(bench: ModelTimer, args: argparse.Namespace) -> None:
 
 
 def scan(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """What a model's weights hold, and how long it takes to see."""
+    """Print the weight analysis of a model and how long it takes."""
     graph = load(args.model).graph
     seen = WeightScan()
     for name in ("first", "again"):

