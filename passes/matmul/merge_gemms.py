@@ -13,7 +13,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.gemm import MAX_PARTS, GemmParams
+from tracea_graph.ops.gemm import MAX_SPLITS, GemmParams
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused, operand_producer
@@ -86,13 +86,13 @@ class MergeGemms:
             return
         x = region.operands[0]
         found = {u.region.id: u.region for u in graph.uses(x) if u.operand == 0}
-        parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_PARTS]
+        parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_SPLITS]
         if len(parts) < 2 or parts[0].id != region.id:
             return  # the first of them proposes
         widths = tuple(r.params.n for r in parts)
         merged = f"{parts[0].results[0]}_merged"
         params, operands, weights = _side_by_side(graph, parts, merged)
-        params = dataclasses.replace(params, parts=widths)
+        params = dataclasses.replace(params, splits=widths)
         results = [r.results[0] for r in parts]
         new = fused(self.name, params, operands, results, parts)
         yield Proposal(self.name, parts, (new,), weights=weights)
@@ -101,7 +101,7 @@ class MergeGemms:
 def _alone(graph: TileGraph, region: Region) -> bool:
     """Return whether a product has constant weights, no epilogue and whole vectors of columns."""
     p = region.params
-    if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.parts:
+    if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.splits:
         return False
     constant = all(graph.weight(v) is not None for v in region.operands[2:])
     return constant and replaceable_matrix(graph, region) is not None

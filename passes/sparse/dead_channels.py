@@ -236,7 +236,7 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
         return other_readers(value)
     if graph.spec(value).shape is None:
         return f"the rank of {value!r} is not known"
-    if isinstance(params, GemmParams) and (params.norm or params.parts):
+    if isinstance(params, GemmParams) and (params.norm or params.splits):
         return f"{value!r} is normalised over its channels"
     if params.epilogue and not set(params.epilogue.operands[1:]) <= {"row", "scalar"}:
         return f"what makes {value!r} of the product differs from row to row"

@@ -41,7 +41,7 @@ class LowRankExact(PatternPass):
     patterns = (gemm,)
 
     def check(self, m: Match) -> str | None:
-        other = m.root.params.parts or m.root.rule == self.name
+        other = m.root.params.splits or m.root.rule == self.name
         return "" if other or replaceable_matrix(m.graph, m.root) is None else None
 
     def rewrite(self, m: Match) -> Rewrite | str:

@@ -47,7 +47,7 @@ def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | 
         return None
     g: GemmParams = qkv.params
     alone = only_read_by(graph, attention.operands[0], attention)
-    if g.epilogue or g.norm or g.parts or not alone or g.n != sum(p.sizes):
+    if g.epilogue or g.norm or g.splits or not alone or g.n != sum(p.sizes):
         return None
     if not only_read_by(graph, region.operands[0], region):
         return None

@@ -213,7 +213,7 @@ CASES = {
         GemmParams(12, 20, PANELS, epilogue=MUL_MAX), (X, panels(12, 20), (2, 5, 1), (20,))
     ),
     "gemm, three parts": Case(
-        GemmParams(12, 40, PANELS, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
+        GemmParams(12, 40, PANELS, bias=True, splits=(16, 4, 20)), (X, panels(12, 40), (40,))
     ),
     "gemm, what it takes up kept": Case(
         GemmParams(12, 20, PANELS, epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))),
@@ -584,8 +584,8 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, BlockSparseVnni2Panels(1)), "no blocks of 1 steps"),
         (lambda: GemmParams(3, 4, WEIGHT_ONLY_BF16), "an even K"),
         (lambda: GemmParams(4, 4, PANELS, keep_sum=True), "only if there is a norm"),
-        (lambda: GemmParams(4, 4, PANELS, parts=(1, 2)), "all columns"),
-        (lambda: GemmParams(4, 4, PANELS, parts=(0, 4)), "1 column or more"),
+        (lambda: GemmParams(4, 4, PANELS, splits=(1, 2)), "all columns"),
+        (lambda: GemmParams(4, 4, PANELS, splits=(0, 4)), "1 column or more"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: GatherElementsParams(0), "no axis"),

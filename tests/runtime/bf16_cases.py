@@ -28,7 +28,7 @@ def _product(
     parts: tuple[int, ...] = (),
 ) -> Case:
     """A product with a matrix in bf16: ``vnni2`` rounds x too, ``weight_only_bf16`` does not."""
-    params = GemmParams(k, n, layout, True, chain, parts=parts)
+    params = GemmParams(k, n, layout, True, chain, splits=parts)
     kind = "chain" if chain else "parts" if parts else "plain"
     name = f"bf16_{layout.name}_{m}x{k}x{n}_{kind}"
     return bf16_product(name, m, params, pack_vnni2(normal(k, n, seed=1)))

@@ -18,7 +18,7 @@ def _case(
     name: str, m: int, k: int, n: int, chain: Chain | None = None, parts: tuple[int, ...] = ()
 ) -> Case:
     """The program the passes write for one product."""
-    params = GemmParams(k, n, BF16X2, True, chain, parts=parts)
+    params = GemmParams(k, n, BF16X2, True, chain, splits=parts)
     return bf16_product(f"bf16x2_{name}", m, params, pack_bf16x2(normal(k, n, seed=1)))
 
 

@@ -31,7 +31,7 @@ def integers_case(
     spoilt: bool = False,
 ) -> Case:
     """The program the passes write for one product, its matrix in integers."""
-    params = GemmParams(k, n, INT16, True, chain, parts=parts)
+    params = GemmParams(k, n, INT16, True, chain, splits=parts)
     x, (weight, scale) = normal(m, k, seed=0), pack_int16(normal(k, n, seed=1))
     if spoilt:
         x[1, 0], x[m - 1, k - 1] = np.nan, np.inf

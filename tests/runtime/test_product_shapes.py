@@ -72,7 +72,7 @@ def by_weight(row: dict[str, Any]) -> Case:
     k += layout == "weight_only_bf16" and k % 2
     more = dict(POST_OPS[row["post_ops"]])
     if more.pop("parts", False):
-        more["parts"] = (n - n // 3, n // 3) if n > 2 else (n,)
+        more["splits"] = (n - n // 3, n // 3) if n > 2 else (n,)
     params = GemmParams(k, n, NAMED[layout], row["bias"], **more)
     weight = normal(k, n, seed=1) * np.float32(k**-0.5)
     scales = [pack_int16(weight)[1]] if layout == "int16" else []

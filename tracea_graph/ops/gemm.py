@@ -30,7 +30,7 @@ from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["BLOCK_ROWS", "STEP_ROWS", "GemmParams"]
 
-MAX_PARTS = 16
+MAX_SPLITS = 16
 
 STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 """Minimum cost, in rows, of a stored step of k, and of a block of such steps
@@ -44,7 +44,7 @@ class GemmParams:
 
     Results: with a norm, y, then s if ``keep_sum`` (s has other readers too); with an epilogue
     alone, its one or two results; with neither, column ranges of the product, whose widths are
-    ``parts``.
+    ``splits``.
     """
 
     k: int
@@ -54,14 +54,14 @@ class GemmParams:
     epilogue: Chain | None = None
     norm: Norm | None = None
     keep_sum: bool = False
-    parts: tuple[int, ...] = ()
+    splits: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.layout.check(self.k, self.n)
-        if self.parts and (sum(self.parts) != self.n or self.epilogue or self.norm):
-            raise ValueError("parts are all columns of a product that nothing follows")
-        if not len(self.parts) <= MAX_PARTS or any(p < 1 for p in self.parts):
-            raise ValueError(f"a product has 1 to {MAX_PARTS} parts, of 1 column or more")
+        if self.splits and (sum(self.splits) != self.n or self.epilogue or self.norm):
+            raise ValueError("splits are all columns of a product that nothing follows")
+        if not len(self.splits) <= MAX_SPLITS or any(p < 1 for p in self.splits):
+            raise ValueError(f"a product has 1 to {MAX_SPLITS} splits, of 1 column or more")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
         if self.epilogue and self.epilogue.operands[:1] != ("full",):
@@ -93,12 +93,12 @@ class GemmParams:
         return items[1:2] if self.layout.operands == 1 else (items[1], items[-1])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return x's shape with N (or the widths of the parts) as last dimension, per result."""
+        """Return x's shape with N (or the widths of the splits) as last dimension, per result."""
         shape = specs[0].shape
         if shape is None:
             raise ValueError("the rank of x is unknown")
-        if self.parts:
-            return tuple(TensorSpec(DType.F32, (*shape[:-1], n)) for n in self.parts)
+        if self.splits:
+            return tuple(TensorSpec(DType.F32, (*shape[:-1], n)) for n in self.splits)
         types: tuple[DType, ...] = (DType.F32,) * (1 + self.keep_sum)
         if self.epilogue and not self.norm:
             types = self.epilogue.result_types
@@ -110,8 +110,8 @@ class GemmParams:
         acc = self.layout.product(x, self.stored(arrays), self.k, self.n)
         if bias is not None:
             acc = acc + bias
-        if self.parts:
-            return list(np.split(acc, np.cumsum(self.parts)[:-1], axis=-1))
+        if self.splits:
+            return list(np.split(acc, np.cumsum(self.splits)[:-1], axis=-1))
         done = self.epilogue.reference([acc, *epilogue_inputs]) if self.epilogue else [acc]
         if self.norm is None:
             return done
@@ -147,9 +147,9 @@ class GemmParams:
         acc = self.layout.product_to_onnx(b, x, self.stored(b.inputs), self.k, self.n)
         if bias is not None:
             acc = b("Add", acc, bias)
-        if self.parts:
-            ends = [sum(self.parts[: i + 1]) for i in range(len(self.parts))]
-            pairs = zip(ends, self.parts, strict=True)
+        if self.splits:
+            ends = [sum(self.splits[: i + 1]) for i in range(len(self.splits))]
+            pairs = zip(ends, self.splits, strict=True)
             return b.done(*(b.slice_last(acc, end - n, end) for end, n in pairs))
         done = self.epilogue.to_onnx(b, (acc, *epilogue_inputs)) if self.epilogue else [acc]
         if self.norm is None:

@@ -97,7 +97,7 @@ class MatMulParams:
         return permuted(shape, self._perms[which])
 
     def reading(self, which: int) -> IndexMap:
-        """The moves from a or b (0 or 1) as stored to the operand as it is read."""
+        """Return the map from a or b (0 or 1) as stored to the view the product reads."""
         perm, heads = self._perms[which], self.heads[which]
         split = (Move("reshape", (*[0] * (len(perm) - 2), heads, -1)),) if heads else ()
         return IndexMap((*split, *((Move("transpose", perm),) if perm else ())))

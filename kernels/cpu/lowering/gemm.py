@@ -51,13 +51,13 @@ def lower_gemm(
         w.call(
             op, dtype, x=x, w=weight, bias=bias,
             index=View.dense(operands[-1].buffer, operands[-1].shape), inputs=views, y=into,
-            parts=len(p.parts) or 1, chain=chain,
+            parts=len(p.splits) or 1, chain=chain,
         )  # fmt: skip
     else:
         scales = {"row_scales": rows_of, "column_scales": operands[-1].view} if rows_of else {}
         w.call(
             "gemm", GEMM_DTYPES[p.layout.name], x=x, w=weight, bias=bias, **scales,
-            inputs=views, y=into, layout=p.layout.name, parts=len(p.parts) or 1, chain=chain,
+            inputs=views, y=into, layout=p.layout.name, parts=len(p.splits) or 1, chain=chain,
             schedules=GEMM_SCHEDULES,
         )  # fmt: skip
     if p.norm is not None and total is not None:

@@ -206,7 +206,7 @@ def _can_round(step: RegionStep) -> bool:
     """True if the kernel that writes a step's first result can round it."""
     params = step.params
     if isinstance(params, GemmParams) and params.norm is None:
-        return step.results == 1 and not params.parts
+        return step.results == 1 and not params.splits
     if isinstance(params, ConvParams):
         return params.layout.rounds or isinstance(params.layout, Bf16x2Filters | FirstLayerFilters)
     if isinstance(params, EmbeddingParams):

@@ -58,7 +58,7 @@ def lower_gemm(
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
     if p.norm and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
-    if p.parts:
+    if p.splits:
         whole = w.number(full)
         made = [whole]
     elif p.norm:
@@ -71,10 +71,10 @@ def lower_gemm(
     product_call(
         w, w.matrix(x), weight, layout, p.epilogue, seen, [w.matrix(v) for v in made], bias
     )
-    if p.parts:
-        starts = [sum(p.parts[:i]) for i in range(len(p.parts))]
+    if p.splits:
+        starts = [sum(p.splits[:i]) for i in range(len(p.splits))]
         axis = len(full) - 1
-        return [whole.part(axis, s, n) for s, n in zip(starts, p.parts, strict=True)]
+        return [whole.part(axis, s, n) for s, n in zip(starts, p.splits, strict=True)]
     if p.norm is None:
         return made
     y = targets[0] or w.number(full)

@@ -167,13 +167,13 @@ CASES = {
         (F32, I16),
     ),
     "gemm, in integers, parts": Case(
-        GemmParams(12, 20, INT16, parts=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
+        GemmParams(12, 20, INT16, splits=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
     ),
     "gemm, as sums of two": Case(
         GemmParams(40, 20, BF16X2, True, RELU), ((*BS, 40), (2, 64, 16, 2), (20,)), (F32, BF16)
     ),
     "gemm, as sums of two, parts": Case(
-        GemmParams(32, 20, BF16X2, parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
+        GemmParams(32, 20, BF16X2, splits=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
     ),
     "gemm, one row": Case(GemmParams(12, 20, PANELS), ((1, 12), STORED)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, KN, True), (X, (12, 20), (20,))),
@@ -184,7 +184,7 @@ CASES = {
     "gemm, every kind of operand": Case(
         GemmParams(12, 20, PANELS, epilogue=FOUR_KINDS), (X, STORED, (1, 20), (*BS, 1), (1, 1), Y)
     ),
-    "gemm, parts": Case(GemmParams(12, 20, PANELS, parts=(16, 3, 1)), (X, STORED)),
+    "gemm, parts": Case(GemmParams(12, 20, PANELS, splits=(16, 3, 1)), (X, STORED)),
     "gemm, two results": Case(GemmParams(12, 20, PANELS, epilogue=TWICE), (X, STORED, Y)),
     "matmul": Case(MatMulParams(), (("b", 3, "s", 7), ("b", 3, 7, "t"))),
     "matmul, heads transposed, masked": Case(

@@ -109,7 +109,7 @@ def test_projections_that_became_one_product_are_skipped_together() -> None:
     graph = made.graph(*parts)
     assert optimized(graph, every_phase()).applied()["block-sparse-gemm"] == 1
     (region,) = graph.regions()
-    assert region.params.parts == (32, 32, 32) and isinstance(
+    assert region.params.splits == (32, 32, 32) and isinstance(
         region.params.layout, BlockSparsePanels
     )
     assert_same(made, graph, {"x": normal(4, 64)})

@@ -131,7 +131,7 @@ def test_products_of_one_input_become_one(biases: tuple[bool, ...]) -> None:
     trace = optimized(graph)
     assert trace.applied()["merge-gemms"] == 1
     (region,) = graph.regions()
-    widths = dict(zip(region.results, region.params.parts, strict=True))
+    widths = dict(zip(region.results, region.params.splits, strict=True))
     assert widths == dict(zip(results, (16, 48, 32), strict=True))
     assert region.params.bias == any(biases)
     assert_same(net, graph, {"x": X["x"]})
