@@ -1,1 +1,1 @@
-"""What every backend shares, ``schema`` of kernel calls and ``program``, and a folder each."""
+"""Backend-independent kernel calls and programs, and one package per backend."""

@@ -24,13 +24,13 @@ __all__ = [
 ]
 
 FLAGS = ("-fschedule-insns", "-fsched-pressure")
-"""Lets gcc mix the instructions of the vectors that :func:`vectors` puts side by side."""
+"""Let gcc interleave the instructions of the vectors that :func:`vectors` unrolls."""
 
 _LONG = 8
-"""Vector instructions from which latency, not memory, is what a chain waits for."""
+"""Vector instructions from which a chain is bound by latency instead of memory."""
 
 StepSource = tuple[str, tuple[str, ...]]
-"""An expression over the arguments, and the sections of the vector headers it uses."""
+"""A C++ expression over the arguments, and the vector header sections it needs."""
 
 _LOG = ("mantissa", "log1", "log")
 _POW = ("double", "mantissa", "mask", "pow", "round")
@@ -105,7 +105,7 @@ _POWERS: Mapping[float, StepSource] = MappingProxyType(
         -2.0: ("(set1(1.0f) / {0}) * (set1(1.0f) / {0})", ()),
     }
 )
-"""Powers with these literal exponents, 1.9 ulp at most; special values are those of the power."""
+"""Powers with these literal exponents: at most 1.9 ulp, with the special values of ``pow``."""
 
 _FAST_MATH: Mapping[str, StepSource] = MappingProxyType(
     {
@@ -114,7 +114,7 @@ _FAST_MATH: Mapping[str, StepSource] = MappingProxyType(
         "silu": ("gated_fast({0}, {0})", ("gate_fast", "round")),
     }
 )
-"""The same where only 16 bits of a result matter: cheaper, and off by a fraction of their last."""
+"""Cheaper expressions for fast-math chains and bf16 results; errors are below one bf16 ulp."""
 
 _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
     {
@@ -126,29 +126,29 @@ _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
         DType.I8: ("int8_t", "load_int", "set1((float){})"),
     }
 )
-"""C type, function that loads a vector, expression that spreads one element."""
+"""C type, vector load function, and expression that broadcasts one element."""
 
 _STORES: Mapping[DType, str] = MappingProxyType(
     {DType.BOOL: "store_mask", DType.BF16: "store_bf16"}
 )
-"""Functions that store a vector of what is neither float32 nor an integer."""
+"""Vector store functions of types other than fp32 and integers."""
 
 
 @dataclass(frozen=True)
 class ChainOperand:
-    """What the template needs of one operand: its kind, C type, vector type and loads."""
+    """An operand for the template: its kind, C type, vector type and loads."""
 
     kind: str
     dtype: DType
 
     @property
     def wide(self) -> bool:
-        """True if it advances along the columns."""
+        """Whether the operand varies along the columns."""
         return self.kind in ("full", "row")
 
     @property
     def tall(self) -> bool:
-        """True if it advances along the rows."""
+        """Whether the operand varies along the rows."""
         return self.kind in ("full", "col")
 
     @property
@@ -160,18 +160,18 @@ class ChainOperand:
         return "vm" if self.dtype is DType.BOOL else "vf"
 
     def one(self, pointer: str) -> str:
-        """The element at a pointer in every lane."""
+        """Expression that broadcasts the element at ``pointer``."""
         return _LOADS[self.dtype][2].format(f"*{pointer}")
 
     def load(self, pointer: str, tail: bool) -> str:
-        """A vector at a pointer; in the tail its first ``n`` lanes."""
+        """Expression that loads a vector, or its first ``n`` lanes in the tail."""
         rest = "" if not tail else ", first(n)" if self.dtype is DType.F32 else ", n"
         return f"{_LOADS[self.dtype][1]}({pointer}{rest})"
 
 
 @dataclass(frozen=True)
 class ChainResult:
-    """What the template needs of one result: the expression and how it is stored."""
+    """A result for the template: its expression and how it is stored."""
 
     expression: str
     dtype: DType
@@ -185,7 +185,7 @@ class ChainResult:
         return "vm" if self.dtype is DType.BOOL else "vf"
 
     def store(self, pointer: str, value: str, tail: bool) -> str:
-        """Store a vector; in the tail its first ``n`` lanes."""
+        """Statement that stores a vector, or its first ``n`` lanes in the tail."""
         if self.dtype is DType.F32:
             name, last = "store", "first(n)"
         else:
@@ -194,7 +194,7 @@ class ChainResult:
 
 
 def functions(chain: Chain) -> frozenset[str]:
-    """The sections of the vector headers the chain's text uses."""
+    """Sections of the vector headers that the generated code of a chain needs."""
     needs = {section for step in chain.steps for section in _source_of(chain, step)[1]}
     types = {*chain.operand_types, *chain.result_types}
     if DType.BOOL in types:
@@ -207,9 +207,9 @@ def functions(chain: Chain) -> frozenset[str]:
 
 
 def vectors(chain: Chain, row: int) -> int:
-    """Vectors computed side by side: a long chain is one dependent instruction after another.
+    """How many vectors to unroll: long chains are latency-bound.
 
-    ``row`` is how many a row of a product's register tile has.
+    ``row`` is the number of vectors in a row of a GEMM register tile.
     """
     return row if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
 
@@ -251,7 +251,7 @@ def _expression(chain: Chain, step: Step) -> str:
 
 
 def _literal_first(step: Step) -> tuple[Ref, ...] | None:
-    """The two arguments with a literal (no NaN) in front, or None when there is none."""
+    """The two arguments with a non-NaN literal first, or None if neither is one."""
     numbers = [isinstance(a, float) and not math.isnan(a) for a in step.args]
     return (step.args if numbers[0] else step.args[::-1]) if any(numbers) else None
 
@@ -264,7 +264,7 @@ def _value(chain: Chain, ref: Ref) -> str:
 
 
 def _literal(value: float) -> str:
-    """The float32 nearest to ``value``, exactly."""
+    """C++ literal of the fp32 number nearest to ``value``."""
     with np.errstate(over="ignore"):
         single = float(np.float32(value))
     if math.isnan(single):

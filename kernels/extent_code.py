@@ -1,4 +1,4 @@
-"""Extents in plans: the numbers of operators, and postfix code, the same for every backend."""
+"""Encode size expressions (extents) as postfix code in plans, for every backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 NUMBER, SYMBOL, FIRST_OPERATOR = 0, 1, 2
 OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
-"""From code :data:`FIRST_OPERATOR` on."""
+"""Operators, with codes from :data:`FIRST_OPERATOR` on."""
 
 
 def operator_code(op: str) -> int:
@@ -27,16 +27,16 @@ def operator_code(op: str) -> int:
 
 
 def symbol_of(name: str, symbols: Mapping[str, int]) -> int:
-    """The number of a symbol.  Raises GraphError for one that nothing binds."""
+    """The index of a symbol.  Raises GraphError if no input binds it."""
     if name not in symbols:
         raise GraphError(f"A plan uses the size {name!r}, which no input of it binds.")
     return symbols[name]
 
 
 def postfix(extent: Extent, symbols: Mapping[str, int]) -> list[int]:
-    """``0 number``, ``1 symbol``, or two operands and the code of their operator.
+    """Encode an extent: ``0 number``, ``1 symbol``, or two operands and an operator code.
 
-    Raises GraphError for a symbol that nothing binds.
+    Raises GraphError if no input binds a symbol.
     """
     if isinstance(extent, int):
         return [NUMBER, extent]

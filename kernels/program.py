@@ -1,8 +1,8 @@
-"""Programs: what a custom-op node runs, a fixed list of kernel calls over one scratch arena.
+"""Programs of custom-op nodes: fixed lists of kernel calls over one scratch arena.
 
-Lowering writes programs; ``kernels.plan`` encodes them as the node's ``plan`` attribute; the
-library decodes and checks them, then runs them.  All sizes are extents over the symbols bound by
-the node's own inputs, so one plan serves every shape.
+Lowering writes programs, ``kernels.plan`` encodes them as the node's ``plan`` attribute, and the
+runtime library decodes, validates and runs them.  All sizes are expressions over symbols bound by
+the node's inputs, hence one plan serves every shape.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory a call may touch: ``("input", i)``, ``("output", i)`` or ``("temp", i)``."""
+    """A buffer a call may access: ``("input", i)``, ``("output", i)`` or ``("temp", i)``."""
 
     kind: str
     index: int
@@ -40,7 +40,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class View:
-    """A strided box of a buffer; offset and strides are in elements."""
+    """A strided view of a buffer; offset and strides are in elements."""
 
     buffer: Buffer
     dims: tuple[Extent, ...]
@@ -49,11 +49,11 @@ class View:
 
     @classmethod
     def dense(cls, buffer: Buffer, shape: tuple[Extent, ...]) -> View:
-        """A whole tensor, the last axis innermost."""
+        """A contiguous row-major view of a whole buffer."""
         return cls(buffer, shape, dense_strides(shape))
 
     def stretched(self, full: tuple[Extent, ...]) -> View:
-        """The view seen through a larger shape: stride 0 along repeated axes."""
+        """Broadcast the view to the shape ``full``; repeated axes get stride 0."""
         extra = len(full) - len(self.dims)
         strides, dims = (0,) * extra + self.strides, (1,) * extra + self.dims
         axes = zip(strides, dims, full, strict=True)
@@ -65,32 +65,32 @@ class View:
 class Schedule:
     """Tiling and work division of one call, as the backend's host loop reads it: integers by name.
 
-    A backend's schedules are dataclasses of this one.  Their first number is the most rows (of a
-    convolution: images) a schedule is for, the others are what can be tuned.
+    Backends derive dataclasses from this class.  The first field is the largest number of rows
+    (images of a convolution) that the schedule applies to; the others are tunable.
     """
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """The schedule of these numbers, in order.  Raises TypeError if there are too many."""
+        """Make a schedule from its fields in order.  Raises TypeError if there are too many."""
         make: Callable[..., Self] = cls
         return make(*numbers)
 
     @property
     def limit(self) -> int:
-        """The most rows it is for."""
+        """The largest number of rows that the schedule applies to."""
         return next(iter(asdict(self).values()))  # type: ignore[no-any-return]
 
     def up_to(self, rows: int) -> Self:
-        """The schedule for up to so many rows."""
+        """A copy that applies to up to ``rows`` rows."""
         return self.of((rows, *astuple(self)[1:]))
 
     def having(self, **settings: int) -> Self:
-        """The schedule with some of its numbers replaced.  Raises TypeError for one it lacks."""
+        """A copy with some fields replaced.  Raises TypeError for an unknown field."""
         return replace(self, **settings)
 
     @property
     def text(self) -> str:
-        """What it says beyond automatic choices, for people."""
+        """Non-default settings in words, for reports."""
         settings = list(asdict(self).items())[1:]
         return ", ".join(f"{value} {name}" for name, value in settings if value) or "default"
 
@@ -106,7 +106,7 @@ class Temp:
 
 
 class Attributes(Mapping[str, Any]):
-    """A call's parameters by name; hashable, in the order of the call's record."""
+    """Hashable mapping of a call's attributes, in schema order."""
 
     def __init__(self, items: Iterable[tuple[str, Any]] = ()) -> None:
         self._values = dict(items)
@@ -134,9 +134,9 @@ class Attributes(Mapping[str, Any]):
 class Call:
     """One kernel call: an op on one element type, its views, its attributes by name.
 
-    The backend's record of the call (``kernels.calls``) says what each view and attribute is, and
-    makes calls.  ``chain`` is its elementwise part, if any; ``schedules`` tile it, each
-    for up to so many rows.
+    Calls are made by their schema (``kernels.schema``), which names views and attributes.
+    ``chain`` is the fused elementwise expression, if any.  Each of ``schedules`` applies up to its
+    own row limit.
     """
 
     op: str
@@ -148,7 +148,7 @@ class Call:
 
     @staticmethod
     def name_of(op: str, dtype: str) -> str:
-        """What a call is named in reports: its op, and its element type if not float32."""
+        """The name of a call: its op, followed by its element type if that is not fp32."""
         return op if dtype == "f32" else f"{op}_{dtype}"
 
     @property
@@ -156,7 +156,7 @@ class Call:
         return self.name_of(self.op, self.dtype)
 
     def having(self, **attributes: Any) -> Call:
-        """The call with some of its attributes replaced."""
+        """A copy with some attributes replaced."""
         return replace(self, attributes=Attributes({**self.attributes, **attributes}.items()))
 
 
@@ -164,9 +164,9 @@ class Call:
 class Loop:
     """Calls ``first`` to ``last`` (inclusive) run once for every ``step`` of ``extent`` rows.
 
-    Their views use two more symbols: the rows [``start``, ``end``) of each iteration.  Iterations
-    of a ``parallel`` loop are independent: threads take one each, with scratch of their own, and
-    iterations may be shorter so that every thread has some.
+    Views inside the loop may use two more symbols, the rows [``start``, ``end``) of an iteration.
+    Iterations of a ``parallel`` loop are independent: each thread has its own scratch, and the
+    runtime may shorten iterations to give every thread one.
     """
 
     first: int
@@ -178,7 +178,7 @@ class Loop:
     parallel: bool = False
 
     def iterations(self, extent: int) -> list[dict[str, int]]:
-        """Values of its symbols for each iteration."""
+        """Bindings of the loop's symbols for each iteration."""
         rows = range(0, extent, self.step)
         return [{self.start: r, self.end: min(r + self.step, extent)} for r in rows]
 
@@ -189,9 +189,8 @@ class Program:
 
     ``inputs``/``outputs`` shapes are extents; ``symbols`` says which input dimension binds each
     symbol: ``{"seq": (0, 1)}`` is axis 1 of input 0.  Every other use of the symbol is checked.
-    ``temps`` are in the order in which they take their places in the arena (``ttg.arena``).
-    ``loops`` are in order and have no call in common.  ``loose`` are inputs and axes that may have
-    a size of 1 in place of what the plan says: they are repeated.
+    ``temps`` are in the order in which the arena allocates them (``ttg.arena``).  ``loops`` are in
+    order and disjoint.  ``loose`` lists (input, axis) pairs that broadcast if their size is 1.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -205,7 +204,7 @@ class Program:
 
 @dataclass(frozen=True)
 class OpType:
-    """One custom-op type: its name and the element types of its inputs and outputs."""
+    """A custom-op type: its name and the element types of its inputs and outputs."""
 
     name: str
     inputs: tuple[DType, ...]
@@ -214,7 +213,7 @@ class OpType:
 
 @dataclass(frozen=True)
 class ViewAccess:
-    """A view as a call sees it: the node's input it lies in (None: an output, or scratch)."""
+    """A view that a call reads or writes; ``input`` is None for an output or scratch."""
 
     input: int | None
     dims: tuple[int, ...]
@@ -224,11 +223,11 @@ class ViewAccess:
 
 @dataclass(frozen=True)
 class CallStats:
-    """One call: operations of its matrix products, elements of its results, and its views.
+    """Operation counts of one call: FLOPs of its matrix products, result elements and views.
 
-    ``multiplies`` is the type its products multiply.  ``size`` is the product's: rows × columns ×
-    depth, after their number if above 1; else the dims of the result.  A call of a loop is all its
-    iterations; its size is that of the first, after ``iterations ×``.
+    ``multiplies`` is the element type of the products.  ``size`` is M × N × K, after the batch if
+    above 1, or the dims of the result.  A call in a loop counts all iterations; its size is that
+    of the first, after ``iterations ×``.
     """
 
     kernel: str

@@ -1,7 +1,7 @@
-"""Writing a program for any backend: values as views of any strides, scratch, and calls.
+"""Backend-independent construction of programs: strided values, scratch buffers and calls.
 
-Kernels read any strides, so most moves are another view of what lies there.  What no view says is
-copied.
+Kernels read operands of any strides, hence most layout ops only make another view.  An op that no
+view can express becomes a copy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ IDENTITY = Chain((FULL,), (), (0,))
 
 
 class LackingError(Exception):
-    """A backend has no code for a region; the message says what it lacks."""
+    """Raised when a backend cannot lower a region; the message names what is missing."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """Where a value lies: a view whose dims are its shape, and its element type."""
+    """A value in memory: a view whose dims are the value's shape, and its element type."""
 
     view: View
     dtype: DType
@@ -38,22 +38,22 @@ class Value:
         return self.view.dims
 
     def moved(self, *moves: Move) -> Value:
-        """The value through moves.  Raises ValueError where no strides say it."""
+        """Apply index moves to the view.  Raises ValueError if no strides express the result."""
         return self.through(IndexMap(moves))
 
     def through(self, moves: IndexMap) -> Value:
-        """The value through a map.  Raises ValueError where no strides say it."""
+        """Apply an index map to the view.  Raises ValueError if no strides express the result."""
         at = moves.layout(StridedLayout(self.view.dims, self.view.strides, self.view.offset))
         return replace(self, view=View(self.view.buffer, at.dims, at.strides, at.offset))
 
     def turned(self, order: Sequence[int]) -> Value:
-        """The value with its axes in another order."""
+        """Permute the axes of the view."""
         dims = tuple(self.view.dims[a] for a in order)
         steps = tuple(self.view.strides[a] for a in order)
         return replace(self, view=replace(self.view, dims=dims, strides=steps))
 
     def stretched(self, full: Shape) -> Value:
-        """The value repeated to a larger shape."""
+        """Broadcast the value to a larger shape."""
         return replace(self, view=self.view.stretched(full))
 
     def part(self, axis: int, start: Extent, count: Extent) -> Value:
@@ -64,9 +64,9 @@ class Value:
         return replace(self, view=replace(self.view, dims=dims, offset=offset))
 
     def flat(self, *groups: int) -> Value:
-        """Axes merged into as many as there are groups, of so many axes each.
+        """Merge axes; each of ``groups`` is the number of adjacent axes merged into one.
 
-        Raises ValueError where those of a group do not follow each other in one step.
+        Raises ValueError if the axes of a group are not contiguous.
         """
         dims, steps, at = list[Extent](), list[Extent](), 0
         for count in groups:
@@ -81,13 +81,13 @@ class Value:
 
 
 def _follows(view: View, a: int, b: int) -> bool:
-    """True if a step of axis a is a walk through all of axis b."""
+    """Whether axis ``a`` has the stride that makes it contiguous with axis ``b``."""
     return factors([view.strides[a]]) == factors([view.dims[b], view.strides[b]])
 
 
 @dataclass
 class ProgramWriter(ABC):
-    """Collects a program; a backend says what its elementwise and copying calls are."""
+    """Base class of program builders; backends supply the elementwise and copy calls."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -96,7 +96,7 @@ class ProgramWriter(ABC):
     made: dict[tuple[object, ...], Value] = field(default_factory=dict, init=False)
 
     def slots(self, kind: str) -> list[Value]:
-        """Inputs or outputs, dense."""
+        """The node's inputs or outputs as contiguous values."""
         specs = self.inputs if kind == "input" else self.outputs
         return [
             Value(View.dense(Buffer(kind, i), s.shape or ()), s.dtype or DType.F32)
@@ -104,7 +104,7 @@ class ProgramWriter(ABC):
         ]
 
     def temp(self, dtype: DType, shape: Shape, order: Sequence[int] = ()) -> Value:
-        """Dense scratch; its axes are stored in an ``order``, the last one innermost."""
+        """Allocate contiguous scratch whose axes are stored in ``order``, innermost last."""
         order = order or range(len(shape))
         self.temps.append((dtype, product(shape)))
         steps = dict(zip(order, dense_strides([shape[a] for a in order]), strict=True))
@@ -113,14 +113,14 @@ class ProgramWriter(ABC):
 
     @abstractmethod
     def elementwise_call(self, chain: Chain, views: Sequence[View]) -> None:
-        """Append the call of a chain: views of its operands, then of its results, of one shape."""
+        """Append an elementwise call on views of operands, then results, of one shape."""
 
     @abstractmethod
     def copy_call(self, source: View, target: View, dtype: DType) -> None:
-        """Append a copy between views of one shape."""
+        """Append a copy between views of equal shapes."""
 
     def chain(self, chain: Chain, operands: Sequence[Value], results: Sequence[Value]) -> None:
-        """A chain over operands in the shape of its results, each stored in its own type."""
+        """Append an elementwise expression over operands of the results' shape."""
         seen = _merged([*operands, *results])
         operands, results = seen[: len(operands)], seen[len(operands) :]
         chain = self.typed(chain, operands, results)
@@ -131,15 +131,14 @@ class ProgramWriter(ABC):
 
     @staticmethod
     def typed(chain: Chain, operands: Sequence[Value], results: Sequence[Value]) -> Chain:
-        """The chain with the types its operands and results are stored in, and kinds that say
-        whether operands move along the last axis."""
+        """The chain with the stored types of its operands and results, and its operand kinds."""
         return replace(
             chain, operands=_kinds_of(operands), dtypes=tuple(v.dtype for v in operands),
             stores=tuple(v.dtype for v in results), fast_math=False,
         )  # fmt: skip
 
     def copy(self, source: Value, target: Value) -> None:
-        """Bring a value of the same shape where it belongs, in the type it has there."""
+        """Copy a value to a target of equal shape, converting to the target's type."""
         if source.dtype is target.dtype:
             a, b = _merged([source, target])
             self.copy_call(a.view, b.view, target.dtype)
@@ -147,14 +146,14 @@ class ProgramWriter(ABC):
             self.chain(IDENTITY, [source], [target])
 
     def dense(self, value: Value, dtype: DType | None = None) -> Value:
-        """The value without gaps, its axes in order, in a type; copied once where it is not."""
+        """The value as a contiguous tensor of type ``dtype``; copied at most once."""
         dtype = dtype or value.dtype
         if value.dtype is dtype and value.view.strides == dense_strides(value.shape):
             return value
         return self.again(value, dtype, tuple(range(len(value.shape))))
 
     def again(self, value: Value, dtype: DType, order: tuple[int, ...]) -> Value:
-        """A copy in a type, its axes stored in an order; one of each."""
+        """A cached copy of the value in a type and axis order."""
         key = value, dtype, order
         if key not in self.made:
             target = self.temp(dtype, value.shape, order)
@@ -163,24 +162,24 @@ class ProgramWriter(ABC):
         return self.made[key]
 
     def typed_as(self, value: Value, dtype: DType) -> Value:
-        """The value in a type, stored as it is where it has it."""
+        """The value in a type; converted only if its type differs."""
         if value.dtype is dtype:
             return value
         return self.again(value, dtype, tuple(range(len(value.shape))))
 
     def flat(self, value: Value, *groups: int) -> Value:
-        """Axes merged; copied where they do not follow each other."""
+        """Merge axes (see :meth:`Value.flat`); copy the value first if they are not contiguous."""
         try:
             return value.flat(*groups)
         except ValueError:
             return self.dense(value).flat(*groups)
 
     def matrix(self, value: Value) -> Value:
-        """Rows by the last axis."""
+        """The value as a matrix: all leading axes by the last one."""
         return self.flat(value, len(value.shape) - 1, 1)
 
     def through(self, value: Value, moves: IndexMap) -> Value:
-        """The value through a map; copied where no strides say it."""
+        """Apply an index map; copy the value where no strides express the result."""
         for move in moves.moves:
             try:
                 value = value.moved(move)
@@ -189,7 +188,7 @@ class ProgramWriter(ABC):
         return value
 
     def program(self, symbols: Mapping[str, tuple[int, int]]) -> Program:
-        """The program, every scratch buffer alive from its first call to its last."""
+        """Build the program; each scratch buffer lives from its first to its last use."""
         used: dict[Buffer, list[int]] = {}
         for i, call in enumerate(self.calls):
             for view in call.views:
@@ -204,8 +203,7 @@ class ProgramWriter(ABC):
 
 
 def _merged(values: Sequence[Value]) -> list[Value]:
-    """Values of one shape with as few axes as they have in common, stored innermost last as the
-    last one is."""
+    """Merge axes that are contiguous in all values, ordered by the strides of the last value."""
     rank = len(values[-1].shape)
     kept = [a for a in range(rank) if values[-1].shape[a] != 1]
     order = _order(values[-1].view, kept)
@@ -229,7 +227,7 @@ def _together(view: View, a: int, b: int) -> bool:
 
 
 def _order(view: View, axes: Sequence[int]) -> list[int]:
-    """Axes from the widest step to the narrowest, where that is known; else as they are."""
+    """Sort axes by descending stride where strides are comparable; keep the order otherwise."""
     found = list(axes)
     for place in range(len(found)):  # an axis comes before those whose walk is its step
         for later in range(place + 1, len(found)):
@@ -239,7 +237,7 @@ def _order(view: View, axes: Sequence[int]) -> list[int]:
 
 
 def _inside(view: View, a: int, b: int) -> bool:
-    """True if axis a lies within a step of axis b, by the factors of both steps."""
+    """Whether the stride of axis ``a`` divides that of axis ``b``."""
     p, q = factors([view.strides[a]]), factors([view.strides[b]])
     if view.strides[b] == 0 or view.strides[a] == 0:
         return False
@@ -248,5 +246,5 @@ def _inside(view: View, a: int, b: int) -> bool:
 
 
 def _kinds_of(values: Iterable[Value]) -> tuple[str, ...]:
-    """How operands lie over the last axis: they move along it, or do not."""
+    """The chain kind of each operand: FULL if it varies along the last axis, else COL."""
     return tuple(FULL if v.view.strides and v.view.strides[-1] != 0 else COL for v in values)

@@ -1,4 +1,4 @@
-"""What the pipeline must know of the rules in a backend's phases, by their names."""
+"""Names of a backend's rules, grouped by what the pipeline does with them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class RuleNames:
-    """Names of rules, by what they are for.
+    """Rule names by purpose.
 
-    ``rounding`` rules change numbers only.  ``fallback`` maps rules to those whose places they
-    take when these are not used; ``further`` maps rules to those they go on from.
-    ``precision_fallbacks`` are sets of rules to do without where the error is too large, the
-    cheapest set first.
-
-    ``row_tiling`` rules say how many rows the steps of a program make at a time, those that make
-    most first; the first one's name is that of their phase.  ``packing`` rules only store a
-    constant otherwise.
+    ``rounding`` rules change only the precision.  ``fallback`` maps a rule to the rules it
+    replaces if they are disabled; ``further`` maps a rule to those it builds on.
+    ``precision_fallbacks`` are sets of rules to disable when the error is too large, cheapest
+    first.  ``row_tiling`` rules choose the row tile of a program, largest first; the first name is
+    also that of their phase.  ``packing`` rules only change how a constant is stored.
     """
 
     rounding: tuple[str, ...] = ()
@@ -34,5 +31,5 @@ class RuleNames:
 
     @property
     def revertible(self) -> tuple[str, ...]:
-        """Rules that give a region another form: without them it is there in its plain one."""
+        """Rules whose removal leaves the region in its unmodified form."""
         return (*self.rounding, *self.row_tiling[:1])

@@ -1,8 +1,8 @@
-"""The record of a kernel call, and everything that follows from it.
+"""Schemas of kernel calls, the single source of what a backend knows about each call.
 
-A backend lists its calls in one :class:`Calls` table.  From a record come the call's place in a
-plan (opcode and words), the checks of its attributes and operands, which operands it writes, the
-rows of each operand that a row of its result needs, its FLOPs and bytes, and the documentation.
+A backend lists its calls in one :class:`Calls` table.  A schema determines how a call is encoded
+in a plan (opcode and words), how its attributes and operands are checked, which operands it
+writes, which rows of an operand a result row reads, its FLOPs and bytes, and its documentation.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Value = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
 Operands = View | None | Sequence[View]
 
 _SHARED = 0
-"""The count of a list that takes what the lists of fixed length leave."""
+"""``count`` of a list attribute whose length each call decides."""
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A named parameter of a call: one number or several in a row.
+    """A named parameter of a call: a number, or a list of numbers.
 
-    ``low`` and ``high`` bound each number, both included.  ``count`` is how many there are; 0 for
-    a list whose length only the call knows (all such lists of a call are equally long).
-    ``words`` names the values of an enumeration.  ``as_bits`` stores a set of small numbers as one
-    number.  An attribute with a ``default`` may be left out.
+    ``low`` and ``high`` bound each number, inclusively.  ``count`` is the length, or 0 for a list
+    whose length each call decides (all such lists of a call have equal lengths).  ``words`` maps
+    the values of an enumeration to numbers.  ``as_bits`` stores a set of small numbers as a bit
+    mask.  An attribute with a ``default`` may be omitted.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Attribute:
     default: Value | None = None
 
     def encode(self, value: Value, of: str) -> list[float]:
-        """The numbers of a value.  Raises GraphError for one the attribute cannot have."""
+        """Encode a value as numbers.  Raises GraphError if the attribute lacks the value."""
         if self.words is not None:
             if value not in self.words:
                 known = ", ".join(map(str, self.words))
@@ -72,7 +72,7 @@ class Attribute:
                 raise GraphError(f"{of}: {self.name} lies in {bounds}, not {one}.")
 
     def decode(self, made: Sequence[float], of: str) -> Value:
-        """The value of such numbers.  Raises GraphError for numbers that are no value."""
+        """Decode numbers to a value.  Raises GraphError if they encode none."""
         if self.words is not None:
             for word, stored in self.words.items():
                 if [stored] == list(made):
@@ -88,22 +88,22 @@ class Attribute:
 
 
 def number(name: str, low: int, high: int, default: int | None = None) -> Attribute:
-    """A whole number."""
+    """An integer attribute in ``low`` … ``high``."""
     return Attribute(name, low, high, default=default)
 
 
 def numbers(name: str, count: int, low: int, high: int) -> Attribute:
-    """``count`` whole numbers; 0 for a list."""
+    """An attribute of ``count`` integers, or a list of them if ``count`` is 0."""
     return Attribute(name, low, high, count)
 
 
 def flag(name: str, default: bool | None = None) -> Attribute:
-    """True or false."""
+    """A Boolean attribute."""
     return Attribute(name, 0, 1, boolean=True, default=default)
 
 
 def choice(name: str, words: Sequence[str] | Mapping[Any, int]) -> Attribute:
-    """One of some words: numbered from 0, or as the mapping says; a single one is the default."""
+    """An enumeration, numbered from 0 or by the mapping; a single word is the default."""
     if not isinstance(words, Mapping):
         words = {word: i for i, word in enumerate(words)}
     only = next(iter(words)) if len(words) == 1 else None
@@ -112,17 +112,17 @@ def choice(name: str, words: Sequence[str] | Mapping[Any, int]) -> Attribute:
 
 
 def bits(name: str, count: int) -> Attribute:
-    """A set of numbers below ``count``."""
+    """A set of integers below ``count``, stored as a bit mask."""
     return Attribute(name, 0, (1 << count) - 1, as_bits=True)
 
 
 def real(name: str) -> Attribute:
-    """A floating-point number."""
+    """A floating-point attribute."""
     return Attribute(name, 0, 0, real=True)
 
 
 def reals(name: str, count: int) -> Attribute:
-    """``count`` floating-point numbers; 0 for a list."""
+    """An attribute of ``count`` floating-point numbers, or a list of them if ``count`` is 0."""
     return Attribute(name, 0, 0, count, real=True)
 
 
@@ -130,14 +130,13 @@ def reals(name: str, count: int) -> Attribute:
 class Operand:
     """One operand or result of a call.
 
-    ``shape`` says what each axis is.  ``...`` stands for axes that the call decides, as many in
-    every operand that has them; ``*`` alone for any rank.  ``types`` are the element types it may
-    have; ``chain``: as the call's chain has it.  ``many`` says how many views it stands for, None
-    for one: the chain's ``operands``, its ``inputs`` beyond the first operand, its ``results``, or
-    the attribute whose value or length is the number.  ``rows`` is what a row of the result needs
-    of it: the same row (``row``), the rows of a window (``window``) or all of it (``all``).
-    ``touched`` is what a call reads of it: ``all``, rows it ``picks``, or ``none`` where it is a
-    fallback.
+    ``shape`` names the axes.  ``...`` stands for axes that each call decides, equally many in all
+    operands that have them; a lone ``*`` allows any rank.  ``types`` are the allowed element
+    types; ``chain`` means the type in the call's chain.  ``many`` says how many views the operand
+    stands for (None: one): the chain's ``operands``, its ``inputs`` after the first operand, its
+    ``results``, or the attribute whose value or length is the count.  ``rows`` says which rows a
+    result row reads: its own (``row``), those of a window (``window``) or ``all``.  ``touched``
+    says what a call reads: ``all``, the rows it ``picks``, or ``none`` for fallback weights.
     """
 
     name: str
@@ -151,22 +150,22 @@ class Operand:
 
     @property
     def open(self) -> bool:
-        """Whether it has axes that the call decides."""
+        """Whether each call decides some of the axes."""
         return "..." in self.shape
 
     @property
     def named(self) -> int:
-        """How many axes have a name."""
+        """The number of named axes."""
         return len([axis for axis in self.shape if axis not in ("...", "*")])
 
     @property
     def rank(self) -> int | None:
-        """Its number of axes; None where the call decides."""
+        """The number of axes; None if each call decides it."""
         return None if self.open or self.shape == ("*",) else self.named
 
 
 class Sizes:
-    """A call at given sizes: dims of its operands by name, and its attributes."""
+    """The operand dims, by name, and the attributes of a call at given sizes."""
 
     def __init__(self, call: Call, named: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
         self.attributes, self._dims = call.attributes, named
@@ -175,30 +174,29 @@ class Sizes:
         return self.attributes[attribute]
 
     def of(self, operand: str) -> tuple[int, ...]:
-        """The dims of an operand that is there, the last one of several."""
+        """Dims of an operand; of its last view if it stands for several."""
         return self._dims[operand][-1]
 
     def each(self, operand: str) -> Sequence[tuple[int, ...]]:
-        """The dims of all views an operand stands for."""
+        """Dims of each view that an operand stands for."""
         return self._dims[operand]
 
 
 Problem = Callable[[Sizes], tuple[int, ...]]
-"""How many matrix products a call computes, and rows, columns and depth of each."""
+"""Function that returns (batch, M, N, K) of the matrix multiplications in a call."""
 
 
 @dataclass(frozen=True)
 class CallSchema:
-    """One kind of call: an op on one element type.
+    """The schema of one kind of call: an op on one element type.
 
-    ``chain`` is the elementwise part it takes: ``none``, ``required``, ``epilogue`` (optional; its
-    first operand is what the call computed) or ``prologue`` (optional; it gives the one float32
-    operand).  ``schedule`` is the record that says how its work is tiled, None where only the
-    library decides.  ``kernels`` are the micro-kernels it runs on: ops on its own element type, or
-    with another one.  ``problem`` counts its matrix
-    products, None if it computes none; ``multiplies`` is what they multiply (default: ``dtype``).
-    ``row_tiled`` calls can make some rows of their result alone, a multiple of the attribute
-    ``granularity``.
+    ``chain`` says which elementwise expression a call takes: ``none``, ``required``, ``epilogue``
+    (optional; its first operand is the result of the op) or ``prologue`` (optional; computes the
+    only fp32 operand).  ``schedule`` is the class of its tiling parameters, None if the library
+    decides.  ``kernels`` are the micro-kernels it needs: op names, or pairs of op and element
+    type.  ``problem`` gives the sizes of its matrix multiplications (None: there are none), on
+    elements of type ``multiplies`` (default: ``dtype``).  ``row_tiled`` calls can compute part of
+    their result's rows, in multiples of the attribute ``granularity``.
     """
 
     op: str
@@ -215,12 +213,12 @@ class CallSchema:
 
     @property
     def name(self) -> str:
-        """The op, with its element type where that is not float32."""
+        """The op, followed by its element type if that is not fp32."""
         return Call.name_of(self.op, self.dtype)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The names of the micro-kernels it runs on."""
+        """Names of the micro-kernels that the call needs."""
         own = ((k, self.dtype) if isinstance(k, str) else k for k in self.kernels)
         return tuple(Call.name_of(*kernel) for kernel in own)
 
@@ -240,10 +238,9 @@ class CallSchema:
         schedules: Sequence[Schedule] = (),
         **named: Value | Operands,
     ) -> Call:
-        """The call with these operands and attributes, by name.
+        """Make a call from operands and attributes given by name.
 
-        Raises GraphError for a name it does not have, one that is missing, or a value out of
-        range.
+        Raises GraphError if a name is unknown or missing, or a value is out of range.
         """
         values: dict[str, Value] = {}
         for attribute in self.attributes:
@@ -270,7 +267,7 @@ class CallSchema:
         schedules: Sequence[Schedule] = (),
         **attributes: Value,
     ) -> Call:
-        """The call with its views in order; see :meth:`make`."""
+        """Make a call from views in schema order; see :meth:`make`."""
         values = {a.name: attributes.get(a.name, a.default) for a in self.attributes}
         made = Attributes((name, v) for name, v in values.items() if v is not None)
         found = self._slices(self._counts(made, chain), len(views))
@@ -302,7 +299,7 @@ class CallSchema:
     def _counts(
         self, attributes: Attributes, chain: Chain | None, strict: bool = True
     ) -> dict[str, int]:
-        """How many views each kind of operand that may be several stands for."""
+        """The number of views for each possible value of ``Operand.many``."""
         if chain is None and self.chain == "required" and strict:
             raise GraphError(f"A call of {self.name} needs a chain.")
         if chain is not None and self.chain == "none":
@@ -327,13 +324,12 @@ class CallSchema:
     # ---- reading calls ---------------------------------------------------------------------
 
     def slices(self, call: Call) -> dict[str, slice]:
-        """Where each operand's views lie among those of a call."""
+        """The range of each operand's views among the views of a call."""
         counts = self._counts(call.attributes, call.chain)
         return self._slices(counts, len(call.views))
 
     def slices_of(self, attributes: Attributes, views: int, written: int) -> dict[str, slice]:
-        """The same where the chain is not known, but how many views there are and how many of
-        them are written."""
+        """:meth:`slices` without the chain, from the number of views and of written views."""
         counts = self._counts(attributes, None, strict=False)
         fixed = sum(1 for o in self.operands if o.written and o.many is None)
         counts["results"] = written - fixed
@@ -357,13 +353,13 @@ class CallSchema:
         return found
 
     def written(self, call: Call) -> range:
-        """The places of a call's results among its views."""
+        """The range of a call's results among its views."""
         found = self.slices(call)
         places = [found[o.name] for o in self.operands if o.written]
         return range(places[0].start, places[-1].stop)
 
     def named(self, call: Call) -> dict[str, View | tuple[View | None, ...] | None]:
-        """A call's views by operand; a tuple where an operand stands for several."""
+        """Views of a call by operand name; a tuple if the operand stands for several."""
         found = self.slices(call)
         return {
             o.name: call.views[found[o.name]] if o.many else call.views[found[o.name].start]
@@ -371,15 +367,17 @@ class CallSchema:
         }
 
     def each(self, call: Call) -> Iterator[tuple[Operand, View | None]]:
-        """Every view of a call with the operand it is."""
+        """Yield each view of a call with its operand."""
         found = self.slices(call)
         for operand in self.operands:
             for view in call.views[found[operand.name]]:
                 yield operand, view
 
     def words(self, attributes: Attributes) -> tuple[list[int], list[float]]:
-        """The whole numbers and the floating-point ones of a call's attributes, as a plan has
-        them.  Raises GraphError for a value an attribute cannot have."""
+        """Encode attributes as the integers and floats of a plan.
+
+        Raises GraphError if an attribute does not allow its value.
+        """
         both: tuple[list[int], list[float]] = [], []
         for attribute in self.attributes:
             made = attribute.encode(attributes[attribute.name], self.name)
@@ -390,14 +388,14 @@ class CallSchema:
         return both
 
     def attributes_of(self, ints: Sequence[int], floats: Sequence[float]) -> Attributes:
-        """The inverse of :meth:`words`.  Raises GraphError where the numbers do not fit."""
+        """Decode the attributes that :meth:`words` encoded.  Raises GraphError on a mismatch."""
         values: dict[str, Value] = {}
         for own, held in ((self.integers, ints), (self.reals, floats)):
             values |= self._apart(own, held)
         return Attributes((a.name, values[a.name]) for a in self.attributes)
 
     def _apart(self, own: Sequence[Attribute], held: Sequence[float]) -> dict[str, Value]:
-        """Values by name of the numbers that several attributes have in a row."""
+        """Split a row of numbers into the values of ``own`` attributes, by name."""
         lists = sum(a.count == _SHARED for a in own)
         left = len(held) - sum(a.count for a in own)
         if left < 0 or (left % lists if lists else left):
@@ -411,7 +409,7 @@ class CallSchema:
 
 
 class Calls(Mapping[str, CallSchema]):
-    """A backend's calls by name; opcodes count from 1 in the order they are listed."""
+    """Call schemas of a backend by name; opcodes count from 1 in list order."""
 
     def __init__(self, schemas: Sequence[CallSchema]) -> None:
         self._listed = tuple(schemas)
@@ -430,27 +428,27 @@ class Calls(Mapping[str, CallSchema]):
         return len(self._named)
 
     def of(self, call: Call) -> CallSchema:
-        """The record of a call.  Raises GraphError if the backend has none."""
+        """The schema of a call.  Raises GraphError if the backend has none."""
         return self._known(call.name)
 
     def opcode(self, call: Call) -> int:
-        """The number of a call in plans."""
+        """The opcode of a call in plans."""
         return self._opcodes[self.of(call).name]
 
     def coded(self, opcode: int) -> CallSchema:
-        """The record of a number in plans.  Raises GraphError for one that is none."""
+        """The schema of an opcode.  Raises GraphError if the opcode is unknown."""
         if not 1 <= opcode <= len(self._listed):
             raise GraphError(f"A plan calls kernel {opcode}, of {len(self._listed)}.")
         return self._listed[opcode - 1]
 
     def make(self, op: str, dtype: str = "f32", **named: object) -> Call:
-        """A call of ``op`` on ``dtype``; see :meth:`CallSchema.make`."""
+        """Make a call of ``op`` on ``dtype``; see :meth:`CallSchema.make`."""
         return self._known(Call.name_of(op, dtype)).make(**named)  # type: ignore[arg-type]
 
     def listed(
         self, op: str, views: Sequence[View | None], dtype: str = "f32", **named: object
     ) -> Call:
-        """A call of ``op`` with its views in order; see :meth:`CallSchema.listed`."""
+        """Make a call of ``op`` from views in order; see :meth:`CallSchema.listed`."""
         schema = self._known(Call.name_of(op, dtype))
         return schema.listed(views, **named)  # type: ignore[arg-type]
 
@@ -461,7 +459,7 @@ class Calls(Mapping[str, CallSchema]):
 
 
 def float_bits(value: float) -> int:
-    """A floating-point number as a word of a plan."""
+    """Reinterpret a double as the 64-bit integer stored in a plan."""
     word: int = struct.unpack("<q", struct.pack("<d", value))[0]
     return word
 

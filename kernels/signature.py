@@ -1,4 +1,4 @@
-"""The signature a program has: its operands over symbols of its own, and where each is bound."""
+"""Rewrite a region's operand shapes over local symbols, and say where each symbol is bound."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["bound_strictly", "clipped", "localise", "loose_axes"]
 
 _At = tuple[int, int]
-"""An operand and an axis of it."""
+"""Operand index and axis."""
 
 
 def clipped(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Specs of operands that broadcast: min(n, …) is n there, see :func:`is_clipped`."""
+    """Replace ``min(n, …)`` by ``n`` in broadcasting operand shapes, see :func:`is_clipped`."""
     symbols = sorted({d for s in specs for d in s.shape or () if isinstance(d, str)})
 
     def whole(dim: Extent) -> Extent:
@@ -29,10 +29,10 @@ def clipped(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 def localise(
     specs: Sequence[TensorSpec],
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
-    """Specs over local symbols ``s0``, ``s1`` …, and where each symbol is bound.
+    """Rewrite specs over local symbols ``s0``, ``s1`` …; also return where each symbol is bound.
 
-    A dimension the graph knows only as an expression is a symbol like any other, or a multiple of
-    one: windows of an image are so many times as many as images.
+    A dimension that is an expression becomes a symbol of its own, or a constant multiple of one:
+    the number of windows is a multiple of the number of images.
     """
     names: dict[Extent, str] = {}
     where: dict[str, tuple[int, int]] = {}
@@ -53,7 +53,7 @@ def localise(
 
 
 def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
-    """Of the extents those that are a whole multiple of another one: of which, how many times."""
+    """Map each extent that is an integer multiple of another to that base and the factor."""
     alike: dict[tuple[tuple[str, int], ...], list[tuple[int, Extent]]] = {}
     for extent in sorted(extents, key=str):
         number, symbols = factors([extent])
@@ -69,7 +69,7 @@ def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
 
 
 def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
-    """Where several axes share a loose symbol, those that need not have its size."""
+    """Axes that share a loose symbol with others and may have size 1 instead of it."""
     places: dict[str, list[_At]] = {}
     for i, value in enumerate(region.operands):
         for axis, size in enumerate(graph.spec(value).shape or ()):
@@ -86,7 +86,7 @@ def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
 def bound_strictly(
     specs: Sequence[TensorSpec], where: Mapping[str, _At], loose: frozenset[_At]
 ) -> dict[str, _At]:
-    """Where symbols are bound: at an axis that is not loose, where there is one."""
+    """Bind each symbol at an axis that is not loose, if it has one."""
     found = dict(where)
     for symbol, at in where.items():
         if at in loose:
@@ -97,7 +97,7 @@ def bound_strictly(
 
 
 def _behind(graph: TileGraph, value: str) -> set[str]:
-    """The values that a value is made of, the model's inputs among them."""
+    """All values that ``value`` depends on, itself and model inputs included."""
     waiting, seen = [value], {value}
     while waiting:
         producer = graph.producer(waiting.pop())

@@ -1,4 +1,4 @@
-"""Generated source text, whatever compiles it."""
+"""Generated source text, independent of its compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Source"]
 
 @dataclass(frozen=True)
 class Source:
-    """One generated file: the first symbol it exports, and its text."""
+    """A generated source file: the first symbol that it exports, and its text."""
 
     symbol: str
     text: str

@@ -1,6 +1,6 @@
-"""What the runtimes of all backends share, in C++: ONNX Runtime's ABI, errors, size expressions.
+"""C++ headers shared by all runtimes: ONNX Runtime's ABI, errors and size expressions.
 
-Their sources include these headers as ``runtime/<name>.h``, as they do their own.
+Backends include them, like their own headers, as ``runtime/<name>.h``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ _SHARED = Path(__file__).parent
 
 
 def header(folder: Path, name: str) -> str:
-    """The text of a header that a backend's sources include: its own, or a shared one."""
+    """Read a header: the backend's own in ``folder`` if it exists, else the shared one."""
     own, shared = folder / name, _SHARED.parent / name
     return (own if own.exists() else shared).read_text()
