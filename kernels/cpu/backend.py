@@ -1,4 +1,4 @@
-"""The CPU backend: what ``target.py`` asks of it."""
+"""The CPU backend, as ``target.py`` defines the interface of backends."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _BF16 = frozenset(isa.name for isa in BF16_ISAS)
 _NEEDED = MappingProxyType(
     {"fp16": frozenset(), "bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({TILES})}
 )
-"""Levels of which a precision needs one."""
+"""Levels of which a precision requires at least one; empty: no requirement."""
 
 
 class CpuBackend:
-    """Kernels in C++ with vector instructions; levels are instruction sets, lowest first."""
+    """C++ kernels with vector instructions; levels are instruction sets, lowest first."""
 
     name = "cpu"
     caps = tuple(isa.name for isa in LEVELS)

@@ -1,4 +1,4 @@
-"""Lowering of matrix products."""
+"""Lower matrix multiplications."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
     GemmSchedule(max_rows=512, mc=256),
     GemmSchedule(max_rows=2**31 - 1, mc=256),
 )
-"""Blocking per row count where nothing was tuned: the runtime's own choice."""
+"""Schedules by row count, used unless the tuner found better ones."""
 
 _BY_MAP = {
     "block_sparse": ("gemm_block_sparse", "f32"), "block_sparse_vnni2": ("gemm_block_sparse",
@@ -65,7 +65,7 @@ def lower_gemm(
 
 
 def _left(w: RegionWriter, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
-    """x as its kernel reads it, and the scales of its rows if there are such."""
+    """The left operand as the kernel reads it, and its row scales for int16."""
     if p.layout == INT16:
         return _whole(w, slot, p.k + p.k % 2)
     if p.layout == BF16X2:
@@ -74,8 +74,10 @@ def _left(w: RegionWriter, p: GemmParams, slot: Slot) -> tuple[View, View | None
 
 
 def _whole(w: RegionWriter, slot: Slot, columns: Extent) -> tuple[View, View]:
-    """A value in 16-bit integers as ``[rows, columns]``, of which the last may be padding, and
-    the scales of its rows."""
+    """Round a value to 16-bit integers ``[rows, columns]``; also return the row scales.
+
+    The last column may be padding.
+    """
     x = matrix(slot)
     numbers = w.temp(TensorSpec(DType.I16, (x.dims[0], columns)))
     scale = w.temp(TensorSpec(DType.F32, (x.dims[0],)))
@@ -84,10 +86,10 @@ def _whole(w: RegionWriter, slot: Slot, columns: Extent) -> tuple[View, View]:
 
 
 def _halves(w: RegionWriter, slot: Slot, columns: int) -> View:
-    """A value as sums of two numbers in bf16, halves in turn and filled up to whole turns.
+    """Round a value to bf16x2: hi and lo terms alternate in zero-padded groups of SPLIT_STEPS.
 
-    A row is an odd number of cache lines: matrix tiles read sixteen rows at once, which must not
-    lie in the same few sets of the first cache (15 to 20 % of the product's time).
+    The row pitch is an odd number of cache lines, because AMX tiles read sixteen rows at once,
+    which would otherwise compete for a few sets of the L1 cache.
     """
     x, width = matrix(slot), 2 * (columns + -columns % SPLIT_STEPS)
     pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], width + SPLIT_STEPS)))
@@ -97,7 +99,7 @@ def _halves(w: RegionWriter, slot: Slot, columns: int) -> View:
 
 
 def rounded(w: RegionWriter, slot: Slot, columns: Extent) -> View:
-    """A value in bf16 as ``[rows, columns]``, of which the last may be padding."""
+    """The value in bf16 as ``[rows, columns]``; the last column may be padding."""
     if slot.in_bf16:
         return matrix(slot.in_bf16)
     x = matrix(slot)

@@ -1,4 +1,4 @@
-"""Lowering of regions: their steps in order, over values that lie plain or in blocks."""
+"""Lower a region step by step, over plain and blocked values."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tracea_graph.passes.pointwise.chains import inline
 __all__ = ["Lower", "alone", "lower_region"]
 
 Lower = Callable[[RegionWriter, OpParams, Sequence[Slot], Sequence[Slot]], None]
-"""Writes the calls of one op between dense slots."""
+"""Function that emits the calls of one op on contiguous slots."""
 
 
 def alone(
     params: ConvParams | PoolParams | LayoutParams | ResizeParams | ConcatParams | IotaParams,
 ) -> RegionParams:
-    """A region of one step."""
+    """Make a region of one step."""
     count = params.operands
     return RegionParams(count, (RegionStep(params, tuple(range(count))),), (count,))
 
@@ -51,7 +51,7 @@ def lower_region(
     results: Sequence[Slot],
     lower: Lower,
 ) -> None:
-    """``lower`` writes the steps that know nothing of blocks.
+    """Lower a region; ``lower`` emits the steps that take plain values only.
 
     Raises NotTileable if the calls of a row tile are not tileable.
     """
@@ -112,7 +112,7 @@ def _lower_step(
 
 
 def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: int) -> None:
-    """What lies in blocks is brought out of them to where it belongs."""
+    """Lower a concat; blocked operands are reordered straight into the result."""
     stretches = places(p, [v.shape(i) for i in operands], v.out(result))
     for part, place in zip(p.parts, stretches, strict=True):
         own, params = [operands[i] for i in part.operands], part.params
@@ -121,7 +121,7 @@ def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: i
 
 
 def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:
-    """A chain over the interior of a blocked value; norms it reads are a part of it."""
+    """Lower a chain over a blocked value without its halo; absorb the deferred norms it reads."""
     dst, inner = v.dst(result), v.interior(result)
     kinds = tuple(v.layout.lies_over(i, result) for i in operands)
     chain, rows = replace(p.chain, operands=kinds), dict[str, tuple[Slot, bool]]()

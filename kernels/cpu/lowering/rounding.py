@@ -1,4 +1,4 @@
-"""Which values of a region are kept in bf16: those whose readers round them anyway.
+"""Choose the values of a region to store in bf16: those whose consumers round them anyway.
 
 A value that is read in bf16 only never exists in float32; one that is read either way is written
 twice by the step that makes it, while it is in registers.  What is moved or pooled is asked for as
@@ -101,7 +101,7 @@ class _Carried:
 
 
 def _held(step: RegionStep, value: int, layout: RegionLayout) -> _Carried | None:
-    """What a step only moves from blocks to blocks, or takes the largest of."""
+    """Describe a step that only moves or max-pools blocked values; None for other steps."""
     params, sources = step.params, _read(step)
     if not {value, *sources} <= layout.blocked:
         return None
@@ -122,7 +122,7 @@ def _held(step: RegionStep, value: int, layout: RegionLayout) -> _Carried | None
 def _only(
     carried: dict[int, _Carried], wanted: set[int], exact: set[int], able: set[int]
 ) -> frozenset[int]:
-    """Values that exist only in bf16: all their readers want them so, or carry them on so."""
+    """Values stored only in bf16: all consumers read bf16, or pass it on unchanged."""
     exact = set(exact)
     while True:
         asked, refused = set(wanted), set(exact)
@@ -180,7 +180,7 @@ def _nchw32c(
 
 
 def _read(step: RegionStep) -> tuple[int, ...]:
-    """The operands of which more than the size is asked for."""
+    """Operands whose elements a step reads, not only their sizes."""
     params = step.params
     if isinstance(params, IotaParams):
         return ()

@@ -1,4 +1,4 @@
-"""Lowering of what works row by row."""
+"""Lower ops that work row by row: norms, softmax and embeddings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["lower_embedding", "lower_norm", "lower_take", "norm_call", "stored",
 
 
 def norm_call(w: RegionWriter, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -> None:
-    """A normalisation of rows; ``affine`` is gamma, then beta, where present."""
+    """Emit a normalisation of rows; ``affine`` lists gamma and beta, each if present."""
     gamma = affine[0].view if norm.gamma else None
     beta = affine[norm.gamma].view if norm.beta else None
     w.call(
@@ -34,7 +34,7 @@ def norm_call(w: RegionWriter, norm: Norm, x: View, affine: Sequence[Slot], y: S
 
 
 def sum_of(w: RegionWriter, results: Sequence[Slot]) -> View:
-    """Where a normalised op writes the sum before: its own result, with y, or in scratch."""
+    """The destination of the sum that is normalised: a result of the op, or scratch."""
     last = results[-1]
     return matrix(last.in_f32 or w.temp(TensorSpec(DType.F32, last.spec.shape)))
 

@@ -1,4 +1,4 @@
-"""Writing a program: its symbols, scratch, calls, and the views calls take."""
+"""Construction of a region's program: symbols, scratch, calls and the views they take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Shape = tuple[Extent, ...]
 class Slot:
     """A value of a program: the buffer it fills, its element type and shape.
 
-    ``rounded`` is where the same numbers lie in bf16 too, for those who read them so.
+    ``rounded`` is a bf16 copy of the value, for calls that read bf16.
     """
 
     buffer: Buffer
@@ -40,12 +40,12 @@ class Slot:
 
     @property
     def view(self) -> View:
-        """All of it, as it lies."""
+        """A contiguous view of the whole value."""
         return View.dense(self.buffer, self.shape)
 
     @property
     def in_bf16(self) -> Slot | None:
-        """The value in bf16, if it lies so."""
+        """The value in bf16, if it is stored in bf16."""
         if self.spec.dtype is DType.BF16:
             return self
         spec = TensorSpec(DType.BF16, self.spec.shape)
@@ -53,15 +53,15 @@ class Slot:
 
     @property
     def in_f32(self) -> Slot | None:
-        """The value in float32, if it lies so."""
+        """The value itself, unless it is stored in bf16."""
         return None if self.spec.dtype is DType.BF16 else self
 
 
 @dataclass
 class RegionWriter:
-    """Collects a program: local symbols, temporaries, calls and loops over them.
+    """Builder of a program: local symbols, temporaries, calls and loops.
 
-    ``carried`` are temporaries that hold something from one turn of a loop to the next.
+    ``carried`` are the loop-carried temporaries.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -83,19 +83,19 @@ class RegionWriter:
         self.calls.append(CALLS.make(op, dtype, **named))
 
     def temp(self, spec: TensorSpec) -> Slot:
-        """Dense scratch."""
+        """Allocate contiguous scratch for a value."""
         self.temps.append((spec.dtype or DType.F32, product(spec.shape or ())))
         return Slot(Buffer("temp", len(self.temps) - 1), spec)
 
     def dtype(self, buffer: Buffer) -> DType:
-        """The type of what a buffer holds."""
+        """The element type of a buffer."""
         if buffer.kind == "temp":
             return self.temps[buffer.index][0]
         specs = self.inputs if buffer.kind == "input" else self.outputs
         return specs[buffer.index].dtype or DType.F32
 
     def done(self, sizes: Mapping[str, int]) -> Program:
-        """The program; its scratch is planned by ``ttg.arena`` for these values of its symbols."""
+        """Build the program; ``ttg.arena`` plans its scratch for ``sizes`` of its symbols."""
         loops = [(loop.first, loop.last) for loop in self.loops]
         used: dict[Buffer, list[int]] = {}
         for i, call in enumerate(self.calls):
@@ -118,13 +118,13 @@ class RegionWriter:
 
 
 def _with_buffers(call: Call, moved: Mapping[Buffer, Buffer]) -> Call:
-    """A call whose views lie elsewhere."""
+    """A copy of the call with its buffers renamed."""
     views = (v and replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in call.views)
     return replace(call, views=tuple(views))
 
 
 def touches(call: Call, buffer: Buffer) -> bool:
-    """True if a view of the call lies in the buffer."""
+    """Whether the call reads or writes the buffer."""
     return any(v is not None and v.buffer == buffer for v in call.views)
 
 

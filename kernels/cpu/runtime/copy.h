@@ -1,8 +1,8 @@
-// The host loop of copy: a box from one layout into another, whatever its element type.
+// Host loop of copy: a strided view to another one, of any element type.
 //
 // Neighbouring axes that both sides cross at one stride become one.  The innermost axis left is
 // the columns; the rows are the axis along which the source is contiguous, if that is another one,
-// so that the kernel turns blocks in registers.
+// so that the kernel transposes blocks in registers.
 #pragma once
 #include "runtime/check.h"
 #include "runtime/rows.h"

@@ -5,12 +5,12 @@
 
 namespace tracea {
 
-// The next call, or the next loop.
+// A call, or a loop of calls.
 struct Cursor {
   int32_t call, loop;
 };
 
-// One parallel loop of ONNX Runtime's: its first task runs the calls, the other tasks follow.
+// A parallel loop of ONNX Runtime: its first task runs the calls, the other tasks follow.
 template <class Calls>
 struct ParallelRegion {
   Team team;

@@ -1,9 +1,8 @@
 // Partition of the lines of blocked values among tasks.
 //
-// What lies in another core's cache is read several times more slowly than what lies in one's own
-// (64 KB that were just written: 5 instead of 0.8 microseconds).  So a thread shall read what it
-// wrote in the call before, and tasks that are neighbours go to the same thread: those of the same
-// lines where a map is large, and those of the same channels where it has few lines.
+// Reading from another core's cache is several times slower than from one's own.  Each thread
+// therefore reads what it wrote in the previous call: neighbouring tasks go to the same thread, by
+// lines if an image is large and by channels if it has few lines.
 #pragma once
 #include "runtime/run.h"
 

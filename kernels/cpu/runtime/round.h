@@ -1,4 +1,4 @@
-// The host loops that round rows to bf16, to two halves in bf16 and to 16-bit integers.
+// Host loops that round rows to bf16, bf16x2 and 16-bit integers.
 #pragma once
 #include "runtime/rows.h"
 
@@ -26,7 +26,7 @@ inline void round_task(void* usr, size_t index) {
   job.round(&tile);
 }
 
-// Views of rows that are rounded to pairs lie as the kernels take them.
+// Whether the views of rows rounded to vnni2 are those that the kernels accept.
 inline bool round_fits(const TensorView& x, const TensorView& y) {
   const int64_t rows = x.dims[0], cols = x.dims[1];
   return y.is(rows, cols + cols % 2) && (cols <= 1 || x.strides[1] == 1) &&
@@ -49,7 +49,7 @@ inline bool run_round_bf16(Run& run, const Call&, const TensorView* views) {
        y.strides[0]});
 }
 
-// Rows of y have upper and lower halves in turn.
+// Rows of y alternate hi and lo terms.
 inline bool run_round_bf16x2(Run& run, const Call&, const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
   const int64_t rows = x.dims[0], cols = x.dims[1];

@@ -1,4 +1,4 @@
-// Schedules that walk rows: norm and embedding.
+// Host loops over rows: norm, channel norm and embedding.
 #pragma once
 #include "runtime/check.h"
 #include "runtime/run.h"
