@@ -39,7 +39,7 @@ _MAX_OPERANDS, _MAX_STEPS = 480, 200
 _NUMBERS = (DType.BOOL, DType.I32, DType.I64)
 """Types other than float32 that programs may hold."""
 _LATER = "an earlier product or convolution begins its program"
-_UNFIT = "its shapes do not provably fit inside a program"
+_UNFIT = "its shapes cannot be proved to fit inside a program"
 
 Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 """Parameters, operands and results of the steps."""
@@ -127,7 +127,7 @@ def _why_outside(membership: _Membership, region: Region, program: Region, name:
     inside = isinstance(region.params, RegionParams)
     steps = len(region.params.steps if inside else membership.steps_of(region) or ())
     if program.rule != name:
-        return f"the program of {program.results[0]!r} was whole before this was"
+        return f"the program of {program.results[0]!r} was complete before this region was"
     between = [r for r in graph.convex((program, region)) if r not in (program, region)]
     if strange := [r for r in between if not membership.steps_of(r)]:
         value = next(iter(strange[0].writes), strange[0].op)
@@ -139,7 +139,7 @@ def _why_outside(membership: _Membership, region: Region, program: Region, name:
     if len({*program.operands, *region.operands}) > membership.max_operands:
         return f"with {made!r} the program would read more than {membership.max_operands} values"
     if not membership.may_end(region):
-        return f"{made!r} is not needed inside the program, and is as well made behind it"
+        return f"{made!r} is not needed inside the program and can as well be computed after it"
     return _UNFIT
 
 

@@ -73,7 +73,7 @@ def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...
     if not is_f32(graph, *(v for i, v in enumerate(operands) if v and i != _LENGTHS)):
         return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     if operands[_LENGTHS]:
-        return f"sequences have lengths of their own, {operands[_LENGTHS]!r}"
+        return f"sequences have individual lengths, {operands[_LENGTHS]!r}"
     if kind == "lstm" and operands[_PEEPHOLES]:
         return f"it has peepholes, {operands[_PEEPHOLES]!r}"
     if kind == "lstm" and bool(operands[_STATE]) != bool(operands[_STATE + 1]):
@@ -85,7 +85,7 @@ def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...
     named = region.node.attrs.get("activations")
     wanted = _PLAIN[kind] * len(_DIRECTIONS[direction])
     if isinstance(named, tuple) and tuple(_bytes(n).lower() for n in named) != wanted:
-        return "its activations are not the usual ones"
+        return "its activations are not the defaults"
     return None
 
 

@@ -88,9 +88,7 @@ class Attention:
             q = replace(q, value=scaled)
         for term in reversed(scores.terms):
             if term.flat and split_heads:
-                raise NoMatch(
-                    f"the mask {graph.spec(term.value)} lies over matrices, not over heads"
-                )
+                raise NoMatch(f"the mask {graph.spec(term.value)} covers matrices, not heads")
             masks.take(masks.over_heads(term) if term.flat else term)
         masking = masks.done()
         scale = matcher.scale * q.scale * k.scale

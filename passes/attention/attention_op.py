@@ -38,7 +38,7 @@ __all__ = ["AttentionOp"]
 
 _MULTI_HEAD = "com.microsoft::MultiHeadAttention"
 _UNMODELLED = {
-    "com.microsoft::DecoderMaskedMultiHeadAttention": "it appends to a padded cache of its own",
+    "com.microsoft::DecoderMaskedMultiHeadAttention": "it appends to its own padded cache",
 }
 _MULTI_HEAD_INPUTS = (
     "query", "key", "value", "bias", "key_padding_mask", "attention_bias", "past_key",
@@ -73,13 +73,13 @@ class AttentionOp:
         inputs, results = _padded(node.operands, 7), _padded(node.results, 4)
         past, present, lengths = inputs[4:6], results[1:3], inputs[6]
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
-            raise NoMatch("the scores themselves are read too")
+            raise NoMatch("its attention scores are read too")
         flat = graph.spec(inputs[0]).rank == 3
         counts = [int(number(node, f"{x}_num_heads")) for x in ("q", "kv")]
         if flat and 0 in counts:
             raise NoMatch("the number of heads is not given")
         if any(past) and (lengths or not all(past)):
-            raise NoMatch("of past keys, past values and numbers of keys only some go together")
+            raise NoMatch("its past keys, past values and key counts do not fit together")
         made = Masks(graph, (), node.results[0])
         q = (
             rows_operand(graph, inputs[0], counts[0])
@@ -111,7 +111,7 @@ class AttentionOp:
             if value and name in _MULTI_HEAD_UNMODELLED:
                 raise NoMatch(f"it has a {name}")
         if results[3]:
-            raise NoMatch("the scores themselves are read too")
+            raise NoMatch("its attention scores are read too")
         ranks = [graph.spec(v).rank for v in inputs[:3] if v]
         if ranks not in ([3, 3, 3], [3, 4, 4]):
             raise NoMatch("q, k and v are packed in one tensor")

@@ -38,9 +38,9 @@ def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
         return weights, False
     guard = reader(graph, test.results[0], "Where")
     if guard is None or constant_number(graph, guard.operands[1]) != 0.0:
-        raise NoMatch("a NaN test on the Softmax feeds something else than a zero")
+        raise NoMatch("a NaN test on the Softmax does not select zero")
     if guard.operands[2] != weights or len(readers(graph, weights)) != 2:
-        raise NoMatch("a NaN test on the Softmax feeds something else than a zero")
+        raise NoMatch("a NaN test on the Softmax does not select zero")
     matcher.covered += [test, guard]
     return guard.results[0], True
 
@@ -74,7 +74,7 @@ def match_value_matmul(
     last = reader(graph, result, "Reshape")
     if len(matcher.shape(result)) == 3:
         if last is None or not _keeps_matrices(matcher, last):
-            raise NoMatch("the heads are not told split_heads behind the product with v")
+            raise NoMatch("the heads are not split after the product with v")
         matcher.covered.append(last)
         result = last.results[0]
     return v, result

@@ -121,7 +121,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
         if value and name in _UNMODELLED:
             raise NoMatch(f"it has a {name}")
     if len(node.results) > 3 and node.results[3]:
-        raise NoMatch("the scores themselves are read too")
+        raise NoMatch("its attention scores are read too")
     for name in _OFF:
         if attribute(node, name, 0) not in (0, -1):
             raise NoMatch(f"its {name} is {attribute(node, name, 0)}")
@@ -131,16 +131,16 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     if not attribute(node, "causal", 1):
         raise NoMatch("its queries see later keys up to their item's length, which is data")
     if bool(operands[1]) != bool(operands[2]) or bool(operands[3]) != bool(operands[4]):
-        raise NoMatch("of keys and values only one is given")
+        raise NoMatch("only one of keys and values is given")
     if not all(operands[5:7]):
-        raise NoMatch("the lengths of its items are not given")
+        raise NoMatch("its item lengths are not given")
     window = attribute(node, "local_window_size", -1)
     if not isinstance(window, int) or window == 0 or window < -1:
-        raise NoMatch(f"its window of {window} keys is none")
+        raise NoMatch(f"its window of {window} keys is not supported")
     if window > 0 and operands[10]:
-        raise NoMatch("it has a window beside a bias of scores")
+        raise NoMatch("it has both a window and an attention bias")
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
-        raise NoMatch("it rotates without tables")
+        raise NoMatch("it rotates without cos and sin tables")
     if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
         raise NoMatch(Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE))
     if graph.opset < _RANGE:
@@ -154,7 +154,7 @@ def _heads(
     heads, shared = (int(number(node, name)) for name in ("num_heads", "kv_num_heads"))
     shape = graph.spec(operands[0]).shape
     if heads < 1 or shared < 1 or heads % shared:
-        raise NoMatch("its heads of keys do not serve its heads of queries")
+        raise NoMatch("its number of key heads does not divide that of query heads")
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
         raise NoMatch("the number or size of heads is not known")
     packed = not operands[1]

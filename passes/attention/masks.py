@@ -96,7 +96,7 @@ class Masks:
         """Add a term.  Raises NoMatch for a boolean mask that fills with NaN or +inf."""
         if term.fill is not None:
             if isnan(term.fill) or term.fill == inf:
-                raise NoMatch("a boolean mask puts no number in the place of scores")
+                raise NoMatch("a boolean mask replaces scores by NaN or +inf")
             self.steps.append(self._drop(term.value, term.fill, True, term.inverted))
         elif term.factor != 1.0:
             operands = (_unexpanded(self.graph, term.value), self.constant(term.factor))
@@ -116,7 +116,7 @@ class Masks:
         spec = self.graph.spec(term.value)
         shape = spec.shape or ()
         if len(shape) != 3 or spec.dtype is None:
-            raise NoMatch(f"the mask {spec} lies over no matrices")
+            raise NoMatch(f"the mask {spec} does not cover matrices")
         axes = () if self.graph.opset < 13 else (self.numbers(1),)
         attrs = {} if axes else {"axes": (1,)}
         name = f"{self.name}_over_heads{len(self.specs)}"
@@ -236,7 +236,7 @@ class Masks:
         """Return the sum of masks where a key is kept and an absorbing number where it is
         dropped."""
         if causal != "none" or drop.causal != "none" or not drop.fill <= ABSORBING:
-            raise NoMatch("a mask takes the place of scores that another mask has changed")
+            raise NoMatch("a mask replaces scores that another mask has changed")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self._joined("Add", sums, DType.F32), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
@@ -252,7 +252,7 @@ class Masks:
                 return drop.whole
             raise NoMatch("causality and another condition are masked as one beside a second mask")
         if drop.selects and not drop.fill <= ABSORBING:
-            raise NoMatch("a mask is added where another one takes the place of scores")
+            raise NoMatch("a mask is added to scores that another one replaces")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)

@@ -93,7 +93,7 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
         scale *= more
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
-        raise NoMatch(f"{value!r} is no batch of matrices of a known width")
+        raise NoMatch(f"{value!r} is not a batch of matrices of known width")
     width = shape[2]
     return AttentionOperand(value, "rows", shape[0], shape[1], 1, width, 0, width, scale=scale)
 
@@ -142,7 +142,7 @@ def _split(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand |
     before = graph.spec(reshape.operands[0]).shape if reshape else None
     if reshape is not None and before is not None and len(before) == 3:
         if not tail_agrees(before[:2], shape[:2], 2) or before[2] != heads * size:
-            raise NoMatch(f"the Reshape from {dims(before)} to {dims(shape)} is no head split")
+            raise NoMatch(f"the Reshape from {dims(before)} to {dims(shape)} does not split heads")
         rows = rows_operand(graph, reshape.operands[0], heads)
         return replace(rows, scale=rows.scale * scale)
     chosen = _choice(graph, source)

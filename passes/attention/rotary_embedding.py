@@ -115,9 +115,9 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     ):
         return "it scales, or packs its batches"
     if ids and graph.spec(ids).rank != 2:
-        return "its position ids are no matrix"
+        return "its position ids are not a matrix"
     if len(table) != (2 if ids else 3) or graph.spec(sin).shape != table:
-        return "its tables are not shaped alike"
+        return "its cos and sin tables differ in shape"
     half = table[-1]
     heads = int(attribute(region, "num_heads", 0))  # type: ignore[call-overload]
     columns = shape[-1]

@@ -155,7 +155,7 @@ def _choice(graph: TileGraph, region: Region) -> tuple[str, Term]:
     scores, fill = (b, a) if inverted else (a, b)
     number = constant_number(graph, fill)
     if number is None:
-        raise NoMatch("a boolean mask puts no constant in the place of scores")
+        raise NoMatch("a boolean mask does not replace scores by a constant")
     return scores, Term(condition, number, inverted)
 
 
@@ -165,7 +165,7 @@ def _before_reshape(matcher: Matcher, region: Region) -> str:
     before, after = matcher.shape(source), matcher.shape(region.results[0])
     if {len(before), len(after)} <= {3, 4} and tail_agrees(before, after, 2):
         return source
-    raise NoMatch("the scores are reshaped to something else than matrices")
+    raise NoMatch("the scores are reshaped to something other than matrices")
 
 
 def _over_matrices(graph: TileGraph, scores: str, mask: str) -> bool:

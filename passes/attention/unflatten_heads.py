@@ -134,7 +134,7 @@ class _UnflattenedHeads:
     def _found(self, value: str, depth: int) -> str:
         shape = self.graph.spec(value).shape
         if shape is None or len(shape) > 3:
-            raise NoMatch(f"{value!r} is no batch of matrices")
+            raise NoMatch(f"{value!r} is not a batch of matrices")
         if len(shape) < 3 or shape[0] == 1:
             self.kept.add(value)
             return value

@@ -40,7 +40,7 @@ class WindowAttention:
         queries = params.extents(0, graph.spec(region.operands[0]))[1]
         keys = params.extents(1, graph.spec(region.operands[1]))[1]
         if params.causal == "none" and not where_equal(queries, keys):
-            reason = f"attention {layer} has {queries} queries and {keys} keys: no sequence's own"
+            reason = f"attention {layer} has {queries} queries and {keys} keys: not self-attention"
             yield Miss(self.name, region.id, reason)
             return
         window = named[-1]

@@ -46,7 +46,7 @@ def read_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
     figures = [w for v in region.operands[1:5] if (w := graph.weight(v)) is not None]
     if len(figures) < 4:
         computed = next(v for v in region.operands[1:5] if graph.weight(v) is None)
-        return Reason(f"its figures {computed!r} are not constant", Code.NOT_CONSTANT)
+        return Reason(f"its statistics {computed!r} are not constant", Code.NOT_CONSTANT)
     if attribute(region, "training_mode", 0) or attribute(region, "spatial", 1) != 1:
         return "it computes its own mean and variance, or works per element"
     if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):

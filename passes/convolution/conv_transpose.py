@@ -235,7 +235,7 @@ def _read(graph: TileGraph, region: Region) -> _Plan | str:
     channels = weight.shape[0]
     apart = groups == 1 or channels == groups == filters
     if not apart and (channels // groups % ALIGNED or filters // groups % ALIGNED):
-        return "its groups are no whole vectors of channels"
+        return "its groups are not whole vectors of channels"
     axes = _axes(region, weight.shape[2:], shape[2:])
     if isinstance(axes, str):
         return axes

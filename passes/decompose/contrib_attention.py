@@ -38,9 +38,9 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
     """Write the projections of an Attention as separate products."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):
-        raise CannotDecompose("its cache is a buffer of its own length")
+        raise CannotDecompose("its cache is a buffer of separate length")
     if s.attribute("do_rotary", 0):
-        raise CannotDecompose("it turns queries and keys")
+        raise CannotDecompose("it rotates queries and keys")
     if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
         raise CannotDecompose(
             "its mask is not one number for each key"

@@ -110,7 +110,7 @@ def _read(s: OnnxBuilder) -> tuple[list[str], str]:
     if "." in equation or len(terms) != len(s.region.operands) or len(terms) > 2:
         raise CannotDecompose("its equation has an ellipsis, or it has more than two operands")
     if any(len(set(t)) < len(t) for t in (*terms, result)):
-        raise CannotDecompose("it takes a diagonal")
+        raise CannotDecompose("it takes the diagonal of an operand")
     if not arrow:
         result = "".join(sorted(i for i in set(before) - {","} if before.count(i) == 1))
     return terms, result

@@ -82,7 +82,7 @@ def _activated(s: OnnxBuilder, y: str, parameters: Sequence[float]) -> OnnxBuild
         return s
     names = _PARAMETERS.get(op)
     if names is None or len(parameters) < len(names):
-        raise CannotDecompose(f"its activation {op} is none of those known")
+        raise CannotDecompose(f"its activation {op} is not supported")
     if op:
         settings: dict[str, Any] = dict(zip(names, parameters, strict=False))
         s(op, y, spec=spec, **settings)

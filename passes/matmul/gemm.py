@@ -77,7 +77,7 @@ class Gemm:
                 yield Miss(
                     self.name,
                     region.id,
-                    Reason(f"{matrix!r} is needed as it is, no matrix", Code.OTHER_READERS),
+                    Reason(f"{matrix!r} is needed unchanged by other readers", Code.OTHER_READERS),
                 )
                 return
         elif scale != 1.0 or not flat:

@@ -53,7 +53,7 @@ def _check(m: Match) -> str | None:
         return f"the ranks of {a!r} and {b!r} are not both known"
     for value in (a, b):
         if operand_producer(graph, value, "DequantizeLinear") is not None:
-            return f"{value!r} is quantized: integers serve it better"
+            return f"{value!r} is quantized, for which integer kernels are faster"
     return None
 
 

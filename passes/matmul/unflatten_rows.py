@@ -101,7 +101,7 @@ class _UnflattenedRows:
     def _found(self, value: str, depth: int) -> str:
         shape, region = self.graph.spec(value).shape, self.graph.producer(value)
         if shape is None or len(shape) > 2:
-            raise NoMatch(f"{value!r} is no matrix of the same rows")
+            raise NoMatch(f"{value!r} is not a matrix of these rows")
         if len(shape) < 2 or shape[0] == 1:
             self.kept.append(value)
             return value
@@ -110,7 +110,7 @@ class _UnflattenedRows:
             return source
         by_rows = _by_rows(self.graph, region) if region else None
         if region is None or by_rows is None or depth > _MAX_DEPTH:
-            raise NoMatch(f"{value!r} is not made row by row")
+            raise NoMatch(f"{value!r} is not computed row by row")
         if not where_equal(shape[0], self.rows):
             raise NoMatch(
                 Reason(

@@ -78,7 +78,7 @@ def _op_check(m: Match) -> str | None:
     if (reason := _image(m, "gamma", "beta")) is not None:
         return reason
     if not (_is_vector(m, "gamma") and _is_vector(m, "beta")):
-        return "it has a weight per group, not per channel"
+        return "it has one weight per group instead of per channel"
     stash = attribute(m.labels["norm"], "stash_type", 1)
     return None if stash == 1 else "it computes in another precision"
 

@@ -278,7 +278,7 @@ def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
         ({"strides": [2, 1]}, "its strides differ or are too large"),
         ({"dilations": [2, 2]}, "its windows leave gaps or are cut"),
         ({"output_shape": [18, 14], "strides": [2, 2]}, "its result has a size of its own"),
-        ({"group": 4}, "its groups are no whole vectors of channels"),
+        ({"group": 4}, "its groups are not whole vectors of channels"),
     ],
 )
 def test_other_transposed_convolutions_stay(attrs: dict[str, Any], reason: str) -> None:

@@ -107,7 +107,7 @@ def test_results_nobody_wants_are_not_computed() -> None:
     [
         ("LSTM", {"clip": 0.5}, "it clips, couples its gates, or has the batch first"),
         ("LSTM", {"input_forget": 1}, "it clips, couples its gates, or has the batch first"),
-        ("LSTM", {"activations": ["Tanh"] * 3}, "its activations are not the usual ones"),
+        ("LSTM", {"activations": ["Tanh"] * 3}, "its activations are not the defaults"),
     ],
 )  # fmt: skip
 def test_what_the_kernel_does_not_compute_stays(op: str, attrs: Any, reason: str) -> None:
@@ -122,7 +122,7 @@ def test_lengths_and_fed_matrices_are_named() -> None:
     lengths = net.const(np.full(BATCH, STEPS), np.int32)
     graph = net.graph(net("GRU", *operands, lengths, **usual("GRU")))
     trace = schedule_only(graph, RulePass(RECURRENT))
-    assert reasons(trace, "recurrent") == {f"sequences have lengths of their own, {lengths!r}"}
+    assert reasons(trace, "recurrent") == {f"sequences have individual lengths, {lengths!r}"}
     net, operands = cell("GRU")
     operands[2] = net.input("r", 1, 3 * HIDDEN, HIDDEN)
     trace = schedule_only(net.graph(net("GRU", *operands, **usual("GRU"))), RulePass(RECURRENT))

@@ -329,7 +329,7 @@ MISSES = {
     ),
     "replaced where another mask was added": (
         replace(PLAIN, mask=replaced_after),
-        "a mask takes the place of scores that another mask has changed",
+        "a mask replaces scores that another mask has changed",
     ),
     "another axis": (replace(PLAIN, axis=2), "the Softmax is not over the last axis"),
     "the default axis of opset 11": (
@@ -338,11 +338,11 @@ MISSES = {
     ),
     "an infinite fill": (
         replace(PLAIN, mask=no_fill),
-        "a boolean mask puts no number in the place of scores",
+        "a boolean mask replaces scores by NaN or +inf",
     ),
     "an unknown fill": (
         replace(PLAIN, mask=unknown_fill),
-        "a boolean mask puts no constant in the place of scores",
+        "a boolean mask does not replace scores by a constant",
     ),
     "a mask per query": (
         replace(PLAIN, mask=tall),

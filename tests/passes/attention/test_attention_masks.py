@@ -303,7 +303,7 @@ def added_to_a_number(net: Net, scores: str) -> str:
 
 INTERFERING = {
     mixed: "causality and another condition are masked as one beside a second mask",
-    added_to_a_number: "a mask is added where another one takes the place of scores",
+    added_to_a_number: "a mask is added to scores that another one replaces",
 }
 
 

@@ -280,7 +280,7 @@ def test_scores_read_outside_are_a_reason() -> None:
     q, k, v = (net.input(x, B, H, S, D) for x in "qkv")
     y = net.many("Attention", 4, q, k, v)
     _, trace = lifted(net, (y[0], y[3]))
-    assert reasons(trace, "attention-op") == {"the scores themselves are read too"}
+    assert reasons(trace, "attention-op") == {"its attention scores are read too"}
 
 
 def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
@@ -334,10 +334,10 @@ def test_multi_head_attention() -> None:
         ("MultiHeadAttention", ["q"], "q, k and v are packed in one tensor"),
         ("MultiHeadAttention", ["q", *"kv", *[""] * 5, "n"], "it has a past_sequence_length"),
         ("MultiHeadAttention", ["q", *"kv", *[""] * 6, "c"], "it has a cache_indirection"),
-        ("GroupQueryAttention", ["q", "k", "v"], "the lengths of its items are not given"),
+        ("GroupQueryAttention", ["q", "k", "v"], "its item lengths are not given"),
         (
             "DecoderMaskedMultiHeadAttention", ["q", "k", "v"],
-            f"{MS}::DecoderMaskedMultiHeadAttention: it appends to a padded cache of its own",
+            f"{MS}::DecoderMaskedMultiHeadAttention: it appends to its own padded cache",
         ),
     ],
 )  # fmt: skip

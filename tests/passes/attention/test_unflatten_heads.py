@@ -106,9 +106,7 @@ def test_disentangled_attention_is_one_program(kept: int) -> None:
 def test_a_mask_that_adds_nothing_absorbing_is_not_chosen_over_positions() -> None:
     net, graph = disentangled(fill=-1e4)
     trace = optimized(graph)
-    assert reasons(trace, "attention") == {
-        "a mask takes the place of scores that another mask has changed"
-    }
+    assert reasons(trace, "attention") == {"a mask replaces scores that another mask has changed"}
     assert_same(net, graph, feeds(), 3e-5)
 
 

@@ -84,7 +84,7 @@ def test_attention_to_another_sequence_sees_all() -> None:
     found, trace = planned(net.graph(attention(net, x, other)), AttentionWindow(8))
     assert [p.window for p in found] == [0]
     assert reasons(trace, "window-attention") == {
-        "attention 0 has seq queries and more keys: no sequence's own"
+        "attention 0 has seq queries and more keys: not self-attention"
     }
 
 

@@ -69,7 +69,7 @@ def test_rows_of_two_axes_beside_a_batch_of_no_known_size() -> None:
 @pytest.mark.parametrize(
     ("equation", "shapes", "reason"),
     [
-        ("ii->i", [(4, 4)], "it takes a diagonal"),
+        ("ii->i", [(4, 4)], "it takes the diagonal of an operand"),
         ("ij->i", [(4, 5)], "it sums over an axis of one operand"),
         ("ij,k->ik", [(4, 5), (3,)], "it sums over an axis of one operand"),
         ("...ij->...ji", [(2, 4, 5)],
