@@ -14,7 +14,7 @@ import pytest
 from tiny import answers, child, error_between, padded_text, product, transformer
 
 from tracea_graph import Options, Report, api
-from tracea_graph.check.worker import Rejected, Worker
+from tracea_graph.check.worker import RejectedByRuntime, Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.machine import measured_machine
@@ -278,7 +278,7 @@ def test_without_bodies_it_needs_its_library(original: Path, tmp_path: Path) -> 
     library = result.with_suffix(".so")
     found = answers(result, padded_text(), library)
     assert error_between(found, answers(original, padded_text())) < CLOSE
-    with pytest.raises(Rejected):
+    with pytest.raises(RejectedByRuntime):
         answers(result, padded_text())
     library.unlink()
     with pytest.raises(UsageError, match="cannot run without its library: put tiny-bert"):

@@ -12,7 +12,7 @@ from graphs import Net, normal
 from tiny import error_between
 
 from tracea_graph import Options, api
-from tracea_graph.check.worker import Array, Rejected, Worker
+from tracea_graph.check.worker import Array, RejectedByRuntime, Worker
 
 pytestmark = pytest.mark.compiler
 CLOSE = 1e-4
@@ -132,7 +132,7 @@ def test_what_would_be_reflected_must_be_there(results: dict[str, tuple[Net, Pat
     net, result = results["style"]
     with Worker() as worker:
         worker.open("m", result, result.with_suffix(".so"))
-        with pytest.raises(Rejected, match="differ in size"):
+        with pytest.raises(RejectedByRuntime, match="differ in size"):
             worker.run("m", {"x": normal(1, 3, 4, 9)})
         (wanted,) = net.run({"x": normal(1, 3, 8, 9)})
         found = worker.run("m", {"x": normal(1, 3, 8, 9)})

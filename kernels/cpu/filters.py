@@ -39,7 +39,7 @@ from tracea_graph.kernels.cpu.winograd import transform, untransform, untransfor
 from tracea_graph.ops.bf16 import split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.filters import FilterLayout, Sums
-from tracea_graph.ops.int16 import fit_columns, round_images, run_of
+from tracea_graph.ops.int16 import fit_columns, k_run_length, round_images
 from tracea_graph.ops.weights import Floats, Numbers
 from tracea_graph.ops.windows import ConvWindow
 
@@ -458,7 +458,7 @@ class Int16Filters(_Nchw16cFilters):
         numbers, scales = np.empty(planes.shape, np.int16), []
         for plane, made in zip(planes, numbers, strict=True):
             for filters, place in zip(plane, made, strict=True):
-                fitted, scale = fit_columns(filters.reshape(-1, BLOCK), run_of(taps))
+                fitted, scale = fit_columns(filters.reshape(-1, BLOCK), k_run_length(taps))
                 place[...] = fitted.reshape(filters.shape)
                 scales.append(scale)
         scale = np.concatenate(scales) * np.float32(self._times)

@@ -20,10 +20,10 @@ from typing import Any
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter, table
+from tracea_graph.kernels.cpu.combined_units import combined_units
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.intrinsics import USES, precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
-from tracea_graph.kernels.cpu.quick import quickly
 from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
@@ -137,7 +137,7 @@ def _units(
             table.table_source(domain, types, kernels, chains, isas, tiles),
             _RUNTIME_FLAGS,
         ),
-        *(quickly(units) if quick else units),
+        *(combined_units(units) if quick else units),
     ]
 
 

@@ -11,7 +11,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["ELEMENTS", "Tensor", "operands", "parameters", "results", "run_of"]
+__all__ = ["ELEMENTS", "Tensor", "operands", "parameters", "results", "vector_length"]
 
 ELEMENTS: Mapping[DType, str] = MappingProxyType(
     {
@@ -75,7 +75,7 @@ def results(chain: Chain) -> tuple[Tensor, ...]:
     return tuple(Tensor(i, r.dtype, expression=r.expression) for i, r in enumerate(listed))
 
 
-def run_of(*dtypes: DType, width: int = _BYTES) -> int:
+def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
     """Elements a thread takes at once: ``width`` bytes of the narrowest float."""
     floats = [d.size for d in dtypes if d in (DType.F32, DType.F16, DType.BF16)]
     return int(width / min(floats, default=DType.F32.size))

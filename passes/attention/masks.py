@@ -22,7 +22,7 @@ from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.attention.intervals import interval
 from tracea_graph.passes.attention.matcher import NoMatch, dims
 from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.layout.affine import Band, conjunction, dropped_number, drops
+from tracea_graph.passes.layout.affine import Band, conjunction_factors, dropped_number, drops
 from tracea_graph.passes.regions import int_constant, operand_producer
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
@@ -144,7 +144,7 @@ class Masks:
         choice = operand_producer(self.graph, _unexpanded(self.graph, value), "Where")
         if choice is not None and (chosen := drops(self.graph, choice)) is not None:
             return self._drop(choice.operands[0], fill, False, chosen[1])
-        parts = conjunction(self.graph, value)
+        parts = conjunction_factors(self.graph, value)
         return None if parts is None else self._conditions(parts, fill, False)
 
     def _causal_side(self, value: str) -> tuple[str, ...] | None:
@@ -157,7 +157,7 @@ class Masks:
         return None
 
     def _drop(self, value: str, fill: float, selects: bool, inverted: bool) -> _Drop:
-        parts = conjunction(self.graph, value, inverted)
+        parts = conjunction_factors(self.graph, value, inverted)
         drop = self._conditions(parts, fill, selects) if parts is not None else None
         whole = _unexpanded(self.graph, value)
         if inverted and (drop is None or (len(drop.kept) > 1 and drop.causal == "none")):

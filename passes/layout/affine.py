@@ -27,7 +27,7 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Affine", "Band", "affine", "conjunction", "dropped_number", "drops"]
+__all__ = ["Affine", "Band", "affine", "conjunction_factors", "dropped_number", "drops"]
 
 _MAX_DEPTH = 16
 _MAX_TRIANGLE = 1 << 24
@@ -135,7 +135,9 @@ def _sum(a: Affine, b: Affine, sign: int, rank: int) -> Affine:
 # ---- booleans ----------------------------------------------------------------------------
 
 
-def conjunction(graph: TileGraph, value: str, negated: bool = False) -> list[Band | str] | None:
+def conjunction_factors(
+    graph: TileGraph, value: str, negated: bool = False
+) -> list[Band | str] | None:
     """Return factors whose conjunction is ``value`` (its negation if ``negated``); None: unknown.
 
     A factor is a band or a boolean value; the empty list is true everywhere.  A float32 mask
@@ -149,7 +151,7 @@ def conjunction(graph: TileGraph, value: str, negated: bool = False) -> list[Ban
         return None if plain else [value]
     parts: list[Band | str] | None = None
     if region.op == "Not":
-        parts = conjunction(graph, region.operands[0], not negated)
+        parts = conjunction_factors(graph, region.operands[0], not negated)
     elif region.op == "And" and not negated:
         parts = _all_of(graph, region.operands)
     elif region.op == "Or" and negated:
@@ -159,11 +161,11 @@ def conjunction(graph: TileGraph, value: str, negated: bool = False) -> list[Ban
     elif region.op in _MOVERS:
         parts = _moved(graph, region, negated)
     elif region.op == "Cast" and graph.spec(region.operands[0]).dtype is DType.BOOL:
-        parts = conjunction(graph, region.operands[0], negated)
+        parts = conjunction_factors(graph, region.operands[0], negated)
     elif region.op == "Trilu" and not negated:
         parts = _triangle(graph, region)
     elif region.op == "Where" and not negated and (chosen := drops(graph, region)) is not None:
-        parts = conjunction(graph, region.operands[0], chosen[1])
+        parts = conjunction_factors(graph, region.operands[0], chosen[1])
     if parts is None and not negated and graph.spec(value).dtype is DType.BOOL:
         return [value]
     return parts
@@ -218,7 +220,7 @@ def _triangle(graph: TileGraph, region: Region) -> list[Band | str] | None:
 def _all_of(
     graph: TileGraph, values: tuple[str, ...], negated: bool = False
 ) -> list[Band | str] | None:
-    parts = [conjunction(graph, v, negated) for v in values]
+    parts = [conjunction_factors(graph, v, negated) for v in values]
     return None if any(p is None for p in parts) else [x for p in parts for x in p or ()]
 
 
@@ -242,7 +244,7 @@ def _moved(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] 
     sliced."""
     source, result = region.operands[0], region.results[0]
     before, after = graph.spec(source).shape, graph.spec(result).shape
-    parts = conjunction(graph, source, negated)
+    parts = conjunction_factors(graph, source, negated)
     if parts is None or before is None or after is None:
         return None
     shift: Extent = 0

@@ -145,9 +145,10 @@ def _bias(graph: TileGraph, region: Region, n: int) -> str:
 def gemm_epilogue(
     graph: TileGraph, region: Region, bias: str = "", alpha: float | None = None
 ) -> tuple[Chain | None, tuple[str, ...]]:
-    """Return what a Gemm does to its product, α·acc + β·C, and C unless it is the bias.
+    """Return the chain a Gemm applies to its accumulator, α·acc + β·C, and the chain's operands.
 
-    ``alpha`` is the part of α that is not yet applied; all of it by default.
+    The operand is C, unless C is ``bias``, which the product adds itself.  ``alpha`` is the factor
+    still to be applied; None means all of α.
     """
     if region.op != "Gemm":
         return None, ()

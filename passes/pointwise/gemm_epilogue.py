@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS, Chain
-from tracea_graph.ops.matmul import MatMulParams, matrix_kind
+from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import collapses, fused, gemm_producer, only_read_by, same_shape
@@ -113,5 +113,5 @@ def _uneven(
 
 def _kind(product: Region, spec: TensorSpec, result: TensorSpec) -> str:
     if isinstance(product.params, MatMulParams):
-        return matrix_kind(spec.shape or (), result.shape or ())
+        return broadcast_kind(spec.shape or (), result.shape or ())
     return kind_of(spec, result)

@@ -60,7 +60,7 @@ def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | 
 
 @dataclass(frozen=True)
 class PruneHeads:
-    """Match a product whose chosen matrix has rows of zeros that form whole heads."""
+    """Remove attention heads whose rows in the output projection's pruned matrix are all zero."""
 
     chosen: Mapping[str, Compressed]
     name: str = "prune-heads"

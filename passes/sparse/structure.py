@@ -60,7 +60,7 @@ def may_have_zeros(matrix: Array) -> bool:
 
 
 def structure_of(matrix: Array) -> Structure:
-    """Return the zeros of a matrix ``[rows, columns]``."""
+    """Return where a matrix ``[rows, columns]`` is zero: whole rows and columns, and blocks."""
     rows, columns = _zero_lines(matrix), _zero_lines(matrix.T)
     if sampled_zeros(matrix) < LEAST_ZEROS:
         return Structure(rows=rows, columns=columns) if rows.size or columns.size else DENSE

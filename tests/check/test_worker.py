@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from check.tiny_models import save
 
-from tracea_graph.check.worker import Rejected, Worker
+from tracea_graph.check.worker import RejectedByRuntime, Worker
 from tracea_graph.errors import WorkerError
 
 RELU = "g (float[N,4] x) => (float[N,4] y) { h = Relu(x)  y = Add(h, h) }"
@@ -42,7 +42,7 @@ def test_open_run_and_close(tmp_path):
         assert info.seconds > 0.0 and info.private_bytes >= 0
         assert worker.run("m", {"x": X})["y"].tolist() == [[0, 4, 0, 8]]
         worker.close("m")
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedByRuntime):
             worker.run("m", {"x": X})
 
 
@@ -100,10 +100,10 @@ def test_a_refusal_is_an_error_the_worker_survives(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"\x00nonsense")
     with Worker() as worker:
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedByRuntime):
             worker.open("m", broken)
         worker.open("m", save(tmp_path, "m.onnx", RELU))
-        with pytest.raises(Rejected, match="missing"):
+        with pytest.raises(RejectedByRuntime, match="missing"):
             worker.run("m", {})
         assert worker.run("m", {"x": X})["y"].shape == (1, 4)
 
@@ -111,7 +111,7 @@ def test_a_refusal_is_an_error_the_worker_survives(tmp_path):
 def test_checker(tmp_path):
     with Worker() as worker:
         worker.check(save(tmp_path, "m.onnx", RELU))
-        with pytest.raises(Rejected, match=r"(?i)shape|dim"):
+        with pytest.raises(RejectedByRuntime, match=r"(?i)shape|dim"):
             wrong = "g (float[2,4] x) => (float[2,3] y) { y = Relu(x) }"
             worker.check(save(tmp_path, "w.onnx", wrong))
 

@@ -14,7 +14,7 @@ from commands.samples import result
 from rich.console import Console
 
 from tracea_graph.check.baselines import BASELINES, BaselineWorker, baselines_named
-from tracea_graph.check.worker import Rejected
+from tracea_graph.check.worker import RejectedByRuntime
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.commands.bench import BenchOptions, bench, busy_note, result_beside, subject
@@ -72,7 +72,7 @@ def test_openvino_computes_the_same_in_turn_with_onnxruntime(
 def test_what_a_peer_refuses_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    with BaselineWorker() as worker, pytest.raises(Rejected):
+    with BaselineWorker() as worker, pytest.raises(RejectedByRuntime):
         worker.open_baseline("p", BASELINES[0], broken, {}, [])
 
 
@@ -84,7 +84,7 @@ def test_what_a_peer_compiles_and_cannot_run_is_told(
 
     def run(self: BaselineWorker, session: str, feeds: Any) -> Any:
         if session == name:
-            raise Rejected("an index is outside")
+            raise RejectedByRuntime("an index is outside")
         return plain(self, session, feeds)
 
     monkeypatch.setattr(BaselineWorker, "run", run)

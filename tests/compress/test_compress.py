@@ -21,7 +21,7 @@ from tracea_graph.compress import (
     Samples,
     calibrate,
     output_errors,
-    share_of_largest,
+    relative_max_error,
     split_data,
 )
 from tracea_graph.compress.metric import Outputs
@@ -283,11 +283,11 @@ def test_the_power_of_an_error_is_found(model: Path, data: Path, tmp_path: Path)
     changes = [Change(i, x, y, 1e-3 * d) for i, (x, y, d) in enumerate(deltas)]
 
     def squared(found: Outputs, wanted: Outputs) -> float:
-        return share_of_largest(found, wanted) ** 2
+        return relative_max_error(found, wanted) ** 2
 
     results = [
         output_errors(model, changes, 2, feeds, metric, tmp_path / "s", lambda step: None)
-        for metric in (share_of_largest, squared)
+        for metric in (relative_max_error, squared)
     ]
     assert [power for _, power in results] == [1, 2]
     np.testing.assert_allclose(np.square(results[0][0]), results[1][0], rtol=1e-3)

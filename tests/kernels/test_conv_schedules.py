@@ -26,7 +26,7 @@ from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from
 from tracea_graph.tuning.problem import default_of
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.space import candidates, legal
+from tracea_graph.tuning.space import candidates, legal_schedules
 
 PAD = (1, 1, 1, 1)
 BF16_SILU = replace(SILU, stores=(DType.BF16,))
@@ -102,7 +102,7 @@ def test_images_are_rows_and_schedules_reach_the_call() -> None:
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
 def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level: str) -> None:
     case = Case(problem, 2)
-    schedules = list(legal(case, SCHEDULE_SPACE, level))
+    schedules = list(legal_schedules(case, SCHEDULE_SPACE, level))
     assert schedules[0] == default_of(case) == ConvSchedule()
     cuts = [divide(case, d, level) for d in schedules]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1

@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.gemm_space import divide
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 from tracea_graph.tuning.problem import Case, default_of
-from tracea_graph.tuning.space import candidates, legal
+from tracea_graph.tuning.space import candidates, legal_schedules
 
 CASES = [
     Case(GemmProblem(k, n, layout), rows)
@@ -33,7 +33,7 @@ def test_the_text_that_keys_follow_is_there() -> None:
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
 def test_schedules_are_legal_and_distinct(case: Case, level: str) -> None:
     mr, widest = gemm_tile(level)
-    schedules, default = list(legal(case, SCHEDULE_SPACE, level)), default_of(case)
+    schedules, default = list(legal_schedules(case, SCHEDULE_SPACE, level)), default_of(case)
     for schedule in schedules:
         assert schedule.max_rows == default.max_rows >= case.rows
         assert 0 <= schedule.nr_panels <= widest
@@ -57,7 +57,9 @@ def test_many_processors_get_tasks_enough() -> None:
 def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> None:
     case, plain = (Case(GemmProblem(768, 768, which), 128) for which in (layout, "panels"))
     mr, _ = gemm_bf16_tile(level) if layout == "vnni2" else gemm_tile(level)
-    schedules = [d for d in legal(case, SCHEDULE_SPACE, level) if isinstance(d, GemmSchedule)]
+    schedules = [
+        d for d in legal_schedules(case, SCHEDULE_SPACE, level) if isinstance(d, GemmSchedule)
+    ]
     assert all(d == default_of(case) or d.mc == 256 or d.mc % mr == 0 for d in schedules)
     assert {d.prefetch for d in schedules} == {0, 1}, "packed weights may be prefetched"
     assert len({divide(case, d, level) for d in schedules}) == len(schedules)
@@ -81,13 +83,13 @@ def test_what_is_too_small_to_share_keeps_wide_tiles() -> None:
 def test_plain_weights_are_never_prefetched() -> None:
     case = Case(GemmProblem(384, 1536, "kn"), 128)
     assert not any(
-        divide(case, d, "avx512").prefetch for d in legal(case, SCHEDULE_SPACE, "avx512")
+        divide(case, d, "avx512").prefetch for d in legal_schedules(case, SCHEDULE_SPACE, "avx512")
     )
 
 
 def test_one_row_leaves_nothing_to_chunk() -> None:
     case = Case(GemmProblem(768, 768), 1)
-    assert {d.mc for d in legal(case, SCHEDULE_SPACE, "avx512")} == {default_of(case).mc}
+    assert {d.mc for d in legal_schedules(case, SCHEDULE_SPACE, "avx512")} == {default_of(case).mc}
 
 
 def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
@@ -101,7 +103,7 @@ def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
     everything = candidates(case, SCHEDULE_SPACE, "avx512", (1, 2), 10**6)
     assert (
         found == everything[:6]
-        and len(everything) == len(list(legal(case, SCHEDULE_SPACE, "avx512"))) - 1
+        and len(everything) == len(list(legal_schedules(case, SCHEDULE_SPACE, "avx512"))) - 1
     )
 
 
@@ -110,7 +112,7 @@ def test_the_model_knows_what_narrow_tiles_and_idle_threads_cost() -> None:
     default = default_of(case)
     by_width = {
         d.nr_panels: SCHEDULE_SPACE.modelled_us(case, d, "avx512", 1)
-        for d in legal(case, SCHEDULE_SPACE, "avx512")
+        for d in legal_schedules(case, SCHEDULE_SPACE, "avx512")
         if (d.mc, d.nc, d.prefetch) == (default.mc, 0, 1)
     }
     assert by_width[1] > by_width[2] >= by_width[0]

@@ -28,7 +28,7 @@ from tracea_graph.kernels.cpu.winograd import transform_to_onnx
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.int16 import LIMIT, run_of
+from tracea_graph.ops.int16 import LIMIT, k_run_length
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.windows import ConvWindow
@@ -125,8 +125,8 @@ def test_sums_of_integers_fit_32_bits(taps: int, channels: int) -> None:
         plain = np.exp(spread * rng.standard_normal((16, channels, side, side)))
         stored, _ = INT16.pack(plain.astype(np.float32))
         steps = np.abs(stored.astype(np.int64)).swapaxes(-1, -2).reshape(-1, 16)
-        for start in range(0, len(steps), run_of(taps)):
-            assert (LIMIT * steps[start : start + run_of(taps)].sum(0)).max() < 2**31
+        for start in range(0, len(steps), k_run_length(taps)):
+            assert (LIMIT * steps[start : start + k_run_length(taps)].sum(0)).max() < 2**31
 
 
 @pytest.mark.parametrize(

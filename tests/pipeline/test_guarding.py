@@ -258,7 +258,7 @@ def test_verification_sees_what_is_fed(
 ) -> None:
     """A guard that compares nothing but a bias does not pass."""
 
-    def one_alone(model: Model, backend: Backend) -> tuple[planning.Guard, ...]:
+    def one_alone(model: Model, backend: Backend) -> tuple[planning.InitializerGuard, ...]:
         few = {name: w for name, w in model.guarded.items() if name.startswith("b")}
         return guards_of(replace(model, guarded=few), backend) if few else ()
 

@@ -14,7 +14,7 @@ import onnx
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from tracea_graph.check.worker import Array, Rejected, Worker
+from tracea_graph.check.worker import Array, RejectedByRuntime, Worker
 from tracea_graph.config import TOLERANCE
 
 __all__ = ["Case", "Original", "light_models", "run_original", "same", "write_cases"]
@@ -66,13 +66,13 @@ def run_original(worker: Worker, case: Case) -> Original:
     """Run a case in ONNX Runtime alone and compare with what onnx expects."""
     try:
         worker.open("original", case.model)
-    except Rejected:
+    except RejectedByRuntime:
         return Original({}, "ONNX Runtime does not load it")
     if case.feeds is None:
         return Original({}, "its inputs are no plain tensors")
     try:
         outputs = worker.run("original", case.feeds)
-    except Rejected:
+    except RejectedByRuntime:
         return Original({}, "ONNX Runtime does not run it")
     right = len(outputs) == len(case.expected) and all(
         _close(y, want, case) for y, want in zip(outputs.values(), case.expected, strict=True)

@@ -16,9 +16,9 @@ from steps import one_step
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.combined_units import combined_units
 from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.library import build_library, domain_of, manifest
-from tracea_graph.kernels.cpu.quick import quickly
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.toolchain import find_compiler
@@ -197,7 +197,7 @@ def test_quick_libraries_hold_the_same_kernels_in_fewer_files(
     chains = [RELU, ADD, *(one_step(op) for op in ("exp", "tanh", "erf", "sqrt", "neg", "abs"))]
     levels = ("scalar", "avx2")
     slow = units(KERNELS, chains, levels)
-    quick = quickly(slow)
+    quick = combined_units(slow)
     assert len(quick) < len(slow) / 3
     for source in slow:
         holders = [q for q in quick if f" {source.symbol}(" in q.text]
@@ -214,6 +214,6 @@ def test_quick_libraries_hold_the_same_kernels_in_fewer_files(
 def test_a_chain_more_compiles_little_anew() -> None:
     steps = [(Step("relu", (0,)), Step("mul", (1, float(i)))) for i in range(70)]
     chains = [Chain(("full",), two, (2,)) for two in steps]
-    before = {source.text for source in quickly(units((), chains[:-1], SCALAR))}
-    after = [source.text for source in quickly(units((), chains, SCALAR))]
+    before = {source.text for source in combined_units(units((), chains[:-1], SCALAR))}
+    after = [source.text for source in combined_units(units((), chains, SCALAR))]
     assert 4 <= len(after) < 10 and len(set(after) - before) == 1

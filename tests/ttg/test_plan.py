@@ -10,7 +10,7 @@ from ttg.models import blur, gemm, named, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import MemoryLevel, TileGraph, make_plan
-from tracea_graph.ttg.arena import Lifetime, lay_out, live_range, placement
+from tracea_graph.ttg.arena import Lifetime, lay_out, live_range, placement_order
 
 LEVELS = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 1e6), MemoryLevel("L3", 32e6))
 
@@ -89,7 +89,7 @@ def test_values_that_cross_a_loop_border_live_as_long_as_the_loop() -> None:
 
 def assert_apart(lives: list[Lifetime]) -> None:
     """No two values that live at the same time overlap, and the arena is nearly full once."""
-    arena = lay_out([lives[i] for i in placement(lives)])
+    arena = lay_out([lives[i] for i in placement_order(lives)])
     placed = list(zip(arena.lives, arena.offsets, strict=True))
     for i, (a, at) in enumerate(placed):
         for b, start in placed[:i]:

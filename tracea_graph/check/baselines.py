@@ -94,7 +94,8 @@ class BaselineWorker(Worker):
     ) -> str:
         """Compile ``model`` for the shapes of ``feeds``; return the precision it runs in.
 
-        ``outputs`` are the model's outputs in order.  Raises Rejected with the runtime's message.
+        ``outputs`` are the model's outputs in order.  Raises RejectedByRuntime with the runtime's
+        message.
         """
         found = self._ask(
             "open_baseline",

@@ -22,7 +22,7 @@ from tracea_graph.check.distance import (
     is_float,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.worker import Array, Cut, Port, Rejected, Unloadable, Worker
+from tracea_graph.check.worker import Array, Cut, Port, RejectedByRuntime, Unloadable, Worker
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.errors import WorkerError
 
@@ -112,14 +112,14 @@ def _reference(
     try:
         worker.check(original)
         valid = True
-    except Rejected:  # onnx's checker is stricter than ONNX Runtime
+    except RejectedByRuntime:  # onnx's checker is stricter than ONNX Runtime
         valid = False
     drawn, unfit = _drawn(worker, original, feeds)
     cut = cut_of(drawn)
     feeds = {k: {**feed, **drawn.get(k, {})} for k, feed in feeds.items() if k not in unfit}
     try:
         worker.open("off", original, level="off", extra=extra, cut=cut)
-    except Rejected:  # some models need ONNX Runtime's optimizations to run at all
+    except RejectedByRuntime:  # some models need ONNX Runtime's optimizations to run at all
         levels = ("all",)
         worker.open("off", original, level="all", extra=extra, cut=cut)
     start = time.monotonic()
@@ -183,7 +183,7 @@ def _runs(
             continue
         try:
             answers[label] = worker.run(name, feed)
-        except Rejected as error:
+        except RejectedByRuntime as error:
             rejected[label] = str(error)
     return answers, rejected
 

@@ -2,8 +2,8 @@
 
 A crash, a hang or garbage output of generated code ends the worker, not the tool: every request
 has a time limit.  A worker that died or exceeded the limit is killed with its whole process group,
-and the error names the request.  If ONNX Runtime only rejects a request, :class:`Rejected` is
-raised and the worker stays alive.
+and the error names the request.  If ONNX Runtime only rejects a request,
+:class:`RejectedByRuntime` is raised and the worker stays alive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.scratch import Scratch
 
 __all__ = [
-    "Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Unloadable", "Worker",
+    "Array", "Cut", "NodeTime", "OpenInfo", "Port", "RejectedByRuntime", "Unloadable", "Worker",
     "unlimited",
 ]  # fmt: skip
 
@@ -58,11 +58,11 @@ because other processes used the cores.
 """
 
 
-class Rejected(WorkerError):
+class RejectedByRuntime(WorkerError):
     """ONNX Runtime or onnx rejected a model, a library or an input; the worker stays alive."""
 
 
-class Unloadable(Rejected):
+class Unloadable(RejectedByRuntime):
     """ONNX Runtime cannot load a model."""
 
     exit_code = 2
@@ -188,7 +188,7 @@ class Worker(AbstractContextManager["Worker"]):
         }  # fmt: skip
         try:
             found = self._ask("open", f"open {name!r} ({model.name})", limit, **request)
-        except Rejected as error:
+        except RejectedByRuntime as error:
             if library is not None:
                 raise
             raise Unloadable(f"ONNX Runtime cannot load {model.name}: {error}") from None
@@ -198,7 +198,10 @@ class Worker(AbstractContextManager["Worker"]):
         return OpenInfo(found["seconds"], found["private_bytes"], inputs, outputs)
 
     def load(self, library: Path) -> None:
-        """Load a library without a model.  Raises Rejected with its or the loader's message."""
+        """Load a library without a model.
+
+        Raises RejectedByRuntime with its or the loader's message.
+        """
         self._ask("load", f"load {library.name}", None, library=str(library.resolve()))
 
     def close(self, name: str) -> None:
@@ -256,7 +259,7 @@ class Worker(AbstractContextManager["Worker"]):
         return first, second
 
     def check(self, model: Path) -> None:
-        """Run onnx's checker with shape inference.  Raises Rejected with its message."""
+        """Run onnx's checker with shape inference.  Raises RejectedByRuntime with its message."""
         self._ask("check", f"check {model.name}", None, model=str(model.resolve()))
 
     def random(self, model: Path) -> tuple[str, ...]:
@@ -309,7 +312,7 @@ class Worker(AbstractContextManager["Worker"]):
         if path is not None:
             path.unlink()
         if "error" in reply:
-            raise Rejected(reply["error"])
+            raise RejectedByRuntime(reply["error"])
         return reply["ok"]
 
     def _send(self, what: str, request: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tracea_graph.check.baselines import Baseline, BaselineWorker, RoundTimes, baselines_named
 from tracea_graph.check.distance import describe_difference, relative_distance
 from tracea_graph.check.timing import ratio_of
-from tracea_graph.check.worker import Array, Rejected
+from tracea_graph.check.worker import Array, RejectedByRuntime
 from tracea_graph.commands.op_statistics import OpStatistics, sizes_of
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import UsageError
@@ -88,8 +88,8 @@ def bench(
     """Time ``models`` against the first of them, which the baselines run too.
 
     A single model is compared with the result beside it, if there is one.  Raises UsageError for
-    invalid options, models with different inputs or a library of another model, and Rejected if
-    the first model does not run.
+    invalid options, models with different inputs or a library of another model, and
+    RejectedByRuntime if the first model does not run.
     """
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
     progress(f"reading {models[0].name}")
@@ -206,7 +206,7 @@ class _BenchRun:
             title = f"{BASELINE}, {one.name}" if index or one.kernels else BASELINE
             try:
                 worker.open(f"m{index}", one.path, one.library, threads=self.threads)
-            except Rejected as error:
+            except RejectedByRuntime as error:
                 if not index:
                     raise
                 self.notes.append(f"ONNX Runtime refuses {one.name}: {error}")
@@ -232,7 +232,7 @@ class _BenchRun:
                 threads=self.threads,
             )
             worker.run(baseline.name, self.feed)  # some models compile but do not run
-        except Rejected as error:
+        except RejectedByRuntime as error:
             why = " ".join(str(error).split())[:200]
             self.notes.append(f"{baseline.name} refuses {self.model.path.name}: {why}")
             return

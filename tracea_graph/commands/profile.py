@@ -52,7 +52,7 @@ def profile(
 ) -> Profile:
     """Profile one run, under the first binding and thread count of ``options``.
 
-    Raises UsageError for invalid options, Rejected if the model does not run.
+    Raises UsageError for invalid options, RejectedByRuntime if the model does not run.
     """
     progress(f"reading {path.name}")
     one, result, model = subject(path), load(path), load(path, inline=True)

@@ -9,7 +9,7 @@ from tracea_graph.compress.calibrate import (
     output_names,
 )
 from tracea_graph.compress.layers import Layer, layers_of
-from tracea_graph.compress.metric import Metric, load_metric, share_of_largest
+from tracea_graph.compress.metric import Metric, load_metric, relative_max_error
 from tracea_graph.compress.options import LayerOptions, median_option
 from tracea_graph.compress.samples import DataSplit, Samples, split_data
 from tracea_graph.compress.sensitivity import output_errors, perturbations_of
@@ -32,8 +32,8 @@ __all__ = [
     "output_errors",
     "output_names",
     "perturbations_of",
+    "relative_max_error",
     "search",
-    "share_of_largest",
     "split_data",
     "total_error",
 ]  # fmt: skip

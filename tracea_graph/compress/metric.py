@@ -14,14 +14,14 @@ import numpy.typing as npt
 from tracea_graph.check.distance import is_float, relative_distance
 from tracea_graph.errors import UsageError
 
-__all__ = ["Metric", "load_metric", "share_of_largest"]
+__all__ = ["Metric", "load_metric", "relative_max_error"]
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 Metric = Callable[[Outputs, Outputs], float]
 """Function that returns the error of outputs by name, given those of the original."""
 
 
-def share_of_largest(found: Outputs, wanted: Outputs) -> float:
+def relative_max_error(found: Outputs, wanted: Outputs) -> float:
     """Return the largest difference of any floating-point output as a share of its ``max|y|``."""
     floats = [name for name, array in wanted.items() if is_float(np.asarray(array))]
     return max((relative_distance(found[n], wanted[n]) for n in floats), default=0.0)

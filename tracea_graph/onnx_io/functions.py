@@ -20,9 +20,9 @@ _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """The body of one operator type of the library's domain.
+    """ONNX local function: the body of one operator type of the custom-op domain.
 
-    ``attributes`` are names that callers pass; the body need not use them.
+    ``attributes`` are the attribute names a node may have; the body may ignore some.
     """
 
     type: str

@@ -23,7 +23,7 @@ from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
     "BRANCHES", "CONDITION", "constants_of_guard", "guardable", "is_guarded", "nodes_of",
-    "reference_of", "unwrap", "working_nodes_of", "wrap",
+    "reference_of", "remove_guard", "working_nodes_of", "wrap",
 ]  # fmt: skip
 
 CONDITION = "tracea:unchanged"
@@ -122,7 +122,7 @@ def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> Non
     graph.node.extend([*condition, made])
 
 
-def unwrap(skeleton: ModelProto, spans: Spans) -> bool:
+def remove_guard(skeleton: ModelProto, spans: Spans) -> bool:
     """Reduce a guarded model to the original's nodes, in place; False if it has no guard.
 
     Initializers of the other branch only are removed; ``spans`` are renumbered to match.

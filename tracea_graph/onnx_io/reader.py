@@ -70,7 +70,7 @@ def load(
 def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool) -> Model:
     skeleton, spans, size = _read(path)
     if inline:
-        guards.unwrap(skeleton, spans)
+        guards.remove_guard(skeleton, spans)
         inline_bodies(skeleton, spans, kept)
     validate.check_text(skeleton)
     opsets = _opsets(skeleton)

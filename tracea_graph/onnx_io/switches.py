@@ -36,7 +36,11 @@ class Change:
 
 
 def write_switched(model: Path, changes: Iterable[Change], out: Path) -> None:
-    """Write the copy, its tensors in a file beside it; raises ValueError for an unknown result."""
+    """Write a copy of ``model`` that can switch each change on.
+
+    Its tensors are in a file beside it.  Raises ValueError for a change of a value that no node
+    computes.
+    """
     proto = onnx.load(model)
     graph = proto.graph
     at = {v: i for i, node in enumerate(graph.node) for v in node.output}

@@ -29,7 +29,7 @@ from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.post_ops import post_ops_of
 from tracea_graph.ops.space_parts import access, model_of
-from tracea_graph.ops.window_space import grouped, over, sizes_of, sliding
+from tracea_graph.ops.window_space import broadcast_access, grouped, sizes_of, sliding
 from tracea_graph.ops.windows import ConvWindow, sliding_windows
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -181,7 +181,7 @@ class ConvParams:
             access(graph, x, (along("n"), read, *seen)),
             access(graph, weight, (made, along("c"), *map(along, taps)), self.shape),
             *([access(graph, bias, (made,), (self.filters,))] if bias else []),
-            *(over(graph, v, result) for v in epilogue_inputs),
+            *(broadcast_access(graph, v, result) for v in epilogue_inputs),
         ]
         writes = [access(graph, region.results[0], result)]
         points = (*(a.name for a in outer), "o", *places)

@@ -20,7 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "LIMIT", "RUN", "column_scales", "fit_columns", "round_images", "round_rows", "run_of"
+    "LIMIT",
+    "RUN",
+    "column_scales",
+    "fit_columns",
+    "k_run_length",
+    "round_images",
+    "round_rows"
 ]  # fmt: skip
 
 RUN = 256
@@ -58,8 +64,11 @@ def round_images(x: Floats) -> tuple[Ints, Floats]:
     return whole.reshape(x.shape), scale
 
 
-def run_of(taps: int) -> int:
-    """Steps of k per run of a convolution with ``taps`` taps per channel, in blocks of 16."""
+def k_run_length(taps: int) -> int:
+    """Return how many steps of k are summed in int32 before they are scaled.
+
+    ``taps`` are the filter taps per channel; a run has whole blocks of 16 channels.
+    """
     return max(1, RUN // 16 // max(taps, 1)) * 16 * taps
 
 

@@ -28,7 +28,7 @@ from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 
-__all__ = ["MatMulParams", "matrix_kind", "permuted"]
+__all__ = ["MatMulParams", "broadcast_kind", "permuted"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -38,7 +38,7 @@ def permuted(shape: Sequence[Extent], perm: Sequence[int]) -> Shape:
     return tuple(shape[i] for i in perm) if perm else tuple(shape)
 
 
-def matrix_kind(shape: Shape, result: Shape) -> str:
+def broadcast_kind(shape: Shape, result: Shape) -> str:
     """Return the operand kind of a shape over the last two axes of a result it broadcasts to."""
     rows, columns = (1, 1, *shape)[-2:]
     tall = rows != 1 or result[-2] == 1

@@ -16,7 +16,7 @@ from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 
-__all__ = ["grouped", "over", "pool_all", "pooling", "sizes_of", "sliding"]
+__all__ = ["broadcast_access", "grouped", "pool_all", "pooling", "sizes_of", "sliding"]
 
 
 def pooling(region: Region, graph: TileGraph, window: ConvWindow) -> RegionModel | None:
@@ -69,8 +69,11 @@ def grouped(channel: str, extents: tuple[int, int]) -> Dim:
     return along("g", channel, extents=extents)
 
 
-def over(graph: TileGraph, value: str, result: Sequence[Dim]) -> AccessMap | None:
-    """Access map of an operand that broadcasts over the result."""
+def broadcast_access(graph: TileGraph, value: str, result: Sequence[Dim]) -> AccessMap | None:
+    """Return how the axes of a result index an operand that broadcasts to it.
+
+    None if the operand's shape is unknown or does not broadcast.
+    """
     shape: Shape | None = graph.spec(value).shape
     if shape is None or len(shape) > len(result):
         return None

@@ -34,8 +34,8 @@ from tracea_graph.compress import (
     output_errors,
     output_names,
     perturbations_of,
+    relative_max_error,
     search,
-    share_of_largest,
     split_data,
     total_error,
 )
@@ -131,7 +131,7 @@ class CompressionSearch:
         options, model = context.options, context.model
         self.threads = max(options.thread_counts)
         self.budget = TOLERANCE.lossy if options.max_error is None else options.max_error
-        metric = load_metric(options.metric) if options.metric else share_of_largest
+        metric = load_metric(options.metric) if options.metric else relative_max_error
         self.meter = ErrorMeter(model.path, metric, self.threads)
         self.parts = split_data(options.data, options.holdout, model, context.inputs.verification)
         self.warnings = list(self.parts.warnings)

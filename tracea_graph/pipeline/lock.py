@@ -99,7 +99,7 @@ class Lock:
         """Create a lock of the decisions about an imported graph.
 
         ``groups`` are the report's rows; ``guarded`` says that initializers of the graph may be
-        fed (see :class:`~tracea_graph.pipeline.planning.Guard`).
+        fed (see :class:`~tracea_graph.pipeline.planning.InitializerGuard`).
         """
         keys = value_keys(graph)
         frozen = [(keys.get(v, v), why) for v, why in decisions.constraints.frozen.items()]

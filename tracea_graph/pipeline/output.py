@@ -30,9 +30,9 @@ from tracea_graph.views import Report
 __all__ = [
     "Paths",
     "StagingFolder",
-    "check_earlier",
     "check_file",
     "check_folder",
+    "check_overwrites",
     "keep_unreadable",
     "paths_for",
     "paths_of_all",
@@ -209,7 +209,7 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
     Raises UsageError if a file in the way is not an earlier result of this tool, and instead of an
     OSError inside the block that says a file cannot be written (disk full, no permission).
     """
-    check_earlier(paths, inputs)
+    check_overwrites(paths, inputs)
     home, scratch, stage = paths.model.parent, None, None
     made = not home.exists()
     try:
@@ -261,8 +261,11 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"the folder {folder} is not writable; choose another with -o")
 
 
-def check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
-    """Raise UsageError if a file in the way belongs to the input or is no result of this tool."""
+def check_overwrites(paths: Paths, inputs: Sequence[Path]) -> None:
+    """Check that the output paths may be overwritten.
+
+    Raises UsageError if a file there belongs to the input, or was not written by this tool.
+    """
     for path in (paths.model, paths.library, paths.report):
         if any(_same(path, file) for file in inputs):
             raise UsageError(f"{path} belongs to the input; choose another output with -o")

@@ -36,7 +36,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "Constraints",
-    "Guard",
+    "InitializerGuard",
     "Planner",
     "ScheduledGraph",
     "condition_of",
@@ -326,7 +326,7 @@ _WORTH = 0.9
 
 
 @dataclass(frozen=True)
-class Guard:
+class InitializerGuard:
     """A node that writes to ``result`` whether the initializers ``names`` have their defaults."""
 
     names: tuple[str, ...]
@@ -359,14 +359,14 @@ class Guard:
         return Node(self.type.name, inputs, (self.result,), plan, domain, name)
 
 
-def guards_of(model: Model, backend: Backend) -> tuple[Guard, ...]:
+def guards_of(model: Model, backend: Backend) -> tuple[InitializerGuard, ...]:
     """Return the guards of a model; several if one node cannot compare all its initializers."""
     every = [*model.guarded.items()]
     most = backend.most_guarded
     parts = [every[i : i + most] for i in range(0, len(every), most)]
     several = len(parts) > 1
     return tuple(
-        Guard(
+        InitializerGuard(
             tuple(name for name, _ in part),
             tuple(weight.spec for _, weight in part),
             f"{CONDITION} {i}" if several else CONDITION,
@@ -376,7 +376,7 @@ def guards_of(model: Model, backend: Backend) -> tuple[Guard, ...]:
     )
 
 
-def condition_of(guards: Sequence[Guard], domain: str) -> list[Node]:
+def condition_of(guards: Sequence[InitializerGuard], domain: str) -> list[Node]:
     """Return the nodes that compute :data:`CONDITION` from all guards."""
     nodes = [guard.node(domain) for guard in guards]
     for i in range(1, len(guards)):

@@ -379,7 +379,10 @@ def analyze_weights(graph: TileGraph, scan: WeightScan) -> tuple[WeightProperty,
 def weight_rows(
     found: tuple[WeightProperty, ...], trace: Trace, kept: bool
 ) -> tuple[WeightRow, ...]:
-    """Return a row per property, with the rule that exploits it, or why none does."""
+    """Return a row per weight property, such as zeros: the rule that uses it, or why none does.
+
+    ``kept`` says whether the rewrites are in the result.
+    """
     applied: dict[str, str] = {}
     missed: dict[str, str] = {}
     for decision in trace.entries:

@@ -21,7 +21,7 @@ from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.output import (
     Paths,
     StagingFolder,
-    check_earlier,
+    check_overwrites,
     keep_unreadable,
     staging,
 )
@@ -108,7 +108,7 @@ def read(run: PipelineRun) -> None:
         run.report = keep_unreadable(run.source, error, run.paths, options, run.worker_pool)
         return
     run.files = files_of(run.source)
-    check_earlier(run.paths, run.files)
+    check_overwrites(run.paths, run.files)
     run.decision_cache = DecisionCache.of(run.files, options, run.libraries.target)
     if run.lock is None and not run.fresh and options.use_cache:
         run.lock = run.decision_cache.load()

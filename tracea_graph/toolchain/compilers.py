@@ -59,7 +59,7 @@ class Compiler:
 def find_compiler(
     environment: Environment | None = None, seconds: float = _PROBE_SECONDS
 ) -> Compiler:
-    """Return the first compiler that answers ``--version``.
+    """Return the first C++ compiler that answers ``--version`` within ``seconds``.
 
     ``CXX`` may contain arguments.  Raises BuildError if the compiler in ``CXX`` does not work, or
     if there is none at all.

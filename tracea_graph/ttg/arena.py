@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Arena", "Lifetime", "lay_out", "live_range", "placement"]
+__all__ = ["Arena", "Lifetime", "lay_out", "live_range", "placement_order"]
 
 Loops = Iterable[tuple[int, int]]
 """First and last step of each loop, inclusive."""
@@ -68,7 +68,7 @@ def live_range(steps: Sequence[int], loops: Loops = (), carried: bool = False) -
     return first, last
 
 
-def placement(lives: Sequence[Lifetime]) -> list[int]:
+def placement_order(lives: Sequence[Lifetime]) -> list[int]:
     """Return the order in which values are placed: by decreasing size, then by first step."""
     return sorted(range(len(lives)), key=lambda i: (-lives[i].bytes, lives[i].first, i))
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
-from tracea_graph.ttg.arena import Arena, Lifetime, lay_out, live_range, placement
+from tracea_graph.ttg.arena import Arena, Lifetime, lay_out, live_range, placement_order
 from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.row_tiling import (
@@ -160,7 +160,7 @@ def _memory(
                 steps = live_range([at[region.id], *readers], iterations, value in held)
                 size = held.get(value, _bytes(graph.spec(value), bindings))
                 lives.append(Lifetime(value, int(size), *steps))
-    return lay_out([lives[i] for i in placement(lives)])
+    return lay_out([lives[i] for i in placement_order(lives)])
 
 
 def _bytes(spec: TensorSpec, bindings: Mapping[str, int]) -> float:

@@ -12,10 +12,10 @@ from tracea_graph.policy import Config, Processor
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
-__all__ = ["candidates", "legal"]
+__all__ = ["candidates", "legal_schedules"]
 
 
-def legal(case: Case, schedule_space: ScheduleSpace, level: str) -> Iterator[Schedule]:
+def legal_schedules(case: Case, schedule_space: ScheduleSpace, level: str) -> Iterator[Schedule]:
     """Yield all distinct schedules, the default first."""
     return (
         schedule_space.schedule(case, c) for c in schedule_space.space(case, level, None).legal()
@@ -32,7 +32,7 @@ def candidates(
 ) -> list[Schedule]:
     """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
 
-    Ties are broken by the order of :func:`legal`; the default is not included.
+    Ties are broken by the order of :func:`legal_schedules`; the default is not included.
     """
     space, default = schedule_space.space(case, level, on), default_of(case)
     before = [schedule_space.modelled_us(case, default, level, t) for t in threads]

@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.filters import (
 from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C, BlockedValue, channel_tail
 from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
-from tracea_graph.kernels.cpu.lowering.rounding import nchw32c
+from tracea_graph.kernels.cpu.lowering.rounding import accepts_nchw32c
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
 from tracea_graph.kernels.cpu.lowering.values import Values, four
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
@@ -139,7 +139,7 @@ def _added(
     if index is None:
         return None
     if p.layout.rounds:
-        block = v.block(epilogue_inputs[index]).block if nchw32c(p) else BLOCK
+        block = v.block(epilogue_inputs[index]).block if accepts_nchw32c(p) else BLOCK
         return v.block_in_bf16(epilogue_inputs[index], block).view()
     return v.over(epilogue_inputs[index], result, v.interior(result), lanes=True)
 

@@ -32,7 +32,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 
-__all__ = ["Rounding", "nchw32c"]
+__all__ = ["Rounding", "accepts_nchw32c"]
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def _only(
         exact |= broken
 
 
-def nchw32c(params: ConvParams) -> bool:
-    """Whether the kernel can add and write nchw32c operands."""
+def accepts_nchw32c(params: ConvParams) -> bool:
+    """Return whether the kernel can add operands and write its result in nchw32c."""
     return isinstance(params.layout, Filters) and params.layout.nchw32c and params.groups == 1
 
 
@@ -154,9 +154,11 @@ def _nchw32c(
                 wanted.add(step.operands[0])
             else:
                 able = able - {step.operands[0]}
-            others = step.operands[1:] if nchw32c(params) else step.operands[:0]
+            others = step.operands[1:] if accepts_nchw32c(params) else step.operands[:0]
             able = able - set(step.operands[1:]).difference(others)
-        if value not in carried and not (isinstance(params, ConvParams) and nchw32c(params)):
+        if value not in carried and not (
+            isinstance(params, ConvParams) and accepts_nchw32c(params)
+        ):
             able = able - {value}
         value += step.results
     for result, held in reversed(carried.items()):

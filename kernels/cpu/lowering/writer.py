@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
-from tracea_graph.ttg.arena import Lifetime, live_range, placement
+from tracea_graph.ttg.arena import Lifetime, live_range, placement_order
 
 __all__ = [
     "RegionWriter",
@@ -108,7 +108,7 @@ class RegionWriter:
             temps.append(temp)
             size = int(max(0, evaluate(count, sizes)) * dtype.size)
             lives.append(Lifetime(str(t), size, temp.first, temp.last))
-        order = placement(lives)
+        order = placement_order(lives)
         moved = {Buffer("temp", t): Buffer("temp", place) for place, t in enumerate(order)}
         calls = tuple(_with_buffers(call, moved) for call in self.calls)
         return Program(

@@ -121,7 +121,7 @@ def heads_of(call: Call, most: int = LARGEST_HEAD) -> tuple[int, int]:
     return sizes
 
 
-def tile_of(call: Call, variant: Variant) -> Tile:
+def shared_layout(call: Call, variant: Variant) -> Tile:
     """Where a call's operands lie in shared memory."""
     p, (depth, depth_v) = variant.params, heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
@@ -144,7 +144,7 @@ def _skips(call: Call) -> bool:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile, (depth, depth_v) = _proved(tile_of(call, variant)), heads_of(call)
+    tile, (depth, depth_v) = _proved(shared_layout(call, variant)), heads_of(call)
     a = call.attributes
     return {
         "element": chains.ELEMENTS[TYPES[call.dtype]],
@@ -170,7 +170,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return tile_of(call, variant).shared
+    return shared_layout(call, variant).shared
 
 
 def operands_of(call: Call) -> list[Argument]:

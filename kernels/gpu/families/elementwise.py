@@ -30,7 +30,7 @@ def _views(call: Call) -> tuple[View, ...]:
 
 def _run(call: Call, variant: Variant) -> int:
     chain, width = _chain(call), variant.params["bytes"]
-    return chains.run_of(*chain.operand_types, *chain.result_types, width=width)
+    return chains.vector_length(*chain.operand_types, *chain.result_types, width=width)
 
 
 def name(call: Call) -> str:

@@ -128,7 +128,7 @@ def _proved(tile: Tile, run: int) -> Tile:
     return tile
 
 
-def tile_of(call: Call, variant: Variant) -> Tile:
+def shared_layout(call: Call, variant: Variant) -> Tile:
     """Where a call's operands lie in shared memory."""
     p, size = variant.params, int(TYPES[call.dtype].size)
     layout = str(call.attributes["layout"])
@@ -146,10 +146,10 @@ def chain_of(call: Call) -> Chain:
     return call.chain or Chain(("full",), (), (0,), (), stores)
 
 
-def run_of(call: Call) -> int:
+def vector_length(call: Call) -> int:
     """Columns that are finished at once."""
     chain = chain_of(call)
-    return chains.run_of(*chain.operand_types[1:], *chain.result_types)
+    return chains.vector_length(*chain.operand_types[1:], *chain.result_types)
 
 
 def batch_of(call: Call) -> tuple[Extent, ...]:
@@ -196,7 +196,7 @@ def epilogue(call: Call) -> dict[str, Any]:
         "batch": len(batch_of(call)),
         "start_x": start_of("x", len(batch_of(call))),
         "start_w": start_of("w", len(batch_of(call))),
-        "run": run_of(call),
+        "run": vector_length(call),
         "cut": _named(call)["partial"] is not None,
         "layout": call.attributes["layout"],
         "element": chains.ELEMENTS[TYPES[call.dtype]],
@@ -204,7 +204,7 @@ def epilogue(call: Call) -> dict[str, Any]:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile = _proved(tile_of(call, variant), run_of(call))
+    tile = _proved(shared_layout(call, variant), vector_length(call))
     split = call.dtype == "tf32x3"
     return {
         **epilogue(call),
@@ -225,7 +225,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return tile_of(call, variant).shared
+    return shared_layout(call, variant).shared
 
 
 def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:

@@ -61,7 +61,7 @@ def name(call: Call) -> str:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     chain, also, own = _chain(call), _also(call), _type(call)
-    run = chains.run_of(*chain.operand_types, own)
+    run = chains.vector_length(*chain.operand_types, own)
     weights = _weights(call)
     reducer, term = _TERMS.get(str(call.attributes.get("kind")), ("", ""))
     made = chains.parameters(chain)

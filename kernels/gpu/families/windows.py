@@ -56,7 +56,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     y = named["y"][0] if call.op == "depthwise" else named["y"]
     _, p, q, _ = y.dims
     taps_w = named["w"].dims[1] if call.op == "depthwise" else a["kernel"][1]
-    threads, made = products.arguments(same, 1, products.run_of(same))
+    threads, made = products.arguments(same, 1, products.vector_length(same))
     made += map(i32, (*x.strides, *x.dims[1:3]))
     made += [divisor(combine("mul", p, q)), divisor(q), i32(taps_w)]
     made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))

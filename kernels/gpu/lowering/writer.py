@@ -10,7 +10,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ttg.arena import Lifetime, placement
+from tracea_graph.ttg.arena import Lifetime, placement_order
 
 __all__ = ["ZERO", "Writer"]
 
@@ -79,7 +79,7 @@ class Writer(ProgramWriter):
             Lifetime(str(i), int(max(0, evaluate(t.count, sizes)) * t.dtype.size), t.first, t.last)
             for i, t in enumerate(made.temps)
         ]
-        order = placement(lives)
+        order = placement_order(lives)
         moved = {Buffer("temp", t): Buffer("temp", place) for place, t in enumerate(order)}
         calls = tuple(
             replace(c, views=tuple(

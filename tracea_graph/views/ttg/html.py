@@ -19,7 +19,7 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 from tracea_graph.ttg.model import RegionModel
 from tracea_graph.views.ttg.drawing import clean_text, draw
-from tracea_graph.views.ttg.tilemap import TileMap, tile_map
+from tracea_graph.views.ttg.tile_drawing import TileDrawing, tile_map
 
 __all__ = ["diff_html", "family_of", "graph_html", "tile_map_html"]
 
@@ -84,7 +84,7 @@ def graph_html(graph: TileGraph) -> str:
     return _fragment(caption, legend, drawing.svg, _facts(graph, drawing.shown))
 
 
-def tile_map_html(shown: TileMap) -> str:
+def tile_map_html(shown: TileDrawing) -> str:
     """Return one region's tile map."""
     caption = f"{clean_text(shown.region)} {clean_text(shown.op)}"
     return _fragment(caption, "", "", {"map": shown.to_dict()})

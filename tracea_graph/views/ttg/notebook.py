@@ -9,7 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ttg import TileGraph
 from tracea_graph.ttg.tiles import Shape
 from tracea_graph.views.ttg.html import diff_html, graph_html, tile_map_html
-from tracea_graph.views.ttg.tilemap import TileMap, tile_map
+from tracea_graph.views.ttg.tile_drawing import TileDrawing, tile_map
 
 __all__ = ["NOTEBOOK", "GraphDiff", "Notebook", "TileDisplay"]
 
@@ -18,7 +18,7 @@ __all__ = ["NOTEBOOK", "GraphDiff", "Notebook", "TileDisplay"]
 class TileDisplay:
     """A tile map that displays itself in a notebook."""
 
-    map: TileMap
+    map: TileDrawing
 
     def _repr_html_(self) -> str:
         return tile_map_html(self.map)

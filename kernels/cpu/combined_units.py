@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 
-__all__ = ["quickly"]
+__all__ = ["combined_units"]
 
 _SMALL = 16 << 10
 """Characters of a unit that is not worth a file of its own."""
@@ -22,7 +22,7 @@ _TOGETHER = 16
 _INCLUDE = re.compile(r"^\s*#\s*include\b.*$", re.MULTILINE)
 
 
-def quickly(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
+def combined_units(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
     """The same kernels in fewer units, compiled with ``-O1``."""
     small: dict[tuple[str, ...], list[CompilationUnit]] = {}
     rest: list[CompilationUnit] = []

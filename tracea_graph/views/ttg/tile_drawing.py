@@ -12,7 +12,7 @@ from tracea_graph.ttg.dependence import dependence_kind, dependences
 from tracea_graph.ttg.model import BoundModel
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 
-__all__ = ["TileFootprint", "TileMap", "tile_map"]
+__all__ = ["TileDrawing", "TileFootprint", "tile_map"]
 
 _SIDE = 12
 """Maximum tiles per side of a drawing if no tile size is given."""
@@ -21,9 +21,10 @@ _MOST = 4096
 
 @dataclass(frozen=True)
 class TileFootprint:
-    """What each tile needs of one producer: rectangles ``[tile, m, m_end, n, n_end]``.
+    """The part of one producer's result that each tile of a region reads.
 
-    ``read`` is the index of the value among those the region reads.
+    Half-open rectangles ``[tile, m, m_end, n, n_end]``; ``read`` is the result's index among the
+    region's reads.
     """
 
     read: int
@@ -35,7 +36,7 @@ class TileFootprint:
 
 
 @dataclass(frozen=True)
-class TileMap:
+class TileDrawing:
     """One region's tiles, few enough to draw."""
 
     region: str
@@ -62,7 +63,7 @@ def tile_map(
     bindings: Mapping[str, int],
     tile: Shape = (0, 0, 0),
     order: str = "row-major",
-) -> TileMap:
+) -> TileDrawing:
     """Return the tiles of a region, and for each the tiles of modelled producers it needs.
 
     Without a ``tile`` one is chosen that yields at most 12 × 12 tiles.  Raises GraphError if the
@@ -83,7 +84,7 @@ def tile_map(
         if (need := _need(graph, region, value, tiles, bindings)) is not None
     )
     table = tiles.table
-    return TileMap(
+    return TileDrawing(
         region.id, region.op, axes, tiles.grid, tiles.tile, tiles.batch,
         tuple(table["role"].tolist()), tuple(table["region_m"].tolist()),
         tuple(table["region_n"].tolist()), tuple(tiles.order.tolist()), needs,
