@@ -1,5 +1,5 @@
 """The GPU backend below the backend protocol: kernels as text, and what must hold of them.
 
-``semantic`` describes what a kernel does above its text, and proves it.  ``README.md`` says how
-the layers meet.
+``semantic`` models fragments, shared memory and pipelines, and proves them safe before a kernel is
+generated.  ``README.md`` explains the layers.
 """

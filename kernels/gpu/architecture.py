@@ -1,7 +1,7 @@
-"""NVIDIA's architectures: what a kernel may use on each, and how many blocks of it fit an SM.
+"""NVIDIA GPU architectures: kernel features, and occupancy of a streaming multiprocessor (SM).
 
-Figures are those of the CUDA C++ Programming Guide, "Compute Capabilities", and of NVIDIA's
-occupancy calculator; sizes are bytes.
+Numbers come from the CUDA C++ Programming Guide, "Compute Capabilities", and from NVIDIA's
+occupancy calculator.  Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WARP = 32
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks of a kernel that an SM runs at a time, the share of its warps, and what limits it."""
+    """Resident blocks of a kernel per SM, the share of warps in use, and the limiting resource."""
 
     blocks: int
     share: float
@@ -27,10 +27,11 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What NVRTC calls ``name``: its compute ``capability`` (90 is 9.0) and an SM's limits.
+    """An architecture as NVRTC names it, with the limits of an SM.
 
-    ``shared`` is an SM's shared memory and ``block_shared`` what one block may ask for;
-    ``reserved`` is taken from it by the system for every block.
+    ``capability`` is the compute capability as an integer: 90 stands for 9.0.  ``shared`` is the
+    shared memory of an SM, ``block_shared`` the maximum for one block, ``reserved`` the part that
+    the system takes for each block.
     """
 
     name: str
@@ -48,13 +49,14 @@ class Architecture:
     block_threads: int = 1024
 
     def has(self, feature: str) -> bool:
-        """Whether kernels may use a feature.  Raises KeyError for one there is no such of."""
+        """Return whether kernels may use a feature.  Raises KeyError for an unknown feature."""
         return self.capability in _FEATURES[feature]
 
     def occupancy(self, registers: int, shared: int, threads: int) -> Occupancy:
-        """How many blocks fit: ``registers`` of a thread, ``shared`` bytes and threads of a block.
+        """Compute how many blocks of ``threads`` threads fit an SM.
 
-        Registers are given to warps in steps, and a warp's come from one of the SM's parts.
+        ``registers`` is per thread, ``shared`` is the shared memory of a block in bytes.  The
+        hardware allocates registers to a warp in fixed units, all from one partition of the SM.
         """
         warps = -(-threads // _WARP)
         of_a_warp = -(-registers * _WARP // self.register_step) * self.register_step
@@ -74,7 +76,7 @@ class Architecture:
 _FEATURES: Mapping[str, frozenset[int]] = MappingProxyType(
     {
         "copy_async": frozenset({80, 86, 89, 90, 100, 120}),  # cp.async
-        "bf16": frozenset({80, 86, 89, 90, 100, 120}),  # and tf32, in matrix instructions
+        "bf16": frozenset({80, 86, 89, 90, 100, 120}),  # and tf32 in matrix instructions
         "dependents": frozenset({90, 100, 120}),  # griddepcontrol
         "tensor_maps": frozenset({90, 100, 120}),  # cp.async.bulk.tensor
         "wgmma": frozenset({90}),
@@ -91,4 +93,4 @@ _ALL = (
     Architecture("sm_120", 120, 48, 24, 100 * _KB, 99 * _KB),
 )
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})
-"""By name, oldest first."""
+"""Architectures by name, oldest first."""

@@ -1,4 +1,4 @@
-"""The GPU backend: what ``target.py`` asks of it."""
+"""The GPU backend: implements the ``Backend`` protocol of ``target.py`` with CUDA C++ kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace
 __all__ = ["GPU", "GpuBackend"]
 
 _DEFAULT = ("sm_80", "sm_90a")
-"""Levels where this machine has no GPU."""
+"""Architectures to build for if this machine has no GPU."""
 _UNMEASURED = (
     "this machine has no NVIDIA GPU that can be used: what ONNX Runtime makes of the result was "
     "checked, its GPU kernels are unmeasured"
@@ -45,17 +45,20 @@ _MACHINE = Machine(
     gflops=30e3, l2_gbytes=6e3, l3_gbytes=6e3, dram_gbytes=3e3, l2_bytes=40 << 20,
     l3_bytes=50 << 20, node_us=30.0,
 )  # fmt: skip
-"""One H100 with its caches; a node costs both copies, and the wait for the last kernel."""
+"""Cost model of one H100; ``node_us`` covers copies to and from the device and the final wait."""
 
 
 @cache
 def _gpus() -> tuple[Gpu, ...]:
-    """This machine's devices; a driver is asked once in a process, by one of its own."""
+    """List this machine's GPUs; the driver is queried once per process, in a child process."""
     return nvidia()[0]
 
 
 class GpuBackend:
-    """Kernels in CUDA C++, compiled by NVRTC; levels are architectures, oldest first."""
+    """Backend that emits CUDA C++ kernels, compiled by NVRTC.
+
+    Its ISA levels are GPU architectures, oldest first.
+    """
 
     targets: tuple[str, ...] = TARGETS
     rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
@@ -70,14 +73,14 @@ class GpuBackend:
         self.name, self._dialect, self._compiled = name, dialect, compiled
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
-        """The one architecture named; for "" this machine's, or two where it has none."""
+        """Return the named architecture; for "", this machine's architectures or two defaults."""
         if level:
             return (level if level in ARCHITECTURES else f"{level}a",)
         found = {_level_of(gpu.capability) for gpu in _gpus()} - {""}
         return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """The precision that is computed in, and a sentence where it is another one."""
+        """Return the precision to compute in, and the reason if it is not the requested one."""
         if precision not in ("fp32", *TYPES):
             return "fp32", f"GPU kernels compute in fp32, fp16 and bf16, not in {precision}"
         old = [n for n in levels if precision == "bf16" and not ARCHITECTURES[n].has("bf16")]
@@ -86,15 +89,15 @@ class GpuBackend:
         return precision, ""
 
     def unmeasured(self) -> str:
-        """Why its kernels cannot run on this machine; "" where they can."""
+        """Return why GPU kernels cannot run on this machine, or "" if they can."""
         return "" if self._dialect is not CUDA or _gpus() else _UNMEASURED
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """One fixed machine: nothing is measured of GPUs."""
+        """Return a fixed cost model; GPUs are not measured."""
         return _MACHINE
 
     def fingerprint(self) -> dict[str, Any]:
-        """What results depend on of this machine, as JSON-ready values; its first GPU's name."""
+        """Return the properties of this machine's GPUs that results depend on, ready for JSON."""
         found = _gpus()
         model = found[0].name if found else "no GPU"
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
@@ -102,11 +105,11 @@ class GpuBackend:
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
-        """What follows the passes, in order."""
+        """Return the phases that run after the passes, in order."""
         return phases(request)
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Why there can be no program of a fused region, or ""."""
+        """Return why a fused region cannot be lowered, or "" if it can."""
         try:
             for call in calls_of(graph, region):
                 kernel_of(call)
@@ -116,25 +119,25 @@ class GpuBackend:
         return ""
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
-        """The program of one fused region.  Raises TypeError for one that is not fused."""
+        """Lower a fused region to a program.  Raises TypeError if the region is not fused."""
         return lower(graph, region)
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
-        """A program that compares tensors of these specs with as many references, bytewise."""
+        """Return a program that compares tensors of these specs with references, bytewise."""
         return lower_guard(specs)
 
     def encode(self, program: Program) -> tuple[int, ...]:
-        """The program as the library reads it.  Raises GraphError for one that is too large."""
+        """Encode a program for the library.  Raises GraphError if the program exceeds a limit."""
         return plan.encode(program)
 
     def kernels_of(self, call: Call) -> set[str]:
-        """The kernel of a call; its chain is a part of it."""
+        """Return the name of the call's kernel, which also computes the call's chain."""
         return {kernel_of(call)}
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
     ) -> list[Source]:
-        """The generated sources of a library, without its runtime."""
+        """Generate the kernel sources of a library, without the runtime."""
         found = sources_of(list(kernels), list(chains), levels, self._dialect)
         return [source for level in levels for source in found[level]]
 
@@ -148,14 +151,14 @@ class GpuBackend:
         environment: Environment,
         quick: bool = False,
     ) -> Library:
-        """A library at ``out``.  Raises BuildError without leaving anything there."""
+        """Build a library at ``out``.  Raises BuildError and leaves no file there on failure."""
         return build_library(
             types, kernels, chains, levels, out, environment, self._compiled, self._dialect
         )
 
 
 def _level_of(capability: str) -> str:
-    """The newest architecture whose kernels a device runs, "" for none."""
+    """Return the newest architecture whose kernels a device can run, or "" if there is none."""
     major, _, minor = capability.partition(".")
     number = 10 * int(major) + int(minor or 0)
     fitting = [

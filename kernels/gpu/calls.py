@@ -1,7 +1,8 @@
-"""The kernel calls of the GPU backend: one record each (see ``kernels/schema.py``).
+"""Schemas of the GPU backend's kernel calls (see ``kernels/schema.py``).
 
-Activations lie as the graph has them, images with channels last.  A call's ``dtype`` is that of
-what it reads and writes where no chain says otherwise; gamma, beta and biases are float32.
+Activations have the layout of the graph, except that images are channels-last.  A call reads and
+writes elements of its ``dtype`` unless an elementwise expression (``chain``) gives other types;
+gamma, beta and biases are float32.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 __all__ = ["CALLS", "REDUCTIONS"]
 
 _STEP = 1 << 16
-"""Bound of strides, dilations and pads."""
+"""Upper bound of strides, dilations and pads."""
 DTYPES = ("f32", "f16", "bf16")
 INDICES = ("i32", "i64")
 MOST = 2**31 - 1
@@ -51,9 +52,10 @@ _ELEMENTWISE = CallSchema(
 
 
 def _rows(op: str, dtype: str, y: str, *attributes: Attribute, scaled: bool = False) -> CallSchema:
-    """Something over the last axis of x, or of what a chain makes of several operands.
+    """Schema of an op over the last axis of x, or over the rows that a chain computes.
 
-    ``also`` takes the chain's second result as it is: the sum of a residual and its norm.
+    ``also`` stores the second result of the chain unchanged, for example the residual sum that a
+    norm is taken of.
     """
     weights = (_op("gamma", "N", optional=True), _op("beta", "N", optional=True))
     return CallSchema(
@@ -71,7 +73,7 @@ def _rows(op: str, dtype: str, y: str, *attributes: Attribute, scaled: bool = Fa
 
 
 def _product_size(s: Sizes) -> tuple[int, ...]:
-    """How many products, and rows, columns and depth of each."""
+    """Return the batch size and the rows, columns and depth (M, N, K) of a matmul."""
     *outer, rows, cols = s.of("y")
     return prod(outer), rows, cols, s.of("x")[-1]
 
@@ -79,13 +81,16 @@ def _product_size(s: Sizes) -> tuple[int, ...]:
 _PARTS = (
     _out("partial", "T parts E", optional=True), _out("arrivals", "A", "i32", optional=True),
 )  # fmt: skip
-"""What a product whose depth is cut needs: sums of each tile and part, and how many of a tile have
-come, which are 0 before the call."""
+"""Operands of a split-K matmul: partial sums per tile and split, and the number of splits that
+have finished per tile, which must be 0 before the call.
+"""
 
 
 def _gemm(dtype: str) -> CallSchema:
-    """``y = epilogue(x · w + bias)``, w stored as ``[N, K]`` or ``[K, N]``; leading axes alike, or
-    missing where all products share an operand."""
+    """Schema of ``y = epilogue(x · w + bias)`` with w stored as ``[N, K]`` or ``[K, N]``.
+
+    Operands have equal leading axes, or none where all matmuls of the batch share the operand.
+    """
     own = "f32" if dtype == "tf32x3" else dtype
     return CallSchema(
         "gemm",
@@ -102,13 +107,16 @@ def _gemm(dtype: str) -> CallSchema:
 
 
 def _attention_size(s: Sizes) -> tuple[int, ...]:
-    """Both products as one: queries × keys × the depths of keys and of values."""
+    """Return both matmuls as one problem: queries × keys × (head size of keys + of values)."""
     batch, heads, queries, depth = s.of("q")
     return batch * heads, queries, s.of("k")[2], depth + s.of("v")[3]
 
 
 def _attention(dtype: str) -> CallSchema:
-    """As ``ops/attention.py`` says; ``fill`` is the score of a key that is masked or too late."""
+    """Schema of attention as ``ops/attention.py`` defines it.
+
+    ``fill`` is the score of a key that the mask or the causal order excludes.
+    """
     return CallSchema(
         "attention",
         (
@@ -126,7 +134,10 @@ def _attention(dtype: str) -> CallSchema:
 
 
 def _attention_rows(dtype: str) -> CallSchema:
-    """The same with every mask, order and window; ``positions`` are those of first queries."""
+    """Schema of attention with every mask, causal order and window.
+
+    ``positions`` holds the position of the first query of each sequence.
+    """
     plain = _attention(dtype)
     positions = _op("positions", "B", "i64", optional=True)
     return replace(
@@ -143,7 +154,7 @@ def _attention_rows(dtype: str) -> CallSchema:
 
 
 def _embedding(dtype: str) -> CallSchema:
-    """The sum of rows of tables, each by its own indices, which have two axes."""
+    """Schema of a sum of embedding rows: one row of each table, selected by 2-D indices."""
     return CallSchema(
         "embedding",
         (
@@ -156,14 +167,14 @@ def _embedding(dtype: str) -> CallSchema:
 
 
 def _arg(dtype: str) -> CallSchema:
-    """Where the largest or smallest number of each row is: the first one, or the last."""
+    """Schema of ArgMax and ArgMin of each row: index of the first extremum, or of the last."""
     operands = _op("x", "M N", dtype), _out("y", "M", "i64")
     kinds = choice("kind", ("max", "min"))
     return CallSchema("arg", operands, (kinds, flag("last", False)), dtype)
 
 
 def _take(dtype: str) -> CallSchema:
-    """``y[…, j] = x[…, ids[…, j]]``; an index below zero counts from the end."""
+    """Schema of ``y[…, j] = x[…, ids[…, j]]``; negative indices count from the end."""
     return CallSchema(
         "take",
         (
@@ -179,17 +190,17 @@ _SAME = CallSchema(
     "same", (_op("x", "N", "any"), _op("reference", "N", "any"), _out("y", "*", "bool")),
     dtype="b1",
 )  # fmt: skip
-"""y becomes false where the bytes differ; else it stays."""
+"""Schema of a bytewise comparison that sets y to false on a difference and keeps y otherwise."""
 
 
 def _conv_size(s: Sizes) -> tuple[int, ...]:
-    """One product: pixels × filters × taps of all channels."""
+    """Return the convolution as one matmul: pixels × filters × (taps · channels)."""
     *pixels, filters = s.of("y")
     return 1, prod(pixels), filters, prod(s.of("w")[1:])
 
 
 def _depthwise_size(s: Sizes) -> tuple[int, ...]:
-    """One product per channel: pixels × taps."""
+    """Return the convolution as one matmul per channel: pixels × taps."""
     *pixels, channels = s.of("y")
     return channels, prod(pixels), 1, prod(s.of("w")[:2])
 
@@ -199,11 +210,11 @@ def _steps(*names: str) -> tuple[Attribute, ...]:
 
 
 _WINDOW = _steps("strides", "dilations", "pads")
-"""``pads`` are those above and to the left."""
+"""``pads`` holds the padding at the top and the left."""
 
 
 def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
-    """``y = epilogue(x * w + bias)`` with channels last; of ``conv`` w is dense."""
+    """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous."""
     return CallSchema(
         op,
         (
@@ -219,14 +230,18 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
 
 
 def _pool(dtype: str) -> CallSchema:
-    """``average`` divides by all taps, ``average_inside`` by those inside the image."""
+    """Schema of pooling.
+
+    ``average`` divides by the number of taps, ``average_inside`` by the number of taps inside the
+    image.
+    """
     kinds = choice("kind", ("max", "average", "average_inside"))
     operands = (_op("x", "N H W C", dtype), _out("y", "N P Q C", dtype))
     return CallSchema("pool", operands, (kinds, *_steps("kernel"), *_WINDOW), dtype)
 
 
 def _copy(dtype: str) -> CallSchema:
-    """Elements of so many bytes, whatever they are."""
+    """Schema of a strided copy; the dtype gives the element size in bytes."""
     return CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), dtype=dtype)
 
 
@@ -254,4 +269,4 @@ CALLS = Calls(
         _SAME,
     )
 )
-"""By name; an op on what is not float32 is called ``<op>_<dtype>``."""
+"""Schemas by name; an op on a type other than float32 is named ``<op>_<dtype>``."""

@@ -1,4 +1,4 @@
-"""Elementwise chains in GPU kernels: their steps are spelt as for the CPU, on one number each."""
+"""Elementwise expressions in GPU kernels: the CPU backend's steps, applied to scalars."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ ELEMENTS: Mapping[DType, str] = MappingProxyType(
         DType.I8: "i8",
     }
 )
-"""The templates' name of an element type (``templates/values.h``)."""
+"""Name of an element type in the templates (``templates/values.h``)."""
 
 _BYTES = 16
-"""Of one access to memory."""
+"""Bytes of one memory access."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a template needs of an operand or result: its number, type, and how it lies.
+    """An operand or result of a chain: index, element type and broadcast kind.
 
-    ``expression`` is a result's value.
+    ``expression`` is the C expression of a result's value.
     """
 
     place: int
@@ -49,40 +49,40 @@ class Tensor:
 
     @property
     def held(self) -> str:
-        """The type of one number in a register."""
+        """Type of one element in a register."""
         return "vm" if self.dtype is DType.BOOL else "vf"
 
     @property
     def wide(self) -> bool:
-        """True if it advances along the columns."""
+        """Whether the tensor varies along the columns."""
         return self.kind in ("full", "row")
 
     @property
     def tall(self) -> bool:
-        """True if it advances along the rows."""
+        """Whether the tensor varies along the rows."""
         return self.kind in ("full", "col")
 
 
 def operands(chain: Chain) -> tuple[Tensor, ...]:
-    """The chain's operands, in order."""
+    """Return the chain's operands, in order."""
     pairs = zip(chain.operands, chain.operand_types, strict=True)
     return tuple(Tensor(i, dtype, kind) for i, (kind, dtype) in enumerate(pairs))
 
 
 def results(chain: Chain) -> tuple[Tensor, ...]:
-    """The chain's results, in order."""
+    """Return the chain's results, in order."""
     listed = chain_source.results(chain)
     return tuple(Tensor(i, r.dtype, expression=r.expression) for i, r in enumerate(listed))
 
 
 def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
-    """Elements a thread takes at once: ``width`` bytes of the narrowest float."""
+    """Return how many elements a thread processes: ``width`` bytes of the narrowest float type."""
     floats = [d.size for d in dtypes if d in (DType.F32, DType.F16, DType.BF16)]
     return int(width / min(floats, default=DType.F32.size))
 
 
 def parameters(chain: Chain) -> dict[str, Any]:
-    """What ``templates/chain.h`` asks for."""
+    """Return the parameters of ``templates/chain.h``."""
     return {
         "text": chain.text,
         "operands": operands(chain),

@@ -1,7 +1,7 @@
-"""What a compiled kernel takes, read from its cubin: no driver, no GPU, no tool of NVIDIA's.
+"""Read the resource usage of compiled kernels from a cubin, without a driver or NVIDIA's tools.
 
 A cubin is an ELF file.  Sections ``.nv.info`` hold attributes as (format, attribute, size, value);
-their numbers are those that cuobjdump and the driver read.
+the attribute numbers are those that cuobjdump and the driver use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAGIC = b"\x7fELF\x02\x01"
 _SECTION, _SYMBOL = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
 _SYMBOLS = 2
 _SIZED = 4
-"""The format whose value follows it, as many bytes as its size says."""
+"""Format of an attribute whose value follows it, with its size in bytes."""
 _REGISTERS, _FRAME, _LEAST_STACK, _THREADS, _PARAMETER, _BARRIERS = (
     0x2F, 0x11, 0x12, 0x05, 0x17, 0x4C,
 )  # fmt: skip
@@ -29,12 +29,12 @@ _MAX_PARAMETERS = 4096
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """One kernel of a cubin.
+    """Resource usage of one kernel in a cubin.
 
-    ``registers`` are a thread's, ``stack`` the bytes of its frame in local memory (spilled
-    registers and arrays that have no register), ``shared`` the bytes of a block that are not asked
-    for at launch, ``threads`` the most a block may have (0: no bound was given), ``parameters``
-    offset and size of each, ``code`` bytes of instructions.
+    ``registers`` is per thread.  ``stack`` is the local memory of a thread in bytes: spilled
+    registers and arrays that are not in registers.  ``shared`` is the static shared memory of a
+    block in bytes. ``threads`` is the maximum block size, 0 if none was declared.  ``parameters``
+    has the offset and size of each parameter, ``code`` is the size of the instructions in bytes.
     """
 
     symbol: str
@@ -47,16 +47,16 @@ class KernelFacts:
     code: int
 
     def occupancy(self, architecture: Architecture, threads: int, dynamic: int = 0) -> Occupancy:
-        """How many blocks an SM runs, with ``dynamic`` bytes of shared memory asked for."""
+        """Compute the blocks per SM, with ``dynamic`` bytes of dynamic shared memory."""
         return architecture.occupancy(self.registers, self.shared + dynamic, threads)
 
 
 def refusal(
     facts: KernelFacts, architecture: Architecture, threads: int, dynamic: int = 0
 ) -> str | None:
-    """Why a kernel must not be launched like this, as a sentence; None if it may.
+    """Return why a kernel must not be launched with this configuration, or None if it may.
 
-    ``threads`` are a block's, ``dynamic`` the bytes of shared memory it asks for at launch.
+    ``threads`` is the block size, ``dynamic`` the dynamic shared memory of a block in bytes.
     """
     name, shared = f"{facts.symbol} on {architecture.name}", facts.shared + dynamic
     if facts.stack:
@@ -85,7 +85,7 @@ class _Section:
 
 
 def read_cubin(data: bytes) -> tuple[KernelFacts, ...]:
-    """Every kernel of a cubin, by symbol.  Raises BuildError for what is no cubin."""
+    """Read every kernel of a cubin, sorted by symbol.  Raises BuildError if it cannot be read."""
     try:
         return _read(data)
     except (struct.error, IndexError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""What differs between the languages that templates are rendered in."""
+"""Dialects: the languages that kernel templates are rendered in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CUDA", "HOST", "Dialect", "Target"]
 
 @dataclass(frozen=True)
 class Dialect:
-    """A language: the file with the templates' words in it, and what that file asks for."""
+    """A language: the header that defines the templates' primitives, and its parameters."""
 
     name: str
     words: str
@@ -22,14 +22,14 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Target:
-    """What a kernel is written for: a language, and the architecture whose limits it keeps."""
+    """Target of code generation: a dialect, and the architecture whose limits apply."""
 
     dialect: Dialect
     architecture: Architecture
 
 
 def _places(transposed: bool) -> str:
-    """Where the two numbers lie that a lane gets of a block, as C initializers."""
+    """Return row and column of the two elements each lane gets of a block, as C initializers."""
     load = MatrixLoad(((0, 0),) * 4, transposed)
     pairs = ([load.got(lane, e) for e in (0, 1)] for lane in range(32))
     return ", ".join(f"{{{{{a}, {b}}}, {{{c}, {d}}}}}" for (a, b), (c, d) in pairs)
@@ -45,4 +45,4 @@ HOST = Dialect(
         "atoms": [atom for atom in ATOMS.values() if atom.kind in ("f16", "bf16", "tf32")],
     },
 )
-"""Ordinary C++ on this machine: one thread of a block after the other."""
+"""C++ on the CPU, which runs the threads of a block one after the other."""

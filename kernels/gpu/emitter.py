@@ -1,6 +1,6 @@
-"""The emitter: a call and a variant in, the text of one kernel out.
+"""Generate the source of a kernel from a call and a variant.
 
-``emit`` is pure.  ``launch_of`` says how that kernel is launched, for any sizes.
+``emit`` has no side effects.  ``launch_of`` gives the launch configuration, for symbolic sizes.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ __all__ = ["emit", "launch_of", "symbol_of", "vocabulary"]
 
 
 class Family(Protocol):
-    """A module of ``families``: kernels that share a template."""
+    """Protocol of the modules of ``families``: kernels that share a template."""
 
     def name(self, call: Call) -> str:
-        """The op in a symbol, with its epilogue and what else the text depends on."""
+        """Return the op's part of a symbol: op, epilogue and whatever else the text depends on."""
         ...
 
     def parameters(self, call: Call, variant: Variant) -> dict[str, Any]:
-        """What the template asks for."""
+        """Return the parameters of the template."""
         ...
 
     def shared(self, call: Call, variant: Variant) -> int:
-        """Bytes of shared memory a block asks for."""
+        """Return the dynamic shared memory of a block, in bytes."""
         ...
 
     def launch(self, call: Call, variant: Variant, symbol: str) -> Launch:
-        """How the kernel of a call is launched."""
+        """Return the launch of the call's kernel."""
         ...
 
 
@@ -79,13 +79,16 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 
 def symbol_of(call: Call, variant: Variant, target: Target) -> str:
-    """``tracea_<dtype>_<op>[_<epilogue>]_<tile>__<architecture>``."""
+    """Return ``tracea_<dtype>_<op>[_<epilogue>]_<tile>__<architecture>``."""
     name = _FAMILIES[variant.template].name(call)
     return f"tracea_{call.dtype}_{name}_{variant.tile}__{target.architecture.name}"
 
 
 def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
-    """The kernel of a call.  Its text depends on types, chain and attributes, not on sizes."""
+    """Generate the kernel of a call.
+
+    The text depends on types, chain and attributes, not on sizes.
+    """
     CALLS.of(call)
     family, symbol = _FAMILIES[variant.template], symbol_of(call, variant, target)
     body = _environment().get_template(variant.template).render(
@@ -98,14 +101,14 @@ def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
 
 
 def vocabulary(target: Target) -> str:
-    """What comes before every kernel: the words of a dialect, and those made of them."""
+    """Return the preamble of every kernel: the dialect's primitives and those built on them."""
     names = (target.dialect.words, "values.h", "words.h")
     templates = map(_environment().get_template, names)
     return "".join(template.render(**target.dialect.parameters) for template in templates)
 
 
 def launch_of(call: Call, variant: Variant, target: Target) -> Launch:
-    """How that kernel is launched."""
+    """Return the launch of the kernel that ``emit`` generates for these arguments."""
     family = _FAMILIES[variant.template]
     return family.launch(call, variant, symbol_of(call, variant, target))
 
@@ -115,7 +118,7 @@ def _environment() -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         line_statement_prefix="//%",
-        block_start_string="<%%",  # PTX has operands in braces
+        block_start_string="<%%",  # because PTX operands stand in braces
         block_end_string="%%>",
         variable_start_string="${",
         variable_end_string="}",

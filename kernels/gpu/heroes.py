@@ -1,7 +1,7 @@
-"""Tiles of matrix products that do well on each GPU architecture (heroes), for the policy.
+"""Known-good matmul tiles for each GPU architecture (heroes), used by the policy.
 
-Figures are an SM's, from NVIDIA's CUDA C++ Programming Guide (table of compute capabilities) and
-architecture whitepapers.  They seed a search; what is kept is measured.
+Limits are per SM, from NVIDIA's CUDA C++ Programming Guide (table of compute capabilities) and
+architecture whitepapers.  The tiles seed a search; measurements decide what is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["HEROES"]
 
 
 def _gpu(name: str, shared: int, l2: int, flops: int, *square: tuple[int, ...]) -> Processor:
-    """``square``: tile_m, tile_n, tile_k, stages, warps."""
+    """Describe a GPU; each ``square`` is (tile_m, tile_n, tile_k, stages, warps)."""
     axes = ("tile_m", "tile_n", "tile_k", "stages", "warps")
     flat = (16, 128, 64, 3 if shared > 128 else 2, 4)
     return Processor(
@@ -35,4 +35,4 @@ _ALL = (
     _gpu("sm_100", 227, 126, 256, (128, 256, 64, 4, 8), (256, 128, 64, 3, 8)),
 )
 HEROES: Mapping[str, Processor] = MappingProxyType({a.name: a for a in _ALL})
-"""By the architecture's name."""
+"""Heroes by the architecture's name."""

@@ -1,7 +1,7 @@
-"""Which kernel computes a call, and its name: all that the kernel's text depends on.
+"""Select the kernel of a call, and name it by everything its source depends on.
 
-A name is an architecture's symbol without its architecture, a space, and as JSON what a call must
-be like to get that symbol, so that the kernel can be written from its name and the chains.
+A name is the kernel's symbol without the architecture, a space, and a JSON description of the
+calls that share the kernel.  A kernel can be generated from its name and the chains alone.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "variant_of"]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _SOME = "n"
-"""Stands for a size or stride that no text depends on."""
+"""Stands for a size or stride that the kernel's source does not depend on."""
 _FEW_OPERANDS = 2
-"""Of a chain before a norm, for which a warp has registers."""
+"""Maximum operands of a chain before a norm for which one warp has enough registers."""
 _LEAST_SIDE = 16
-"""Of a square that is turned in shared memory."""
+"""Minimum side of a tile that is transposed in shared memory."""
 _PIXELS = (2, 3, 5, 7)
-"""An image of that many pixels and channels stands for all."""
+"""Placeholder dimensions of an image (N, H, W, C)."""
 _LONG_ROWS, _MANY_ROWS = 1024, 1024
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel by its name: a call that gets it, and the variant that computes it."""
+    """A kernel reconstructed from its name: a representative call, and the variant for it."""
 
     symbol: str
     call: Call
@@ -49,7 +49,7 @@ class Kernel:
 
 
 def variant_of(call: Call) -> Variant:
-    """The variant that computes a call.  Raises GraphError where there is none."""
+    """Select the variant that computes a call.  Raises GraphError if there is none."""
     known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)]
     tile = _tile(call)
     found = [v for v in known if not tile or v.tile == tile]
@@ -59,7 +59,7 @@ def variant_of(call: Call) -> Variant:
 
 
 def _tile(call: Call) -> str:
-    """The tile of a call, "" for the only one."""
+    """Return the tile for a call, "" if its op has only one."""
     if call.op in ("norm", "softmax", "reduce"):
         columns = call.views[0].dims[-1] if call.views[0] else 0
         held = len(call.chain.operands) if call.chain else 1
@@ -80,7 +80,7 @@ def _tile(call: Call) -> str:
 
 
 def _turns(call: Call) -> bool:
-    """Whether a copy reads along another axis than it writes, and both are long."""
+    """Whether a copy transposes: x and y are contiguous along different, long axes."""
     axis, y = lies(call), call.views[1]
     if axis is None or y is None:
         return False
@@ -89,7 +89,7 @@ def _turns(call: Call) -> bool:
 
 
 def _rows(call: Call) -> int:
-    """Rows of a product; 0 where that is not known."""
+    """Return the rows of a matmul, 0 if they are symbolic."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     dims = named["y"][0].dims[:-1]
     rows = 1
@@ -99,7 +99,7 @@ def _rows(call: Call) -> int:
 
 
 def kernel_of(call: Call) -> str:
-    """The name of a call's kernel."""
+    """Return the name of a call's kernel."""
     skeleton = _skeleton(call)
     variant = variant_of(call)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
@@ -112,12 +112,12 @@ def kernel_of(call: Call) -> str:
 
 
 def key_of(symbol: str) -> int:
-    """A positive number of 62 bits that stands for a kernel in plans and in the library."""
+    """Hash a symbol to a positive 62-bit key, by which plans and libraries identify the kernel."""
     return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:8], "big") >> 2
 
 
 def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
-    """The kernel of a name.  Raises GraphError for a chain that is not there."""
+    """Reconstruct a kernel from its name.  Raises GraphError if ``chains`` lacks its chain."""
     symbol, _, text = name.partition(" ")
     made = json.loads(text)
     key = made["chain"]
@@ -134,7 +134,7 @@ def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
 
 
 def launch_for(call: Call) -> tuple[Launch, str]:
-    """How a call is launched, and the symbol of its kernel."""
+    """Return the launch of a call and the symbol of its kernel."""
     launch = launch_of(call, variant_of(call), _ANY)
     return launch, launch.symbol.rpartition("__")[0]
 
@@ -144,11 +144,11 @@ _NUMBERS = {
     "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"),
 }  # fmt: skip
-"""Attributes that texts depend on; of attention all, by what they say of them."""
+"""Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 
 
 def _skeleton(call: Call) -> Call:
-    """The call with nothing in it that its kernel's text does not depend on."""
+    """Replace everything in a call that its kernel's source does not depend on by placeholders."""
     schema = CALLS.of(call)
     kept, values = _NUMBERS.get(call.op, ()), dict[str, Any]()
     for attribute in schema.attributes:
@@ -166,7 +166,7 @@ def _skeleton(call: Call) -> Call:
 
 
 def _told(name: str, value: Any, call: Call) -> Any:
-    """What the text of attention depends on of a number."""
+    """Reduce an attribute of attention to what the kernel's source depends on."""
     if name == "window_left":
         return -1 if value < 0 else 0
     if name in ("window_right", "global_keys"):
@@ -181,7 +181,7 @@ def _told(name: str, value: Any, call: Call) -> Any:
 
 
 def _image(view: View) -> View:
-    """Some pixels with their channels last, for whatever has four axes."""
+    """Replace sizes and strides of a 4-D view by those of a channels-last placeholder image."""
     if len(view.dims) != len(_PIXELS):
         return _bare(view, heads=False)
     pairs = zip(view.strides, dense_strides(_PIXELS), strict=True)

@@ -1,6 +1,7 @@
-"""The record of a launch: a kernel, its grid, and what its parameters are.
+"""Launch configurations: kernel, grid, and parameters.
 
-Sizes are extents, so one record serves every shape; :meth:`Launch.at` gives the numbers of one.
+Sizes are extents, so one :class:`Launch` serves every shape; :meth:`Launch.blocks` and
+:meth:`Launch.words` evaluate it for given sizes.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from tracea_graph.kernels.program import Buffer, View
 __all__ = ["Argument", "Launch", "divisor", "divisor_words", "f32", "fixed", "i32", "pointer"]
 
 MOST = 2**31 - 1
-"""Elements of a view and threads of an axis that kernels can count."""
+"""Maximum number of elements of a view and of threads along an axis: kernels count in int32."""
 
 
 @dataclass(frozen=True)
 class Argument:
     """One parameter of a kernel.
 
-    ``kind`` says what becomes of ``value``: the address of a view's first element (``pointer``,
-    None is a null pointer), a number of 32 bits (``i32``, ``f32``), what dividing by an extent
-    takes (``divisor``), or whether a view's buffer stays as it is while a model runs (``fixed``).
-    ``dtype`` is a view's element type.
+    ``kind`` says how ``value`` is passed: the address of a view's first element (``pointer``, None
+    is a null pointer), a 32-bit number (``i32``, ``f32``), the constants that replace a division
+    by an extent (``divisor``), or whether a view's buffer is constant while a model runs
+    (``fixed``). ``dtype`` is a view's element type.
     """
 
     kind: str
@@ -34,9 +35,9 @@ class Argument:
     dtype: DType = DType.F32
 
     def words(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> bytes:
-        """The parameter's bytes at sizes of the symbols, where buffers lie at addresses.
+        """Return the parameter's bytes for given sizes of symbols and addresses of buffers.
 
-        Raises GraphError for a number beyond what kernels can count.
+        Raises GraphError for a number that does not fit int32.
         """
         value = self.value
         if self.kind == "pointer":
@@ -60,35 +61,36 @@ class Argument:
 
 
 def pointer(view: View | None, dtype: DType) -> Argument:
-    """The address of a view's first element."""
+    """Pass the address of a view's first element."""
     return Argument("pointer", view, dtype)
 
 
 def i32(extent: Extent) -> Argument:
-    """A whole number."""
+    """Pass an integer."""
     return Argument("i32", extent)
 
 
 def f32(value: float) -> Argument:
-    """A floating-point number."""
+    """Pass a float."""
     return Argument("f32", value)
 
 
 def fixed(view: View) -> Argument:
-    """1 where the view's buffer is a constant, which no kernel of a run writes; else 0."""
+    """Pass 1 if the view's buffer is a constant, which no kernel of a run writes, else 0."""
     return Argument("fixed", view)
 
 
 def divisor(extent: Extent) -> Argument:
-    """What dividing by an extent takes; a device divides by a product."""
+    """Pass the constants for a division by an extent, which kernels compute by multiplying."""
     return Argument("divisor", extent)
 
 
 def divisor_words(d: int) -> tuple[int, int, int]:
-    """``(d, m, s)`` with ``n // d == n * m >> 32 + s`` for n below 2^31; m is 0 for 1.
+    """Return ``(d, m, s)`` with ``n // d == n * m >> 32 + s`` for n below 2^31; m is 0 for d = 1.
 
-    m is 2^(31+p) / d rounded up, for the least p with 2^p ≥ d: its error times n stays below 1/d
-    (Granlund, Montgomery: "Division by Invariant Integers using Multiplication", PLDI 1994).
+    m is 2^(31+p) / d rounded up, for the least p with 2^p ≥ d, so that its error times n stays
+    below 1/d (Granlund, Montgomery: "Division by Invariant Integers using Multiplication", PLDI
+    1994).
     """
     if d == 1:
         return 1, 0, 0
@@ -98,7 +100,7 @@ def divisor_words(d: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel on a grid of blocks; ``threads`` of a block, ``shared`` bytes it asks for."""
+    """A kernel on a grid of blocks, with ``threads`` threads and ``shared`` bytes a block."""
 
     symbol: str
     grid: tuple[Extent, Extent, Extent]
@@ -107,9 +109,9 @@ class Launch:
     arguments: tuple[Argument, ...]
 
     def blocks(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        """The grid at sizes of the symbols; with a zero in it there is nothing to launch.
+        """Evaluate the grid for given sizes of the symbols; a grid with a zero is not launched.
 
-        Raises GraphError for more blocks than a grid has.
+        Raises GraphError if the grid exceeds CUDA's limits.
         """
         x, y, z = (evaluate(extent, sizes) for extent in self.grid)
         if x > MOST or max(y, z) > 0xFFFF:
@@ -117,7 +119,7 @@ class Launch:
         return x, y, z
 
     def words(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> Iterable[bytes]:
-        """The bytes of every parameter, in order."""
+        """Return the bytes of every parameter, in order."""
         return [argument.words(sizes, address) for argument in self.arguments]
 
 

@@ -1,6 +1,6 @@
-"""Build the custom-op library of a model: runtime, table, and images of its kernels in one file.
+"""Build the custom-op library of a model: runtime, table and kernel images in one file.
 
-Sources and flags alone decide the domain, so a model can name it before anything is compiled.
+The domain is a digest of sources and flags, so that a model can name it before compilation.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions"
 _LIBRARIES = ("-Wl,--as-needed", "-ldl", "-lpthread", "-lm", "-lc")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"(runtime/[a-z0-9_]+\.h)"', re.MULTILINE)
 _ALIGN = 16
-"""Bytes: what drivers are given lies at multiples of them."""
+"""Alignment in bytes of the images passed to drivers."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """A kernel compiled for a level: what the driver loads, and the kernel's name in there."""
+    """A compiled kernel: the binary that the driver loads, and the kernel's symbol in it."""
 
     symbol: str
     data: bytes
 
 
 Compile = Callable[[Sequence[KernelSource], str, Environment], list[Image]]
-"""Images of kernels for an architecture, or as text for what comes after it."""
+"""Compile kernels to images for an architecture, or to PTX for newer ones."""
 
 
 def sources_of(
     kernels: Sequence[str], chains: Sequence[Chain], levels: Sequence[str], dialect: Dialect = CUDA
 ) -> dict[str, list[KernelSource]]:
-    """The sources of all kernels by level, in the order of their symbols."""
+    """Generate the sources of all kernels by level, sorted by symbol."""
     found = _kernels(kernels, chains)
     return {
         level: [emit(k.call, k.variant, Target(dialect, ARCHITECTURES[level])) for k in found]
@@ -67,15 +67,17 @@ def sources_of(
 
 
 def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
-    """Each kernel once, in the order of their symbols."""
+    """Return each kernel once, sorted by symbol."""
     by_key = {chain.key: chain for chain in chains}
     found = {k.symbol: k for k in (named(name, by_key) for name in sorted(kernels))}
     return [kernel for _, kernel in sorted(found.items())]
 
 
 def cubins(sources: Sequence[KernelSource], target: str, environment: Environment) -> list[Image]:
-    """What NVRTC makes of kernels.  Raises BuildError for one that cannot be launched; what keeps
-    some bytes in local memory only takes longer."""
+    """Compile kernels with NVRTC.  Raises BuildError if one cannot be launched.
+
+    Kernels that use local memory are accepted: they are slower, not wrong.
+    """
     built = compile_sources(sources, [target], environment)
     for one in built:
         if one.refused and one.facts:
@@ -96,9 +98,9 @@ def build_library(
     compiled: Compile = cubins,
     dialect: Dialect = CUDA,
 ) -> Library:
-    """Compile what the cache lacks, link, and rename the library to ``out``.
+    """Compile what the cache lacks, link, and move the library to ``out``.
 
-    Raises BuildError without leaving anything at ``out``.
+    Raises BuildError and leaves no file at ``out`` on failure.
     """
     start = time.perf_counter()
     compiler = find_compiler(environment)
@@ -116,7 +118,7 @@ def build_library(
     domain = f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     symbols = [kernel.symbol for kernel in _kernels(kernels, chains)]
     images = [_images(compiled, sources, level, environment) for level in levels]
-    if dialect is CUDA:  # for architectures to come
+    if dialect is CUDA:  # PTX for newer architectures
         images.append(_text(sources[levels[-1]], levels[-1], environment))
     with Scratch("build") as name:
         folder = Path(name)
@@ -144,7 +146,7 @@ def _images(
 
 
 def _text(sources: Sequence[KernelSource], level: str, environment: Environment) -> list[Image]:
-    """PTX of the newest level's kernels."""
+    """Compile the kernels of the newest level to PTX."""
     capability = ARCHITECTURES[level].capability
     return cubins(sources, f"compute_{capability}", environment) if sources else []
 
@@ -153,7 +155,7 @@ def _text(sources: Sequence[KernelSource], level: str, environment: Environment)
 
 
 def _headers(text: str) -> dict[str, str]:
-    """Every header a source includes, directly or not: name to text."""
+    """Return all headers that a source includes, transitively: name to text."""
     found: dict[str, str] = {}
     todo = _INCLUDE.findall(text)
     while todo:
@@ -165,13 +167,13 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _runtime() -> list[str]:
-    """The texts of the runtime, its headers among them."""
+    """Return the sources of the runtime, with its headers."""
     text = (_HERE / "runtime" / "runtime.cpp").read_text()
     return [text, *(part for item in _headers(text).items() for part in item)]
 
 
 def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path) -> None:
-    """Put ``runtime.o`` and the headers into the folder."""
+    """Write ``runtime.o`` and the headers to the folder."""
     text = (_HERE / "runtime" / "runtime.cpp").read_text()
     (folder / "runtime").mkdir()
     for name, held in _headers(text).items():
@@ -187,11 +189,11 @@ def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path) -> No
     (folder / "runtime.o").write_bytes(data)
 
 
-# ---- what is generated -----------------------------------------------------------------------
+# ---- the generated sources --------------------------------------------------------------------
 
 
 def _laid_out(images: Sequence[Sequence[Image]]) -> bytes:
-    """All images, each at a multiple of 16 bytes, with a zero behind it."""
+    """Concatenate all images, each aligned to 16 bytes and terminated by a zero byte."""
     made = bytearray()
     for image in (one for level in images for one in level):
         made += image.data + b"\0" * (1 + -(len(image.data) + 1) % _ALIGN)
@@ -206,7 +208,7 @@ def _table(
     levels: Sequence[str],
     images: Sequence[Sequence[Image]],
 ) -> str:
-    """The source of the library's table."""
+    """Generate the source of the library's table."""
     lines = ['#include "runtime/table.h"', "namespace {"]
     for i, kind in enumerate(types):
         elements = ", ".join(str(d.onnx) for d in (*kind.inputs, *kind.outputs)) or "0"

@@ -1,4 +1,4 @@
-"""Words for the command line: the GPU targets one can name.  Light, as parsers read it first."""
+"""Names of the GPU targets for the command line; imports little, as every parser loads it."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 __all__ = ["TARGETS"]
 
 TARGETS = ("cuda", *(f"cuda:{name.rstrip('a')}" for name in ARCHITECTURES))
-"""This machine's GPU, then every architecture, oldest first."""
+"""This machine's GPU first, then every architecture, oldest first."""

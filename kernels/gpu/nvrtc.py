@@ -1,7 +1,7 @@
-"""Compile GPU kernels with NVRTC: a cubin for each architecture, PTX for those to come.
+"""Compile GPU kernels with NVRTC: a cubin for each architecture, and PTX for newer ones.
 
-This takes neither a GPU nor CUDA's toolkit, only the wheels of the extra ``cuda``.  A cubin runs
-under drivers of NVRTC's own CUDA major version and newer ones.  Objects go through the cache.
+Compilation needs neither a GPU nor the CUDA toolkit, only the packages of the extra ``cuda``.  A
+cubin runs with drivers of NVRTC's CUDA major version or newer.  Objects are cached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """A compiler that answers: its CUDA version, and the packages it is made of."""
+    """A working NVRTC: its CUDA version, and the packages that provide it."""
 
     cuda: tuple[int, int]
     capabilities: tuple[int, ...]
@@ -42,9 +42,10 @@ class Nvrtc:
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel's object for a ``target`` (``sm_90a``, or ``compute_90`` for PTX).
+    """The object of a kernel for a ``target``: ``sm_90a``, or ``compute_90`` for PTX.
 
-    ``facts`` are None for PTX.  ``refused`` says why it must not be launched; None if it may.
+    ``facts`` is None for PTX.  ``refused`` says why the kernel must not be launched, None if it
+    may.
     """
 
     source: KernelSource
@@ -57,7 +58,7 @@ class Built:
 
 @functools.cache
 def find_nvrtc() -> Nvrtc:
-    """The NVRTC of this Python.  Raises BuildError when there is none that works."""
+    """Find the NVRTC of this Python environment.  Raises BuildError if none works."""
     try:
         answer = run_command(_command(), Path.cwd(), _START_SECONDS)
     except BuildError as error:
@@ -77,9 +78,9 @@ def compile_sources(
     environment: Environment | None = None,
     seconds: float = COMPILE_SECONDS,
 ) -> list[Built]:
-    """Every source for every target, in this order; what the cache lacks is compiled.
+    """Compile every source for every target, in this order; cached objects are reused.
 
-    Raises BuildError with the compiler's words for text that does not compile.
+    Raises BuildError with the compiler's message if a source does not compile.
     """
     cache = ObjectCache((environment or Environment()).cache / "cubins")
     identity = repr((find_nvrtc(), nvrtc_main.OPTIONS))
@@ -88,7 +89,7 @@ def compile_sources(
     found = {key: cache.get(key) for key in keys}
     missing = {
         key: job for key, job in zip(keys, jobs, strict=True) if found[key] is None
-    }  # equal texts once
+    }  # compile equal texts once
     for key, data in _compile(missing, seconds).items():
         cache.put(key, data)
         found[key] = data
@@ -106,7 +107,10 @@ def _built(source: KernelSource, target: str, stored: bytes) -> Built:
 
 
 def _compile(jobs: dict[str, tuple[KernelSource, str]], seconds: float) -> dict[str, bytes]:
-    """Objects by key, a process for each processor; small kernels take less than its start."""
+    """Compile in one process per processor and return objects by key.
+
+    Each process compiles many kernels, because starting NVRTC takes longer than a small kernel.
+    """
     parts = max(1, min(usable_processors(), len(jobs) // 4))
     shares = [list(jobs.items())[i::parts] for i in range(parts)]
     with ThreadPoolExecutor(parts) as pool:
@@ -133,7 +137,7 @@ def _compile_share(
 
 
 def _collect(path: Path, source: KernelSource, target: str) -> bytes:
-    """Object and log as one, from the files of a job."""
+    """Read a job's object and log from its files, as one byte string."""
     log = path.with_name(f"{path.name}.log").read_text()
     if not path.exists():
         message = f"NVRTC does not compile {source.symbol} for {target}."

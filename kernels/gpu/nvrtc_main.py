@@ -1,10 +1,11 @@
-"""What compiles CUDA C++ in a process of its own: ``nvrtc_main.py FOLDER`` or nothing.
+"""Compile CUDA C++ in a separate process: ``nvrtc_main.py [FOLDER]``.
 
-NVRTC runs in the process that calls it; a crash of it shall take nobody along.  With a folder it
-compiles the jobs of ``jobs.json`` there, ``[[number, target], …]``: ``<number>.cu`` becomes
-``<number>.<target>``, a cubin for ``sm_…`` and PTX for ``compute_…``, and what the compiler said
-``<number>.<target>.log``.  A job that fails leaves its log alone.  Without a folder it writes the
-compiler's identity as JSON.  This file imports the standard library and cuda-python alone.
+NVRTC runs inside the process that calls it; a separate process contains its crashes.  With a
+folder the script compiles the jobs of ``jobs.json`` there, ``[[number, target], …]``: it compiles
+``<number>.cu`` to ``<number>.<target>``, a cubin for ``sm_…`` and PTX for ``compute_…``, and
+writes the compiler's messages to ``<number>.<target>.log``.  A failed job leaves only its log.
+Without a folder the script prints the compiler's identity as JSON.  This file imports only the
+standard library and cuda-python.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 OPTIONS = ("--std=c++17", "-default-device", "--fmad=false", "--ptxas-options=-v")
-"""No product and sum becomes one fused operation unless a kernel says so: a result must not depend
-on how the compiler arranged one tile shape."""
+"""Multiplications and additions are contracted only where a kernel asks for it: results must not
+depend on how the compiler schedules one tile shape.
+"""
 
 
 def identity(nvrtc: Any) -> dict[str, Any]:
-    """Version and targets; raises RuntimeError if NVRTC does not answer."""
+    """Return NVRTC's version and targets.  Raises RuntimeError if NVRTC does not respond."""
     version = checked(nvrtc, nvrtc.nvrtcVersion())
     (targets,) = checked(nvrtc, nvrtc.nvrtcGetSupportedArchs())
     exact = [
@@ -33,7 +35,7 @@ def identity(nvrtc: Any) -> dict[str, Any]:
 
 
 def compile_one(nvrtc: Any, source: Path, target: str) -> tuple[bytes | None, str]:
-    """The object, None if the text is wrong, and what the compiler said."""
+    """Return the object, or None if the source does not compile, and the compiler's log."""
     text = source.read_bytes()
     (program,) = checked(nvrtc, nvrtc.nvrtcCreateProgram(text, source.name.encode(), 0, [], []))
     options = [option.encode() for option in (*OPTIONS, f"--gpu-architecture={target}")]
@@ -48,7 +50,7 @@ def compile_one(nvrtc: Any, source: Path, target: str) -> tuple[bytes | None, st
 
 
 def taken(nvrtc: Any, program: Any, what: str) -> bytes:
-    """A buffer of NVRTC's, by its size and then its content."""
+    """Fetch a buffer from NVRTC: first its size, then its content."""
     (size,) = checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
     buffer: bytes = b" " * size
     checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
@@ -56,14 +58,14 @@ def taken(nvrtc: Any, program: Any, what: str) -> bytes:
 
 
 def checked(nvrtc: Any, answer: Any) -> Any:
-    """The values of an answer.  Raises RuntimeError unless it succeeded."""
+    """Return the values of an NVRTC result.  Raises RuntimeError if the call failed."""
     if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC answered {answer[0].name}")
     return answer[1:]
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 1 where NVRTC cannot be used, with the reason on stderr."""
+    """Run the script; the exit code is 1, with the reason on stderr, if NVRTC is unusable."""
     try:
         from cuda.bindings import nvrtc
 

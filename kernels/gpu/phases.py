@@ -1,7 +1,7 @@
-"""What GPUs do to a graph before it is lowered, in order: views, programs, precision.
+"""Phases that prepare a graph for GPUs before lowering: views, programs, precision.
 
-fp16, bf16   factors of products, and what lies between the steps of a program, in 16 bits; sums,
-             statistics and the edges of the program in float32
+fp16 and bf16 apply to matmul operands and to the values between the steps of a program; sums,
+statistics, and inputs and outputs of the program stay float32.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["MIXED_PRECISION", "TYPES", "phases"]
 
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
-"""Of one program: what a plan holds, with room for scratch."""
+"""Limits of one program: what a plan holds, with a margin for scratch buffers."""
 TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16"})
-"""Precisions, and the type each of them computes in."""
+"""Compute type of each reduced precision."""
 MIXED_PRECISION = "mixed-precision"
 _ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12})
-"""What one product brings into the outputs, of max|y|, as far as plans count it."""
+"""Estimated error that one matmul adds to the outputs, as a fraction of max|y|."""
 _PRODUCTS = (GemmParams, MatMulParams, ConvParams, AttentionParams)
 
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """A program that multiplies does so in 16 bits, and keeps what lies between its steps so."""
+    """Rule: compute the matmuls of a program, and store values between its steps, in 16 bits."""
 
     dtype: str
     name: str = MIXED_PRECISION
@@ -56,7 +56,7 @@ class MixedPrecision:
 
 
 def phases(request: Request) -> tuple[Phase, ...]:
-    """The phases after those of :func:`tracea_graph.passes.phases`."""
+    """Return the phases that follow those of :func:`tracea_graph.passes.phases`."""
     dtype = TYPES.get(request.precision)
     return (
         *LAYOUT,

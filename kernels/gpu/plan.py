@@ -11,13 +11,13 @@ size       operator, a, b: ``0 number 0``, ``1 symbol 0``, or an operator on two
 tensor     (inputs, then outputs) ONNX element code, rank and, of an input, 16 << axis for each
            loose axis, the size of each dimension
 temp       ONNX element code, the size that is its count, first launch, last launch; in the order
-           in which they take their places
+           in which they are allocated
 launch     the kernel's key, three sizes of the grid, threads, bytes of shared memory, how many
            arguments, and these
 argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null), 1 if written,
-           bytes of an element, sizes: offset, the last element behind it, 0 where there is none;
-           1 whole number: a size; 2 floating-point number: its 32 bits; 3 divisor: a size;
-           4 whether it is constant: buffer
+           bytes of an element, two sizes: offset, and length of the span from the first element
+           to the last, 0 if the view is empty; 1 integer: a size; 2 float: its 32 bits;
+           3 divisor: a size; 4 whether it is constant: buffer
 =========  =====================================================================================
 """
 
@@ -38,27 +38,27 @@ from tracea_graph.kernels.program import Buffer, Call, Program, View
 __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
 
 MAGIC = 0x7570_6761_6563_6172
-"""``raceagpu`` in ASCII, little end first."""
+"""``raceagpu`` in ASCII, little-endian."""
 VERSION = 2
 LIMITS = {
     "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
     "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256,
 }  # fmt: skip
-"""What the library accepts; the same numbers stand in ``runtime/plan.h``."""
+"""Limits of the library; ``runtime/plan.h`` repeats the numbers."""
 _LOOSE = 16
-"""The bit of an input's first axis above its rank."""
+"""Bit of an input's first loose axis in the word that holds its rank."""
 _KINDS = ("pointer", "i32", "f32", "divisor", "fixed")
 
 
 @dataclass
 class _Sizes:
-    """Sizes by number, each there once."""
+    """Table of the sizes of a plan, without duplicates."""
 
     symbols: Mapping[str, int]
     rows: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def of(self, extent: Extent) -> int:
-        """The number of a size.  Raises GraphError for a symbol that nothing binds."""
+        """Return the index of a size.  Raises GraphError for a symbol that is not bound."""
         if isinstance(extent, int):
             row = (NUMBER, extent, 0)
         elif isinstance(extent, str):
@@ -70,9 +70,9 @@ class _Sizes:
 
 
 def encode(program: Program) -> tuple[int, ...]:
-    """The plan of a program.
+    """Encode a program as a plan.
 
-    Raises GraphError where the program exceeds :data:`LIMITS`, or uses a size nothing binds.
+    Raises GraphError if the program exceeds :data:`LIMITS` or uses an unbound size.
     """
     if program.loops:
         raise GraphError("A GPU plan has no loops.")
@@ -142,10 +142,10 @@ def _argument(
 
 
 def _span(view: View) -> Extent:
-    """One more than the last element of a view, counted from its first; 0 where it has none.
+    """Return one more than the offset of a view's last element from its first; 0 if empty.
 
-    Strides are not below zero where kernels are launched over a view, but for slices that go
-    backwards, whose first element is the last one.
+    Strides of launched views are not negative, except in slices with negative steps, whose first
+    element has the highest address.
     """
     total: Extent = 1
     for dim, step in zip(view.dims, view.strides, strict=True):

@@ -1,4 +1,4 @@
-"""One generated kernel, and the record of how it is launched."""
+"""Source of one generated kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["KernelSource"]
 
 @dataclass(frozen=True)
 class KernelSource(source.Source):
-    """A kernel's text: its symbol, the threads of a block, bytes of shared memory it asks for."""
+    """Source of a kernel: symbol and text, threads of a block, and its shared memory in bytes."""
 
     threads: int
     shared: int = 0

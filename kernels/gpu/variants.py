@@ -1,4 +1,4 @@
-"""The GPU kernels there are: one line per (op, dtype, tile), with template and what it needs."""
+"""Table of the GPU kernels: op, dtype and tile, with the template and its requirements."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 class Variant:
     """One kernel.
 
-    ``threads`` are a block's; ``params`` the numbers its template asks for; ``needs`` the features
-    an architecture must have for it.
+    ``threads`` is the block size, ``params`` are parameters of the template, ``needs`` the
+    features that an architecture must have.
     """
 
     op: str
@@ -32,19 +32,19 @@ class Variant:
     needs: tuple[str, ...] = ()
 
     def refusal(self, architecture: Architecture) -> str | None:
-        """Why an architecture cannot run it, as a clause; None if it can."""
+        """Return why an architecture cannot run the kernel, as a clause, or None if it can."""
         missing = [feature for feature in self.needs if not architecture.has(feature)]
         return f"{architecture.name} has no {', '.join(missing)}" if missing else None
 
 
 def _elementwise(width: int) -> Variant:
-    """``width`` bytes of the narrowest float a thread."""
+    """Elementwise kernel whose threads process ``width`` bytes of the narrowest float type."""
     params = {"bytes": width}
     return Variant("elementwise", "f32", "elementwise.cu.in", f"256x{width}", 256, params)
 
 
 def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
-    """A row by a warp, or by a block; its threads hold 32 numbers each in registers."""
+    """Kernels that process a row by a warp or by a block, 32 elements a thread in registers."""
     return tuple(
         Variant(op, dtype, "rows.cu.in", f"{rows}x{team}", rows * team,
                 {"rows": rows, "team": team, "held": 32 * team, "blocks": 640 // (rows * team)})
@@ -54,7 +54,7 @@ def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
 
 def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
           blocks: int) -> Variant:  # fmt: skip
-    """Tiles of m × n results and k of the depth, a warp for each wm × wn of them."""
+    """Tensor-core matmul with tiles of m × n × k; each warp computes wm × wn results."""
     size = 4 if dtype == "tf32x3" else 2
     needs = {"f16": (), "bf16": ("bf16",), "tf32x3": ("bf16",)}[dtype]
     params = {"m": m, "n": n, "k_bytes": k * size, "stages": stages, "wm": wm, "wn": wn,
@@ -64,7 +64,7 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
 
 
 def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
-    """Four warps, each with ``tall`` times 16 queries; two stages of keys and values."""
+    """Attention with 16 · ``tall`` queries a warp and double-buffered keys and values."""
     params = {"queries": queries, "keys": keys, "stages": 2, "tall": tall, "blocks": 1}
     needs = ("bf16",) if dtype == "bf16" else ()
     tile, threads = f"{queries}x{keys}", queries // (16 * tall) * 32
@@ -72,7 +72,7 @@ def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
 
 
 def _fma(op: str, m: int, n: int, k: int, blocks: int) -> Variant:
-    """The same in float32, a thread for each 16 × 16 part of a tile."""
+    """Float32 matmul or convolution by fused multiply-adds; 256 threads share an m × n tile."""
     params = {"m": m, "n": n, "k": k, "blocks": blocks}
     return Variant(op, "f32", f"{op}_fma.cu.in", f"{m}x{n}x{k}", 256, params)
 
@@ -136,7 +136,7 @@ VARIANTS = (
 
 
 def candidates(call: Call, architecture: Architecture) -> tuple[Variant, ...]:
-    """Every variant that computes a call on an architecture."""
+    """Return every variant that computes a call on an architecture."""
     return tuple(
         v
         for v in VARIANTS
@@ -145,7 +145,7 @@ def candidates(call: Call, architecture: Architecture) -> tuple[Variant, ...]:
 
 
 def find(call: Call, architecture: Architecture, tile: str = "") -> Variant:
-    """The variant of a call with a tile.  Raises GraphError on none, and on several."""
+    """Find the variant of a call by its tile.  Raises GraphError unless exactly one matches."""
     found = [v for v in candidates(call, architecture) if not tile or v.tile == tile]
     if len(found) == 1:
         return found[0]

@@ -1,7 +1,7 @@
-"""Attention in one kernel: scores are never in memory; keys and values are read once a block.
+"""Fused attention: scores stay on chip, and a block reads each key and value once.
 
-The products are in 16 bits, sums and softmax in float32.  The largest score is taken off before
-anything is multiplied, so that masks as low as float32 goes stay finite.
+Matmuls are in 16 bits, sums and softmax in float32.  The row maximum is subtracted before scores
+are scaled to base 2, so that masks down to the lowest float32 number stay finite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RUN = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """How queries, keys and values lie in shared memory; depths are multiples of 16."""
+    """Shared-memory layout of queries, keys and values; depths are padded to multiples of 16."""
 
     queries: int
     keys: int
@@ -52,7 +52,7 @@ class Tile:
 
     @property
     def layout_k(self) -> Layout:
-        """Of keys and of queries."""
+        """Layout of keys and of queries."""
         return _layout(2 * self.depth)
 
     @property
@@ -81,7 +81,7 @@ class Tile:
 
 
 def _layout(wide: int) -> Layout:
-    """Rows of that many bytes; those that cannot change places are longer by a run."""
+    """Return the layout of rows of ``wide`` bytes; rows that cannot be swizzled get a run more."""
     modes = {32: SwizzleMode.XOR2, 64: SwizzleMode.XOR4, 128: SwizzleMode.XOR8,
              256: SwizzleMode.XOR8}  # fmt: skip
     return Layout(wide, modes[wide]) if wide in modes else Layout(wide + _RUN)
@@ -89,7 +89,7 @@ def _layout(wide: int) -> Layout:
 
 @cache
 def _proved(tile: Tile) -> Tile:
-    """The tile, once it meets no bank twice and its ring is safe.  Raises GraphError."""
+    """Prove a tile free of bank conflicts and its pipeline safe; raises GraphError otherwise."""
     a = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)))
     nk = MatrixLoad(((0, 0), (0, 8), (8, 0), (8, 8)))
     kn = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)), transposed=True)
@@ -110,9 +110,9 @@ def named_of(call: Call) -> dict[str, Any]:
 
 
 def heads_of(call: Call, most: int = LARGEST_HEAD) -> tuple[int, int]:
-    """The columns of a head of queries and keys, and of values.
+    """Return the head size of queries and keys, and of values.
 
-    Raises GraphError where they are not known, or more than a kernel holds.
+    Raises GraphError if a head size is symbolic or larger than ``most``.
     """
     named = named_of(call)
     sizes = named["q"].dims[-1], named["v"].dims[-1]
@@ -122,7 +122,7 @@ def heads_of(call: Call, most: int = LARGEST_HEAD) -> tuple[int, int]:
 
 
 def shared_layout(call: Call, variant: Variant) -> Tile:
-    """Where a call's operands lie in shared memory."""
+    """Return the shared-memory layout of a call's operands."""
     p, (depth, depth_v) = variant.params, heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
     return Tile(p["queries"], p["keys"], *up, p["stages"])
@@ -139,7 +139,7 @@ def name(call: Call) -> str:
 
 
 def _skips(call: Call) -> bool:
-    """Whether keys that no query of a block sees are left out: they count for nothing."""
+    """Whether key tiles without any visible key for a block of queries are skipped."""
     return bool(call.attributes["order"] != "none" and call.attributes["fill"] == -inf)
 
 
@@ -174,7 +174,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def operands_of(call: Call) -> list[Argument]:
-    """Where q, k, v and the mask lie, and their strides: what kernels of attention begin with."""
+    """Return the first arguments of attention kernels: q, k, v and mask with their strides."""
     named, kind, made = named_of(call), str(call.attributes["mask_kind"]), list[Argument]()
     for view in (named["q"], named["k"], named["v"]):
         made += [pointer(view, TYPES[call.dtype]), *map(i32, view.strides)]

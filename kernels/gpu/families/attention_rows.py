@@ -1,4 +1,4 @@
-"""Attention with every mask, order and window, in the type its operands have: a warp a query."""
+"""Attention with every mask, causal order and window, in the operands' type: one warp a query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracea_graph.ops.attention import LOWEST
 __all__ = ["launch", "name", "parameters", "shared"]
 
 LARGEST_HEAD = 256
-"""Columns that a warp holds."""
+"""Maximum head size, which a warp holds in registers."""
 
 
 def _y_type(call: Call) -> DType:

@@ -1,6 +1,6 @@
-"""Convolutions as products whose left operand is read where the images have it.
+"""Implicit-GEMM convolution: the left operand is read from the image in place.
 
-Images and filters have channels last: rows are pixels of the result, the depth is taps × channels.
+Images and filters are channels-last: rows are output pixels, the depth is taps × channels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from tracea_graph.kernels.program import Call, View
 __all__ = ["flat", "launch", "launch_over", "name", "parameters", "product_of", "shared"]
 
 _ROWS_APART = 16
-"""Rows of a tile that a thread copies are multiples of these apart: they change places alike."""
+"""Divisor of the distance between tile rows that one thread copies: such rows swizzle equally."""
 
 
 def flat(view: View) -> View:
-    """Pixels by channels of ``[N, H, W, C]``.  Raises GraphError where pixels do not follow each
-    other in one step."""
+    """View ``[N, H, W, C]`` as ``[pixels, C]``.  Raises GraphError if pixels lack one stride."""
     (n, h, w, c), (s_n, s_h, s_w, s_c) = view.dims, view.strides
     if (s_h, s_n) != (combine("mul", s_w, w), combine("mul", s_h, h)):
         raise GraphError("Pixels of a convolution's results lie one step apart.")
@@ -32,7 +31,7 @@ def flat(view: View) -> View:
 
 
 def product_of(call: Call) -> Call:
-    """The product a convolution is; where its left operand lies, the kernel knows."""
+    """Return the matmul that computes a convolution; the kernel locates the left operand."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w = named["x"], named["w"]
     filters, *taps = w.dims
@@ -70,7 +69,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 
 
 def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch:
-    """A launch of any kernel of convolutions that takes so many bytes of shared memory."""
+    """Return the launch of a convolution kernel that takes ``taken`` bytes of shared memory."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, a = named["x"], call.attributes
     _, height, width, channels = x.dims

@@ -1,4 +1,4 @@
-"""Chains over operands of any strides: a thread computes a run of columns of one row."""
+"""Elementwise expressions on operands of any strides: one thread computes a run of a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _chain(call: Call) -> Chain:
 
 
 def _views(call: Call) -> tuple[View, ...]:
-    """Operands and results; the first dimension of a single number is 1."""
+    """Return operands and results with at least two axes."""
     views = [view for view in call.views if view is not None]
     rank = max(len(view.dims) for view in views)
     add = (1,) * (2 - rank)

@@ -1,4 +1,4 @@
-"""Convolutions in float32 by fused multiply-adds: products whose left operand lies in images."""
+"""Float32 implicit-GEMM convolution by fused multiply-adds."""
 
 from __future__ import annotations
 

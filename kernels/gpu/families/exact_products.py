@@ -1,6 +1,6 @@
-"""Matrix products in float32 by fused multiply-adds: every product exact, infinities as they are.
+"""Float32 matmul by fused multiply-adds: full precision, and infinities propagate correctly.
 
-Barriers of the block stand between copies and reads: nothing is on its way meanwhile.
+Block barriers separate copies from reads; no copy is in flight during a read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "shared"]
 
 _RUN = 4
-"""Columns that a thread has side by side."""
+"""Adjacent columns computed by one thread."""
 _PAD = 4
-"""Words between rows of shared memory, so that stores by columns go to all banks."""
+"""Padding in words between rows of shared memory, so that column stores cover all banks."""
 
 
 @cache
 def _prove(side: int, k: int) -> None:
-    """Nothing, if an operand of ``side`` by ``k`` meets no bank twice.  Raises GraphError."""
+    """Prove a ``side`` × ``k`` operand tile conflict-free; raises GraphError otherwise."""
     pitch = side + _PAD
     turned = tuple(4 * (lane % k * pitch + lane // k) for lane in range(WARP))
     left = tuple(lane // 16 * 16 for lane in range(WARP))

@@ -1,4 +1,4 @@
-"""Sums of rows of tables and elements of rows by indices, and comparisons of bytes."""
+"""Embedding sums, GatherElements along the last axis, and bytewise comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 _RUN = 4
 _BYTES = 16
-"""Bytes a thread compares."""
+"""Bytes that one thread compares."""
 _INDICES = {"i32": DType.I32, "i64": DType.I64}
 
 

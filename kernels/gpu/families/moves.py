@@ -1,6 +1,7 @@
 """Copies between views of any strides: transposes, slices, repeats, and parts of a concatenation.
 
-``run`` moves runs of a row.  ``turn`` is for what lies along another axis in x than in y.
+The template ``move`` copies runs of a row.  ``transpose`` serves x and y that are contiguous along
+different axes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ __all__ = ["launch", "lies", "name", "parameters", "shared"]
 
 _ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "u32", DType.U32),
              "b8": (8, "u64", DType.U64)}  # fmt: skip
-"""Bytes of an element, the templates' type of that size, and a type of that size."""
+"""Element size in bytes, the templates' type of that size, and a DType of that size, by dtype."""
 _BYTES = 16
 _PADS = {1: 4, 2: 2, 4: 1, 8: 1}
-"""Elements between the rows of a square, so that its columns lie in different banks."""
+"""Padding in elements between rows of a square, which puts a column into different banks."""
 
 
 def _views(call: Call) -> tuple[View, View]:
-    """x and y of at least two axes."""
+    """Return x and y with at least two axes."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     pair = []
     for view in (named["x"], named["y"]):
@@ -39,7 +40,7 @@ def _views(call: Call) -> tuple[View, View]:
 
 
 def lies(call: Call) -> int | None:
-    """The axis along which x lies where that is not the last."""
+    """Return the axis along which x is contiguous if it is not the last, else None."""
     x, _ = _views(call)
     steps = zip(x.strides[:-1], x.dims[:-1], strict=True)
     found = [axis for axis, (step, dim) in enumerate(steps) if step == 1 and dim != 1]
@@ -47,7 +48,7 @@ def lies(call: Call) -> int | None:
 
 
 def _along(call: Call) -> int:
-    """The axis to turn.  Raises GraphError where there is none."""
+    """Return the axis to transpose with the last.  Raises GraphError if there is none."""
     if (axis := lies(call)) is None:
         raise GraphError("A copy turns nothing: x lies along no axis but y's last.")
     return axis
@@ -55,7 +56,7 @@ def _along(call: Call) -> int:
 
 @cache
 def _pitch(side: int, size: int) -> int:
-    """Elements from row to row of a square, proved free of conflicts.  Raises GraphError."""
+    """Return the row pitch of a square in elements, proved free of bank conflicts."""
     pitch = side + _PADS[size]
     rows = tuple(lane * size for lane in range(WARP))
     columns = tuple(lane * pitch * size for lane in range(WARP))

@@ -1,7 +1,7 @@
-"""Matrix products on matrix instructions, with an epilogue: halves, and float32 in three parts.
+"""Tensor-core matmul with an epilogue: fp16 and bf16, and float32 as 3xTF32.
 
-In three parts each number is the sum of two in tf32, and what the product of the lower parts would
-add is left out: 2^-21 of a product.  Infinities become NaN there: ``fma`` has them right.
+3xTF32 writes each number as a sum of two tf32 numbers and omits the product of the two low terms,
+a relative error of 2^-21.  Infinities become NaN; ``fma`` kernels handle them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracea_graph.ops.chain import Chain
 __all__ = ["launch", "name", "parameters", "shared"]
 
 TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32x3": DType.F32}
-"""The element type of both operands, and of results without a chain, by a call's dtype."""
+"""Element type of both operands, and of results without a chain, by the call's dtype."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a variant's tile lies in shared memory; sizes in elements but for ``k_bytes``."""
+    """Shared-memory layout of a variant's tile; sizes are in elements except for ``*_bytes``."""
 
     m: int
     n: int
@@ -67,7 +67,7 @@ class Tile:
 
     @property
     def b(self) -> Layout:
-        """Rows of w as it is stored; four rows of float32 apart lie in other banks each."""
+        """Layout of w as stored; four float32 rows are padded to start in different banks."""
         if self.layout == "nk":
             return _layout(self.k_bytes)
         wide = self.n * self.size
@@ -95,7 +95,7 @@ class Tile:
         return max(self.stages * self.stage_bytes, warps * self.strip.words * 4)
 
     def loads(self) -> list[Access]:
-        """How fragments are read from the ring."""
+        """Return the accesses that read fragments from the pipeline's stages."""
         per, found = 16 // self.size, []
         a = MatrixLoad(((0, 0), (8, 0), (0, per), (8, per)))
         nk = MatrixLoad(((0, 0), (0, per), (8, 0), (8, per)))
@@ -121,7 +121,7 @@ def _layout(pitch: int) -> Layout:
 
 @cache
 def _proved(tile: Tile, run: int) -> Tile:
-    """The tile, once its layouts meet no bank twice and its ring is safe.  Raises GraphError."""
+    """Prove a tile free of bank conflicts and its pipeline safe; raises GraphError otherwise."""
     prove_free(tile.loads())
     prove_free(tile.strip.accesses(run))
     prove(tile.ring)
@@ -129,7 +129,7 @@ def _proved(tile: Tile, run: int) -> Tile:
 
 
 def shared_layout(call: Call, variant: Variant) -> Tile:
-    """Where a call's operands lie in shared memory."""
+    """Return the shared-memory layout of a call's operands."""
     p, size = variant.params, int(TYPES[call.dtype].size)
     layout = str(call.attributes["layout"])
     return Tile(p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, layout, p["stages"])
@@ -140,33 +140,33 @@ def _named(call: Call) -> dict[str, Any]:
 
 
 def chain_of(call: Call) -> Chain:
-    """A call's epilogue, or one that stores the sums as they are."""
+    """Return a call's epilogue, or one that stores the sums unchanged."""
     own = TYPES[call.dtype]
     stores = () if own is DType.F32 else (own,)
     return call.chain or Chain(("full",), (), (0,), (), stores)
 
 
 def vector_length(call: Call) -> int:
-    """Columns that are finished at once."""
+    """Return the number of columns that a thread's epilogue processes at once."""
     chain = chain_of(call)
     return chains.vector_length(*chain.operand_types[1:], *chain.result_types)
 
 
 def batch_of(call: Call) -> tuple[Extent, ...]:
-    """The leading axes of the result."""
+    """Return the leading axes of the result."""
     dims: tuple[Extent, ...] = _named(call)["y"][0].dims[:-2]
     return dims
 
 
 def strides_of(view: View, batch: int) -> tuple[Extent, ...]:
-    """A view's strides with as many leading axes, 0 where it has none or repeats."""
+    """Return a view's strides with ``batch`` leading axes, 0 where the view broadcasts."""
     missing = batch + 2 - len(view.dims)
     leading = [0 if d == 1 else s for d, s in zip(view.dims[:-2], view.strides[:-2], strict=True)]
     return (*(0,) * missing, *leading, *view.strides[-2:])
 
 
 def sides(call: Call) -> tuple[Side, ...]:
-    """The epilogue's tensors, in the order of their parameters."""
+    """Return the tensors of the epilogue, in the order of their parameters."""
     chain, batch = chain_of(call), len(batch_of(call))
     listed = [(f"x{x.place}", x.element, True, x.wide) for x in chains.operands(chain)[1:]]
     listed += [(f"y{y.place}", y.element, False, True) for y in chains.results(chain)]
@@ -174,7 +174,7 @@ def sides(call: Call) -> tuple[Side, ...]:
 
 
 def start_of(tensor: str, batch: int) -> str:
-    """How far a tensor's matrix lies behind its first, in C."""
+    """Return the C expression of the offset of a tensor's matrix in the batch."""
     return " + ".join(f"(i64)i{axis} * {tensor}_b{axis}" for axis in range(batch)) or "0"
 
 
@@ -188,7 +188,7 @@ def name(call: Call) -> str:
 
 
 def epilogue(call: Call) -> dict[str, Any]:
-    """What ``templates/epilogue.h`` asks for."""
+    """Return the parameters of ``templates/epilogue.h``."""
     return {
         **chains.parameters(chain_of(call)),
         "tensors": sides(call),
@@ -229,7 +229,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
-    """Blocks of m × n results, and the parameters that every kernel of products takes."""
+    """Return the number of m × n tiles, and the arguments that all matmul kernels take."""
     named, chain = _named(call), chain_of(call)
     batch = batch_of(call)
     x, w, own = named["x"], named["w"], TYPES[call.dtype]

@@ -1,6 +1,6 @@
-"""Norms, softmax and reductions over rows; a chain may make the rows, and leave a second result.
+"""Norms, softmax and reductions of rows; a chain may compute the rows and store a second result.
 
-Sums are taken in float32: by each thread over what it has, then over the threads of the row.
+Sums are in float32: each thread sums its elements, then the threads of the row are reduced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TERMS = {
     "max": ("largest", "v"), "min": ("smallest", "v"), "product": ("multiply", "v"),
 }  # fmt: skip
 _SCRATCH = 128
-"""Bytes of shared memory: a number for each warp of a row."""
+"""Bytes of shared memory: one number for each warp of a row."""
 
 
 def _type(call: Call) -> DType:
@@ -30,7 +30,7 @@ def _type(call: Call) -> DType:
 
 
 def _chain(call: Call) -> Chain:
-    """Its chain, or one that reads what the call is on."""
+    """Return the call's chain, or one that reads x unchanged."""
     return call.chain or Chain(("full",), (), (0,), (_type(call),))
 
 
@@ -43,7 +43,7 @@ def _weights(call: Call) -> list[str]:
 
 
 def _also(call: Call) -> DType | None:
-    """The type of the chain's second result, where the call stores it."""
+    """Return the type of the chain's second result if the call stores it, else None."""
     types = _chain(call).result_types
     return types[1] if _named(call).get("also") is not None else None
 

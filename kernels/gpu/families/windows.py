@@ -1,5 +1,7 @@
-"""Depthwise convolutions and pooling over images with channels last: what memory feeds, not
-arithmetic.  Sums are in float32, tap by tap."""
+"""Depthwise convolution and pooling of channels-last images.
+
+Both are memory-bound.  Sums are in float32, tap by tap.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 
 def _product(call: Call) -> Call:
-    """A product with the same epilogue, whose depth is the taps of a window."""
+    """Return a matmul with the call's epilogue whose depth is the taps of the window."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y = named["x"], named["y"][0] if call.op == "depthwise" else named["y"]
     channels = y.dims[3]

@@ -1,4 +1,4 @@
-"""Lowering of what slides over images: values between such steps have their channels last."""
+"""Lower convolutions and pooling; images between such steps are channels-last."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tracea_graph.ops.windows import ConvWindow
 __all__ = ["lower_conv", "lower_pool"]
 
 LAST = (0, 2, 3, 1)
-"""The order in which images are stored between steps."""
+"""Axis order in which images are stored between steps: N, H, W, C."""
 
 
 def _plane(value: Value) -> Value:
-    """An image of one axis as one of height 1."""
+    """View a 1-D image as a 2-D image of height 1."""
     return value.moved(Move("unsqueeze", (2,))) if len(value.shape) == 3 else value
 
 
 def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
-    """Strides, dilations and the pads above and to the left, of two axes."""
+    """Return strides, dilations and the padding at the top and left, for two axes."""
 
     def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
         return (alone, *numbers) if window.rank == 1 else tuple(numbers)
@@ -69,8 +69,10 @@ def lower_conv(
 
 
 def _pixels(w: Writer, value: Value) -> Value | None:
-    """An operand of an epilogue as pixels by channels; None where its pixels do not follow each
-    other in one step, however it is stored."""
+    """View an epilogue operand as pixels by channels, copying it if its layout requires that.
+
+    Returns None for a broadcast operand whose pixels do not have one stride.
+    """
     for one in (value, None):
         one = one or w.again(value, value.dtype, LAST)
         turned = one.turned(LAST)
@@ -88,12 +90,12 @@ def _conv(
     w: Writer, p: ConvParams, x: Value, weight: Value, bias: Value | None, chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
-    """One launch, or one for each group where these are neither one nor all of one channel."""
+    """Write one launch, or one for each group unless the convolution is dense or depthwise."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
     x = w.typed_as(x, dtype) if x.dtype is dtype else w.again(x, dtype, LAST)
     depthwise = p.groups > 1 and each == 1 and filters == 1
     order = (2, 3, 1, 0) if depthwise else (0, 2, 3, 1)
-    weight = w.again(weight, dtype, order)  # as its kernel reads it
+    weight = w.again(weight, dtype, order)  # in the layout that the kernel reads
     turned = weight.turned(order)
     if depthwise:
         turned = turned.moved(Move("select", (2, 0)))

@@ -1,7 +1,7 @@
-"""Lowering: a fused region becomes a program of kernel calls.
+"""Lower a fused region to a program of kernel calls.
 
-Extents in a program are symbols bound by the node's own inputs.  Each op has
-one function that takes values wherever they lie and says where its results do.
+Extents in a program are symbols that the node's inputs bind.  Each op has a lowering function that
+accepts values of any layout and returns its results with the layouts they have.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Lowering = Callable[[Writer, Any, Sequence[Value], Targets], list[Value]]
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
-    """The program of one fused region, its scratch placed for the graph's bindings.
+    """Lower a fused region to a program; scratch buffers are placed for the graph's bindings.
 
-    Raises TypeError for a region that is not fused, LackingError where a kernel is missing.
+    Raises TypeError if the region is not fused, LackingError if a kernel is missing.
     """
     local, where = _signature(graph, region)
     shapes = [graph.spec(v).shape or () for v in region.operands]
@@ -75,14 +75,14 @@ def lower(graph: TileGraph, region: Region) -> Program:
 
 
 def calls_of(graph: TileGraph, region: Region) -> list[Call]:
-    """The calls of a region's program.  Raises as :func:`lower`."""
+    """Return the calls of a region's program.  Raises the exceptions of :func:`lower`."""
     return _written(region, _signature(graph, region)[0], {}).calls
 
 
 def _signature(
     graph: TileGraph, region: Region
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
-    """Operands over symbols of the program's own, and where each is bound."""
+    """Return the operands over symbols local to the program, and where each symbol is bound."""
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")
     specs = clipped([graph.spec(v) for v in region.operands])
@@ -91,7 +91,7 @@ def _signature(
 
 
 def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, int]) -> Writer:
-    """The calls of a region."""
+    """Write the calls of a region."""
     w = Writer(local, tuple(region.params.infer(local)), _narrow(region.params), sizes)
     results = w.slots("output")
     made = lower_op(w, region.params, w.slots("input"), results)
@@ -102,7 +102,7 @@ def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, 
 
 
 def _narrow(params: OpParams) -> DType:
-    """The type that numbers between calls are stored in."""
+    """Return the type in which numbers are stored between calls."""
     name = params.narrow if isinstance(params, RegionParams) else ""
     return next((t for t in DType if t.short == name), DType.F32)
 
@@ -110,7 +110,7 @@ def _narrow(params: OpParams) -> DType:
 def lower_op(
     w: Writer, params: OpParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    """Write the calls of a word; where its results lie."""
+    """Write the calls of an op and return its results."""
     if (lowering := _LOWERINGS.get(type(params))) is None:
         name = type(params).__name__.removesuffix("Params")
         raise LackingError(f"there is no GPU kernel for {name}")
@@ -122,7 +122,7 @@ def lower_op(
 def _lower_region(
     w: Writer, p: RegionParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    """The steps in order; what leaves the program is written where it belongs at once."""
+    """Write the steps in order; results of the program are written to their outputs directly."""
     wanted = dict(zip(p.results, targets, strict=True))
     values = list(operands)
     for step in p.steps:
@@ -140,9 +140,9 @@ def _lower_region(
 
 
 def lower_guard(specs: Sequence[TensorSpec]) -> Program:
-    """Compare tensors of these specs, then their references, bytewise; the result is bool ``[1]``.
+    """Compare tensors of these specs bytewise with reference tensors; the result is bool ``[1]``.
 
-    Raises ValueError for a size that is not a number.
+    Raises ValueError if a size is symbolic.
     """
     if any(s.shape is None or any(not isinstance(d, int) for d in s.shape) for s in specs):
         raise ValueError("a guard compares tensors of known sizes")

@@ -1,6 +1,6 @@
-"""The depth of products with fewer tiles than a GPU has room for is cut into parts.
+"""Split-K: divide the depth of a matmul that has fewer tiles than the GPU runs at a time.
 
-How many follows from the sizes of a run: one record serves a batch of any size.
+The number of splits depends on the sizes of a run, so that one plan serves every batch size.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tracea_graph.kernels.program import Call
 __all__ = ["cut"]
 
 _ROOM = 264
-"""Tiles that are computed at the same time: two on each of 132 multiprocessors."""
+"""Tiles in flight at a time: two on each of the 132 SMs of an H100."""
 _LEAST = {"gemm": 16, "conv": 9}
-"""Steps of a depth that are worth cutting: what the parts of a tile wait for each other."""
+"""Minimum number of depth steps that outweighs the synchronization of the splits."""
 _MOST_SIDE = 64
-"""Larger tiles are for products with enough of them."""
+"""Largest tile side that is split; larger tiles are for matmuls with enough of them."""
 
 
 def cut(w: Writer, call: Call) -> Call:
-    """The call with room for parts of its depth, if that is long and its tiles small."""
+    """Add split-K buffers to a call with small tiles and a long depth; keep other calls."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     taps = named["w"].dims[1:] if call.op == "conv" else (named["x"].dims[-1],)
     depth, tile = product(tuple(taps)), variant_of(call).params
@@ -36,7 +36,7 @@ def cut(w: Writer, call: Call) -> Call:
     if steps < _LEAST[call.op]:
         return call
     *outer, cols = named["y"][0].dims
-    # what is left of the loop and the sums that the last block adds up take equally long
+    # balances the remaining loop iterations against the sums that the last block adds up
     most = isqrt(7 * steps // 4)
     if call.op == "conv":
         rows: Extent = combine("ceildiv", product(tuple(outer)), tile["m"])

@@ -1,4 +1,4 @@
-"""Lowering of what works element by element, and of what only moves."""
+"""Lower elementwise expressions, and ops that only move data."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tracea_graph.ops.sizes import resolve
 __all__ = ["Targets", "lower_concat", "lower_elementwise", "lower_grid", "lower_move", "room"]
 
 Targets = Sequence[Value | None]
-"""Where results have to lie, None where that is no matter."""
+"""Required destinations of results; None leaves the choice to the lowering."""
 
 
 def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:
-    """The type a result is stored in between calls: 16 bits where an operand has no more.
+    """Return the type in which a result is stored: 16 bits if an operand has 16 bits.
 
-    Masks that reach as low as float32 goes are made of whole numbers, and stay what they are.
+    Float masks down to the lowest float32 number are computed from integers and stay float32.
     """
     narrow = dtype is DType.F32 and any(v.dtype is w.narrow for v in operands)
     return w.narrow if narrow else dtype
 
 
 def room(w: Writer, dtype: DType, shape: Shape, like: Value, target: Value | None) -> Value:
-    """Where a result of a type and shape goes: its axes as those of ``like`` lie, if as large."""
+    """Return the destination of a result, with the axis order of ``like`` if shapes are equal."""
     if target is not None:
         return target
     order = tuple(range(len(shape)))
@@ -135,7 +135,7 @@ def lower_move(
 
 
 def _shuffled(w: Writer, x: Value, groups: int, target: Value | None) -> Value:
-    """Channels of so many groups, one of each in turn."""
+    """Shuffle channels: interleave ``groups`` groups of channels."""
     made = target or room(w, x.dtype, x.shape, x, None)
     dealt = _groups(x, groups, outermost=True)
     w.copy(dealt, _groups(made, groups, outermost=False))
@@ -143,8 +143,7 @@ def _shuffled(w: Writer, x: Value, groups: int, target: Value | None) -> Value:
 
 
 def _groups(x: Value, groups: int, outermost: bool) -> Value:
-    """Channels as two axes: those of a group, and the groups, which are side by side or dealt out
-    in turn."""
+    """View channels as two axes: channels of a group, and groups, contiguous or interleaved."""
     (n, c, *space), (sn, sc, *steps) = x.view.dims, x.view.strides
     each = combine("floordiv", c, groups)
     pair = (sc, combine("mul", sc, each)) if outermost else (combine("mul", sc, groups), sc)
@@ -168,7 +167,7 @@ def _concatenated(
 def _repeated(
     w: Writer, x: Value, factors: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
-    """Every position so many times: the source with axes of step 0 between its own."""
+    """Repeat every position by its axis's factor, by reading from axes of stride 0."""
     like = replace(x, view=replace(x.view, dims=shape))
     made = target or room(w, x.dtype, shape, like, None)
     dims, froms, tos = list(x.shape[:2]), list(x.view.strides[:2]), list(made.view.strides[:2])
@@ -186,7 +185,7 @@ def _repeated(
 def _spread(
     w: Writer, x: Value, sides: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
-    """Groups of channels side by side: DepthToSpace, the groups outermost."""
+    """Lower DepthToSpace in which the groups are the outermost axis of the channels."""
     made = target or w.temp(x.dtype, shape)
     channels, steps = shape[1], x.view.strides
     dims: list[Extent] = [x.shape[0], channels]
@@ -208,7 +207,7 @@ def _spread(
 def _padded(
     w: Writer, x: Value, sizes: Sequence[Extent], shape: Shape, target: Value | None
 ) -> Value:
-    """Zeros, and then what is inside; sizes below zero cut."""
+    """Fill with zeros, then copy the interior; negative pads crop."""
     like = replace(x, view=replace(x.view, dims=shape))
     made = target or room(w, x.dtype, shape, like, None)
     w.chain(ZERO, [], [made])

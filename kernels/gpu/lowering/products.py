@@ -1,4 +1,4 @@
-"""Lowering of matrix products and attention."""
+"""Lower matmuls and attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["lower_attention", "lower_gemm", "lower_matmul"]
 
 
 def product_type(w: Writer, dtype: DType) -> DType:
-    """The type a product's result is stored in between calls."""
+    """Return the type in which a matmul's result is stored between calls."""
     return w.narrow if dtype is DType.F32 else dtype
 
 
@@ -32,7 +32,10 @@ def product_call(
     w: Writer, x: Value, weight: Value, layout: str, chain: Chain | None,
     epilogue_inputs: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
 ) -> None:  # fmt: skip
-    """A product of values in one type; epilogue_inputs and results have the product's shape."""
+    """Write a matmul of two values of one type.
+
+    ``epilogue_inputs`` and ``results`` have the shape of the matmul.
+    """
     dtype = w.narrow
     x, weight = w.typed_as(x, dtype), w.typed_as(weight, dtype)
     if chain is not None or any(v.dtype is not dtype for v in results):
@@ -87,8 +90,10 @@ _LEAST_DEPTH, _MOST_PARTS = 192, 4
 
 
 def _split(w: Writer, p: GemmParams, x: Value) -> int:
-    """Into how many products the depth of one is cut whose sums a norm adds up: with few rows
-    there are too few tiles for a GPU."""
+    """Return the number of splits of the depth of a matmul that a norm follows.
+
+    Only matmuls with few rows are split, because they have too few tiles for a GPU.
+    """
     rows = w.about(product(x.shape[:-1]))
     if rows is None or rows > _FEW_ROWS:
         return 1
@@ -100,8 +105,10 @@ def _split(w: Writer, p: GemmParams, x: Value) -> int:
 def _in_parts(
     w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets, parts: int
 ) -> list[Value]:
-    """Parts of the depth as a batch; the norm behind them adds them up, and the bias, and does
-    what the epilogue says."""
+    """Lower a split-K matmul as a batch of matmuls; the following norm adds up the parts.
+
+    The norm's chain also adds the bias and applies the epilogue.
+    """
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     assert p.norm is not None
     full = (*x.shape[:-1], p.n)
@@ -130,7 +137,7 @@ def _in_parts(
 
 
 def _added(p: GemmParams, parts: int) -> Chain:
-    """The epilogue of a sum of so many parts, and of the bias."""
+    """Return the epilogue, applied to the sum of the parts and the bias."""
     first = parts + p.bias
     count = first + p.epilogue_inputs
     steps, last = list[Step](), 0
@@ -185,7 +192,7 @@ def lower_matmul(
 
 
 def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:
-    """One tall product where the right matrix is always the same and rows lie evenly."""
+    """Flatten the batch into the rows if all matmuls share w and the rows have one stride."""
     outer = len(left.shape) - 2
     if outer and all(s == 0 for s in right.view.strides[:outer]):
         try:
@@ -248,7 +255,7 @@ def lower_attention(
 
 
 def _heads(w: Writer, value: Value, layout: str, count: int, size: int, first: int) -> Value:
-    """A tensor as ``[B, H, rows, size]``."""
+    """View a tensor as ``[B, H, rows, size]``."""
     if layout == "rows":
         part = value.part(2, first, count * size)
         return w.through(

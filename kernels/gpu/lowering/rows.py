@@ -1,4 +1,4 @@
-"""Lowering of what works over rows: norms, softmax, reductions, look-ups."""
+"""Lower norms, softmax, reductions, embeddings and GatherElements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST_AXES = 4
-"""Of values that elements are taken from."""
+"""Maximum rank of the operands of GatherElements."""
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
@@ -34,9 +34,9 @@ def norm_call(
     w: Writer, norm: Norm, data: Sequence[Value], chain: Chain | None, affine: Sequence[Value],
     y: Value, also: Value | None = None,
 ) -> None:  # fmt: skip
-    """A norm of rows that a chain makes of ``data``; all are matrices.
+    """Write a norm of the rows that a chain computes from ``data``; all values are matrices.
 
-    ``also`` gets the rows before the norm.
+    ``also`` receives the rows before the norm.
     """
     gamma = w.typed_as(affine[0], DType.F32).view if norm.gamma else None
     beta = w.typed_as(affine[-1], DType.F32).view if norm.beta else None
@@ -125,8 +125,10 @@ def lower_take(
 def _in_rows(
     w: Writer, chain: Chain | None, operands: Sequence[Value], full: Shape, gone: Sequence[int]
 ) -> tuple[list[Value], Chain | None, list[int]]:
-    """Operands as matrices whose columns are the axes that go; the chain, None where it is done;
-    and the axes in order."""
+    """View operands as matrices whose columns are the ``gone`` axes, copying if needed.
+
+    Returns the matrices, the chain that is still to be applied or None, and the axis order.
+    """
     kept = [a for a in range(len(full)) if a not in gone]
     order, groups = [*kept, *gone], (len(kept), len(gone))
     seen = [v.stretched(full).turned(order) for v in operands]
@@ -236,7 +238,7 @@ def _log_sum_exp(
 def lower_channel_norm(
     w: Writer, p: ChannelNormParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    """Rows are the channels of a group at all positions; then gamma and beta of each channel."""
+    """Write a norm over each group's channels and positions, then scale and shift channels."""
     x, affine = w.dense(operands[0]), operands[1:]
     batch, channels, *space = x.shape
     each = combine("floordiv", channels, p.groups)

@@ -1,4 +1,4 @@
-"""Writing a GPU's program: numbers between calls in a narrow type, counters, placed scratch."""
+"""Write a GPU program: narrow types between calls, split-K counters, and scratch placement."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HALVES = (DType.F16, DType.BF16)
 
 @dataclass
 class Writer(ProgramWriter):
-    """Collects a program.
+    """Collects the calls of a program.
 
-    ``narrow`` is the type numbers between calls are stored in; ``sizes`` are values of symbols
-    that are likely, where these are known.
+    ``narrow`` is the type in which numbers are stored between calls; ``sizes`` are likely values
+    of symbols.
     """
 
     narrow: DType = DType.F32
@@ -32,26 +32,28 @@ class Writer(ProgramWriter):
     counted: tuple[int, Buffer] | None = None
 
     def about(self, extent: Extent) -> int | None:
-        """What a size is likely to be; None where nobody knows."""
+        """Return the likely value of a size, or None if it is unknown."""
         try:
             return evaluate(extent, self.sizes)
         except KeyError:
             return None
 
     def number(self, shape: Shape, order: Sequence[int] = ()) -> Value:
-        """Scratch for numbers, in the type they are stored in here."""
+        """Allocate scratch for numbers, in the type ``narrow``."""
         return self.temp(self.narrow, shape, order)
 
     def arrivals(self, count: int) -> View:
-        """Whole numbers that are 0 until a call counts in them; all of a program are cleared by
-        one launch, before the first of these calls."""
+        """Allocate int32 counters that are 0 when the next call starts.
+
+        One launch, before the first call with counters, clears all counters of the program.
+        """
         if self.counted is None:
             self.counted = len(self.calls), self.temp(DType.I32, (0,)).view.buffer
         at, self.counts = self.counts, self.counts + count
         return View(self.counted[1], (count,), (1,), at)
 
     def _cleared(self) -> None:
-        """Write the launch that clears what calls count in."""
+        """Insert the launch that clears the counters."""
         if self.counted is None:
             return
         first, buffer = self.counted
@@ -62,7 +64,7 @@ class Writer(ProgramWriter):
         self.counted = None
 
     def call(self, op: str, dtype: str = "f32", **named: object) -> None:
-        """Append a call, its operands and attributes by name; no operand has rank 0."""
+        """Append a call, with operands and attributes by name; no operand has rank 0."""
         self.calls.append(CALLS.make(op, dtype, **named))
 
     def elementwise_call(self, chain: Chain, views: Sequence[View]) -> None:
@@ -72,7 +74,7 @@ class Writer(ProgramWriter):
         self.call("copy", f"b{int(dtype.size)}", x=source, y=target)
 
     def done(self, symbols: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> Program:
-        """The program; its scratch is placed for these values of its symbols."""
+        """Return the program, with scratch buffers placed for these values of its symbols."""
         self._cleared()
         made = self.program(symbols)
         lives = [

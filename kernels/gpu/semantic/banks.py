@@ -1,8 +1,9 @@
-"""A simulator of shared memory's banks: it proves an access free of conflicts, or says why not.
+"""Simulate bank conflicts of shared memory: prove an access conflict-free, or name the conflict.
 
-There are 32 banks of 4 bytes.  The 32 lanes' words of 4 bytes or less are served at once; of 8
-bytes by half of a warp, of 16 bytes by a quarter at a time (CUDA C++ Programming Guide, "Shared
-Memory").  Lanes that want the same word of a bank share it; different words of one bank wait.
+Shared memory has 32 banks of 4 bytes.  A warp's accesses of up to 4 bytes a lane are served in one
+phase, of 8 bytes in two (half warps), of 16 bytes in four (quarter warps; CUDA C++ Programming
+Guide, "Shared Memory").  Lanes that access one word of a bank share it; accesses to different
+words of one bank are serialized.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _WORD = 4
 
 
 class BankConflict(GraphError):
-    """A layout of shared memory makes lanes wait for each other."""
+    """An access to shared memory has a bank conflict."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """``degree`` words of one bank that lanes of one phase want at the same time."""
+    """A bank conflict: lanes of one phase access ``degree`` different words of one bank."""
 
     degree: int
     phase: int
@@ -40,10 +41,10 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction of a warp on shared memory: ``width`` bytes at each lane's address.
+    """One shared-memory instruction of a warp: ``width`` bytes at each lane's address.
 
-    None stands for a lane that is off.  Raises ValueError for a width there is none of, an address
-    that is not a multiple of it, or more lanes than a warp has.
+    An address of None stands for an inactive lane.  Raises ValueError for an unsupported width, an
+    unaligned address, or more lanes than a warp has.
     """
 
     name: str
@@ -58,11 +59,11 @@ class Access:
 
     @property
     def phases(self) -> int:
-        """How many parts of the warp are served one after the other, conflicts or not."""
+        """Number of phases in which the warp is served, without conflicts."""
         return max(1, self.width // _WORD)
 
     def worst(self) -> Conflict | None:
-        """The conflict with most words of one bank, None where there is none."""
+        """Return the conflict of the highest degree, or None if there is no conflict."""
         lanes = WARP // self.phases
         found: list[Conflict] = []
         for phase in range(self.phases):
@@ -87,14 +88,14 @@ class Access:
 def matrix_load(
     name: str, load: MatrixLoad, layout: Layout, row: int, column: int, size: int = 2
 ) -> Access:
-    """An ``ldmatrix`` from a tile at ``row`` and ``column`` (elements of ``size`` bytes)."""
+    """Describe an ``ldmatrix`` from a tile; ``size`` is the element size in bytes."""
     places = (load.address(lane) for lane in range(8 * len(load.blocks)))
     at = tuple(layout.offset(row + r, (column + c) * size) for r, c in places)
     return Access(name, 16, at)
 
 
 def prove_free(accesses: Iterable[Access] | Sequence[Access]) -> None:
-    """Do nothing if no access meets a bank twice.  Raises BankConflict with the worst one."""
+    """Prove accesses free of bank conflicts.  Raises BankConflict with the worst conflict."""
     worst = max(
         ((c.degree, a.name, c) for a in accesses if (c := a.worst())),
         key=lambda one: one[0],

@@ -1,8 +1,8 @@
-"""Which number of a matrix each lane holds in each register, for every matrix instruction.
+"""Fragment layouts: which matrix element each lane holds in each register of a matrix instruction.
 
-A fragment's map is linear over bits: each bit of the lane's number and each bit of the element's
-number adds a step of rows and columns.  Layouts are those of the PTX ISA, sections "Matrix
-Fragments for mma" and "Register Fragments for wgmma".
+A layout is linear over bits: each bit of the lane number and of the element number adds a step of
+rows and columns.  Layouts come from the PTX ISA, sections "Matrix Fragments for mma" and "Register
+Fragments for wgmma".
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Step = tuple[int, int]
 
 @dataclass(frozen=True)
 class LaneMap:
-    """Where the elements of a ``rows`` × ``cols`` fragment lie.
+    """Layout of a ``rows`` × ``cols`` fragment over the registers of the lanes.
 
-    ``lane`` has the step (rows, columns) of each bit of the thread's number, ``element`` that of
-    each bit of the element's; a thread holds ``count`` elements, in the order of its registers.
+    ``lane`` has the step (rows, columns) for each bit of the lane number, ``element`` for each bit
+    of the element number.  A lane holds ``count`` elements, in the order of its registers.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class LaneMap:
         return 1 << len(self.lane)
 
     def at(self, lane: int, element: int) -> Step:
-        """Row and column of an element of a lane."""
+        """Return row and column of an element of a lane."""
         row, col = 0, 0
         for number, steps in ((lane, self.lane), (element, self.element)):
             for bit, (down, right) in enumerate(steps):
@@ -51,33 +51,33 @@ class LaneMap:
         return row, col
 
     def indices(self) -> npt.NDArray[np.int64]:
-        """Row and column of everything, ``[lanes, count, 2]``."""
+        """Return row and column of every element, shape ``[lanes, count, 2]``."""
         held = [[self.at(i, e) for e in range(self.count)] for i in range(self.lanes)]
         return np.array(held, np.int64)
 
     def split(self, matrix: Array) -> Array:
-        """What each lane holds of a matrix, ``[lanes, count]``."""
+        """Split a matrix into the fragments of the lanes, shape ``[lanes, count]``."""
         indices = self.indices()
         return matrix[indices[..., 0], indices[..., 1]]
 
     def join(self, fragments: Array) -> Array:
-        """The matrix of such fragments."""
+        """Assemble the matrix from fragments of shape ``[lanes, count]``."""
         indices = self.indices()
         matrix = np.zeros((self.rows, self.cols), fragments.dtype)
         matrix[indices[..., 0], indices[..., 1]] = fragments
         return matrix
 
     def row(self, lane: str, element: int = 0) -> str:
-        """The row as an expression in C over the lane's number."""
+        """Return the row as a C expression of the lane number."""
         return _expression(lane, [down for down, _ in self.lane], self.at(0, element)[0])
 
     def col(self, lane: str, element: int = 0) -> str:
-        """The column as an expression in C over the lane's number."""
+        """Return the column as a C expression of the lane number."""
         return _expression(lane, [right for _, right in self.lane], self.at(0, element)[1])
 
 
 def _expression(lane: str, steps: list[int], offset: int) -> str:
-    """A sum of runs of bits: bits whose steps double belong to one run."""
+    """Return a sum of bit fields; consecutive bits whose steps double form one field."""
     terms, bit = list[str](), 0
     while bit < len(steps):
         if not steps[bit]:
@@ -100,7 +100,7 @@ def _expression(lane: str, steps: list[int], offset: int) -> str:
 class Atom:
     """One matrix instruction of a warp: ``d[m, n] = a[m, k] · b[k, n] + d``.
 
-    ``kind`` names the element type of ``a`` and ``b``; ``since`` is the lowest compute capability.
+    ``kind`` is the element type of ``a`` and ``b``, ``since`` the lowest compute capability.
     """
 
     name: str
@@ -135,12 +135,13 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
         )
     }
 )
-"""The instructions by name.  Capability 7.5 has fp16 in halves of k only: two instructions whose
-operands are the first and the second registers of these maps."""
+"""Instructions by name.  Compute capability 7.5 has fp16 with half of k only: it needs two
+instructions, on the first and on the second registers of these layouts.
+"""
 
 
 def wgmma_accumulator(n: int) -> LaneMap:
-    """The accumulator of ``wgmma.m64n<n>``, by the 128 threads of a warpgroup.
+    """Return the accumulator layout of ``wgmma.m64n<n>`` over the 128 threads of a warpgroup.
 
     Raises ValueError unless n is a multiple of 8 up to 256.
     """
@@ -153,23 +154,23 @@ def wgmma_accumulator(n: int) -> LaneMap:
 
 @dataclass(frozen=True)
 class MatrixLoad:
-    """``ldmatrix``: ``blocks`` of 8 × 8 numbers of 16 bits, each from 8 rows of 16 bytes.
+    """``ldmatrix``: loads ``blocks`` of 8 × 8 16-bit elements, each from 8 rows of 16 bytes.
 
-    ``blocks`` are their first rows and columns as they are stored; a lane gets two numbers of
-    each, of one stored row, or of one stored column if ``transposed``.  Lane ``8·i + j`` names the
-    address of row ``j`` of block ``i``.
+    ``blocks`` holds the first row and column of each block as stored.  A lane gets two elements of
+    each block, from one stored row, or from one stored column if ``transposed``.  Lane ``8·i + j``
+    supplies the address of row ``j`` of block ``i``.
     """
 
     blocks: tuple[Step, ...]
     transposed: bool = False
 
     def address(self, lane: int) -> Step:
-        """Stored row and first stored column of what a lane names."""
+        """Return stored row and first stored column of the address that a lane supplies."""
         row, col = self.blocks[lane // 8 % len(self.blocks)]
         return row + lane % 8, col
 
     def got(self, lane: int, element: int) -> Step:
-        """Stored row and column of an element a lane gets."""
+        """Return stored row and column of an element that a lane receives."""
         row, col = self.blocks[element // 2]
         across, along = lane // 4, lane % 4 * 2 + element % 2
         return (row + along, col + across) if self.transposed else (row + across, col + along)

@@ -1,9 +1,9 @@
-"""The ring of buffers that hides memory's latency: what each step of it has to wait for.
+"""Multistage pipeline: the buffers that hide memory latency, and the waits each step needs.
 
-Tile ``i`` is copied into stage ``i % stages`` and read from there.  Two things can go wrong: a
-tile is read before its copy has come, or overwritten before all have read it.  A :class:`Ring`
-says what each step waits for; :func:`prove` runs a model of the kernel in which copies come as
-late as those waits allow and threads run as far apart as the barriers allow.
+Tile ``i`` is copied into stage ``i % stages`` and read from there.  There are two hazards: a tile
+is read before its copy has completed, or overwritten before all threads have read it.  A
+:class:`Ring` states the waits of each step; :func:`prove` runs a model of the kernel in which
+copies complete as late as those waits allow and threads diverge as far as the barriers allow.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["BarrierMode", "PipelineError", "Ring", "SyncRequirement", "prove"]
 
 
 class BarrierMode(Enum):
-    """How the threads of a block learn that a copy has come.
+    """Mechanism by which the threads of a block learn that a copy has completed.
 
-    NONE: they copy through registers, between two barriers of the block.  GROUPS: ``cp.async``,
-    counted in groups by the thread that issued them, then a barrier of the block.  MBARRIER: a
-    producer fills stages and consumers free them, both told by barriers with phases.
+    NONE: threads copy through registers, between two block barriers.  GROUPS: ``cp.async``,
+    counted in groups by the issuing thread, followed by a block barrier.  MBARRIER: a producer
+    fills stages and consumers release them; each signals through barriers with phases.
     """
 
     NONE = "none"
@@ -30,17 +30,17 @@ class BarrierMode(Enum):
 
 
 class PipelineError(GraphError):
-    """A ring whose waits do not keep reads behind copies, or copies behind reads."""
+    """The waits of a ring do not order reads after copies, or copies after reads."""
 
 
 @dataclass(frozen=True)
 class SyncRequirement:
-    """What must hold before a step.
+    """Condition that must hold before a step.
 
-    ``pending`` is how many groups of this thread's copies may still be on their way, None where
-    the step waits for none.  ``block``: all threads of the block have come this far.  ``phase`` is
-    the parity to wait for at the stage's barrier (full to read, empty to write), None where there
-    is no barrier, or nothing to wait for yet.
+    ``pending`` is the number of this thread's copy groups that may still be in flight, None if the
+    step waits for no copies.  ``block`` requires a block barrier.  ``phase`` is the parity to wait
+    for at the stage's barrier (full before a read, empty before a write), None if there is no
+    barrier or nothing to wait for yet.
     """
 
     stage: int
@@ -51,10 +51,10 @@ class SyncRequirement:
 
 @dataclass(frozen=True)
 class Ring:
-    """``stages`` buffers; ``prefetched`` tiles are on their way before the first one is read.
+    """Ring of ``stages`` buffers; ``prefetched`` tiles are in flight before the first read.
 
-    ``pending`` overrides how many groups a read leaves on their way (tests of what goes wrong).
-    Raises ValueError for a ring that has no room for what is on its way.
+    ``pending`` overrides the number of groups that a read leaves in flight, to test failures.
+    Raises ValueError if the ring has too few stages for its mode.
     """
 
     stages: int
@@ -68,20 +68,20 @@ class Ring:
 
     @property
     def prefetched(self) -> int:
-        """Tiles issued before the loop; one stage is always being read."""
+        """Number of tiles issued before the loop; one stage is always being read."""
         return 0 if self.mode is BarrierMode.NONE else max(1, self.stages - 1)
 
     @property
     def left(self) -> int:
-        """Groups a read may leave on their way: those of the tiles behind it."""
+        """Number of groups that a read may leave in flight: those of later tiles."""
         return self.prefetched - 1 if self.pending is None else self.pending
 
     def slot(self, tile: int) -> tuple[int, int]:
-        """The stage a tile lies in, and how often the ring has gone round before, mod 2."""
+        """Return the stage of a tile, and the parity of the ring's previous revolutions."""
         return tile % self.stages, tile // self.stages % 2
 
     def before_read(self, tile: int) -> SyncRequirement:
-        """What a thread waits for before it reads a tile."""
+        """Return the condition under which a thread may read a tile."""
         stage, phase = self.slot(tile)
         if self.mode is BarrierMode.MBARRIER:
             return SyncRequirement(stage, phase=phase)
@@ -89,18 +89,18 @@ class Ring:
         return SyncRequirement(stage, pending=pending, block=True)
 
     def before_write(self, tile: int) -> SyncRequirement:
-        """What a thread waits for before it issues the copy of a tile."""
+        """Return the condition under which a thread may issue the copy of a tile."""
         stage, phase = self.slot(tile)
         if self.mode is BarrierMode.MBARRIER:
-            # A fresh barrier counts as being in phase 0: waiting for parity 1 passes at once.
+            # A new barrier counts as being in phase 0: waiting for parity 1 passes immediately.
             return SyncRequirement(stage, phase=phase ^ 1)
         return SyncRequirement(stage, block=tile >= self.prefetched)
 
 
 def prove(ring: Ring, tiles: int = 0) -> None:
-    """Do nothing if the ring is safe for so many tiles (0: enough to go round three times).
+    """Prove the ring safe for ``tiles`` tiles; 0 stands for three revolutions.
 
-    Raises PipelineError with the step that is not.
+    Raises PipelineError with the first unsafe step.
     """
     count = tiles or 3 * ring.stages + 1
     if ring.mode is BarrierMode.MBARRIER:
@@ -110,12 +110,15 @@ def prove(ring: Ring, tiles: int = 0) -> None:
 
 
 def _prove_groups(ring: Ring, count: int) -> None:
-    """Every thread runs the same steps.  A copy has come only if a wait says so, and threads that
-    no barrier holds may still be reading the tile before."""
+    """Simulate a ring in which all threads run the same steps.
+
+    A copy has completed only if a wait says so, and a thread that no barrier holds back may still
+    be reading the previous tile.
+    """
     held: dict[int, int] = {}
     come: set[int] = set()
     issued: list[int] = []
-    read_by_all = -1  # the last tile that a barrier says all threads have read
+    read_by_all = -1  # last tile that all threads have read, according to a barrier
 
     def issue(tile: int) -> None:
         stage = ring.before_write(tile).stage
@@ -126,7 +129,7 @@ def _prove_groups(ring: Ring, count: int) -> None:
 
     for tile in range(min(ring.prefetched, count)):
         issue(tile)
-    groups = ring.prefetched  # groups are committed even where there is no tile left
+    groups = ring.prefetched  # groups are committed even if no tile is left
     for tile in range(count):
         need = ring.before_read(tile)
         if ring.mode is BarrierMode.NONE:
@@ -148,7 +151,7 @@ def _prove_groups(ring: Ring, count: int) -> None:
 
 @dataclass(frozen=True)
 class _State:
-    """How far producer, copies and consumer are, and completed phases of the barriers."""
+    """Progress of producer, copies and consumer, and the number of completed barrier phases."""
 
     issued: int = 0
     arrived: frozenset[int] = frozenset()
@@ -156,7 +159,7 @@ class _State:
 
 
 def _prove_phases(ring: Ring, count: int) -> None:
-    """All orders in which producer, copies and consumer can go, one step at a time."""
+    """Explore all interleavings of producer, copies and consumer, one step at a time."""
     seen, todo = {_State()}, [_State()]
     while todo:
         state = todo.pop()
@@ -195,5 +198,5 @@ def _successors(ring: Ring, state: _State, count: int) -> list[_State]:
 
 
 def _passes(completed: int, parity: int) -> bool:
-    """Whether ``mbarrier.try_wait.parity`` passes: the phase of that parity is not the current."""
+    """Whether ``mbarrier.try_wait.parity`` passes: the phase of that parity has completed."""
     return completed % 2 != parity

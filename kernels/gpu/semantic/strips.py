@@ -1,4 +1,4 @@
-"""Where a warp's sums lie in shared memory between fragments, which hold pairs, and runs."""
+"""Shared-memory layout that turns a warp's sums from fragments (pairs of columns) into runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _D = ATOMS["m16n8k16.f16"].d
 
 @dataclass(frozen=True)
 class Strip:
-    """16 rows of ``cols`` float32 numbers (a multiple of 32).
+    """Layout of 16 rows of ``cols`` float32 numbers; ``cols`` is a multiple of 32.
 
-    Rows are 8 words longer than that, so that pairs of four rows go to all banks; fours of numbers
-    change places so that lanes which read every second of them meet no bank twice.
+    The pitch is 8 words more than ``cols``, so that stores of pairs in four rows cover all banks.
+    Groups of four numbers are swizzled, so that loads of every second group have no bank
+    conflicts.
     """
 
     cols: int
@@ -32,18 +33,18 @@ class Strip:
         return _ROWS * self.pitch
 
     def offset(self, row: int, col: int) -> int:
-        """The word at which a number lies."""
+        """Return the word offset of a number."""
         four = col // 4
         return row * self.pitch + (four ^ (four >> 3 ^ row) & 1) * 4 + col % 4
 
     def expression(self, row: str, col: str) -> str:
-        """That word as an expression in C."""
+        """Return the word offset of a number as a C expression."""
         four = f"(({col}) / 4)"
         turned = f"({four} ^ (({four} / 8 ^ ({row})) & 1))"
         return f"({row}) * {self.pitch} + {turned} * 4 + ({col}) % 4"
 
     def accesses(self, run: int) -> list[Access]:
-        """All stores of pairs, and loads of runs of numbers in fours."""
+        """Return all stores of pairs, and all loads of runs in groups of four."""
         found = []
         for block in range(0, self.cols, 8):
             for e in (0, 2):

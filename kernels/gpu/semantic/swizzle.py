@@ -1,7 +1,7 @@
-"""Where shared memory keeps a tile of rows: runs of 16 bytes change places within a row.
+"""Swizzled layouts of tiles in shared memory: 16-byte runs are permuted within a row.
 
-Eight rows of one column then lie in eight different runs of the 128 bytes that all banks hold, so
-that a matrix load meets no bank twice.
+The swizzle spreads one column of eight rows over eight different runs of the 128 bytes that the
+banks hold, so that an ``ldmatrix`` has no bank conflicts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from enum import Enum
 __all__ = ["LINE", "RUN", "Layout", "SwizzleMode"]
 
 RUN = 16
-"""Bytes that stay together."""
+"""Bytes of the unit that swizzling keeps together."""
 LINE = 128
-"""Bytes of all banks: 32 of 4."""
+"""Bytes of one line over all banks: 32 banks of 4 bytes."""
 
 
 class SwizzleMode(Enum):
-    """How many runs change places: of ``ways`` runs, each goes to its place xor the line's number.
+    """Swizzle: each of ``ways`` runs moves to its index xor the line number.
 
-    ``xor`` modes are for tiles that threads store; ``tma`` modes are those of tensor maps
-    (``CU_TENSOR_MAP_SWIZZLE_32B`` and on), whose rows are as long as their span.
+    ``xor`` modes are for tiles that threads store.  ``tma`` modes are those of tensor maps
+    (``CU_TENSOR_MAP_SWIZZLE_32B`` and following), whose rows have the length of the swizzle span.
     """
 
     NONE = "none"
@@ -43,10 +43,10 @@ class SwizzleMode(Enum):
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows of ``pitch`` bytes in shared memory.
+    """Layout of rows of ``pitch`` bytes in shared memory.
 
-    Rows shorter than a line share one: the xor takes the number of the line, not of the row.
-    Raises ValueError for a pitch that the mode cannot have.
+    Several short rows share a line: the xor uses the line number, not the row number.  Raises
+    ValueError if the mode does not support the pitch.
     """
 
     pitch: int
@@ -66,12 +66,12 @@ class Layout:
         return max(1, LINE // self.pitch)
 
     def offset(self, row: int, column: int) -> int:
-        """The byte at which byte ``column`` of a row lies."""
+        """Return the offset of byte ``column`` of a row."""
         key = row // self.rows_of_a_line % self.mode.ways
         return row * self.pitch + (column // RUN ^ key) * RUN + column % RUN
 
     def expression(self, row: str, run: str) -> str:
-        """The offset of a run of 16 bytes as an expression in C over row and run."""
+        """Return the offset of a 16-byte run as a C expression of row and run."""
         if self.mode is SwizzleMode.NONE:
             return f"({row}) * {self.pitch} + ({run}) * {RUN}"
         shift = self.rows_of_a_line.bit_length() - 1
@@ -79,9 +79,10 @@ class Layout:
         return f"({row}) * {self.pitch} + ((({run}) ^ ({line} & {self.mode.ways - 1})) * {RUN})"
 
     def moved(self, offset: str, runs: str) -> str:
-        """What an offset of a run becomes an even number of runs further on in its row, in C.
+        """Return the C expression of a run's offset advanced by an even number of runs in its row.
 
-        The run it starts from lies so that the sum carries into no further bit: then runs that
-        change places are xored.  Whole multiples of 16 rows leave places alone.
+        Callers align the first run so that the addition carries into no higher bit; in swizzled
+        layouts the advance is then an xor.  Advancing by a multiple of 16 rows does not change the
+        swizzle.
         """
         return f"({offset} {'+' if self.mode is SwizzleMode.NONE else '^'} ({runs}) * {RUN})"
