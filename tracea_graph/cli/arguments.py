@@ -1,6 +1,6 @@
-"""The command line: what is accepted, and how it becomes Options.
+"""Command-line parsers, and the conversion of parsed arguments to Options.
 
-Parsers are made of option records; nothing that computes is loaded for them.
+Parsers are built from option records; no numeric library is loaded for them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EXIT_CODES = (
 
 
 def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
-    """The parser of ``tracea-optimize``.  It raises UsageError for arguments it does not know."""
+    """Build the parser of ``tracea-optimize``.  It raises UsageError for unknown arguments."""
     parser = Parser(
         prog=prog,
         usage="%(prog)s MODEL.onnx... [options]",
@@ -64,7 +64,7 @@ def _add_optimize(parser: Parser) -> None:
 
 
 def tool_parser() -> argparse.ArgumentParser:
-    """The parser of ``tracea``: one subcommand each."""
+    """Build the parser of ``tracea``, with one subparser for each subcommand."""
     parser = Parser(
         prog="tracea",
         usage="%(prog)s COMMAND ... [options]",
@@ -105,20 +105,20 @@ def tool_parser() -> argparse.ArgumentParser:
 
 
 def whole_command(words: Sequence[str]) -> list[str]:
-    """``tune worker`` and ``tune report`` are one word to the parser."""
+    """Join ``tune worker`` and ``tune report`` to one word, as the parser expects."""
     if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
         return [f"tune {words[1]}", *words[2:]]
     return list(words)
 
 
 def wants_folder(args: argparse.Namespace) -> bool:
-    """True if ``-o`` can only be a folder: it ends like one, or serves several models."""
+    """Whether ``-o`` must be a folder: it looks like one, or there are several models."""
     named = args.output is not None and args.output.endswith(os.sep)
     return bool(named or len(args.models) > 1)
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """Options from parsed arguments.  Raises UsageError for values that make no sense."""
+    """Convert parsed arguments to Options.  Raises UsageError for invalid values."""
     if len(args.models) > 1 and (args.lock or args.save_lock):
         raise UsageError("--lock and --save-lock take one model")
     return made_options(args)

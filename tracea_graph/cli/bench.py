@@ -1,4 +1,4 @@
-"""``tracea bench``: compare models and runtimes, or show where one model's time goes."""
+"""``tracea bench``: compare models and runtimes, or profile one model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ALWAYS = "ort"
 
 
 def run_bench(args: argparse.Namespace, console: Console) -> int:
-    """Measure and print; the exit code.  Raises UsageError for impossible arguments."""
+    """Measure, print, and return the exit code.  Raises UsageError for invalid arguments."""
     if args.retune:
         return _retune(args, console)
     options = _options(args)

@@ -1,4 +1,4 @@
-"""``tracea cache``: what tuning remembers, and how it travels."""
+"""``tracea cache``: list, prune, export and import tuning results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DAY = 86400.0
 
 
 def run_cache(args: argparse.Namespace, console: Console) -> int:
-    """Do one action; the exit code.  Raises UsageError for files that cannot be used."""
+    """Run one action and return the exit code.  Raises UsageError for unusable files."""
     environment = read_environment(args.cache)
     with TuningCache(environment.cache / CACHE_FILE) as cache:
         if args.action == "ls":
@@ -83,7 +83,7 @@ def _export(cache: TuningCache, name: str) -> str:
 
 
 def _import(cache: TuningCache, name: str) -> int:
-    """Take over the entries of a file, all or none."""
+    """Import the entries of a file: all, or none if one is invalid."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def _entries(text: str, name: str) -> Iterator[tuple[str, CacheEntry]]:
 
 
 def _is_stale(entry: CacheEntry, args: argparse.Namespace, environment: Environment) -> bool:
-    """Whether an entry is to be forgotten: nothing here can ever hit it, or it was asked for."""
+    """Whether to remove an entry: nothing on this machine can use it, or the user asked for it."""
     here = machine_facts(host_fingerprint(), environment)
     own = entry.about.get("machine") == here["machine"]
     if args.all or (args.unfinished and not entry.final) or (args.other_machines and not own):

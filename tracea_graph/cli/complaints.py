@@ -1,4 +1,4 @@
-"""What goes wrong, as one line on stderr and an exit code."""
+"""Report a failure as one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["complain", "drop_stdout", "failed"]
 
 _INTERNAL = 70
 _LONGEST = 6000
-"""Characters of a complaint: two paths, and words about them."""
+"""Maximum length of a message in characters: room for two paths and a sentence."""
 
 
 def failed(error: Exception, verbose: int, model: Path | None = None) -> int:
-    """Say what went wrong, with which ``model`` where there are several; return the exit code."""
+    """Print an error, with its ``model`` if there are several, and return the exit code."""
     about = f"error: {model}: " if model else "error: "
     if isinstance(error, TraceaError):
         complain(f"{about}{error}")
@@ -41,20 +41,20 @@ def failed(error: Exception, verbose: int, model: Path | None = None) -> int:
 
 
 def drop_stdout() -> None:
-    """Give up on stdout: what it did not take is not tried again when the process ends."""
+    """Abandon stdout, so that unwritten output is not flushed again when the process ends."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(sentence: str) -> None:
-    """One line on stderr; what a file or an option says in it may be of any length."""
+    """Print one line on stderr; text taken from files or options may be of any length."""
     line = " ".join(sentence.split())
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
-    with suppress(OSError):  # the exit code is left to tell
+    with suppress(OSError):  # the exit code still reports the failure
         sys.stderr.write((shown if shown.isprintable() else _printable(shown)) + "\n")
 
 
 def _printable(text: str) -> str:
-    from tracea_graph.views import plain  # loads all views
+    from tracea_graph.views import plain  # imported here because it loads all views
 
     return plain(text)

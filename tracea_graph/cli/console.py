@@ -1,4 +1,4 @@
-"""Where commands print: a terminal, however narrow, or a file with one line for each of theirs."""
+"""Consoles: output wraps to the width of a terminal, and is not wrapped in files and pipes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _NARROWEST, _UNLIMITED = 60, 100_000
 
 
 class _Console(Console):
-    """Leaves a broken pipe to ``main``."""
+    """Console that lets ``main`` handle a broken pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """For a file or a program lines end where their text does."""
+        """Print; in files and pipes, lines end where their text ends."""
         if self.is_terminal or self.quiet:
             super().print(*objects, **settings)
             return
@@ -28,7 +28,7 @@ class _Console(Console):
 
 
 def made_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """Lines fit a terminal, however narrow, and are never wrapped for a file or a program."""
+    """Create a console that wraps lines to a terminal's width, but not in files and pipes."""
     console = _Console(stderr=stderr, quiet=quiet, highlight=False)
     narrow = console.is_terminal and max(console.width, _NARROWEST)
     console.width = narrow or _UNLIMITED

@@ -1,4 +1,4 @@
-"""``tracea doctor``: what this machine can do, and which kernel a problem gets on it."""
+"""``tracea doctor``: show what this machine supports, and the kernel that a problem gets on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["run_doctor"]
 
 
 def run_doctor(args: argparse.Namespace, console: Console) -> int:
-    """Print the findings; the exit code.  Raises UsageError for impossible arguments."""
+    """Print the findings and return the exit code.  Raises UsageError for invalid arguments."""
     doctor = Doctor(refresh=args.refresh)
     if args.op is None:
         if args.shape or args.dtype:

@@ -1,4 +1,4 @@
-"""The flags of a command and the options they make: both follow from records."""
+"""Add flags to parsers, and convert parsed flags to Options, both from the option records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Groups = Mapping[str, Any]
 
 
 def add_flags(parser: argparse.ArgumentParser, command: str) -> Groups:
-    """Add the flags a command takes; the groups they stand in, by title, for further ones."""
+    """Add the flags of a command to its parser.
+
+    Returns the argument groups by title, so that callers can add more arguments to them.
+    """
     groups: dict[str, Any] = {"": parser}
     for keyword, one in _ALL.items():
         use = one.also.get(command)
@@ -33,8 +36,10 @@ def add_flags(parser: argparse.ArgumentParser, command: str) -> Groups:
 
 
 def made_options(args: argparse.Namespace, **others: Any) -> Options:
-    """Options of what a command line said; ``others`` win.  Raises UsageError for values that
-    make no sense."""
+    """Convert parsed arguments to Options; ``others`` take precedence.
+
+    Raises UsageError for invalid values.
+    """
     given = {
         keyword: one.value(getattr(args, keyword))
         for keyword, one in OPTIONS.items()

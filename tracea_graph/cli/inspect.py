@@ -1,4 +1,4 @@
-"""``tracea inspect`` and ``tracea explain``: what a model is, and why it became what it became."""
+"""``tracea inspect`` and ``tracea explain``: show a model's graph, and why it was rewritten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["run_explain", "run_inspect"]
 
 
 def run_inspect(args: argparse.Namespace, console: Console) -> int:
-    """Show the graph; the exit code."""
+    """Show the graph and return the exit code."""
     options = made_options(args)
     if args.html is not None:
         check_file(args.html, "--html", [args.model])
@@ -36,7 +36,7 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
 
 
 def run_explain(args: argparse.Namespace, console: Console) -> int:
-    """Tell; the exit code."""
+    """Explain what became of every operator and return the exit code."""
     explanation = explain(args.model, made_options(args), args.node, args.result)
     if args.json:
         sys.stdout.write(explanation.to_json() + "\n")

@@ -1,4 +1,4 @@
-"""``tracea-optimize`` and ``tracea``: parse, load what the command needs, run it."""
+"""Entry points ``tracea-optimize`` and ``tracea``: parse, load the command's module, run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["main", "optimize_main"]
 
 _STDERR = 2
 _LOGGED = 2
-"""``-v`` given this often shows the log on stderr."""
+"""Number of ``-v`` flags from which the log is shown on stderr."""
 _RUN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "optimize": ("optimize", "run_optimize"),
@@ -38,7 +38,7 @@ _RUN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "cache": ("cache", "run_cache"),
     }
 )
-"""The module of this package and the function that run a command; loaded when it is given."""
+"""Module of this package and function of each command; loaded on demand."""
 
 
 def optimize_main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def _run(command: str, args: argparse.Namespace) -> int:
     from tracea_graph.cli.console import made_console
     from tracea_graph.target import read_environment
 
-    read_environment()  # says so if a variable makes no sense, whatever the command
+    read_environment()  # reports invalid environment variables, whatever the command
     module, function = _RUN[command]
     run = getattr(import_module(f"tracea_graph.cli.{module}"), function)
     return int(run(args, made_console()))
@@ -66,11 +66,11 @@ def _guarded(
     argv: Sequence[str] | None,
     command: str = "",
 ) -> int:
-    """Run a command; whatever goes wrong becomes one line on stderr and an exit code."""
+    """Run a command; report any failure as one line on stderr and an exit code."""
     _hold_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a file name may be no text in this locale
+            stream.reconfigure(errors="replace")  # a file name may not be encodable in this locale
     verbose = 0
     try:
         words = whole_command(sys.argv[1:] if argv is None else argv)
@@ -83,25 +83,26 @@ def _guarded(
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read the output has left
+    except BrokenPipeError:  # the reader of the output has exited
         drop_stdout()
         return 0
     except KeyboardInterrupt as error:
         by = f" by {error}" if str(error) else ""
-        with suppress(OSError):  # the terminal may be what has gone
+        with suppress(OSError):  # the terminal may be closed
             complain(
                 f"interrupted{by}: no half-written file is left; "
                 "what was compiled or measured is kept"
             )
         return code_of(error)
-    except Exception as error:  # the last line of defence: no traceback unless asked for
+    except Exception as error:  # last resort: no traceback unless requested
         return failed(error, verbose)
 
 
 def _hold_streams() -> None:
-    """Lead streams that are closed nowhere.
+    """Open closed standard streams on the null device.
 
-    The next file that is opened would get their number, and what libraries write to stderr.
+    Otherwise the next opened file would get such a stream's descriptor, and receive what libraries
+    write to stderr.
     """
     while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass

@@ -1,4 +1,4 @@
-"""``tracea-optimize``: every model in turn, and what is printed about each."""
+"""``tracea-optimize``: optimize models one after another, and report on each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["run_optimize"]
 
 
 def run_optimize(args: argparse.Namespace, console: Console) -> int:
-    """Every model in turn; one that fails does not keep the others from being optimized."""
+    """Optimize every model and return the exit code; a failure does not stop the other models."""
     console.quiet = args.quiet
     options, folder = options_of(args), wants_folder(args)
     if options.until is not None:
@@ -62,7 +62,7 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
 
 
 def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:
-    """Every model's outcome; the step under way is shown while there is none to print."""
+    """Yield every model's outcome; the current step is shown until then."""
     progress = made_console(stderr=True, quiet=args.quiet or args.json)
     status = progress.status(f"reading {escape(plain(args.models[0].name))}")
 
@@ -79,14 +79,14 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
 
 
 def _explain(source: Path, options: Options, report: Report, console: Console) -> None:
-    """What ``tracea explain`` says, with the gains of this run."""
+    """Print what ``tracea explain`` prints, with the gains measured in this run."""
     target = target_of(options.target, options.precision) if options.keep == "faster" else None
     explanation = explain(source, options, result=Path(report.files[-1]), measured_for=target)
     console.print(render_explanation(explanation))
 
 
 def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:
-    """What is explanation about all models together: the page and the JSON."""
+    """Write the outputs that cover all models: the report page and the JSON."""
     if args.report is not None and reports:
         write_text(args.report, report_page(*reports))
     if args.json and len(args.models) == 1:

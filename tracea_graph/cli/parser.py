@@ -1,4 +1,4 @@
-"""The parser of every command: help that fits 80 columns, and errors in one sentence."""
+"""Parser base class of every command: help in 80 columns, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ RENAMED: Mapping[str, str] = MappingProxyType(
     {f"--{old}": f"--{one.name}" for one in OPTIONS.values() for old in one.was}
     | {"--peers": "--baselines", "--settle": "--retune"}
 )
-"""Flags of earlier versions, and what they are called now."""
+"""Renamed flags: earlier name to current name."""
 
 _WIDEST = 80
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence; the usage is a ``--help`` away.
+    """Parser that reports errors in one sentence, without the usage.
 
-    ``examples`` are command lines, shown at the end of the help.  Names stand in full, here and in
-    files for ``--config``: what is an abbreviation today may mean two options tomorrow.
+    ``examples`` are command lines shown at the end of the help.  Options cannot be abbreviated,
+    here or in files for ``--config``: an abbreviation may become ambiguous when options are added.
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.examples = tuple(examples)
 
     def add_general(self) -> None:
-        """Add ``--help`` and, to a whole command, ``--version``; the last group to be shown."""
+        """Add ``--help`` and, at top level, ``--version``, in the last group of the help."""
         group = self.add_argument_group("other")
         group.add_argument("-h", "--help", action="help", help="show this help and exit")
         if " " not in self.prog:
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
             )  # fmt: skip
 
     def format_help(self) -> str:
-        """The usual help, then the examples."""
+        """Return argparse's help followed by the examples."""
         shown = "".join(f"  {line}\n" for line in self.examples)
         return super().format_help() + (f"\nexamples:\n{shown}" if shown else "")
 
@@ -61,14 +61,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}{self._listing()}")
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        """A subcommand says itself which words it does not know: it alone knows what is near."""
+        """Report unknown words of a subcommand from its own parser, which knows similar flags."""
         found, rest = super().parse_known_args(*args, **kwargs)
         if rest and " " in self.prog:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return found, rest
 
     def _near(self, unknown: str) -> str:
-        """The end of a sentence: the flag that may be meant, by its current name."""
+        """Return the end of an error message: a similar flag, by its current name."""
         flags = self._option_string_actions
         renamed = {old: new for old, new in RENAMED.items() if new in flags}
         return close_match(unknown.partition("=")[0], flags, renamed) or self._listing()
@@ -83,7 +83,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 class _Version(argparse.Action):
-    """Prints versions, which it takes time to look up, and leaves."""
+    """Action that prints versions and exits; they are looked up on demand because that is slow."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
@@ -94,7 +94,7 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """Prints what a shell needs to complete the command's words, and leaves."""
+    """Action that prints the shell completion script and exits."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,

@@ -1,4 +1,4 @@
-"""The progress of tuning on a terminal: how far, how long still, and the best so far."""
+"""Progress bar of tuning: progress, remaining time, and the best result yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Bar"]
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """A listener that draws a bar on stderr; use it in a ``with`` statement."""
+    """Listener that draws a progress bar on stderr; use it in a ``with`` statement."""
 
     def __init__(self, name: str, silent: bool = False) -> None:
         self._progress = Progress(
@@ -41,7 +41,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show what an event tells."""
+        """Update the bar with an event."""
         if isinstance(event, TuningStarted):
             self._progress.update(
                 self._task, total=len(event.tasks), description=escape(f"tuning {self._name}")

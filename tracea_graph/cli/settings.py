@@ -1,6 +1,6 @@
-"""``--config FILE.yaml``: its settings as they stand on a command line.
+"""``--config FILE.yaml``: convert the settings of a file to command-line words.
 
-Options on the command line win over the file's; of those that may be repeated both count.
+Options on the command line override those of the file; repeatable options accumulate.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NO_SETTINGS = {"help", "save-config", *(n for n, one in _RECORDS.items() if not
 
 
 def with_config(words: Sequence[str]) -> list[str]:
-    """A command line with its config file's options before its own.
+    """Insert the options of a command line's config file before its own options.
 
-    Raises UsageError for a file that cannot be read or is no mapping.
+    Raises UsageError if the file cannot be read or is not a mapping.
     """
     path = _path_of(words)
     if path is None:
@@ -46,7 +46,7 @@ def _path_of(words: Sequence[str]) -> Path | None:
 
 
 def _words(name: str, value: Any, path: Path) -> list[str]:
-    """One setting as it stands on a command line."""
+    """Convert one setting to command-line words."""
     if name in _NO_SETTINGS:
         raise UsageError(f"--config {path} cannot have {name!r}")
     if value is None or value is False:
@@ -64,11 +64,11 @@ def _words(name: str, value: Any, path: Path) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Raises ValueError for what no option can be.
+    """Convert a value to text.  Raises ValueError for a value that no option accepts.
 
-    Lists inside lists are not written out: a few aliases in a file make millions of values.
+    Nested lists are rejected: a few YAML aliases would expand to millions of values.
     """
-    if isinstance(value, dict):  # sizes: {batch: 1, sequence: 128}
+    if isinstance(value, dict):  # for example, sizes: {batch: 1, sequence: 128}
         return ",".join(f"{_plain(name)}={_plain(size)}" for name, size in value.items())
     return _plain(value)
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a command as Ctrl-C does: what it started ends, what it began is gone."""
+"""Make SIGTERM and SIGHUP end a command like Ctrl-C: child processes end, partial files go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal asked for the end."""
+    """Raised by a signal that asks the command to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -24,10 +24,10 @@ class _Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """While it lasts, SIGTERM and SIGHUP raise what Ctrl-C raises.
+    """Context in which SIGTERM and SIGHUP raise a KeyboardInterrupt.
 
-    Once: a second one would interrupt the cleaning up.  Signals that are ignored (``nohup``) or
-    have a handler already are left alone, and so is everything outside of the main thread.
+    Only the first signal does: a second one would interrupt the cleanup.  Signals that are ignored
+    (``nohup``) or already handled are left alone, and so are all signals outside the main thread.
     """
     installed = []
     if threading.current_thread() is threading.main_thread():
@@ -42,7 +42,7 @@ def stoppable() -> Iterator[None]:
 
 
 def code_of(error: KeyboardInterrupt) -> int:
-    """The exit code of a command that was interrupted: 128 and the signal's number."""
+    """Return the exit code of an interrupted command: 128 plus the signal number."""
     return 128 + error.number if isinstance(error, _Stopped) else _INTERRUPTED
 
 
@@ -54,4 +54,4 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _pass(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, which a process that is started now would keep."""
+    """Ignore a signal; unlike SIG_IGN, child processes do not inherit this handler."""

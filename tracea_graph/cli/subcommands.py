@@ -1,4 +1,4 @@
-"""The parsers of ``tracea``'s subcommands; what runs them is loaded later."""
+"""Parsers of ``tracea``'s subcommands; the code that runs them is loaded later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MONTH = 30 * 86400.0
 
 
 def add_inspect(commands: Any) -> None:
-    """Add ``tracea inspect`` to what ``add_subparsers`` returned."""
+    """Add ``tracea inspect`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "inspect",
         help="show a model's region graph",
@@ -38,7 +38,7 @@ def add_inspect(commands: Any) -> None:
 
 
 def add_explain(commands: Any) -> None:
-    """Add ``tracea explain`` to what ``add_subparsers`` returned."""
+    """Add ``tracea explain`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "explain",
         help="show what was fused, and what was not and why",
@@ -62,7 +62,7 @@ def add_explain(commands: Any) -> None:
 
 
 def add_bench(commands: Any) -> None:
-    """Add ``tracea bench`` to what ``add_subparsers`` returned."""
+    """Add ``tracea bench`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "bench",
         help="compare the speed of models, or profile one",
@@ -108,7 +108,7 @@ def _add_timing(group: Any) -> None:
 
 
 def add_verify(commands: Any) -> None:
-    """Add ``tracea verify`` to what ``add_subparsers`` returned."""
+    """Add ``tracea verify`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "verify",
         help="compare the outputs of two models",
@@ -143,7 +143,7 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 
 def add_strip(commands: Any) -> None:
-    """Add ``tracea strip`` to what ``add_subparsers`` returned."""
+    """Add ``tracea strip`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "strip",
         help="turn a result back into plain ONNX",
@@ -158,7 +158,7 @@ def add_strip(commands: Any) -> None:
 
 
 def add_doctor(commands: Any) -> None:
-    """Add ``tracea doctor`` to what ``add_subparsers`` returned."""
+    """Add ``tracea doctor`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "doctor",
         help="examine this machine",
@@ -179,8 +179,7 @@ def add_doctor(commands: Any) -> None:
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """What a sweep takes beside the options of ``tracea optimize``, whose ``--max-error`` it
-    replaces."""
+    """Add the arguments of a sweep that ``tracea optimize`` lacks, and its own ``--max-error``."""
     parser.add_argument(
         "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
         help="the errors to allow, such as 1e-3,3e-3,1e-2",
@@ -189,7 +188,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 
 def _budgets(text: str) -> tuple[float, ...]:
-    """``1e-3,3e-3``, ascending, each once."""
+    """Parse ``1e-3,3e-3`` to distinct values in ascending order."""
     try:
         found = sorted({float(part) for part in text.split(",")})
     except ValueError:
@@ -200,7 +199,7 @@ def _budgets(text: str) -> tuple[float, ...]:
 
 
 def add_tune(commands: Any) -> None:
-    """Add ``tracea tune`` and its two companions to what ``add_subparsers`` returned."""
+    """Add ``tracea tune`` and its two subcommands to the result of ``add_subparsers``."""
     models: Parser = commands.add_parser(
         "tune",
         help="search for better blocking of a model's matmuls",
@@ -264,7 +263,7 @@ def _add_lost(parser: Parser) -> None:
 
 
 def add_cache(commands: Any) -> None:
-    """Add ``tracea cache`` to what ``add_subparsers`` returned."""
+    """Add ``tracea cache`` to the result of ``add_subparsers``."""
     parser: Parser = commands.add_parser(
         "cache",
         help="manage tuning results",

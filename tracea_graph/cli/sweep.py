@@ -1,4 +1,4 @@
-"""``tracea sweep``: one result per error budget, and what each one buys."""
+"""``tracea sweep``: optimize once for each error budget, and compare the speedups."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep
 __all__ = ["run_sweep"]
 
 _ALONE = 1.0
-"""``--low-rank`` where nothing is said: the budget alone decides."""
+"""Default of ``--low-rank`` in a sweep: the error budget alone decides."""
 
 
 def run_sweep(args: argparse.Namespace, console: Console) -> int:
-    """Optimize once per budget.  Raises UsageError for what :func:`tracea_graph.api.optimize`
-    would, and for several models."""
+    """Optimize once per error budget and return the exit code.
+
+    Raises UsageError for several models, and whatever :func:`tracea_graph.api.optimize` raises.
+    """
     if len(args.models) != 1:
         raise UsageError("tracea sweep takes one model")
     (model,) = args.models
     console.quiet = args.quiet
     largest = argparse.Namespace(**{**vars(args), "max_error": args.max_error[-1]})
-    options = options_of(largest)  # of one optimization; each budget takes its place in them
+    options = options_of(largest)  # base options; each budget replaces max_error
     if args.svg is not None:
         check_file(args.svg, "--svg", args.models)
     if not options.compresses:
@@ -60,7 +62,7 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
 
 
 def _place(model: Path, output: Path | None, budget: float) -> Path:
-    """``MODEL.EPS.onnx`` in the folder that ``-o`` names, or beside the model.
+    """Return ``MODEL.EPS.onnx`` in the folder that ``-o`` names, or beside the model.
 
     Raises UsageError if ``-o`` names a file.
     """
@@ -72,7 +74,7 @@ def _place(model: Path, output: Path | None, budget: float) -> Path:
 
 
 def _point(budget: float, report: Report) -> SweepPoint:
-    """A result at the first shape and thread count; the original stands for itself."""
+    """Summarize a result at the first shape and thread count; if not improved, the original."""
     rows = report.timings or report.tried
     first = rows[0] if rows else None
     before = first.before_ms if first else 0.0

@@ -1,5 +1,4 @@
-"""``tracea tune``: search schedules for a model's products; ``worker`` helps others, ``report``
-shows how it went."""
+"""``tracea tune``: search schedules for a model's matmuls; ``worker`` and ``report``."""
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ from tracea_graph.views.tuning import convergence_svg, curves, render_curves, re
 __all__ = ["run_tune", "run_tune_report", "run_worker"]
 
 _SAVED = ("threads", "shapes", "precision", "target", "seed", "storage")
-"""What a file that is written for ``--config`` has of the options."""
+"""Options that are saved to a file for ``--config``."""
 
 
 def run_tune(args: argparse.Namespace, console: Console) -> int:
-    """Tune models one after another; the exit code."""
+    """Tune models one after another and return the exit code."""
     if args.save_config is not None:
         check_file(args.save_config, "--save-config", args.models)
     console.quiet = args.quiet
@@ -68,7 +67,7 @@ def _tune(path: Path, options: Options, args: argparse.Namespace, console: Conso
 
 
 def run_worker(args: argparse.Namespace, console: Console) -> int:
-    """Help until the budget or the patience is spent; the exit code."""
+    """Run trials of other machines until the budget or idle time ends; return the exit code."""
     from tracea_graph.tuning.distributed import run_published_trials
 
     console.quiet, backend = args.quiet, BACKENDS[0]
@@ -88,7 +87,7 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
 
 
 def run_tune_report(args: argparse.Namespace, console: Console) -> int:
-    """Show one run; the exit code.  Raises UsageError where there is none."""
+    """Show one tuning run and return the exit code.  Raises UsageError if there is none."""
     environment = read_environment(args.cache)
     known = [args.run] if args.run else runs(environment.cache / FOLDER)[:1]
     if not known:

@@ -1,4 +1,4 @@
-"""``tracea verify`` and ``tracea strip``: is a result right, and how to get rid of its library."""
+"""``tracea verify`` and ``tracea strip``: check a result, and remove its library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run_strip", "run_verify"]
 
 
 def run_verify(args: argparse.Namespace, console: Console) -> int:
-    """Compare and print; the exit code."""
+    """Compare outputs, print, and return the exit code."""
     options = made_options(args)
     found = verify_models(
         args.original, args.candidate, options, args.library, dict(args.tolerance)
@@ -29,7 +29,7 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
 
 
 def run_strip(args: argparse.Namespace, console: Console) -> int:
-    """Strip and say what was written; the exit code."""
+    """Remove the library, print what was written, and return the exit code."""
     output = Path(args.output)
     check_file(output, "--output", [args.model])
     written = strip(args.model, output, args.single_file)

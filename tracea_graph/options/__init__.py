@@ -1,9 +1,9 @@
 """Every option of an optimization, each declared once.
 
-From these records follow the flags of all commands and their help, the keys of a file for
-``--config``, the checks of values given in Python, what a lock keeps, and the
-command-line reference ``docs/cli.md`` (``make docs`` writes it).  Adding an option is adding one;
-whoever uses it reads its field.
+The records define the flags and help of all commands, the keys of files for ``--config``, the
+validation of values given in Python, the options that a lock stores, and the command-line
+reference ``docs/cli.md`` (written by ``make docs``).  To add an option, add a record; code that
+uses it reads the field.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["ALONE", "OPTIONS", "STAGES", "TIMING", "Option", "Options", "values"]
 
 STAGES = ("import", "passes", "lower", "emit")
-"""What a model can be stopped after."""
+"""Stages after which optimization can stop."""
 
 _DAY = 86400.0
 _COMMON, _MEASURING, _REWRITING = "most used", "verification and timing", "choice of rewrites"
 _COMPRESSING, _DECIDING = "smaller weights for an accepted error", "remembered decisions"
 _WRITING, _PRINTING = "files", "printing"
 TIMING = "timing"
-"""The group of what ``tracea bench`` measures with."""
+"""Group of the options with which ``tracea bench`` measures."""
 
 _NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "be 0 or more")
 _SIZES = "sizes of symbolic dimensions; may be repeated"
@@ -45,9 +45,9 @@ _CACHE = "default: TRACEA_CACHE, else tracea-graph in XDG_CACHE_HOME or ~/.cache
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller may choose; ``docs/cli.md`` says what each means.
+    """Options of an optimization; ``docs/cli.md`` describes each.
 
-    Raises UsageError for values that make no sense.
+    Raises UsageError for invalid values.
     """
 
     output: Path | None = option(
@@ -304,15 +304,16 @@ class Options:
 
     @property
     def tolerance(self) -> float:
-        """The error accepted, as a share of ``max|y|``."""
+        """Accepted error as a fraction of ``max|y|``."""
         exact = self.precision in ("fp32", "bf16x2") and not (self.windows or self.compresses)
         usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
 
     @property
     def limits(self) -> ErrorLimits:
-        """The accepted error of outputs."""
-        from tracea_graph.check.distance import Elementwise, ErrorLimits  # loads NumPy
+        """Accepted errors of outputs: relative to ``max|y|``, and of each element."""
+        # imported here because it loads NumPy
+        from tracea_graph.check.distance import Elementwise, ErrorLimits
 
         given = self.rtol is not None or self.atol is not None
         by_element = Elementwise(self.rtol or 0.0, self.atol or 0.0) if given else None
@@ -320,24 +321,25 @@ class Options:
 
     @property
     def compresses(self) -> bool:
-        """True if weights may become others."""
+        """Whether the options allow weights to change."""
         return self.low_rank is not None or self.prune is not None
 
     @property
     def environment(self) -> Environment:
-        """The environment, with the cache these options name."""
-        from tracea_graph.target import read_environment  # loads the backends
+        """Environment with the cache that these options name."""
+        # imported here because it loads the backends
+        from tracea_graph.target import read_environment
 
         return read_environment(self.cache)
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        """Thread counts to time: those given, or one and all processors this process may use."""
+        """Thread counts to time: those given, else 1 and all available processors."""
         return self.threads or tuple(dict.fromkeys((1, usable_processors())))
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType(declared(Options))
-"""By keyword."""
+"""Options by keyword."""
 
 ALONE: Mapping[str, Option] = MappingProxyType(
     {
@@ -375,4 +377,4 @@ ALONE: Mapping[str, Option] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""Those of the command line alone."""
+"""Options of the command line that ``Options`` lacks."""

@@ -1,10 +1,10 @@
-"""``--config FILE.yaml``: every long option, and hints per pattern, from a file.
+"""Read and write files for ``--config``: long options, and schedule hints per pattern.
 
-threads: [1, 2]
-budget: 60
-shape: [sequence=128]
-patterns:
-  - {match: "gemm 768x3072*", tile: {rows: 64}, stages: 2}
+    threads: [1, 2]
+    budget: 60
+    shape: [sequence=128]
+    patterns:
+      - {match: "gemm 768x3072*", tile: {rows: 64}, stages: 2}
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tracea_graph.errors import UsageError
 __all__ = ["CONFIG", "PATTERNS", "patterns_of", "read", "save"]
 
 CONFIG, PATTERNS = "config", "patterns"
-"""The option that names a file, and the key of the hints in it."""
+"""The option that names a file, and the key of the hints in the file."""
 
 
 def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
-    """A file's hints, checked."""
+    """Read and validate the hints of a file."""
     from tracea_graph.target import tile_words
     from tracea_graph.tuning.hints import hints_from
 
@@ -32,8 +32,10 @@ def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file's settings and hints.  Raises UsageError for one that cannot be read or is no
-    mapping."""
+    """Read the settings and hints of a file.
+
+    Raises UsageError if the file cannot be read or is not a mapping.
+    """
     import yaml
 
     try:
@@ -42,7 +44,8 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"--config {path} is not a text file") from None
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:  # the latter for dates and numbers
+    # ValueError is raised for invalid dates and numbers
+    except (yaml.YAMLError, ValueError) as error:
         why = " ".join(str(error).split())
         raise UsageError(f"--config {path} is not valid YAML: {why}") from None
     except RecursionError:
@@ -53,7 +56,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def save(path: Path, settings: Mapping[str, Any], patterns: Sequence[Any]) -> None:
-    """Write a file that :func:`read` reads; settings that say nothing are left out."""
+    """Write a file that :func:`read` reads; empty settings are omitted."""
     import yaml
 
     said = {name: value for name, value in settings.items() if value not in (None, (), [], "")}

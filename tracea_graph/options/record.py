@@ -1,8 +1,7 @@
-"""What an option is: one record, from which follow its flags, its key in a file for ``--config``,
-the check of a value given in Python, and its row in the reference.
+"""Option records: each defines flag, config key, validation, and row of the reference.
 
-An option of :class:`~tracea_graph.options.Options` stands in its field's metadata, see
-:func:`option`: the field has its keyword, its type and its default.
+An option of :class:`~tracea_graph.options.Options` is stored in the metadata of its field, see
+:func:`option`; the field gives keyword, type and default.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _AS_EVERYWHERE: Any = object()
 
 @dataclass(frozen=True)
 class Use:
-    """How a command takes an option that is ``tracea-optimize``'s too, where it differs."""
+    """Differences in how a command other than ``tracea-optimize`` takes an option."""
 
     help: str = ""
     default: Any = _AS_EVERYWHERE
@@ -32,20 +31,21 @@ class Use:
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """Definition of one option.
 
-    ``name`` is that of its flag, without dashes, ``short`` the letter of another one.  ``parse``
-    says what a word means: it raises what argparse or the command line understands; ``made`` is
-    the field's value of what was parsed, where that is another.  A value
-    must be one of ``choices``, if there are any; ``values`` are words a value may be, of which
-    whoever uses it knows more.  ``many`` flags add up to a tuple; a file may ``join`` a list to
-    one word; a ``flag`` has no word: it turns the default over, and a ``counted`` one counts.
-    ``help`` is a sentence for ``--help``, ``more`` what the reference says instead.  ``must`` is
-    the test of a value and what it must be.  ``also`` are commands that take it beside
-    ``tracea-optimize``.
+    ``name`` is the long flag without dashes, ``short`` the letter of the short flag.  ``parse``
+    converts a word and raises exceptions that argparse or the command line handles; ``made``
+    converts the parsed value to the value of the field.  Values are restricted to ``choices``.
+    ``values`` lists accepted words for the help; the code that reads the option validates it.
 
-    ``place`` options change where things go, not what they are; a lock keeps ``locked`` ones; a
-    file cannot have one that is not ``in_file``.  ``was`` are earlier names, for a hint.
+    ``many`` flags accumulate to a tuple; a list in a file is joined with ``join``; a ``flag``
+    takes no value and negates the default; ``counted`` flags are counted.  ``help`` is the text
+    for ``--help``, ``more`` replaces it in the reference.  ``must`` is a predicate on the value
+    and its description.  ``also`` holds further commands that take the option.
+
+    ``place`` options choose where output goes and do not affect results; ``locked`` options are
+    stored in a lock; options without ``in_file`` are not accepted in files.  ``was`` are earlier
+    names, for suggestions.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Option:
     was: tuple[str, ...] = ()
 
     def check(self, value: Any) -> None:
-        """Raises UsageError for a value that makes no sense."""
+        """Raise UsageError for an invalid value."""
         if value is None and self.default is None:
             return
         if self.choices and value not in self.choices:
@@ -80,13 +80,13 @@ class Option:
             raise UsageError(f"--{self.name} must {self.must[1]}, not {value:g}")
 
     def value(self, parsed: Any) -> Any:
-        """What a field has of what its flags, or none, gave."""
+        """Convert the parsed value of a flag to the value of the field."""
         if self.many:
             return tuple(parsed)
         return self.made(parsed) if self.made and parsed is not None else parsed
 
     def sentence(self, command: str) -> str:
-        """What ``--help`` of a command says of it."""
+        """Return the help text of the option for a command."""
         use = self.also.get(command)
         return (use and use.help) or self.help or _listed(self.values())
 
@@ -94,8 +94,7 @@ class Option:
         return (*([f"-{self.short}"] if self.short else []), f"--{self.name}")
 
     def add(self, add: Callable[..., Any], keyword: str, command: str) -> None:
-        """Add its flag to a command by a parser's or group's ``add_argument``; the parsed value
-        goes by its ``keyword``."""
+        """Add the flag through ``add_argument`` of a parser or group; its dest is ``keyword``."""
         given: dict[str, Any] = {"dest": keyword, "help": self.sentence(command)}
         if self.counted:
             add(*self.flags(), action="count", default=0, **given)
@@ -116,7 +115,7 @@ class Option:
         add(*self.flags(), type=self.parse, **given)
 
     def row(self, keyword: str) -> str:
-        """Its row in a table of Markdown: the flag, what it means, and its keyword in Python."""
+        """Return a row of the Markdown reference: flag, meaning, and keyword in Python."""
         words = " ".join(filter(None, (self.flags()[-1], self._operand())))
         shown = [*(f"`{flag}`" for flag in self.flags()[:-1]), f"`{_escaped(words)}`"]
         python = f"`{keyword}`" if keyword else ""
@@ -128,13 +127,15 @@ class Option:
 
 
 def option(default: Any, **record: Any) -> Any:
-    """A field of a dataclass that is an option, see :class:`Option`; ``name`` is the field's
-    where none is given."""
+    """Declare a dataclass field that is an option, see :class:`Option`.
+
+    The name defaults to that of the field.
+    """
     return field(default=default, metadata={"option": {"default": default, **record}})
 
 
 def declared(options: type) -> dict[str, Option]:
-    """The options of a dataclass, by keyword."""
+    """Return the options of a dataclass by keyword."""
     return {
         found.name: Option(**{"name": found.name.replace("_", "-"), **found.metadata["option"]})
         for found in dataclasses.fields(options)

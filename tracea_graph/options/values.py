@@ -1,4 +1,4 @@
-"""What words of the command line mean; argparse calls these, and says what they raise."""
+"""Parse option values; argparse calls these functions and reports the errors they raise."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_THREADS = 1024
 
 
 def count(text: str) -> int:
-    """A number from 1."""
+    """Parse an integer of at least 1."""
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
 def share(text: str) -> float:
-    """A finite number from 0."""
+    """Parse a finite number of at least 0."""
     try:
         value = float(text)
     except ValueError:
@@ -34,7 +34,7 @@ def share(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """``90``, ``90s``, ``1.5m`` or ``2h``, from 0."""
+    """Parse a duration: ``90``, ``90s``, ``1.5m`` or ``2h``, at least 0."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 60, 60s or 5m")
@@ -42,12 +42,12 @@ def seconds(text: str) -> float:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """``a,b``."""
+    """Parse ``a,b``."""
     return tuple(filter(None, text.split(",")))
 
 
 def threads(text: str) -> tuple[int, ...]:
-    """``1,2``, each once."""
+    """Parse ``1,2`` to distinct thread counts."""
     if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
         raise UsageError(f"--threads takes numbers such as 1 or 1,4, not {text!r}")
     counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
@@ -57,7 +57,7 @@ def threads(text: str) -> tuple[int, ...]:
 
 
 def shape(text: str) -> dict[str, int]:
-    """``batch=1,sequence=128``."""
+    """Parse ``batch=1,sequence=128``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.rpartition("=")
@@ -70,7 +70,7 @@ def shape(text: str) -> dict[str, int]:
 
 
 def window(text: str) -> AttentionWindow:
-    """``256``, ``256+1`` or ``0-5:256``."""
+    """Parse ``256``, ``256+1`` or ``0-5:256``."""
     form = r"(?:(\d{1,5})(?:-(\d{1,5}))?:)?([1-9]\d{0,8})(?:\+(\d{1,9}))?"
     if not (found := re.fullmatch(form, text)):
         raise UsageError(f"--window takes N, N+G or A-B:N+G, not {text!r}")
@@ -82,11 +82,11 @@ def window(text: str) -> AttentionWindow:
 
 
 def prune(text: str) -> Prune:
-    """``0.6``, ``2:4``, ``block:16x4:0.7`` or ``channels:0.5``."""
+    """Parse ``0.6``, ``2:4``, ``block:16x4:0.7`` or ``channels:0.5``."""
     form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):|(channels):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
     if not (found := re.fullmatch(form, text)):
         raise UsageError(f"--prune takes 0.6, 2:4, block:16x4:0.7 or channels:0.5, not {text!r}")
-    from tracea_graph.ops.weights import ALIGNED, BLOCKS  # loads NumPy
+    from tracea_graph.ops.weights import ALIGNED, BLOCKS  # imported here because it loads NumPy
 
     columns, steps, channels, share, stay, group = found.groups()
     if group:
