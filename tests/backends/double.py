@@ -1,7 +1,7 @@
-"""The GPU backend on this machine: kernels in the host dialect, and a double of the driver.
+"""The GPU backend on the CPU: kernels in the host dialect, and a test double of the CUDA driver.
 
-Its library is the one a GPU runs, but for the kernels' language: ``libcuda.so.1`` of a folder that
-:func:`driver` makes loads and launches them.
+Except for the kernels' language, its library is the one that runs on a GPU: it loads and launches
+kernels through ``libcuda.so.1`` of the folder that :func:`driver` creates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["DOUBLE", "driver"]
 
 @cache
 def driver() -> Path:
-    """The folder of the driver's double, compiled once."""
+    """Return the folder of the driver double, which is compiled once."""
     folder = Path(mkdtemp(prefix="driver"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source = Path(__file__).with_name("libcuda.cpp")
@@ -42,14 +42,14 @@ def driver() -> Path:
 
 
 def images(sources: Sequence[KernelSource], target: str, environment: Environment) -> list[Image]:
-    """Shared objects of kernels, which the double loads."""
+    """Compile kernels to shared objects, which the driver double loads."""
     with ThreadPoolExecutor(2) as pool:
         made = pool.map(compiled, sources)
         return [Image(s.symbol, data) for s, data in zip(sources, made, strict=True)]
 
 
 class Double(GpuBackend):
-    """Named ``double``; its one level is that of the double's device."""
+    """GPU backend named ``double``; its only level is the architecture of the driver double."""
 
     targets = ("double:sm_90",)
 

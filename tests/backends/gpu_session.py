@@ -1,8 +1,9 @@
-"""Run a result in a process of its own: ``gpu_session.py MODEL LIBRARY FEEDS.npz OUT.npz [JSON]``.
+"""Run a model in a separate process: ``gpu_session.py MODEL LIBRARY FEEDS.npz OUT.npz [JSON]``.
 
-Feeds are ``<run>/<input>``, results ``<run>/<output>``.  The JSON may have ``threads`` (each takes
-all runs), ``sessions`` (made and left one after another) and ``fail`` (a launch to refuse in the
-driver's double).  Prints as JSON what went wrong, why no GPU is used, and the double's counts.
+Arrays are named ``<run>/<input>`` in the feeds and ``<run>/<output>`` in the results.  The JSON
+may set ``threads`` (each executes all runs), ``sessions`` (created and released one after another)
+and ``fail`` (number of the launch that the driver double refuses).  Prints JSON: the error, why no
+GPU is used, and the counters of the driver double.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main(model: str, library: str, feeds: str, out: str, wishes: str = "{}") -> 
             for other in every[1:]:
                 told["wrong"] += sum(not np.array_equal(other[k], v) for k, v in kept.items())
             del session, each
-    except Exception as error:  # what ONNX Runtime raises is no public class
+    except Exception as error:  # ONNX Runtime's exception classes are not public
         told["error"] = str(error)
     np.savez(out, **kept)
     refusal = ctypes.CDLL(library).tracea_gpu_refusal

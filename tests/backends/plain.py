@@ -1,6 +1,6 @@
-"""A backend that is as small as one can be: plain loops over strided views, in ``plain.c``.
+"""A minimal backend: plain loops over strided views, in ``plain.c``.
 
-What it has no code for it declines with the reason, so that ONNX Runtime runs it.
+It declines ops that it does not implement, with the reason, and ONNX Runtime executes them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _STEPS = frozenset((
     "log", "erf", "tanh", "sigmoid", "relu", "clip", "silu", "leaky_relu", "gelu", "less", "equal",
     "and", "or", "not", "where", "number", "nonzero",
 ))  # fmt: skip
-"""Steps of chains whose functions ``plain.c`` has."""
+"""Chain steps that ``plain.c`` implements."""
 _ELEMENTS = frozenset((DType.F32, DType.BOOL, DType.I64, DType.I32))
 
 
 class _Writer(ProgramWriter):
-    """Every call's views share their outer axes."""
+    """Writes programs of this backend."""
 
     def call(self, op: str, *values: Value, **ints: int) -> None:
         views = tuple(v.view for v in values)
@@ -145,7 +145,7 @@ _LOWERINGS: Mapping[type, Any] = MappingProxyType({
 
 
 def _chain_source(chain: Chain) -> str:
-    """A function that computes a chain for numbers that lie at equal steps."""
+    """Generate a function that evaluates a chain over elements at constant strides."""
     lines, count = list[str](), len(chain.operands)
     for i, operand in enumerate(chain_source.operands(chain)):
         place = f"*({operand.element}*)(at[{i}] + i * steps[{i}])"
@@ -165,7 +165,7 @@ def _words(extent: Extent, index: Mapping[str, int]) -> list[int]:
 
 
 def _source(types: Sequence[OpType], chains: Iterable[Chain], domain: str) -> str:
-    """The library's one source."""
+    """Generate the single source file of a library."""
     chains = list(chains)
     cases = "".join(f"if (key == {c.key}) return chain_{c.key};\n  " for c in chains)
     ops = []
@@ -185,7 +185,7 @@ def _source(types: Sequence[OpType], chains: Iterable[Chain], domain: str) -> st
 
 
 class PlainBackend:
-    """Programs of six calls, compiled for whatever machine this is."""
+    """Backend of six kernels, compiled for the current machine."""
 
     name = "plain"
     targets, caps = ("plain:c",), ()

@@ -1,4 +1,4 @@
-"""The GPU backend takes models through the whole tool, on a double of the driver."""
+"""End-to-end tests of the GPU backend on a test double of the CUDA driver."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ Feeds = dict[str, dict[str, Any]]
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     backends: tuple[target.Backend, ...] = (*target.BACKENDS, DOUBLE)
     monkeypatch.setattr(target, "BACKENDS", backends)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))  # of workers, which look there for it
+    # worker processes look for the driver there
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A perceptron on the double."""
+    """Report of a perceptron optimized for the driver double."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
         patch.setenv("LD_LIBRARY_PATH", str(driver()))
@@ -51,7 +52,10 @@ def run(
     report: Report, feeds: Feeds, folder: Path, environment: dict[str, str] | None = None,
     **wishes: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Results, and what the process tells; ``environment`` is put on top."""
+    """Run a result in a subprocess and return its outputs and the subprocess's JSON.
+
+    ``environment`` is added to the current environment.
+    """
     given = folder / "in.npz"
     np.savez(given, **{f"{r}/{n}": a for r, feed in feeds.items() for n, a in feed.items()})
     out = folder / "out.npz"
@@ -70,7 +74,7 @@ def rows(*counts: int) -> Feeds:
 
 
 def wanted(report: Report, feeds: Feeds) -> dict[str, Any]:
-    """What the original makes of feeds."""
+    """Return the original model's outputs."""
     session = onnxruntime.InferenceSession(report.input)
     names = [one.name for one in session.get_outputs()]
     return {r: dict(zip(names, session.run(None, feed), strict=True)) for r, feed in feeds.items()}
@@ -92,7 +96,7 @@ def test_a_perceptron_is_one_program(made: Report) -> None:
 
 
 def test_runs_of_any_sizes_in_any_order(made: Report, tmp_path: Path) -> None:
-    """Sizes seen twice become graphs; more of them than are kept, and none at all."""
+    """Sizes seen twice are captured as CUDA graphs; test more sizes than are kept, and size 0."""
     feeds = rows(3, 3, 3, 1, 0, 7, 65, 2, 4, 5, 6, 8, 9, 3, 1)
     found, told = run(made, feeds, tmp_path)
     assert not told["error"] and told["replays"] >= 2
@@ -151,7 +155,7 @@ def test_an_input_of_another_size_is_a_status(made: Report, tmp_path: Path) -> N
 
 
 def heads(net: Net) -> str:
-    """Heads side by side, a matrix that lies transposed, axes between others, masks."""
+    """Build attention heads: side-by-side heads, a transposed matrix, middle axes, masks."""
     x = net.input("x", "batch", 6, 32)
     own = net("Transpose", net("Reshape", x, np.array([0, 0, 4, 8])), perm=[0, 2, 1, 3])
     scores = net("MatMul", own, net("Transpose", own, perm=[0, 1, 3, 2]))
@@ -162,7 +166,7 @@ def heads(net: Net) -> str:
 
 
 def images(net: Net, groups: int = 1, filters: int = 16) -> str:
-    """Convolutions, a residual, pools and a head."""
+    """Build a convolutional network with a residual, pooling and a classifier."""
     x = net.input("x", "batch", 8, 14, 13)
     weights = net.weight(filters, 8 // groups, 3, 3), net.weight(filters)
     y = net("Relu", net("Conv", x, *weights, pads=[1, 1, 1, 1], group=groups))
@@ -174,21 +178,21 @@ def images(net: Net, groups: int = 1, filters: int = 16) -> str:
 
 
 def moved(net: Net) -> str:
-    """Parts of a concatenation, and a product of what is there twice."""
+    """Build a MatMul of a concatenation of two views of one slice."""
     x = net.input("x", "batch", 6, 8)
     part = net("Slice", x, np.array([3]), np.array([6]), np.array([1]))
     return net("MatMul", net("Concat", part, net("Neg", x), axis=1), net.weight(8, 5))
 
 
 def lines(net: Net) -> str:
-    """A convolution along one axis of any length."""
+    """Build a 1-D convolution over an axis of symbolic length."""
     x = net.input("x", "batch", 6, "n")
     y = net("Relu", net("Conv", x, net.weight(8, 6, 3), net.weight(8), pads=[1, 1]))
     return net("MatMul", net("Transpose", y, perm=[0, 2, 1]), net.weight(8, 3))
 
 
 def pasted(net: Net) -> str:
-    """What was halved and doubled is brought to the size it had, and joined with what it was."""
+    """Build a U-Net skip: pad an upsampled image to the input's size, and concatenate both."""
     x = net.input("x", "batch", 8, "h", "w")
     y = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     y = net("ConvTranspose", y, net.weight(8, 8, 2, 2), net.weight(8), strides=[2, 2])
@@ -201,7 +205,7 @@ def pasted(net: Net) -> str:
 
 
 def taken(net: Net) -> str:
-    """Elements of a product's rows by indices."""
+    """Build a GatherElements of a MatMul's result."""
     y = net("MatMul", net.input("x", 2, 6, 8), net.weight(8, 12))
     places = np.random.default_rng(0).integers(-12, 12, (2, 6, 5))
     return net("MatMul", net("GatherElements", y, places, axis=-1), net.weight(5, 3))
@@ -218,7 +222,7 @@ OFTEN = {
     ("heads", "fp32"), ("images", "bf16"), ("pasted", "fp32"),
     *((name, "fp16") for name in NETS if name != "pasted"),
 }  # fmt: skip
-"""What all others take is kernels of the same families."""
+"""Cases that run by default; the others use kernels of the same families."""
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_programs_compute_what_models_mean(tmp_path: Path, name: str, precision:
     options = Options(target="double:sm_90", keep="all", precision=precision, max_error=most)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
-    if name != "pasted":  # whose sizes are computed on the way
+    if name != "pasted":  # whose sizes are computed at run time
         assert report.nodes_after == report.kernels == 1
     assert (report.error or 0) > CLOSE or precision == "fp32" or name == "moved"
 
@@ -263,7 +267,7 @@ def test_what_it_lacks_is_told(tmp_path: Path) -> None:
 def test_weights_that_may_be_fed_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the defaults kernels run, with another weight the original's nodes."""
+    """Default weights run the kernels; a different weight runs the original nodes."""
     monkeypatch.setattr("tracea_graph.pipeline.planning._WORTH", np.inf)
     net = Net()
     x = net("Gemm", net.input("x", "batch", 24), net.weight(24, 48), net.weight(48))
@@ -280,7 +284,7 @@ def test_weights_that_may_be_fed_are_compared(
 
 
 def test_a_transformer_with_its_embeddings(tmp_path: Path) -> None:
-    """Its masks, and positions up to the length of a sequence, are made inside."""
+    """The model computes masks and positions from the sequence length."""
     report = api.optimize(make("tiny-bert", tmp_path), HERE)
     assert (report.outcome, report.status) == ("improved", "passed")
     assert report.kernels == report.nodes_after == 1
@@ -298,7 +302,7 @@ def test_names_of_targets() -> None:
 
 
 def deep(net: Net) -> str:
-    """A product of few rows whose depth is cut, with a bias, a residual and a norm behind it."""
+    """Build a split-K MatMul with few rows, followed by bias, residual and norm."""
     x = net.input("x", "batch", 7, 384)
     hidden = net("Relu", net("Add", net("MatMul", x, net.weight(384, 768)), net.weight(768)))
     y = net("Add", net("MatMul", hidden, net.weight(768, 384)), net.weight(384))
@@ -319,28 +323,28 @@ def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
 
 
 def few(net: Net) -> str:
-    """A convolution and a product of few tiles and much depth."""
+    """Build a convolution and a Gemm with few tiles and a long depth."""
     x = net.input("x", "batch", 64, 6, 5)
     y = net("Conv", x, net.weight(64, 64, 3, 3), net.weight(64), pads=[1, 1, 1, 1])
     return net("Gemm", net("Flatten", net("Relu", y)), net.weight(1920, 70), net.weight(70))
 
 
 def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
-    """Parts of a depth meet again run by run, whatever lay where they count themselves."""
+    """Split-K sums are correct in every run, even if scratch memory holds stale counters."""
     net = Net()
     path = saved(net, few(net), tmp_path / "m.onnx")
     options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     symbols = _symbols(path, "fp16")
-    assert "_cut_32x64x64x4 " in symbols and "_cut_64x64x64x3 " in symbols  # product, convolution
+    assert "_cut_32x64x64x4 " in symbols and "_cut_64x64x64x3 " in symbols  # Gemm, convolution
     feeds = {f"{i}": {"x": normal(n, 64, 6, 5)} for i, n in enumerate((1, 1, 1, 3, 1))}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 
 
 def _symbols(path: Path, precision: str) -> str:
-    """Names of all kernels of a model's programs."""
+    """Return the names of all kernels of a model's programs."""
     graph = load(path).graph
     graph.bindings = {"batch": 1}
     options = Options(target="double:sm_90", keep="all", precision=precision)

@@ -1,4 +1,4 @@
-"""A second backend, as small as one can be, takes models through the whole tool."""
+"""End-to-end tests of a second, minimal backend."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def perceptron(path: Path) -> Path:
 
 
 def kernels_run(report: Report, feed: dict[str, np.ndarray]) -> int:
-    """Nodes that ONNX Runtime ran as kernels of the library."""
+    """Count the nodes that ONNX Runtime ran as kernels of the library."""
     assert report.library is not None
     with Worker() as worker:
         worker.open("result", Path(report.output), Path(report.library))
@@ -64,7 +64,7 @@ def test_a_perceptron_runs_in_its_kernels(tmp_path: Path) -> None:
     assert kernels_run(report, {"x": np.ones((3, 24), np.float32)}) == report.kernels == 3
     assert report.backend == backend_of(load(Path(report.output))) == PLAIN.name
     assert target.backend_named(report.backend) is PLAIN
-    assert api.optimize(path, HERE).domain == report.domain  # over its own earlier result
+    assert api.optimize(path, HERE).domain == report.domain  # overwrites its own earlier result
 
 
 def test_what_it_lacks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +74,7 @@ def test_what_it_lacks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_it_is_timed_and_judged(tmp_path: Path) -> None:
-    """Whether it wins is no matter: every kernel was timed beside what it stands for."""
+    """Every kernel is timed against the nodes it replaces, whichever is faster."""
     report = api.optimize(perceptron(tmp_path / "m.onnx"), Options(target="plain:c", budget=20))
     assert report.status == "passed" and (report.timings or report.tried)
     assert report.groups and all(row.gains for row in report.groups)
@@ -91,7 +91,7 @@ def test_what_cannot_run_here_is_kept_untimed_and_says_so(
 
 
 def test_views_and_middle_axes(tmp_path: Path) -> None:
-    """Heads side by side, a matrix that lies transposed, axes between others, masks, guards."""
+    """Test side-by-side heads, a transposed matrix, middle axes, masks and guards."""
     net = Net()
     x = net.input("x", "batch", 6, 32)
     heads = net("Transpose", net("Reshape", x, np.array([0, 0, 4, 8])), perm=[0, 2, 1, 3])
@@ -110,8 +110,8 @@ def test_views_and_middle_axes(tmp_path: Path) -> None:
 def test_weights_that_may_be_fed_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the defaults kernels run, with another weight the original's nodes."""
-    monkeypatch.setattr(planning, "_WORTH", math.inf)  # a product as it lies gains nothing
+    """Default weights run the kernels; a different weight runs the original nodes."""
+    monkeypatch.setattr(planning, "_WORTH", math.inf)  # keep a guard that gains nothing
     net = Net()
     x = net("Gemm", net.input("x", "batch", 64), net.weight(64, 48), net.weight(48))
     path = fed_too(saved(net, net("Relu", x), tmp_path / "m.onnx"))
@@ -119,7 +119,8 @@ def test_weights_that_may_be_fed_are_compared(
     assert (report.outcome, report.status) == ("improved", "passed")
     feed = {"x": normal(3, 64)}
     name, held = next(iter(net.weights.items()))
-    for others, kernels in (({}, 2), ({name: held * np.float32(1.5)}, 1)):  # the guard is one
+    # one of the kernels is the guard
+    for others, kernels in (({}, 2), ({name: held * np.float32(1.5)}, 1)):
         given = feed | others
         found = answers(Path(report.output), given, Path(str(report.library)))
         assert error_between(found, answers(path, given)) < CLOSE

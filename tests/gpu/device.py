@@ -1,4 +1,4 @@
-"""A GPU through the driver's API: load cubins, run and time kernels on memory of a test's own."""
+"""Load cubins, run kernels and time them on a GPU through the driver API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Device", "Loaded"]
 
 
 def checked(answer: Any) -> Any:
-    """The value of an answer of the driver.  Raises RuntimeError unless it succeeded."""
+    """Return the value of a driver call.  Raises RuntimeError unless it succeeded."""
     result, *values = answer
     if result != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the driver answered {result.name}")
@@ -27,7 +27,7 @@ def checked(answer: Any) -> Any:
 
 
 class Loaded:
-    """A kernel on the device."""
+    """A kernel loaded on the device."""
 
     def __init__(self, built: Built) -> None:
         self.built = built
@@ -42,14 +42,14 @@ class Loaded:
         return int(checked(driver.cuFuncGetAttribute(kind, self.function)))
 
     def blocks_of_an_sm(self) -> int:
-        """What the driver says of occupancy."""
+        """Query the driver for the number of resident blocks per SM."""
         source = self.built.source
         return int(checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
             self.function, source.threads, source.shared)))  # fmt: skip
 
 
 class Device:
-    """The first GPU, in its primary context.  Raises RuntimeError if there is none."""
+    """The first GPU, with its primary context.  Raises RuntimeError if there is no GPU."""
 
     def __init__(self) -> None:
         checked(driver.cuInit(0))
@@ -73,14 +73,13 @@ class Device:
 
     @property
     def architecture(self) -> Architecture:
-        """The newest one that this device runs."""
+        """The newest architecture that this device supports."""
         fitting = [a for a in ARCHITECTURES.values() if a.capability <= self.capability]
         same = [a for a in fitting if a.capability == self.capability]
         return (same or fitting)[-1]
 
     def run(self, kernel: Loaded, launch: Launch, memory: Memory) -> None:
-        """Launch a kernel on copies of a memory's buffers, each exactly as large, and read them
-        back."""
+        """Launch a kernel on exact-size device copies of the buffers, and copy them back."""
         places = [self.put(buffer) for buffer in memory.buffers]
         try:
             self.launch(kernel, launch, places)
@@ -95,7 +94,7 @@ class Device:
             checked(driver.cuMemFree(place))
 
     def put(self, array: Any) -> Any:
-        """A copy in the device's memory."""
+        """Copy an array to device memory."""
         flat = np.ascontiguousarray(array)
         place = checked(driver.cuMemAlloc(max(flat.nbytes, 1)))
         if flat.nbytes:
@@ -105,7 +104,7 @@ class Device:
     def launch(
         self, kernel: Loaded, launch: Launch, places: Sequence[Any], stream: Any = 0
     ) -> None:
-        """Launch without waiting; a grid of nothing is none."""
+        """Launch asynchronously; an empty grid is not launched."""
         grid = launch.blocks({})
         if 0 in grid:
             return
@@ -119,7 +118,7 @@ class Device:
     def microseconds(
         self, kernel: Loaded, launch: Launch, sets: Sequence[Sequence[Any]], repeats: int = 20
     ) -> float:
-        """The median time of a launch in a CUDA graph of 20, over sets of buffers in turn."""
+        """Return the median time of a launch in µs, in CUDA graphs of 20 over ``sets`` in turn."""
         stream = checked(driver.cuStreamCreate(1))
         for places in sets:
             self.launch(kernel, launch, places, stream)

@@ -1,8 +1,8 @@
-"""The launches of a run of a model, and their grids, at the sizes it is timed at; without a GPU.
+"""List the launches of a model's run and their grids, at benchmark sizes; needs no GPU.
 
-What depends on weights alone is done once, when a session opens, and is not a launch of a run.
-Where there is a GPU each launch can be timed alone: what a run takes beyond their sum is copies,
-ONNX Runtime and the host; what it takes less is launches that overlap.
+Calls that depend only on weights run once when a session opens; they are not listed.  On a GPU,
+each launch can be timed alone.  A run takes longer than the sum because of copies, ONNX Runtime
+and the host, and less because launches overlap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Run", "launches", "listed", "timed"]
 
 @dataclass(frozen=True)
 class Run:
-    """A kernel that a run launches: its symbol, blocks, threads and what it computes."""
+    """A kernel launch of a run: symbol, blocks, threads of a block, and operand shapes."""
 
     symbol: str
     blocks: int
@@ -46,7 +46,7 @@ class Run:
 
 
 def launches(name: str, precision: str, folder: Path) -> tuple[list[Run], list[str]]:
-    """What a run of a model of the zoo launches, and the operators that are left to the CPU."""
+    """Return the launches of a zoo model's run, and the operators left to the CPU."""
     path = make(name, folder, hollow=True)
     model = load(path)
     path.unlink()
@@ -78,7 +78,7 @@ def _runs(program: Program, sizes: dict[str, int], fixed: set[int]) -> Iterator[
 
 
 def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
-    """The launch at sizes, its buffers by number: inputs, outputs, temps."""
+    """Evaluate a launch at given sizes, with buffers numbered: inputs, outputs, temps."""
     first = {"input": 0, "output": len(program.inputs),
              "temp": len(program.inputs) + len(program.outputs)}  # fmt: skip
 
@@ -102,7 +102,7 @@ def _shape(view: View, sizes: dict[str, int]) -> str:
 
 
 def _once(calls: tuple[Call, ...], fixed: set[int]) -> list[bool]:
-    """Which calls depend on constants alone, as the runtime finds them."""
+    """Return which calls depend on constants alone, by the runtime's rules."""
     once, changing = [True] * len(calls), True
     while changing:
         changing = False
@@ -123,14 +123,14 @@ def _once(calls: tuple[Call, ...], fixed: set[int]) -> list[bool]:
 
 
 def listed(name: str, precision: str, folder: Path) -> str:
-    """The launches as lines, their number first; equal ones that follow each other in one."""
+    """Return the launches as lines of text; equal consecutive launches share a line."""
     return _lines(name, precision, *launches(name, precision, folder), {})
 
 
 def timed(name: str, precision: str, folder: Path) -> str:
-    """The same with the µs of each launch, alone: the median over graphs of 20 of it.
+    """Return the lines of :func:`listed` with the median time of each launch in µs.
 
-    Raises RuntimeError where there is no GPU.
+    Each launch is timed alone, in CUDA graphs of 20.  Raises RuntimeError if there is no GPU.
     """
     from tests.gpu.device import Device, Loaded  # needs a driver
 
@@ -160,7 +160,7 @@ def timed(name: str, precision: str, folder: Path) -> str:
 
 
 def _bytes(argument: Argument) -> int:
-    """Of a buffer that a view at known sizes lies in."""
+    """Return the size in bytes of a buffer up to the end of a view with known sizes."""
     view = argument.value
     assert isinstance(view, View)
     ends = sum(

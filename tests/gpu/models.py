@@ -34,7 +34,7 @@ Feed = Mapping[str, Any]
 
 
 def microseconds(session: Any, feed: Feed, runs: int) -> tuple[float, float]:
-    """The median of runs, and the tenth part that was fastest."""
+    """Return the median and the 10th percentile of the run time in µs."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -44,7 +44,7 @@ def microseconds(session: Any, feed: Feed, runs: int) -> tuple[float, float]:
 
 
 def refusal(library: Path) -> str:
-    """Why a library uses no GPU, "" where it does; asked once a session was opened with it."""
+    """Return why a library uses no GPU, or "" if it does; call it after opening a session."""
     asked = ctypes.CDLL(str(library)).tracea_gpu_refusal
     asked.restype = ctypes.c_char_p
     said = asked()
@@ -52,7 +52,7 @@ def refusal(library: Path) -> str:
 
 
 def measured(name: str, precision: str, runs: int, folder: Path) -> str:
-    """A line about a model."""
+    """Optimize, check and time a model; return a line of text."""
     path = make(name, folder)
     start = time.perf_counter()
     options = Options(target="cuda", keep="all", precision=precision)
@@ -95,7 +95,7 @@ def _distance(found: Any, wanted: Any) -> float:
 
 
 def main() -> int:
-    """1 if a model failed."""
+    """Print a line for each model and precision; the exit code is 1 if a model failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(available()))
     parser.add_argument("--precision", default="fp32,fp16")
@@ -106,14 +106,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in asked.names or NAMES:
             for precision in asked.precision.split(","):
-                own = Path(folder, precision)  # a process takes two libraries of one name for one
+                # one process treats two libraries with one name as the same library
+                own = Path(folder, precision)
                 own.mkdir(exist_ok=True)
                 try:
                     if asked.launches or asked.alone:
                         line = (timed if asked.alone else listed)(name, precision, own)
                     else:
                         line = measured(name, precision, asked.runs, own)
-                except Exception as error:  # the next one may be well
+                except Exception as error:  # the next model may succeed
                     line, failed = f"{name:14} {precision:5} {type(error).__name__}: {error}", 1
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()

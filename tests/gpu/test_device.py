@@ -1,4 +1,4 @@
-"""Every case on a GPU: what comes of it, and that cubins say the truth about kernels."""
+"""Run every kernel case on a GPU, and compare cubin facts with the driver's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def target() -> Target:
 
 @cache
 def kernels() -> dict[str, Loaded]:
-    """All kernels of all cases, compiled together."""
+    """Compile and load all kernels of all cases."""
     sources: dict[str, KernelSource] = {}
     for case in CASES:
         for tile in case.tiles:
@@ -80,7 +80,7 @@ def test_steps_mean_what_chains_mean() -> None:
 
 
 def test_ptx_is_compiled_by_the_driver() -> None:
-    """What serves architectures to come, on this one."""
+    """Run PTX, which newer architectures use, on this GPU."""
     case = next(c for c in CASES if c.name == "layer late")
     memory = Memory()
     call, expected = case.make(memory, np.random.default_rng(0))

@@ -1,8 +1,8 @@
-"""Times of a few kernels, beside torch's where it is installed: ``python -m tests.gpu.timing``.
+"""Time selected kernels, compared with torch if installed: ``python -m tests.gpu.timing``.
 
-A time is the median of replays of a CUDA graph of 20 launches, over sets of buffers in turn that
-together are larger than a GPU's L2.  torch runs in graphs of its own, on equal shapes and types,
-in the same process.
+A time is the median over replays of a CUDA graph of 20 launches that cycle through sets of buffers
+larger in total than the GPU's L2.  torch runs in CUDA graphs of its own, on equal shapes and
+types, in the same process.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import find
 
 _FAR = 200 << 20
-"""Bytes that all sets of buffers have together."""
+"""Total size in bytes of all sets of buffers, larger than L2."""
 Work = Callable[[Any], tuple[Callable[..., Any], list[Any]]]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A call, the tiles to time it in, and the same in torch; ``flops`` of products."""
+    """A benchmark: a call, its tiles, and its torch counterpart; ``flops`` is set for matmuls."""
 
     name: str
     make: Maker
@@ -178,7 +178,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def ours(device: Device, make: Maker, tile: str) -> tuple[float, int]:
-    """Microseconds of a call, and the bytes of its buffers."""
+    """Return the time of a call in µs, and the size of its buffers in bytes."""
     memory, target = Memory(), Target(CUDA, device.architecture)
     call, _ = make(memory, np.random.default_rng(0))
     variant = find(call, target.architecture, tile)
@@ -189,7 +189,7 @@ def ours(device: Device, make: Maker, tile: str) -> tuple[float, int]:
 
 
 def torchs(torch: Any, work: Work) -> float:
-    """Microseconds of the same in torch."""
+    """Return the time of the torch counterpart in µs."""
     function, operands = work(torch)
     size = sum(x.nbytes for x in operands)
     sets = [[x.clone() for x in operands] for _ in range(1 + _FAR // (2 * size))]
@@ -212,7 +212,7 @@ def torchs(torch: Any, work: Work) -> float:
 
 
 def main() -> None:
-    """Write the table."""
+    """Print the table."""
     say = sys.stdout.write
     torch: Any = None
     if importlib.util.find_spec("torch"):
