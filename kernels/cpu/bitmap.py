@@ -1,9 +1,10 @@
-"""The numbers of a matrix that are not zero, and one bit for each place.
+"""Bitmap format of sparse matrices: the nonzero elements and one bit per position.
 
-A panel of sixteen columns stores its numbers step of k after step of k, ``[numbers]`` in all.  The
-map ``[⌈N/16⌉][1 + ⌈K/2⌉]`` (int32) says of each panel where its numbers begin, then for every two
-steps of k which columns they store: the first step in the lower half of a word, column c as bit c.
-Bytes of an element: 1/8 for its bit and, at density d, 4·d, against 4.
+The nonzero elements of each panel of 16 columns are stored in order of k, panel after panel,
+``[numbers]`` in all.  The map ``[⌈N/16⌉][1 + ⌈K/2⌉]`` (int32) holds for each panel the index of
+its first element, then one word for every two steps of k: bit c of the lower half is set if the
+first step stores column c; the upper half is for the second step.  At density d a position takes
+1/8 + 4·d bytes instead of 4.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ __all__ = ["bitmap_to_onnx", "bitmap_words", "pack_bitmap", "round_bitmap", "unp
 Floats = npt.NDArray[np.floating[Any]]
 Words = npt.NDArray[np.int32]
 _COLUMNS, _STEPS = 16, 2
-"""Bits of a step, steps of a word."""
+"""Bits per step of k, and steps of k per word."""
 
 
 def bitmap_words(k: int) -> int:
-    """Words of a panel's row in the map."""
+    """Words per panel in the map of a matrix with ``k`` rows."""
     return 1 + -(-k // _STEPS)
 
 
 def pack_bitmap(panels: Floats) -> tuple[Floats, Words]:
-    """The numbers of panels ``[P, K, 16]`` other than zero, and their map."""
+    """The nonzero elements of panels ``[P, K, 16]``, and their map ``[P, 1 + ⌈K/2⌉]``."""
     kept = panels != 0
     count, k, _ = panels.shape
     totals = np.cumsum(kept.reshape(count, -1).sum(1))
@@ -53,7 +54,7 @@ def unpack_bitmap(stored: Floats, words: Words, k: int) -> Floats:
 
 
 def round_bitmap(stored: Floats) -> Floats:
-    """Stored numbers in bf16."""
+    """Round stored elements to bf16."""
     import ml_dtypes
 
     with np.errstate(over="ignore"):
@@ -61,7 +62,7 @@ def round_bitmap(stored: Floats) -> Floats:
 
 
 def bitmap_to_onnx(b: BodyBuilder, stored: str, words: str, panels: int, k: int) -> str:
-    """The panels ``[P, K, 16]`` in float32, K filled up to whole words."""
+    """Emit the nodes that unpack panels ``[P, K, 16]``, float32, K padded to whole words."""
     width = _COLUMNS * _STEPS
     wide = b("Cast", b.slice_last(words, 1, bitmap_words(k), 1), to=DType.I64.onnx)
     unsigned = b("Mod", wide, b.ints(1 << width))

@@ -1,4 +1,4 @@
-"""The layouts of filters that the kernels of a CPU read in place.
+"""Filter layouts that the CPU kernels read in place.
 
 ``O`` filters of ``I`` channels each (``I`` = channels / groups), Ob = ⌈O/16⌉, Ib = ⌈I/16⌉:
 
@@ -6,21 +6,20 @@
 layout     stored as                 for
 =========  ========================  ===============================================
 blocked    ``[Ob, Ib, kh, kw, 16, 16]``  (in, out) lanes innermost; groups of whole blocks
-vnni2      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16: two neighbouring channels together
+vnni2      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16, pairs of input channels innermost
 first_layer ``[Ob, I, kh, kw, 16]``   few input channels
 depthwise  ``[Ob, kh, kw, 16]``      one channel per filter
 panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix product
-winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a time
-winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
-winograd2_vnni2  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
-int16, winograd2_int16  as these two     in integers; with scales ``[16·Ob]``, ``[16·Ob·16]``
-bf16x2     ``[Ob, Ib, kh, kw, 16, 16, 2]``  sums of two in bf16: the lower halves of a block in
-                                     pairs, then the upper ones
-nchw32c    ``[Ob, Ib/2, kh, kw, 16, 16, 2]``  pairs of two blocks, one tap after another
+winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for F(2x2, 3x3)
+winograd4  ``[36, Ob, Ib, 16, 16]``  3x3, transformed for F(4x4, 3x3)
+winograd2_vnni2  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16, pairs of input channels innermost
+int16, winograd2_int16  like vnni2, winograd2_vnni2  scales ``[16·Ob]``, ``[16·Ob·16]``
+bf16x2     ``[Ob, Ib, kh, kw, 16, 16, 2]``  vnni2 of a block's low terms, then of its high ones
+nchw32c    ``[Ob, Ib/2, kh, kw, 16, 16, 2]``  vnni2 with two channel blocks per tap
 =========  ========================  ===============================================
 
-What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
-:class:`DispatchFilters` holds a transformed and a direct layout; an image's size decides.
+Blocks are padded with zeros.  A kernel over one axis has kh = 1.
+:class:`DispatchFilters` stores a transformed and a direct layout; the runtime picks by image size.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ Stored = tuple[DType, tuple[int, ...]]
 _TRANSFORMED = 4.0
 """Growth bound of winograd2 input transforms, relative to the largest input element."""
 _TOGETHER = (0, 1, 3, 4, 2, 5, 6, 7)
-"""``[Ob, Ib/2, 2, kh, kw, 8, 16, 2]``, two blocks of a tap together; ``_APART`` is back."""
+"""``[Ob, Ib/2, 2, kh, kw, 8, 16, 2]`` with both blocks of a tap adjacent; inverse: ``_APART``."""
 _APART = (0, 1, 4, 2, 3, 5, 6, 7)
 
 
@@ -80,7 +79,7 @@ class Filters(FilterLayout):
 
     @property
     def direct(self) -> Filters | None:
-        """Of transformed filters: how the same are stored as they are."""
+        """The untransformed layout of Winograd filters; None for any other layout."""
         return None
 
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
@@ -90,19 +89,19 @@ class Filters(FilterLayout):
 
     @abstractmethod
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
-        """Type and shape of each stored one."""
+        """Element type and shape of each stored array."""
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return self.arrays(shape)[0][1]
 
     @abstractmethod
     def pack(self, plain: Floats) -> tuple[Numbers, ...]:
-        """Filters ``[O, I, kernel…]`` as they are stored."""
+        """Pack plain filters ``[O, I, kernel…]``; the result has the order of :meth:`arrays`."""
 
 
 @dataclass(frozen=True)
 class _Nchw16cFilters(Filters):
-    """Between values in blocks."""
+    """Filters of a convolution that reads and writes blocked values."""
 
     reads_reordered: ClassVar[bool] = True
     writes_reordered: ClassVar[bool] = True
@@ -113,7 +112,7 @@ class _Nchw16cFilters(Filters):
 
 @dataclass(frozen=True)
 class LaneFilters(Filters):
-    """Filters side by side, all channels of a tap one after another."""
+    """Filters in 16 lanes, with the channels of all taps in plain order."""
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         return ((DType.F32, self._shape(shape)),)
@@ -142,7 +141,7 @@ class LaneFilters(Filters):
         return b.slice_last(plain, 0, o, 0) if o % BLOCK else plain
 
     def packed_to_onnx(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
-        """Write the nodes that pack plain filters."""
+        """Emit the nodes that pack plain filters."""
         o, i, kh, kw = _four(shape)
         split = b("Reshape", plain, b.ints(o, i, kh, kw))
         padded = b.pad(split, (0,) * 4, (BLOCK * blocks(o) - o, 0, 0, 0))
@@ -153,7 +152,7 @@ class LaneFilters(Filters):
 
 @dataclass(frozen=True)
 class FirstLayerFilters(LaneFilters):
-    """Of few channels, which are read as they lie."""
+    """Filters of few input channels, which are read from an unblocked image."""
 
     name: ClassVar[str] = "first_layer"
     writes_reordered: ClassVar[bool] = True
@@ -168,8 +167,8 @@ class FirstLayerFilters(LaneFilters):
 
 @dataclass(frozen=True)
 class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
-    """One channel per filter.  ``in_bf16``: x is read in bf16; ``rounded``: filters may be rounded
-    too, which lets kernels multiply two columns at once."""
+    """Filters of one channel each.  ``in_bf16``: x is read in bf16; ``rounded``: filters may be
+    rounded to bf16 too, which lets kernels multiply two columns at once."""
 
     name: ClassVar[str] = "depthwise"
     in_bf16: bool = False
@@ -195,7 +194,7 @@ class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
 
 @dataclass(frozen=True)
 class PointwiseFilters(LaneFilters):
-    """Of a kernel of one tap over a single position, which is a matrix product."""
+    """Filters of a 1x1 convolution over a single position, which is a matrix product."""
 
     name: ClassVar[str] = "panels"
 
@@ -205,7 +204,7 @@ class PointwiseFilters(LaneFilters):
 
 @dataclass(frozen=True)
 class BlockedFilters(_Nchw16cFilters):
-    """Blocks of channels, (in, out) innermost."""
+    """Filters in channel blocks, (in, out) lanes innermost."""
 
     name: ClassVar[str] = "blocked"
 
@@ -234,7 +233,7 @@ class BlockedFilters(_Nchw16cFilters):
         return _unpadded(b, plain, shape)
 
     def packed_to_onnx(self, b: BodyBuilder, plain: str, shape: Sequence[int]) -> str:
-        """Write the nodes that pack plain filters."""
+        """Emit the nodes that pack plain filters."""
         o, i, kh, kw = _four(shape)
         split = b("Reshape", plain, b.ints(o, i, kh, kw))
         padded = b.pad(split, (0,) * 4, (BLOCK * blocks(o) - o, BLOCK * blocks(i) - i, 0, 0))
@@ -244,7 +243,7 @@ class BlockedFilters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class WinogradFilters(_Nchw16cFilters):
-    """Transformed ones for ``tile`` x ``tile`` results at a time."""
+    """Filters transformed for Winograd's F(``tile`` x ``tile``, 3x3)."""
 
     tile: int
 
@@ -281,7 +280,7 @@ class WinogradFilters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Vnni2Filters(_Nchw16cFilters):
-    """Filters ``of`` another layout in bf16, two input channels together; x as well."""
+    """Filters ``of`` another layout in bf16, pairs of input channels innermost; x is bf16 too."""
 
     of: BlockedFilters | WinogradFilters
     multiplies: ClassVar[str] = "bf16"
@@ -332,7 +331,7 @@ class Vnni2Filters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Nchw32cFilters(_Nchw16cFilters):
-    """Pairs of two blocks, which are read together from broad ones."""
+    """Filters for x in blocks of 32 channels: bf16 pairs of two channel blocks per tap."""
 
     name: ClassVar[str] = "nchw32c"
     multiplies: ClassVar[str] = "bf16"
@@ -372,7 +371,7 @@ class Nchw32cFilters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Bf16x2Filters(_Nchw16cFilters):
-    """Filters and x as sums of two numbers in bf16."""
+    """Filters and x split into two bf16 terms."""
 
     name: ClassVar[str] = "bf16x2"
     multiplies: ClassVar[str] = "bf16x2"
@@ -392,13 +391,13 @@ class Bf16x2Filters(_Nchw16cFilters):
     def convolve(
         self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
     ) -> Floats:
-        """The smallest of the four products is left out."""
+        """Omit the product of the two low terms, as the kernel does."""
         (upper, lower), (first, rest) = split_bf16(x), self._halves(stored, shape)
         acc: Floats = sums(upper, first + rest) + sums(lower, first)
         return acc
 
     def _halves(self, stored: Sequence[Numbers], shape: Sequence[int]) -> tuple[Floats, Floats]:
-        """The upper and the lower halves, ``[O, I, kernel…]``."""
+        """The high and the low terms, ``[O, I, kernel…]`` each."""
         lower, upper = (VNNI2.filters((h,), shape) for h in np.split(stored[0], 2, 4))
         return upper, lower
 
@@ -410,10 +409,10 @@ class Bf16x2Filters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Int16Filters(_Nchw16cFilters):
-    """Filters ``of`` another layout, and x, in 16-bit integers; the second array are their scales.
+    """Filters ``of`` another layout, and x, in 16-bit integers; the second array holds scales.
 
-    Of transformed filters there is one for each plane; it makes up for the scale of what is
-    transformed.
+    One scale per filter, or per plane and filter of transformed ones, where it includes the factor
+    that keeps the transformed input in range.
     """
 
     of: BlockedFilters | WinogradFilters
@@ -487,7 +486,7 @@ class Int16Filters(_Nchw16cFilters):
         )
 
     def _over(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one number a filter over ``[Ob, …, 16, 2]`` or ``[16, Ob, …, 16, 2]``."""
+        """The shape that broadcasts scales over ``[Ob, …, 16, 2]`` or ``[16, Ob, …, 16, 2]``."""
         stored = self.shape(shape)
         outer = stored[: 2 if self.direct else 1]
         return (*outer, *(1,) * (len(stored) - 2 - len(outer)), BLOCK, 1)
@@ -495,7 +494,7 @@ class Int16Filters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class DispatchFilters(_Nchw16cFilters):
-    """Transformed filters, and the same as they are: the size of an image decides."""
+    """Winograd filters and their direct form; the image size decides at run time."""
 
     transformed: WinogradFilters | Vnni2Filters | Int16Filters
 
@@ -553,14 +552,14 @@ class DispatchFilters(_Nchw16cFilters):
 
 
 def _four(shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """``[O, I, kh, kw]`` of the plain filters."""
+    """The plain filters' shape as ``[O, I, kh, kw]``."""
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
     return o, i, kh, kw
 
 
 def _in_pairs(stored: Numbers) -> Numbers:
-    """Filters ``[…, 16 (in), 16 (out)]`` in bf16, two input channels together."""
+    """Filters ``[…, 16 (in), 16 (out)]`` in bf16 as ``[…, 8, 16 (out), 2 (in)]``."""
     import ml_dtypes
 
     split = np.asarray(stored, np.float32).reshape(*stored.shape[:-2], BLOCK // 2, 2, BLOCK)
@@ -569,7 +568,7 @@ def _in_pairs(stored: Numbers) -> Numbers:
 
 
 def _unpadded(b: BodyBuilder, wide: str, shape: Sequence[int]) -> str:
-    """``[O, I, kernel…]`` of filters whose channels are filled up to whole blocks."""
+    """Filters padded to whole blocks, cut to ``[O, I, kernel…]``."""
     o, i = shape[:2]
     if i % BLOCK:
         wide = b.slice_last(wide, 0, i, 1)

@@ -1,10 +1,10 @@
-"""The layout of a recurrent cell's gates that the kernels of a CPU read in place.
+"""The gate layout of recurrent cells that the CPU kernels read in place.
 
-W and R are stored as panels ``[directions, panels, K, 16]``.  Each gate has panels of its own, so
-that one pass over k gives all gates of 16 units.  What is left of the units behind those, gate
-after gate, shares the panels that follow where that saves one: an LSTM of 100 units has four times
-6 panels and then one with 4 units of each gate.  Lanes past the units are zeros, those of biases
-too.
+W and R are stored as panels ``[directions, panels, K, 16]``.  Each gate has its own panels, so
+that one pass over k computes all gates of 16 units.  The units that do not fill a panel are packed
+gate by gate into shared panels at the end if that saves one: an LSTM of 100 units has 4 x 6 own
+panels and one shared panel with 4 units of each gate.  Unused lanes of matrices and biases are
+zero.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ __all__ = ["GATE_PANELS", "GateLanes", "GatePanels"]
 
 @dataclass(frozen=True)
 class GateLanes:
-    """How some gates of ``hidden`` units lie in panels."""
+    """Lane assignment of ``gates`` gates of ``hidden`` units in panels."""
 
     gates: int
     hidden: int
 
     @property
     def own(self) -> int:
-        """Panels that each gate has for itself."""
+        """Number of panels that belong to one gate alone."""
         whole, rest = divmod(self.hidden, PANEL)
         return whole + (-(-self.gates * rest // PANEL) == self.gates)
 
     @property
     def shared(self) -> int:
-        """Units of each gate that lie in panels shared by all."""
+        """Units of each gate that are stored in shared panels."""
         return max(0, self.hidden - self.own * PANEL)
 
     @property
     def columns(self) -> int:
-        """Lanes of all panels."""
+        """Total number of lanes."""
         return (self.gates * self.own + -(-self.gates * self.shared // PANEL)) * PANEL
 
     def pad(self, rows: Floats) -> Floats:
-        """``[directions, gates, H, …]`` as ``[directions, columns, …]``."""
+        """Spread ``[directions, gates, H, …]`` over lanes: ``[directions, columns, …]``."""
         directions, _, _, *more = rows.shape
         padded = np.zeros((directions, self.columns, *more), rows.dtype)
         split, wide = min(self.hidden, self.own * PANEL), self.gates * self.own * PANEL
@@ -58,7 +58,7 @@ class GateLanes:
         return padded
 
     def take(self, lanes: Floats) -> Floats:
-        """``[directions, gates, H, …]`` from ``[directions, columns, …]``."""
+        """The inverse of :meth:`pad`: ``[directions, gates, H, …]``."""
         directions, _, *more = lanes.shape
         wide, shared = self.gates * self.own * PANEL, self.gates * self.shared
         own = lanes[:, :wide].reshape(directions, self.gates, self.own * PANEL, *more)
@@ -66,7 +66,7 @@ class GateLanes:
         return np.concatenate((own[:, :, : self.hidden], behind), 2)
 
     def to_onnx(self, b: BodyBuilder, lanes: str, directions: int) -> str:
-        """``[directions, gates, H, K]`` from ``[directions, columns, K]``; of a bias K is 1."""
+        """Emit :meth:`take` as nodes, for ``[directions, columns, K]``; a bias has K = 1."""
         wide, pieces = self.gates * self.own * PANEL, []
         if self.own:
             own = b.slice_last(lanes, 0, wide, 1) if self.shared else lanes
@@ -82,16 +82,16 @@ class GateLanes:
 
 @dataclass(frozen=True)
 class GatePanels(GateLayout):
-    """Panels, group after group."""
+    """Gate panels, one group of gates after another."""
 
     name: ClassVar[str] = "gate_panels"
 
     def columns(self, groups: Sequence[int], hidden: int) -> int:
-        """Lanes of the panels of all gates."""
+        """Total number of lanes of all groups."""
         return sum(GateLanes(gates, hidden).columns for gates in groups)
 
     def pack_bias(self, rows: Floats, groups: Sequence[int], hidden: int) -> Floats:
-        """``[directions, gates · H, …]`` as the lanes of the panels, with zeros between."""
+        """Spread ``[directions, gates · H, …]`` over all lanes, padded with zeros."""
         directions, _, *more = rows.shape
         apart = rows.reshape(directions, -1, hidden, *more)
         parts = zip(groups, np.split(apart, np.cumsum(groups)[:-1], axis=1), strict=True)
@@ -100,7 +100,7 @@ class GatePanels(GateLayout):
         )
 
     def pack_matrix(self, matrix: Floats, groups: Sequence[int], hidden: int) -> Floats:
-        """ONNX's ``[directions, gates · H, K]`` as panels."""
+        """Pack ONNX's ``[directions, gates · H, K]`` into ``[directions, panels, K, 16]``."""
         padded = self.pack_bias(matrix, groups, hidden)
         directions, rows, k = padded.shape
         panels = padded.reshape(directions, rows // PANEL, PANEL, k)
@@ -143,7 +143,7 @@ class GatePanels(GateLayout):
     def _gates_to_onnx(
         self, b: BodyBuilder, lanes: str, directions: int, groups: Sequence[int], hidden: int
     ) -> str:
-        """``[directions, gates, H, K]`` from ``[directions, columns, K]``."""
+        """Emit the nodes from ``[directions, columns, K]`` to ``[directions, gates, H, K]``."""
         parts, at = [], 0
         for part in (GateLanes(gates, hidden) for gates in groups):
             of = b.slice_last(lanes, at, at + part.columns, 1) if len(groups) > 1 else lanes

@@ -1,22 +1,21 @@
-"""Matrices in panels: the layouts that the kernels of a CPU read in place.
+"""Layouts of packed matrices that the CPU kernels read in place.
 
-Panels are ``[⌈N/16⌉][K][16]``, N padded with zeros, the same for every instruction set.  In bf16
-they are ``[⌈N/16⌉][⌈K/2⌉][16][2]``: two neighbouring steps of k lie together, as dot-product
-instructions want them.
+Panels are ``[⌈N/16⌉][K][16]`` for every instruction set, N padded with zeros.  In bf16 they are
+``[⌈N/16⌉][⌈K/2⌉][16][2]``: pairs of k are interleaved for dot-product instructions (VNNI).
 
-A matrix of which only some blocks are not zero is stored as those blocks of its panels,
-``[blocks][block][16]`` (``block`` steps of k each), and the L1 map of its tile grid: the int32
-places of the stored blocks, counted panel by panel and along k in each, in ascending order.  The
-map is the last operand.  In bf16 such blocks are ``[blocks][block / 2][16][2]``.
+A block-sparse matrix is stored as the nonzero blocks of its panels, ``[blocks][block][16]``
+(``block`` steps of k each), and an int32 map, the last operand: the positions of the stored blocks
+in ascending order, counted panel by panel and along k in each panel.  In bf16 such blocks are
+``[blocks][block / 2][16][2]``.
 
-A matrix whose zeros lie anywhere is stored, for products of few rows, as its other numbers and a
-map with a bit for each place (``bitmap``), the last operand too; the numbers may be in bf16.
-In 16-bit integers panels lie as in bf16, and the last operand is the scale of each column, those
-of whole panels; x is rounded to integers row by row (``ops/int16.py``).
+A matrix with unstructured zeros is stored, for products of few rows, as its nonzero elements, in
+float32 or bf16, and a map of one bit per position (``bitmap``), the last operand.
 
-As sums of two numbers in bf16 (``bf16x2``) panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``,
-in pairs as
-above: the upper halves of 32 steps of k, then their lower halves, K filled up with zeros.
+In 16-bit integers panels have the bf16 layout, and the last operand holds one scale per column,
+padded to whole panels; x is rounded to integers row by row (``ops/int16.py``).
+
+In ``bf16x2`` panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``: for every 32 steps of k the pairs of the
+high terms, then those of the low terms, K padded with zeros.
 """
 
 from __future__ import annotations
@@ -68,15 +67,15 @@ __all__ = [
 
 PANEL = 16
 SCATTER_SINCE = 11
-"""The opset from which ScatterND, which bodies place blocks with, counts from the end."""
+"""First opset that has ScatterND, with which function bodies place blocks."""
 SPLIT_STEPS = 32
-"""Steps of k whose upper halves lie together as sums of two numbers; their lower ones follow."""
+"""Steps of k whose high terms are stored together in bf16x2, followed by their low terms."""
 BF16_SINCE = 13
-"""The opset from which Cast knows bf16."""
+"""First opset whose Cast takes bf16."""
 
 
 def pack_panels(weight: Numbers) -> Numbers:
-    """``[K, N]`` to ``[⌈N/16⌉, K, 16]``, columns padded with zeros."""
+    """Pack ``[K, N]`` into ``[⌈N/16⌉, K, 16]``, columns padded with zeros."""
     k, n = weight.shape
     panels = -(-n // PANEL)
     out = np.zeros((panels, k, PANEL), weight.dtype)
@@ -94,7 +93,7 @@ def unpack_panels(panels: Floats, n: int) -> Floats:
 
 
 def pack_vnni2(weight: Floats) -> Floats:
-    """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
+    """Pack ``[K, N]`` into bf16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
     import ml_dtypes
 
     with np.errstate(over="ignore"):
@@ -102,8 +101,10 @@ def pack_vnni2(weight: Floats) -> Floats:
 
 
 def pack_int16(weight: Floats) -> tuple[Numbers, Floats]:
-    """``[K, N]`` to int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]`` and the scales ``[⌈N/16⌉ · 16]``, both
-    padded with zeros."""
+    """Pack ``[K, N]`` into int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]`` and column scales ``[⌈N/16⌉ · 16]``.
+
+    Both are padded with zeros.
+    """
     whole, scale = fit_columns(weight)
     return _in_pairs(whole), _padded(scale)
 
@@ -118,7 +119,7 @@ def _padded(scale: Floats) -> Floats:
 
 
 def _in_pairs(weight: Numbers) -> Numbers:
-    """``[K, N]`` to ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
+    """Pack ``[K, N]`` into ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros, of any element type."""
     panels = pack_panels(np.pad(weight, ((0, weight.shape[0] % 2), (0, 0))))
     p, k, width = panels.shape
     return np.ascontiguousarray(panels.reshape(p, k // 2, 2, width).transpose(0, 1, 3, 2))
@@ -132,7 +133,7 @@ def unpack_vnni2(pairs: Floats, k: int, n: int) -> Floats:
 
 
 def pack_bf16x2(weight: Floats) -> Floats:
-    """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``, upper and lower halves in turn."""
+    """Pack ``[K, N]`` into bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``, high and low terms in turn."""
     import ml_dtypes
 
     fill = ((0, -len(weight) % SPLIT_STEPS), (0, 0))
@@ -143,7 +144,7 @@ def pack_bf16x2(weight: Floats) -> Floats:
 
 
 def unpack_bf16x2(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
-    """The upper and the lower halves of :func:`pack_bf16x2`'s matrix, in float32."""
+    """The high and the low terms of a :func:`pack_bf16x2` matrix, float32 ``[K, N]`` each."""
     p, steps, _, _ = panels.shape
     turns = np.asarray(panels, np.float32).reshape(p, -1, 2, SPLIT_STEPS // 2, PANEL, 2)
     upper, lower = (turns[:, :, i].reshape(p, steps // 2, PANEL, 2) for i in (0, 1))
@@ -151,7 +152,7 @@ def unpack_bf16x2(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
 
 
 def pack_block_sparse(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
-    """The blocks of ``[P, K, 16]`` panels at these places, ``[blocks, block, 16]``."""
+    """The blocks of panels ``[P, K, 16]`` at ``places``, as ``[blocks, block, 16]``."""
     count, k, width = panels.shape
     depth = -(-k // block)
     if k % block:
@@ -160,8 +161,10 @@ def pack_block_sparse(panels: Floats, places: npt.NDArray[np.int32], block: int)
 
 
 def pack_block_sparse_vnni2(blocks: Floats) -> Floats:
-    """Blocks ``[blocks, block, 16]``, an even number of steps each, in bf16 as
-    ``[blocks, block / 2, 16, 2]``."""
+    """Pack blocks ``[blocks, block, 16]`` into bf16 ``[blocks, block / 2, 16, 2]``.
+
+    ``block`` must be even.
+    """
     import ml_dtypes
 
     count, block, width = blocks.shape
@@ -189,22 +192,24 @@ def unpack_block_sparse(
 
 
 def _unpadded(b: BodyBuilder, wide: str, k: int, n: int, filled: int) -> str:
-    """``[K, N]`` of a matrix whose columns are whole panels, and whose steps of k are filled up to
-    a multiple of ``filled``."""
+    """Emit the slices from a padded matrix to ``[K, N]``.
+
+    Columns were padded to whole panels, and K to a multiple of ``filled``.
+    """
     if k % filled:
         wide = b.slice_last(wide, 0, k, 0)
     return b.slice_last(wide, 0, n, 1) if n % PANEL else wide
 
 
 def _panels_to_onnx(b: BodyBuilder, panels: str, k: int, n: int, filled: int = 1) -> str:
-    """``[K, N]`` of panels ``[⌈N/16⌉, K, 16]``."""
+    """Emit the nodes that unpack panels ``[⌈N/16⌉, K, 16]`` to ``[K, N]``."""
     wide = b("Reshape", b("Transpose", panels, perm=(1, 0, 2)), b.ints(0, -1))
     return _unpadded(b, wide, k, n, filled)
 
 
 @dataclass(frozen=True)
 class Panels(WeightLayout):
-    """Packed panels in float32."""
+    """Float32 panels."""
 
     name: ClassVar[str] = "panels"
 
@@ -220,7 +225,7 @@ class Panels(WeightLayout):
 
 @dataclass(frozen=True)
 class _Vnni2Panels(WeightLayout):
-    """Panels where two steps of k lie together."""
+    """Panels with interleaved pairs of k."""
 
     def shape(self, k: int, n: int) -> tuple[int, ...]:
         return -(-n // PANEL), -(-k // 2), PANEL, 2
@@ -235,7 +240,7 @@ class _Vnni2Panels(WeightLayout):
 
 @dataclass(frozen=True)
 class Vnni2Panels(_Vnni2Panels):
-    """Panels in bf16, x rounded to bf16 as well."""
+    """Panels in bf16; x is rounded to bf16 as well."""
 
     name: ClassVar[str] = "vnni2"
     rounds: ClassVar[bool] = True
@@ -247,7 +252,7 @@ class Vnni2Panels(_Vnni2Panels):
 
 @dataclass(frozen=True)
 class WeightOnlyBf16Panels(_Vnni2Panels):
-    """Panels in bf16, x in float32."""
+    """Panels in bf16; x stays in float32."""
 
     name: ClassVar[str] = "weight_only_bf16"
 
@@ -259,7 +264,7 @@ class WeightOnlyBf16Panels(_Vnni2Panels):
 
 @dataclass(frozen=True)
 class Int16Panels(_Vnni2Panels):
-    """Panels and x in 16-bit integers; the scales of columns are the second array."""
+    """Panels and x in 16-bit integers; the second array holds the column scales."""
 
     name: ClassVar[str] = "int16"
     operands: ClassVar[int] = 2
@@ -283,7 +288,7 @@ class Int16Panels(_Vnni2Panels):
 
 @dataclass(frozen=True)
 class Bf16x2Panels(WeightLayout):
-    """Panels and x as sums of two numbers in bf16."""
+    """Panels and x split into two bf16 terms."""
 
     name: ClassVar[str] = "bf16x2"
 
@@ -295,7 +300,7 @@ class Bf16x2Panels(WeightLayout):
         return upper + lower
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        """The smallest of the four products is left out."""
+        """Omit the product of the two low terms, as the kernel does."""
         upper, lower = split_bf16(x)
         acc = super().product(upper + lower, stored, k, n)
         less: Floats = acc - lower @ unpack_bf16x2(stored[0], k, n)[1]
@@ -312,7 +317,7 @@ class Bf16x2Panels(WeightLayout):
 
 @dataclass(frozen=True)
 class BlockSparsePanels(WeightLayout):
-    """The blocks of panels that are not zero, ``block`` steps of k each, and where they lie."""
+    """The nonzero blocks of float32 panels, ``block`` steps of k each, and their positions."""
 
     block: int
     name: ClassVar[str] = "block_sparse"
@@ -347,7 +352,7 @@ class BlockSparsePanels(WeightLayout):
 
 @dataclass(frozen=True)
 class BlockSparseVnni2Panels(BlockSparsePanels):
-    """Those in bf16, x rounded to bf16 as well."""
+    """The nonzero blocks of panels in bf16; x is rounded to bf16 as well."""
 
     name: ClassVar[str] = "block_sparse_vnni2"
     rounds: ClassVar[bool] = True
@@ -371,8 +376,7 @@ class BlockSparseVnni2Panels(BlockSparsePanels):
 
 @dataclass(frozen=True)
 class BitmapPanels(WeightLayout):
-    """The numbers of panels that are not zero, perhaps in bf16, and a bit for each place; x in
-    float32."""
+    """The nonzero elements of panels, in float32 or bf16, and a bit per position; x in float32."""
 
     in_bf16: bool = False
     operands: ClassVar[int] = 2

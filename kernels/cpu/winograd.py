@@ -1,8 +1,8 @@
 """Winograd's transform of 3 x 3 convolution weights, F(m x m, 3 x 3), and back.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.  The
-matrices belong to the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4); the kernel's transforms
-of inputs and outputs, ``kernels/cpu/micro/winograd.cpp.in``, are written for the same.
+matrices belong to the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4).  The input and output
+transforms in ``kernels/cpu/micro/winograd.cpp.in`` use these points too.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _BACK = MappingProxyType(
         4: np.array([[4, 0, 0, 0, 0, 0], [0, -3, 3, 0, 0, 0], [0, 0, 0, 0, 0, 1]], np.float32),
     }
 )
-"""``back · transform · back'`` gives the 3 x 3 kernel again."""
+"""``back · transform · back'`` recovers the 3 x 3 kernel."""
 
 
 def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
-    """``weight[O,I,3,3]`` as ``[(m+2)^2, Ob, Ib, 16 (in), 16 (out)]``, channels padded with zeros.
+    """Transform ``weight[O,I,3,3]`` into ``[(m+2)^2, Ob, Ib, 16 (in), 16 (out)]``, zero-padded.
 
     Computed in fp64 and rounded once.  Raises KeyError unless ``m`` is 2 or 4.
     """
@@ -58,10 +58,10 @@ def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
 
 
 def transform_to_onnx(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int) -> str:
-    """Write the nodes that do the same to blocked weights ``[Ob,Ib,3,3,16,16]``.
+    """Emit :func:`transform` as nodes, for blocked weights ``[Ob,Ib,3,3,16,16]``.
 
-    ``vec(g w g') = (g ⊗ g) vec(w)``: one product for all planes.  It is rounded as it goes, in
-    float32: fp64 would double the memory a session takes while it is made.
+    ``vec(g w g') = (g ⊗ g) vec(w)``: one product for all planes.  It is computed in float32,
+    because fp64 would double the memory that creating a session takes.
     """
     blocks = [-(-channels // _BLOCK) for channels in (outputs, inputs)]
     taps = b("Reshape", b("Transpose", w, perm=(2, 3, 0, 1, 4, 5)), b.ints(9, -1))
@@ -71,7 +71,7 @@ def transform_to_onnx(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int)
 
 
 def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
-    """``[(m+2)^2, Ob, Ib, 16 (in), 16 (out)]`` as ``[16·Ob, 16·Ib, 3, 3]``."""
+    """The inverse of :func:`transform`, padding kept: ``[16·Ob, 16·Ib, 3, 3]``."""
     _, ob, ib, *_ = planes.shape
     split = planes.reshape(m + 2, m + 2, ob, ib, _BLOCK, _BLOCK).transpose(2, 5, 3, 4, 0, 1)
     wide = split.reshape(ob * _BLOCK, ib * _BLOCK, m + 2, m + 2)
@@ -80,7 +80,7 @@ def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
 
 
 def untransform_to_onnx(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
-    """Write the nodes that do the same; ``inputs`` are Ib."""
+    """Emit :func:`untransform` as nodes; ``inputs`` is Ib."""
     transposed = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
     wide = b("Reshape", transposed, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))
     back = b("Constant", value=_BACK[m])

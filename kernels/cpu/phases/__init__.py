@@ -28,16 +28,16 @@ __all__ = ["phases"]
 
 
 def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
-    """The phases after those of :func:`tracea_graph.passes.phases`, but for row tiling.
+    """The CPU phases that follow :func:`tracea_graph.passes.phases`, row tiling excluded.
 
-    ``tiles`` says that there are matrix tiles for bf16.
+    ``tiles``: the processor has matrix tiles for bf16 (AMX).
     """
     precision, compressed = request.precision, request.compressed
-    # regions are what they will be: what can be skipped in them is all that changes
+    # no region forms or splits after this: these rules only skip work inside regions
     near = (WindowAttention(tuple(request.windows)),) if request.windows else ()
-    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
+    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # bf16 interleaves pairs of k
     other = (LowRankGemm(compressed), PruneBlocks(compressed, blocks))
-    twice = precision == "bf16"  # of half the size, a second copy is no matter
+    twice = precision == "bf16"  # half the size: a second copy is affordable
     few = FEW_ROWS if precision == "fp32" else 1
     skipping = (
         LowRankExact(request.scan),
@@ -50,7 +50,7 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         *((Phase("filters", (PackFilters(),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (ConvWinograd(),)),
-        # whole at last: what lies between the steps of one program lies as its kernels like it
+        # forms the programs of convolutions; values between their steps are stored blocked
         Phase(PARTITION, (partition.ClusterConv(),)),
         *LAYOUT,
         *((Phase("compress", other),) if compressed else ()),
@@ -62,10 +62,10 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
 
 
 def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
-    """Regions are what they will be: only their numbers change.
+    """Phases that lower the precision of products and attention; regions stay as they are.
 
-    What bf16 is not to be used for is left for integers, or sums of two numbers in bf16 where
-    matrix ``tiles`` make those faster.
+    With bf16, products that must not use it fall back to int16, or to bf16x2 where matrix
+    ``tiles`` make that faster.
     """
     integers, halves = Phase("int16", (GemmInt16(),)), Phase("bf16x2", (GemmBf16x2(),))
     rounds = Phase("precision", (GemmBf16(), AttentionBf16()))
@@ -78,11 +78,13 @@ def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
 
 
 def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
-    """Before they are steps of a program, which stores values as its steps read them.
+    """Phases that lower the precision of convolutions, before partitioning.
 
-    What bf16 is not to be used for is left for integers; with matrix ``tiles``, where those have
-    none of their own, for sums of two numbers in bf16, but for what is transformed.  Processors
-    with them convert numbers of a depthwise convolution faster than they multiply pairs.
+    They run first because a program stores its values in the layouts that its steps read.  With
+    bf16, convolutions that must not use it fall back to int16.  Matrix ``tiles`` have no int16
+    instruction: there only Winograd convolutions fall back to int16, all others to bf16x2.
+    Depthwise filters stay in float32 on such processors, which convert them faster than they
+    multiply bf16 pairs.
     """
     rounds = Phase("conv-precision", (ConvBf16(nchw32c=tiles),))
     integers = Phase("conv-int16", (ConvInt16(transformed=tiles and precision == "bf16"),))

@@ -1,10 +1,10 @@
-"""Products that skip the zero blocks of their constant matrix.
+"""Skip the zero blocks of a product's constant matrix.
 
 FusedGemm(x, [K, N])    ->    FusedGemm(x, stored blocks, map)
 
-Exact: a skipped block would have added zeros, and the kernel gives NaN where a row holds a NaN or
-an infinity that a zero would have met.  One proposal per block size; the cost model chooses, and
-timing decides against the dense form.
+The result is exact: a skipped block would have added zeros, and the kernel returns NaN for rows
+where a NaN or an infinity would have been multiplied by a skipped zero.  There is one proposal per
+block size; the cost model picks one, and it is kept if it was measured faster than the dense form.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _MOST_STORED = 0.9
 
 @dataclass(frozen=True)
 class BlockSparseGemm(PatternPass):
-    """A product leaves out what is zero in its matrix; if ``twice`` also in one that others need
-    as it is."""
+    """Store only the nonzero blocks of a product's matrix.
+
+    ``twice``: do so even if other nodes need the dense matrix, which is then stored as well.
+    """
 
     scan: WeightScan = field(default_factory=WeightScan)
     blocks: tuple[int, ...] = BLOCKS
@@ -75,7 +77,7 @@ class BlockSparseGemm(PatternPass):
 
 @dataclass(frozen=True)
 class PruneBlocks(PatternPass):
-    """A product whose matrix was pruned stores the blocks that are left, if that is less."""
+    """Store only the remaining blocks of a pruned matrix, if that takes fewer bytes."""
 
     chosen: Mapping[str, Compressed]
     blocks: tuple[int, ...] = BLOCKS
@@ -110,7 +112,7 @@ def _skipping(
     places: BlockIndices,
     error: float = 0.0,
 ) -> Rewrite:
-    """The product over the blocks at ``places``; of a zero matrix one block stays."""
+    """The product over the blocks at ``places``; a zero matrix keeps one block."""
     if not len(places):
         places = np.zeros(1, np.int32)
     params: GemmParams = dataclasses.replace(region.params, layout=BlockSparsePanels(block))
@@ -126,21 +128,21 @@ def _skipping(
 
 
 def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None:
-    """The matrix of a product, while it holds the model's own numbers and may be another."""
+    """The matrix of a product if it holds the model's own numbers and may be replaced."""
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK) or not sources_of(graph, region):
         return None
     return replaceable_matrix(graph, region, twice)
 
 
 def without_scatter(graph: TileGraph) -> str:
-    """Why bodies could not put stored numbers in their places, or nothing."""
+    """The reason why function bodies cannot scatter stored numbers; empty if they can."""
     if graph.opset >= SCATTER_SINCE:
         return ""
     return f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
 
 
 def sources_of(graph: TileGraph, region: Region) -> list[Weight]:
-    """The model's own constants a product's matrix is made from."""
+    """The constants of the model that a product's matrix is computed from."""
     values = (n.inputs[1] for n in region.nodes if n.op in ("MatMul", "Gemm"))
     found = [graph.weight(v) for v in values]
     return [w for w in found if w is not None]

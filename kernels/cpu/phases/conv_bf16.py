@@ -1,10 +1,9 @@
-"""Convolutions in bf16, where the caller asked for it: what they read is rounded, sums are not.
+"""Convolutions in bf16, on request: operands are rounded, sums stay in float32.
 
-Dense ones take filters in bf16, pairs of channels at a time, with matrix tiles 32 channels, which
-one instruction takes; 3x3 ones also by Winograd's transform of 2 x 2 results (4 x 4 would lose too
-much).  Depthwise ones gain by
-what they read being half as long, and where filters may be rounded too by products of two columns
-at once.
+Dense convolutions store filters in bf16 and multiply pairs of input channels, or 32 channels per
+instruction with matrix tiles.  3x3 ones may use Winograd's F(2x2, 3x3); F(4x4, 3x3) loses too much
+precision.  Depthwise convolutions read half the bytes and, if their filters may be rounded too,
+multiply two columns at once.
 """
 
 from __future__ import annotations
@@ -44,8 +43,10 @@ __all__ = ["ConvBf16", "DepthwiseBf16"]
 
 @dataclass(frozen=True)
 class ConvBf16(PatternPass):
-    """A convolution between blocked values reads them, and dense filters, in bf16; in ``nchw32c``
-    blocks what others write so."""
+    """Let a convolution between blocked values read them, and dense filters, in bf16.
+
+    ``nchw32c``: read 32-channel blocks where the producer can write them.
+    """
 
     nchw32c: bool = False
     name: str = "conv-bf16"
@@ -84,7 +85,7 @@ class ConvBf16(PatternPass):
 
 @dataclass(frozen=True)
 class DepthwiseBf16(PatternPass):
-    """A depthwise convolution that reads bf16 may round its filters as well."""
+    """Round the filters of a depthwise convolution that reads bf16."""
 
     name: str = "depthwise-bf16"
     patterns = (conv,)
@@ -95,14 +96,17 @@ class DepthwiseBf16(PatternPass):
         return None if fits else ""
 
     def rewrite(self, m: Match) -> Rewrite:
-        # a quarter of its cycles at most: less than plans count
+        # saves at most a quarter of the cycles, which the cost model does not resolve
         lower = dataclasses.replace(m.root.params.layout, rounded=True)
         return rounded_as_read(self.name, m.root, step=True, layout=lower)
 
 
 def _reads_nchw32c(graph: TileGraph, value: str, reader: ConvParams) -> bool:
-    """True if a dense convolution makes what another reads, or what is pooled or moved before:
-    those write nchw32c, where others would have to be copied."""
+    """Return True if the producer of a dense convolution's input can write nchw32c.
+
+    A dense convolution can, directly or followed by max pooling, layout ops, Concat or Split; the
+    result of any other producer would have to be copied.
+    """
     region = graph.producer(value)
     if reader.groups > 1 or reader.channels % (2 * BLOCK) or region is None:
         return False
@@ -117,7 +121,7 @@ def _reads_nchw32c(graph: TileGraph, value: str, reader: ConvParams) -> bool:
 
 
 def _channels(graph: TileGraph, value: str) -> int:
-    """Of an image; 1 if nobody knows."""
+    """Channels of an image value; 1 if unknown."""
     shape = graph.spec(value).shape or ()
     channels = shape[1] if len(shape) > 2 else 1
     return channels if isinstance(channels, int) else 1

@@ -1,7 +1,7 @@
-"""Convolutions of sums of two numbers in bf16: three products in bf16, nearly as exact as float32.
+"""Convolutions in bf16x2: operands split into two bf16 terms, nearly as exact as float32.
 
-On matrix tiles those are faster than one in float32, and than one in 16-bit integers, where those
-have no instruction of their own.
+Three bf16 products on matrix tiles are faster than one in float32, and faster than one in 16-bit
+integers, for which matrix tiles have no instruction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ConvBf16x2"]
 
 @dataclass(frozen=True)
 class ConvBf16x2(PatternPass):
-    """A dense convolution between blocked values splits them, and its filters are stored so."""
+    """Split the input and the filters of a dense blocked convolution into two bf16 terms."""
 
     name: str = "conv-bf16x2"
     patterns = (conv,)

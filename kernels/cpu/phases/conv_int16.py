@@ -1,7 +1,7 @@
-"""Convolutions in 16-bit integers, where bf16 is too coarse: images and filters share scales.
+"""Convolutions in 16-bit integers, for layers where bf16 is too coarse.
 
-Dense ones alone: what a convolution reads is rounded once for all that read it, and 3x3 ones may
-transform it first, two results a side.  Others gain nothing by it.
+Each image and each filter has one scale.  Only dense convolutions gain.  An input is rounded once
+for all its readers; 3x3 convolutions may use Winograd's F(2x2, 3x3) on it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from tracea_graph.rewrite import Match, PatternPass, Rewrite
 __all__ = ["ConvInt16"]
 
 _MOST_TAPS = 25
-"""With more of them a block of channels leaves its integers less than bf16's eight bits."""
+"""With more taps, a 32-bit sum over a channel block leaves operands fewer than bf16's 8 bits."""
 
 
 @dataclass(frozen=True)
 class ConvInt16(PatternPass):
-    """A dense convolution between blocked values reads them, and its filters, in integers;
-    ``transformed``: only one that Winograd's transform can do."""
+    """Let a dense convolution between blocked values multiply 16-bit integers.
+
+    ``transformed``: only convolutions that Winograd's transform applies to.
+    """
 
     transformed: bool = False
     name: str = "conv-int16"

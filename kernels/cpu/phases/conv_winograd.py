@@ -1,4 +1,4 @@
-"""3x3 convolutions computed by Winograd's transform, their filters stored as it makes them."""
+"""Compute 3x3 convolutions by Winograd's transform, with transformed filters in the model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from tracea_graph.rewrite import Match, PatternPass, Rewrite
 __all__ = ["ConvWinograd"]
 
 _FEW = 4
-"""Filters up to which summing over input channels takes less than the transform of the input."""
+"""Filter count up to which direct summation is cheaper than transforming the input."""
 
 
 class ConvWinograd(PatternPass):
-    """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
+    """Compute a 3x3 convolution by Winograd's F(2x2, 3x3) or F(4x4, 3x3).
 
-    The error of the first is below, of the second about ten times that of direct summation.  Where
-    images may have any size the filters stay there as they are, too: on maps of a few pixels
-    reading the transformed ones, several times as many, takes longer than summing directly.
+    The error of F(2x2) is below that of direct summation, that of F(4x4) about ten times above.
+    If image sizes are symbolic, the direct filters are kept as well: for images of a few pixels,
+    reading the transformed filters, which are several times larger, takes longer than direct
+    summation.
     Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
     """
 

@@ -1,9 +1,9 @@
-"""How the CPU stores the filters of convolutions: in the layouts its kernels read.
+"""Store the filters of convolutions in the layouts that the CPU kernels read.
 
 FusedConv(x, [O, I, kernel…])    ->    FusedConv(x, filters in a layout)
 
-Groups that fill no whole blocks are taken together where that multiplies few zeros.  Every new
-weight is computed when it is asked for; nothing is kept.
+Groups smaller than a channel block are merged where that multiplies few zeros.  New weights are
+computed on demand and not kept in memory.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ __all__ = [
 _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
 _MOST_GROUPS = 4
-"""Of groups taken together: so many times as many products take less than one by one."""
+"""Groups merged at most: beyond that the products with zeros cost more than blocking saves."""
 
 
 def conv(op: Any, x: Any, w: Any) -> Any:
-    """The pattern of a convolution."""
+    """Pattern of a fused convolution."""
     return op.FusedConv(x, w, ...)
 
 
 class PackFilters(PatternPass):
-    """A convolution over one or two axes reads filters as its kernels like them best."""
+    """Pack the filters of a convolution over one or two axes for the CPU kernels."""
 
     name = "pack-filters"
     patterns = (conv,)
@@ -101,8 +101,10 @@ class PackFilters(PatternPass):
 def _laid_out(
     params: ConvParams, weight: Weight, spatial: tuple[Extent, ...], kept: bool
 ) -> tuple[ConvParams, Weight]:
-    """The convolution in the layout it gets, perhaps of several groups as one, and its filters
-    ``[O, I, kernel…]``."""
+    """The convolution with its new layout, groups merged if needed, and its plain filters.
+
+    The filters are ``[O, I, kernel…]``; ``kept`` forbids merging, which would change them.
+    """
     layout = _layout_for(weight.shape, params.groups, params.window, spatial)
     together = _groups_at_once(weight.shape, params.groups)
     if layout == PLAIN and together > 1 and not kept:
@@ -116,7 +118,7 @@ def _laid_out(
 def _layout_for(
     shape: tuple[int, ...], groups: int, window: ConvWindow, spatial: tuple[Extent, ...]
 ) -> FilterLayout:
-    """The layout of weights ``[O, I, kernel…]``."""
+    """Choose the layout for filters ``[O, I, kernel…]``."""
     o, i = shape[:2]
     if window.rank > 2:
         return PLAIN
@@ -130,8 +132,10 @@ def _layout_for(
 
 
 def _groups_at_once(shape: tuple[int, ...], groups: int) -> int:
-    """How many neighbouring groups of filters ``[O, I, kernel…]`` fill whole blocks; 1 if that
-    takes more than :data:`_MOST_GROUPS`."""
+    """The number of adjacent groups of filters ``[O, I, kernel…]`` that fill whole blocks.
+
+    1 if that would be more than :data:`_MOST_GROUPS`.
+    """
     o, i = shape[0] // groups, shape[1]
     if groups == 1 or i == 1:
         return 1
@@ -140,8 +144,10 @@ def _groups_at_once(shape: tuple[int, ...], groups: int) -> int:
 
 
 def _side_by_side(weight: Weight, groups: int, count: int) -> Weight:
-    """Filters of as many groups as one: ``[O, count·I, kernel…]``, zeros where a filter and an
-    input belong to different groups."""
+    """Merge every ``count`` groups of filters into one: ``[O, count·I, kernel…]``.
+
+    Entries are zero where a filter and an input channel belong to different groups.
+    """
     o, i, *kernel = weight.shape
 
     def load() -> Array:
@@ -162,10 +168,10 @@ def _packed(
     opset: int,
     made: Sequence[Node] | None = None,
 ) -> Weight:
-    """The same weights in a layout.
+    """The filters ``weight`` in a layout.
 
-    Given ``made``, they stay as they are, others need them too, or those nodes compute them from
-    smaller constants: further nodes pack them at load.
+    ``made`` is given if the plain filters must stay in the model: other nodes read them, or the
+    nodes ``made`` compute them from smaller constants.  Nodes that pack at load are appended then.
     """
     name, ((dtype, shape),) = f"{weight.name}_{layout.name}", layout.arrays(weight.shape)
     computed_by: tuple[Node, ...] = ()
@@ -182,9 +188,9 @@ def _packed(
 def winograd_filters(
     weight: Weight, params: ConvParams, layout: WinogradFilters, opset: int
 ) -> Weight:
-    """Blocked filters by Winograd's transform.
+    """Winograd-transformed filters, from blocked ones.
 
-    They take 1.8 (``winograd2``) or four times the bytes, so the runtime is left to compute them.
+    They are 1.8 (``winograd2``) or 4 times larger, so nodes in the model compute them at load.
     """
 
     def load() -> Array:
@@ -199,7 +205,7 @@ def winograd_filters(
 
 
 def repack_filters(weight: Weight, params: ConvParams, layout: Filters) -> list[Weight]:
-    """The same filters in another layout, each of its arrays; nothing is kept between calls."""
+    """The filters of a convolution in another layout, one weight per array of that layout."""
     if isinstance(layout, DispatchFilters):
         parts = (layout.transformed, layout.direct)
         return [made for part in parts for made in repack_filters(weight, params, part)]
@@ -218,8 +224,10 @@ def repack_filters(weight: Weight, params: ConvParams, layout: Filters) -> list[
 def filter_layouts(
     direct: Filters, params: ConvParams, spatial: Sequence[Extent]
 ) -> Iterator[Filters]:
-    """What filters may be kept in: ``direct``, or one of its transforms; with ``spatial`` results
-    of any size either, of which the runtime takes what pays.
+    """The layouts that filters may be stored in: ``direct`` and its Winograd transforms.
+
+    If an extent in ``spatial`` is symbolic, transforms are stored along with the direct filters
+    (:class:`DispatchFilters`), and the runtime chooses by image size.
     """
     yield direct
     known = all(isinstance(d, int) for d in spatial)
@@ -230,12 +238,12 @@ def filter_layouts(
 
 
 def output_extents(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
-    """The spatial extents of what a convolution makes; none if they are not known."""
+    """The spatial extents of a convolution's result; empty if unknown."""
     return (graph.spec(region.results[0]).shape or ())[2:]
 
 
 def _padded_bias(weight: Weight, size: int) -> Weight:
-    """A bias filled up with zeros to so many numbers."""
+    """A bias padded with zeros to ``size`` elements."""
     (count,) = weight.shape
 
     def load() -> Array:

@@ -1,8 +1,8 @@
-"""How the CPU stores the gates of recurrent cells: in the panels its kernels read.
+"""Store the gates of recurrent cells in the panels that the CPU kernels read.
 
 FusedRecurrent(x, W, R, bias, rest, …)    ->    FusedRecurrent over panels of gates
 
-Its kernels read nothing else, so this is no choice.
+The rule always applies: the kernels read no other layout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _cell(op: Any, x: Any) -> Any:
 
 
 class PackGates(PatternPass):
-    """A cell's constant matrices and biases in panels."""
+    """Pack the constant matrices and biases of a recurrent cell into panels."""
 
     name = "pack-gates"
     patterns = (_cell,)
@@ -49,7 +49,7 @@ class PackGates(PatternPass):
 
 
 def _packed(params: RecurrentParams, stored: list[Weight]) -> list[Weight]:
-    """W, R, the bias and the rest; every one is computed when it is asked for."""
+    """The packed W, R, bias and rest; each is computed on demand."""
     groups, hidden, directions = params.groups, params.hidden, params.directions
     columns = GATE_PANELS.columns(groups, hidden)
 

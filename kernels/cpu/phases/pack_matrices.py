@@ -1,10 +1,10 @@
-"""How the constant matrices of products are stored: in the panels that the kernels like best.
+"""Pack the constant matrices of products into panels.
 
 FusedGemm(x, [K, N])    ->    FusedGemm(x, panels)        alone, or a step of a program
 
-A matrix that somebody else needs as it is (an embedding table that is the output head too) stays,
-and the product reads it in place: no byte of it is written twice, unless the product's own is to
-be in bf16, of half the size and twice as fast.
+A matrix that other nodes read in its plain form (an embedding table that is also the output head)
+is not packed, since that would store it twice; the product reads it in place.  With bf16 it is
+packed anyway: the copy has half the size and doubles the speed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACK_MATRICES = "pack-matrices"
 
 @dataclass(frozen=True)
 class PackMatrices:
-    """A product's matrix in panels; ``twice`` packs those, too, that others need as they are."""
+    """Pack a product's matrix into panels; ``twice``: even if other nodes need the plain one."""
 
     twice: bool = False
     name: str = PACK_MATRICES
@@ -55,7 +55,7 @@ class PackMatrices:
     def _inside(
         self, graph: TileGraph, region: Region, params: RegionParams
     ) -> Iterator[Proposal | Miss]:
-        """The matrices of all products of one program, at once."""
+        """Propose packing the matrices of all products of one program together."""
         operands, weights, packed = list(region.operands), dict[str, Weight](), set[int]()
         for at, product in _matrices(params).items():
             made = self._panels(graph, product, region.operands[at])
@@ -71,7 +71,7 @@ class PackMatrices:
             yield Proposal(self.name, (region,), (new,), weights=weights)
 
     def _panels(self, graph: TileGraph, params: GemmParams, value: str) -> Weight | str | None:
-        """The panels of a plain matrix; None for another layout, or why it stays as it is."""
+        """The panels of a plain matrix, a reason against packing, or None for another layout."""
         weight = graph.weight(value)
         if not isinstance(params.layout, Plain):
             return None
@@ -89,8 +89,10 @@ class PackMatrices:
 
 
 def _matrices(params: RegionParams) -> dict[int, GemmParams]:
-    """Inputs of a program that are the matrix of its products and nothing else, in one layout;
-    with the first of these products."""
+    """Inputs of a program that its steps read only as a product's matrix, in one layout.
+
+    Maps the input's index to the first product that reads it.
+    """
     found, other = dict[int, GemmParams](), set[int]()
     for step in params.steps:
         product = step.params if isinstance(step.params, GemmParams) else None
@@ -105,7 +107,7 @@ def _matrices(params: RegionParams) -> dict[int, GemmParams]:
 
 
 def _packed(step: RegionStep) -> RegionStep:
-    """A product's step over panels; what else reads an input of that place is left alone."""
+    """A product's step with packed panels; any other step unchanged."""
     if not isinstance(step.params, GemmParams):
         return step
     return dataclasses.replace(step, params=dataclasses.replace(step.params, layout=PANELS))

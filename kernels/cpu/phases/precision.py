@@ -1,13 +1,12 @@
-"""Lower precision, where the caller asked for it: products with weights in bf16.
+"""Lower the precision of products and attention, on request.
 
 bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
-int16           both operands in 16-bit integers with scales: of bf16's speed and eight times as
-                exact.  Products and convolutions that bf16 is too coarse for are computed so as
-                well
-bf16x2          both operands as sums of two numbers in bf16: three products in bf16, nearly as
-                exact as float32, and faster than that on matrix tiles, where products that bf16
-                is too coarse for, and convolutions no transform serves, are computed so as well
+int16           both operands in 16-bit integers with scales: as fast as bf16, an eighth of its
+                error; also the fallback for products and convolutions that bf16 is too coarse for
+bf16x2          both operands split into two bf16 terms: three bf16 products, nearly as exact as
+                float32; on matrix tiles also faster than float32, and there the fallback for
+                products, and for convolutions without a Winograd transform
 """
 
 from __future__ import annotations
@@ -73,22 +72,22 @@ __all__ = [
 ]
 
 ROUNDING = 2.0**-8
-"""Relative error of one number rounded to bf16, at most: half a step, 2^-7 for numbers from 1."""
+"""Largest relative error of rounding to bf16: half of its epsilon, 2^-7."""
 PRODUCT_ERROR = ROUNDING / 12
-"""What one product brings into the outputs, of max|y|, as far as plans count it.  Roundings are
-independent, their root mean square is 0.41 of the largest, and two meet in a term: of its own
-result a product is off by ROUNDING / 1.7.  What a deep net leaves of that in its outputs is a half
-to a tenth; the least of it stands here, for a plan only rules out what cannot be right, and
-verification measures the rest."""
+"""Error that one bf16 product adds to the outputs, relative to max|y|, as plans estimate it.
+
+Rounding errors are independent, and two meet in each term, so the product's own result is off by
+about ROUNDING / 1.7.  Deep networks attenuate that by a factor of 2 to 10.  The estimate is at the
+low end: plans only exclude what cannot be within tolerance; verification measures the rest."""
 INT16_ERROR = PRODUCT_ERROR / 8
-"""The same in 16-bit integers (``ops/int16.py``)."""
+"""PRODUCT_ERROR of a product in 16-bit integers (``ops/int16.py``)."""
 BF16X2_ERROR = PRODUCT_ERROR / 256
-"""The same of sums of two numbers in bf16."""
+"""PRODUCT_ERROR of a product in bf16x2."""
 LOWERING = (
     "gemm-bf16", "attention-bf16", "conv-bf16", "depthwise-bf16", "gemm-int16", "conv-int16",
     "gemm-bf16x2", "conv-bf16x2",
 )  # fmt: skip
-"""Rules that change numbers only."""
+"""Rules that change only the precision of a region."""
 FALLBACK = MappingProxyType(
     {
         "gemm-int16": "gemm-bf16",
@@ -97,9 +96,9 @@ FALLBACK = MappingProxyType(
         "conv-bf16x2": "conv-bf16",
     }
 )
-"""Rules that take what is left without another."""
+"""Rules that apply where another rule, their value here, was not applied."""
 FURTHER = MappingProxyType({"depthwise-bf16": "conv-bf16"})
-"""Rules that go on where another was applied."""
+"""Rules that apply on top of another rule, their value here."""
 PRECISION_FALLBACKS = (
     ("depthwise-bf16",), ("gemm-bf16",), ("attention-bf16",), ("conv-bf16",),
     ("depthwise-bf16", "conv-bf16"), ("gemm-bf16", "attention-bf16"),
@@ -110,13 +109,15 @@ PRECISION_FALLBACKS = (
     ("gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16", "gemm-int16", "conv-int16",
      "gemm-bf16x2", "conv-bf16x2"),
 )  # fmt: skip
-"""Sets of rules to do without where the error is too large, the cheapest set first."""
+"""Sets of rules to drop if the error is too large, in order of lost speed, least first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS: Mapping[str, WeightLayout] = MappingProxyType(
     {"bf16": VNNI2, "bf16-weights": WEIGHT_ONLY_BF16}
 )
 Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]
-"""A product over the weights of a name in lower precision, and those; or why it stays."""
+"""Lower one product with weights of the given name.
+
+Returns the new parameters and weights, or the reason why the product stays in float32."""
 
 
 def _attention(op: Any, q: Any) -> Any:
@@ -125,8 +126,11 @@ def _attention(op: Any, q: Any) -> Any:
 
 @dataclass(frozen=True)
 class AttentionBf16(PatternPass):
-    """Attention: over what products computed in bf16, else over float32 that the kernel rounds,
-    where a cache of keys is read by few queries not even that."""
+    """Let attention multiply bf16.
+
+    Operands come in bf16 from the products that compute them; float32 ones are rounded by the
+    kernel, unless only a few queries read them, as with a key cache.
+    """
 
     name: str = "attention-bf16"
     patterns = (_attention,)
@@ -149,7 +153,7 @@ class AttentionBf16(PatternPass):
 
 
 def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Rewrite:
-    """The same operands, of which the kernel rounds more as it reads: ``changes`` says what."""
+    """Rewrite a region to parameters with ``changes``; its kernel rounds operands on reading."""
     lower = dataclasses.replace(region.params, **changes)
     new = fused(rule, lower, region.operands, region.results, [region])
     return Rewrite((new,), error=PRODUCT_ERROR, step=step)
@@ -158,8 +162,10 @@ def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: An
 def with_lowered_weights(
     rule: str, region: Region, lower: Any, made: Sequence[Weight], error: float
 ) -> Rewrite:
-    """The same region with ``lower`` for its parameters: the first weight made takes the place of
-    its second operand, others come last."""
+    """Rewrite a region to the parameters ``lower`` and the weights ``made``.
+
+    The first weight replaces operand 1; the others are appended.
+    """
     weight, *more = (w.name for w in made)
     operands = (region.operands[0], weight, *region.operands[2:], *more)
     new = fused(rule, lower, operands, region.results, [region])
@@ -167,8 +173,10 @@ def with_lowered_weights(
 
 
 def _whole(graph: TileGraph, region: Region) -> bool:
-    """True if attention finds any of its operands in float32: a product or chain that makes one
-    could round it."""
+    """Return True if attention must read an operand in float32.
+
+    That is an operand which no product, chain or norm computes, or which is a graph output too.
+    """
     return any(
         (source := graph.producer(value)) is None
         or graph.is_output(value)
@@ -179,14 +187,14 @@ def _whole(graph: TileGraph, region: Region) -> bool:
 
 @dataclass(frozen=True)
 class GemmBf16:
-    """A product over packed float32 weights reads them in bf16 instead."""
+    """Convert the packed float32 weights of a product to bf16."""
 
     precision: str = "bf16"
     name: str = "gemm-bf16"
 
     @property
     def _able(self) -> tuple[WeightLayout, ...]:
-        """Layouts that have one in this precision."""
+        """Layouts that have a counterpart in this precision."""
         blocks = map(BlockSparsePanels, BLOCKS) if self.precision == "bf16" else ()
         return (PANELS, BITMAP, *blocks)
 
@@ -196,7 +204,7 @@ class GemmBf16:
     def _lower(
         self, graph: TileGraph, params: GemmParams, panels: str
     ) -> tuple[GemmParams, Weight] | str:
-        """The same product with its panels or blocks in bf16; or why they stay in float32."""
+        """Convert panels or blocks to bf16, or give the reason why they stay in float32."""
         stored, layout = graph.weight(panels), _LAYOUTS[self.precision]
         if why := no_bf16(graph):
             return why
@@ -216,7 +224,7 @@ class GemmBf16:
 
 @dataclass(frozen=True)
 class GemmInt16(PatternPass):
-    """A product over packed float32 weights reads 16-bit integers instead."""
+    """Convert the packed float32 weights of a product to 16-bit integers with scales."""
 
     name: str = "gemm-int16"
     patterns = (gemm,)
@@ -236,7 +244,7 @@ class GemmInt16(PatternPass):
 
 @dataclass(frozen=True)
 class GemmBf16x2:
-    """A product over packed float32 weights reads sums of two numbers in bf16 instead."""
+    """Split the packed float32 weights of a product into two bf16 terms."""
 
     name: str = "gemm-bf16x2"
 
@@ -262,8 +270,10 @@ def _lowered(
     graph: TileGraph,
     region: Region,
 ) -> Iterator[Proposal | Miss]:  # fmt: skip
-    """A product in one of the layouts that are ``able``, or all of one program at once: they share
-    what lies between them."""
+    """Propose lowering a product whose layout is in ``able``, or all such products of a program.
+
+    The products of one program are lowered together because they share intermediate values.
+    """
     params = region.params
     if isinstance(params, GemmParams) and params.layout in able:
         found = lower(graph, params, region.operands[1])
@@ -296,14 +306,14 @@ def _lowered(
 
 
 def no_bf16(graph: TileGraph) -> str | None:
-    """Why a graph's models hold no numbers in bf16, or None."""
+    """The reason why a graph's opset rules out bf16, or None."""
     if graph.opset >= BF16_SINCE:
         return None
     return f"opset {graph.opset} has no bf16; {BF16_SINCE} is the first"
 
 
 def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
-    """The same matrix in 16-bit integers, and the scales of its columns."""
+    """The matrix of ``panels`` in 16-bit integers, and the scales of its columns."""
     count, k, _ = panels.shape
 
     def matrix() -> Floats:
@@ -317,7 +327,7 @@ def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
 
 
 def _in_halves(panels: Weight, n: int) -> Weight:
-    """The same matrix as sums of two numbers in bf16; nothing is kept between calls."""
+    """The matrix of ``panels`` split into two bf16 terms, computed on demand."""
     k = panels.shape[1]
 
     def load() -> Array:
@@ -327,7 +337,7 @@ def _in_halves(panels: Weight, n: int) -> Weight:
 
 
 def _blocks_in_pairs(blocks: Weight) -> Weight:
-    """Stored blocks in bf16."""
+    """The stored blocks of a block-sparse matrix in bf16."""
     count, block, _ = blocks.shape
 
     def load() -> Array:
@@ -337,7 +347,7 @@ def _blocks_in_pairs(blocks: Weight) -> Weight:
 
 
 def _numbers(stored: Weight) -> Weight:
-    """Stored numbers in bf16."""
+    """The nonzero elements of a bitmap matrix in bf16."""
     return Weight(
         f"{stored.name}_bf16",
         DType.BF16,
@@ -347,7 +357,7 @@ def _numbers(stored: Weight) -> Weight:
 
 
 def _in_pairs(panels: Weight, n: int) -> Weight:
-    """The same matrix in bf16; nothing is kept between calls."""
+    """The matrix of ``panels`` in bf16, computed on demand."""
     k = panels.shape[1]
 
     def load() -> Array:

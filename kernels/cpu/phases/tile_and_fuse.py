@@ -2,10 +2,9 @@
 
 FusedRegion -> FusedRegion with ``row_tiles`` (``ops.region.RowTile``)
 
-The plan of the tile graph (``ttg.plan``) says which steps, and how many rows a tile has: tiles
-that do not fit are rejected by footprint; of the others the few that move the fewest bytes are
-proposed.  The first is taken; whether another is faster, and whether row tiling pays at all, is
-measured against the same program without it.
+The tile graph's planner (``ttg.plan``) chooses the steps and the rows of a tile: it rejects tiles
+whose footprint exceeds the cache, and proposes the few of the others that move the fewest bytes.
+The first proposal is applied; the others, and the untiled program, are timed against it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OPEN = "sizes of what {!r} is made of are known only when it runs"
 
 @dataclass(frozen=True)
 class TileAndFuse:
-    """Fuse over row tiles for symbol values ``sizes`` and memory ``levels``, innermost first."""
+    """Tile and fuse for symbol values ``sizes`` and memory ``levels``, innermost level first."""
 
     sizes: Mapping[str, int]
     levels: Sequence[MemoryLevel]
@@ -64,9 +63,9 @@ class TileAndFuse:
     def _fit(
         self, graph: TileGraph, region: Region, row_tiles: tuple[RowTile, ...]
     ) -> tuple[tuple[RowTile, ...], list[Miss]]:
-        """Row tiles that kernels can run, and reasons against the others.
+        """The row tiles that kernels can run, and the reasons against the others.
 
-        Usually all are tileable; which are not is found out one by one.
+        All are tried together first, since usually all can be tiled; if not, each is tried alone.
         """
         if not row_tiles or _why_not(graph, region, row_tiles) is None:
             return row_tiles, []
@@ -80,7 +79,7 @@ class TileAndFuse:
 
 
 def _steps(region: Region, row_tile: RowTile) -> str:
-    """Some steps, by what they read from outside their program."""
+    """Describe the steps of a row tile by the values they read from outside their program."""
     params: RegionParams = region.params
     reads = [
         region.operands[i]
@@ -94,7 +93,7 @@ def _steps(region: Region, row_tile: RowTile) -> str:
 
 
 def _why_not(graph: TileGraph, region: Region, row_tiles: tuple[RowTile, ...]) -> str | None:
-    """Why the calls of some steps cannot be tiled by rows; None if they can."""
+    """The reason why the calls of these steps cannot be tiled by rows; None if they can."""
     try:
         lower(graph, replace(region, params=replace(region.params, row_tiles=row_tiles)))
     except NotTileable as error:

@@ -1,10 +1,10 @@
-"""Products of few rows that read only the numbers of their constant matrix that are not zero.
+"""Store the matrix of a product of few rows as its nonzero elements and a bitmap.
 
-FusedGemm(x, [K, N])    ->    FusedGemm(x, stored numbers, map)        x has at most 4 rows
+FusedGemm(x, [K, N])    ->    FusedGemm(x, nonzero elements, map)        x has at most 4 rows
 
-Such a product takes as long as its matrix takes to come from memory, so bytes are what counts: a
-bit for each place, and the numbers.  Exact: the kernel multiplies by the zeros too.  The cost
-model chooses between this, blocks and the dense form; timing decides.
+Such a product is bound by the bytes of its matrix: one bit per position, and the nonzero elements.
+The result is exact: the kernel multiplies by the zeros too.  The cost model chooses between the
+bitmap, blocks and the dense form; the choice is kept if it was measured faster.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from tracea_graph.ttg import Region
 __all__ = ["FEW_ROWS", "UnstructuredSparseGemm"]
 
 FEW_ROWS = 4
-"""Rows up to which the matrix's way from memory is what takes time; one where it is in bf16."""
+"""Rows up to which reading the matrix dominates the time; one row for bf16."""
 _MOST_STORED = 0.8
-"""Share of numbers above which nothing is gained: a bit for each place costs 3 % of a number."""
+"""Share of nonzero elements above which nothing is gained; the bitmap itself adds 3 %."""
 
 
 @dataclass(frozen=True)
 class UnstructuredSparseGemm(PatternPass):
-    """A product of at most four rows reads what is not zero in its matrix; if ``twice`` also of
-    one that others need as it is."""
+    """Store only the nonzero elements of the matrix of a product of at most ``most_rows`` rows.
+
+    ``twice``: do so even if other nodes need the dense matrix, which is then stored as well.
+    """
 
     scan: WeightScan = field(default_factory=WeightScan)
     most_rows: int = FEW_ROWS
