@@ -26,7 +26,7 @@ __all__ = [
 
 
 class NotTileable(ValueError):
-    """Why some calls cannot be tiled by rows."""
+    """Raised if calls cannot be tiled by rows; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ SAME = AccessRange()
 
 
 def row_tiled(call: Call) -> bool:
-    """True if the call can make some rows of its results alone."""
+    """Return True if the call can compute a range of rows of its results."""
     return CALLS.of(call).row_tiled
 
 
 def access_ranges(call: Call) -> Sequence[AccessRange | None]:
-    """Rows of each view that a row of the results needs; None where it needs all of them."""
+    """The access range of each view of a call; None for a view of which all rows are needed."""
     kinds = {"row": SAME, "all": None, "window": None}
     schema = CALLS.of(call)
     return [
@@ -56,7 +56,10 @@ def access_ranges(call: Call) -> Sequence[AccessRange | None]:
 
 
 def _window(call: Call) -> AccessRange:
-    """The rows a convolution's window covers."""
+    """The access range of a convolution's input.
+
+    Raises NotTileable if the window's height is symbolic.
+    """
     if call.op == "winograd":
         return AccessRange(1, 3)
     weight = CALLS.of(call).named(call)["w"]
@@ -70,13 +73,13 @@ def _window(call: Call) -> AccessRange:
 
 
 def halo_of_result(call: Call) -> tuple[int, int, int, int]:
-    """Top, left, bottom and right of what lies around a call's result in its view."""
+    """The halo around a call's result in its view: top, left, bottom, right."""
     sides: tuple[int, int, int, int] = call.attributes.get("halo", (0, 0, 0, 0))
     return sides
 
 
 def written(call: Call) -> range:
-    """The places of a call's results among its views."""
+    """Indices of a call's results among its views."""
     return CALLS.of(call).written(call)
 
 
@@ -85,7 +88,7 @@ def results(call: Call) -> tuple[View, ...]:
 
 
 def read(call: Call) -> Iterator[tuple[View, AccessRange | None]]:
-    """Views a call reads, with their access ranges; None where it needs all rows."""
+    """The views a call reads, each with its access range; None where all rows are needed."""
     own = written(call)
     for i, (view, access) in enumerate(zip(call.views, access_ranges(call), strict=True)):
         if view is not None and i not in own:
@@ -93,18 +96,24 @@ def read(call: Call) -> Iterator[tuple[View, AccessRange | None]]:
 
 
 def granularity_of(call: Call) -> int:
-    """Rows a call makes at once; tiles must be multiples to compute the same bits."""
+    """Rows that a call computes together.
+
+    Tiles must be multiples of it: only then are their results bitwise equal to the untiled ones.
+    """
     granularity = CALLS.of(call).granularity
     return call.attributes[granularity] if granularity else 1
 
 
 def in_loop(call: Call) -> Call:
-    """The call inside a loop, where the rows around a tile need not be zeros."""
+    """The call inside a loop, without ``zeros``: rows around a tile are not known to be zero."""
     return call.having(zeros=(0, 0, 0, 0)) if "zeros" in call.attributes else call
 
 
 def as_rows(call: Call) -> Call:
-    """An elementwise call over the rows of matrices, where its views allow."""
+    """Merge the outer axes of an elementwise call's views, so that it works on matrices.
+
+    Other calls are returned unchanged.  Raises NotTileable if the axes cannot be merged.
+    """
     views = [v for v in call.views if v is not None]
     if call.op != "elementwise" or len(views[0].dims) in (2, 5):
         return call

@@ -1,4 +1,4 @@
-"""Lowering of attention, and of caches it reads."""
+"""Lower attention, and appending to the key and value caches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def lower_append(
 
 
 def _in_pairs(w: RegionWriter, operands: Sequence[Slot]) -> list[Slot]:
-    """The operands in bf16; one that is read twice is rounded once."""
+    """Round the operands to bf16; operands that share a buffer are rounded once."""
     made: dict[Buffer, Slot] = {}
     for slot in operands:
         if slot.buffer not in made:
@@ -67,7 +67,11 @@ def _in_pairs(w: RegionWriter, operands: Sequence[Slot]) -> list[Slot]:
 def _heads(
     slot: Slot, layout: str, rows: Extent, count: int, size: int, width: int, first: int = 0
 ) -> View:
-    """A tensor as ``[B, H, rows, size]``; in rows, ``width`` columns lie side by side."""
+    """View a tensor as ``[B, H, rows, size]``.
+
+    ``width`` and ``first`` apply to the layout "rows": the columns of a row, and the first column
+    of head 0.
+    """
     dims: Shape = (slot.shape[0], count, rows, size)
     plane = combine("mul", rows, size)
     if layout in ("rows", "split"):

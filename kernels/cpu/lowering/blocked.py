@@ -1,9 +1,10 @@
-"""Blocked values: how channels lie inside a program of convolutions.
+"""Blocked values: the channel-blocked layout inside a program of convolutions.
 
-A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) lies as ``[N, Cb, Hp, Wp, 16]``, Cb = ⌈C/16⌉,
-with a border of zeros around it, the halo its readers want: Hp = top + H + bottom, Wp likewise.
-It may fill a range of a larger buffer's blocks, as the parts of a concatenation do.  Lanes past C
-of the last block hold anything.  In bf16 a value may lie in nchw32c: full blocks of 32 channels.
+A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) is stored as ``[N, Cb, Hp, Wp, 16]``,
+Cb = ⌈C/16⌉, with a border of zeros, the halo that its readers need: Hp = top + H + bottom, Wp
+likewise.  It may be a range of blocks of a larger buffer, as the parts of a concatenation are.
+Lanes past C of the last block are undefined.  In bf16 a value may be stored in nchw32c, full
+blocks of 32 channels.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def channel_tail(channels: int) -> int:
 
 @dataclass(frozen=True)
 class BlockedValue:
-    """``channels`` of a buffer of ``capacity`` blocks from block ``first`` on."""
+    """A value of ``channels`` channels in a buffer of ``capacity`` blocks, from ``first`` on."""
 
     buffer: Buffer
     batch: Extent
@@ -58,7 +59,7 @@ class BlockedValue:
     first: int = 0
     dtype: DType = DType.F32
     numbers: int = BLOCK
-    """Elements of a block in one pixel: two per channel for bf16x2."""
+    """Elements of a block per pixel: two per channel for bf16x2."""
     block: int = BLOCK
     """Channels of a block."""
 
@@ -82,7 +83,7 @@ class BlockedValue:
         return replace(self, channels=channels, first=self.first + first // self.block)
 
     def with_block(self, block: int) -> BlockedValue:
-        """The buffer seen as blocks of ``block`` channels."""
+        """The value with blocks of ``block`` channels instead."""
         capacity = self.capacity * self.block // block
         return replace(self, capacity=capacity, numbers=block, block=block)
 
@@ -117,7 +118,7 @@ def matching_views(
 
 
 def _as_half_blocks(view: View, block: int) -> View:
-    """``[N, C/32, 2, H, W, 16]``, for nchw32c and nchw16c values alike."""
+    """View an nchw16c or nchw32c value as ``[N, C/32, 2, H, W, 16]``."""
     (n, count, h, w, _), (sn, sb, sh, sw, sl) = view.dims, view.strides
     assert isinstance(count, int)
     dims: Shape = (n, count * block // NCHW32C, 2, h, w, BLOCK)
@@ -127,7 +128,7 @@ def _as_half_blocks(view: View, block: int) -> View:
 
 
 def through_blocks(view: View, channels: int) -> View | None:
-    """A plain value ``[N, C, H, W]`` of whole blocks seen as ``[N, Cb, H, W, 16]``."""
+    """View a plain value ``[N, C, H, W]`` as ``[N, Cb, H, W, 16]``; None if C % 16 != 0."""
     if channels % BLOCK or len(view.dims) != 4:
         return None
     n, _, h, w = view.dims
@@ -137,6 +138,6 @@ def through_blocks(view: View, channels: int) -> View | None:
 
 
 def per_channel(slot: Slot, batches: bool, channels: int, full: View) -> View:
-    """A buffer of one number per channel (and image, if ``batches``), seen over ``full``."""
+    """View one number per channel (and per image, if ``batches``) with the dims of ``full``."""
     step = BLOCK * blocks(channels) if batches else 0
     return View(slot.buffer, full.dims, (step, BLOCK, 0, 0, 1))

@@ -1,7 +1,7 @@
-"""Borders that repeat what is inside: reflected, or its edge.
+"""Lower padding in the modes reflect and edge.
 
-Columns first, then whole rows.  Around a blocked value the border is written where its halo would
-be, and nothing inside moves; else what is inside is copied first.
+Columns are padded first, then whole rows.  If possible, the border of a blocked value is written
+into its halo in place; otherwise the value is copied first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracea_graph.ops.windows import add_constant
 __all__ = ["lower_border"]
 
 _ROWS, _COLUMNS = 2, 3
-"""Axes, whether a value lies in blocks or plain."""
+"""Axes of blocked and of plain values."""
 
 
 def lower_border(v: Values, p: LayoutParams, source: int, result: int) -> None:
@@ -69,10 +69,10 @@ def _with(extents: Sequence[Extent], axis: int, value: Extent) -> tuple[Extent, 
 def _sides(
     v: Values, kind: str, whole: View, axis: int, size: Extent, pads: tuple[int, int]
 ) -> None:
-    """Both sides of an axis of which ``size`` positions, from ``pads[0]`` on, are there.
+    """Pad both sides of an axis whose ``size`` positions from ``pads[0]`` on are written.
 
-    What is reflected or repeated must be there: else the two views differ in size, and a copy
-    refuses them.
+    If the value is too small for its padding, the views of the copy differ in size, and the copy
+    fails at run time.
     """
     before, behind = pads
     last = add_constant(size, before - 1)
@@ -89,7 +89,7 @@ def _sides(
         if not mirrored:
             read = _part(whole, axis, nearest, there, 0)
         elif number == 0:
-            # the farthest first: backwards from there to the edge
+            # read backwards, from the farthest position to the edge
             read = _part(whole, axis, add_constant(there, before), there, -1)
         else:
             read = _part(whole, axis, nearest, there, -1)

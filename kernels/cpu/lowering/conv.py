@@ -1,4 +1,4 @@
-"""Lowering of convolutions, pools and resizing, between values that lie plain or in blocks."""
+"""Lower convolutions, pooling and resizing, on plain and blocked values."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 def lower_conv(
     v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None = None
 ) -> None:
-    """One convolution by the call its layout is for; ``scaled`` is what it reads if nobody made
-    it."""
+    """Emit the call of one convolution, by its filter layout.
+
+    ``scaled``: the input is a product that is folded into the filters instead of computed.
+    Raises GraphError for a filter layout that no CPU kernel reads.
+    """
     if isinstance(p.layout, PointwiseFilters):
         _panels(v, p, operands, result)
     elif isinstance(p.layout, Filters):
@@ -66,7 +69,7 @@ def _blocked(
     window = _two(p.window)
     source = v.shape(w)
     dst = v.dst(result)
-    inner = dst.with_block(BLOCK).view()  # as operands of a chain lie over it
+    inner = dst.with_block(BLOCK).view()  # for views of the chain's operands
     direct = [v.slot(w).view for w in operands[len(operands) - layout.fallbacks :]]
     views = [
         v.over(e, result, inner, lanes=True)
@@ -135,7 +138,7 @@ def _read(v: Values, layout: Filters, value: int) -> tuple[BlockedValue, Slot | 
 def _added(
     v: Values, p: ConvParams, epilogue_inputs: Sequence[int], index: int | None, result: int
 ) -> View | None:
-    """What is added to the sum in registers."""
+    """The operand that is added to the sum in registers."""
     if index is None:
         return None
     if p.layout.rounds:
@@ -145,7 +148,7 @@ def _added(
 
 
 def _two(window: ConvWindow) -> ConvWindow:
-    """A window over one axis as one over two."""
+    """Extend a window over one axis to two axes."""
     if window.rank == 2:
         return window
     before, after = window.pads
@@ -159,7 +162,7 @@ def _two(window: ConvWindow) -> ConvWindow:
 
 
 def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
-    """A convolution over one position is a product: ``[N, C] x [C, O]``."""
+    """Emit a convolution over a single position as a product ``[N, C] x [C, O]``."""
     x, w, bias, epilogue_inputs = p.split(operands)
     rows = v.shape(result)[0]
 
@@ -182,7 +185,7 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
 
 
 def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
-    """Any convolution, on plain values; rows of its chain are channels, columns the last axis."""
+    """Emit a convolution on plain values; the chain's rows are channels, columns the last axis."""
     x, w, bias, epilogue_inputs = p.split(operands)
     y = v.out(result)
     views, kinds = [], [FULL]
@@ -201,7 +204,7 @@ def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> No
 
 
 def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
-    """An epilogue operand seen over a plain result, and how it lies over its last axis."""
+    """View an epilogue operand over a plain result; also return its kind along the last axis."""
     shape, full = v.shape(value), y.shape
     slot = v.slot(value)
     if shape == full:
@@ -216,7 +219,7 @@ def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
 
 
 def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
-    """``pool`` between blocked values, ``global_pool`` to a plain ``[N, C]``."""
+    """Emit ``pool`` between blocked values, or ``global_pool`` to a plain ``[N, C]``."""
     source = v.block(operands[0])
     kind = p.kind.replace("-", "_")
     if p.window is None:
@@ -240,7 +243,7 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
 
 
 def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
-    """``resize`` between blocked values; without scales the sizes tell them."""
+    """Emit ``resize`` between blocked values; scales of 0 are derived from the sizes."""
     dst = v.dst(result)
     v.w.call(
         "resize", x=v.block(operands[0]).view(), y=dst.padded, coordinates=p.how, halo=dst.halo,

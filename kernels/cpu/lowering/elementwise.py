@@ -1,4 +1,4 @@
-"""Lowering of what works element by element: chains, data movement, and both side by side."""
+"""Lower elementwise ops: chains, data movement, and concatenations of both."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def lower_elementwise(
 
 
 def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
-    """Where the parts belong; ``shapes`` are those of the operands."""
+    """The view of each part within ``result``; ``shapes`` are those of the operands."""
     return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 
 
 def write_part(w: RegionWriter, part: Part, operands: Sequence[Slot], place: View) -> None:
-    """``operands`` are the part's own."""
+    """Write one part of a concatenation to ``place``; ``operands`` are the part's own."""
     if not isinstance(part.params, ConcatParams):
         _write_chain(w, part.params, operands, [place])
         return
@@ -53,12 +53,12 @@ def write_part(w: RegionWriter, part: Part, operands: Sequence[Slot], place: Vie
 def chain_call(
     w: RegionWriter, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    """A chain over slots that broadcast to the results' shape."""
+    """Emit a chain over slots that broadcast to the results' shape."""
     _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
 
 
 def lower_grid(w: RegionWriter, p: IotaParams, shapes: Sequence[Shape], result: Slot) -> None:
-    """``shapes`` are those of the operands, of which nothing else is read."""
+    """Emit ``iota``; it depends on the ``shapes`` of its operands only."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
     w.call("iota", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)
 
@@ -66,7 +66,7 @@ def lower_grid(w: RegionWriter, p: IotaParams, shapes: Sequence[Shape], result: 
 def _write_chain(
     w: RegionWriter, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[View]
 ) -> None:
-    """One call; a chain that computes nothing is a copy."""
+    """Emit one call: a chain, or a copy if the chain computes nothing."""
     full = results[0].dims
     seen = [_through(m, slot) for m, slot in zip(p.views, operands, strict=True)]
     views = [v.stretched(full) for v in seen]
@@ -77,7 +77,7 @@ def _write_chain(
 
 
 def _stretches(p: ConcatParams, shapes: Sequence[Shape], y: View) -> list[View]:
-    """Every part's stretch of ``y``."""
+    """Split ``y`` along the concatenation's axis into the views of its parts."""
     start: Extent = 0
     found = []
     for shape in p.shapes(shapes):
@@ -88,16 +88,15 @@ def _stretches(p: ConcatParams, shapes: Sequence[Shape], y: View) -> list[View]:
 
 
 def _through(index_map: IndexMap, slot: Slot) -> View:
-    """A stored tensor as a chain sees it."""
+    """View a stored tensor through an index map."""
     at = index_map.layout(StridedLayout.dense(slot.shape))
     return View(slot.buffer, at.dims, at.strides, at.offset)
 
 
 def columns_of(chain: Chain, views: Sequence[View], full: Shape) -> Chain:
-    """The chain with two kinds only: an operand moves along the last axis that is longer than 1,
-    or it does not.
+    """Reduce the chain's operand kinds to two: varies along the last axis longer than 1, or not.
 
-    The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
+    The runtime merges axes depending on actual sizes, which would invalidate finer kinds.
     """
     last = next((-i for i, dim in enumerate(reversed(full), 1) if dim != 1), -1)
     kinds = tuple(FULL if _moves(v, full, last) else COL for v in views)
@@ -105,6 +104,6 @@ def columns_of(chain: Chain, views: Sequence[View], full: Shape) -> Chain:
 
 
 def _moves(view: View, full: Shape, axis: int) -> bool:
-    """True if another element is read along an axis, counted from the end."""
+    """Return True if a view varies along an axis, which is counted from the end."""
     within = len(view.dims) >= -axis
     return within and view.dims[axis] == full[axis] and view.strides[axis] != 0

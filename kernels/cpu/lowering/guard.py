@@ -1,4 +1,4 @@
-"""The program of a guard: whether tensors still hold the bytes they were expected to hold.
+"""Build the program of a guard: do tensors still hold the expected bytes?
 
 y = all(bytes of x[i] = bytes of reference[i])
 """
@@ -15,7 +15,7 @@ from tracea_graph.kernels.program import Program, View
 __all__ = ["MOST_GUARDED", "lower_guard"]
 
 MOST_GUARDED = 255
-"""Tensors of one guard: each is an input beside its reference, and a program has 512."""
+"""Tensors per guard: each takes two of a program's 512 inputs, itself and its reference."""
 
 
 def lower_guard(specs: Sequence[TensorSpec]) -> Program:

@@ -33,7 +33,7 @@ MAX_SHUFFLE_PARTS = 9
 
 _NONE: Halo = (0, 0, 0, 0)
 CHANNELS_FIRST = (0, 3, 1, 2)
-"""The order of the axes of ``[N, H, W, C]`` that makes it ``[N, C, H, W]``."""
+"""Permutation from ``[N, H, W, C]`` to ``[N, C, H, W]``."""
 
 
 def halo_of(window: ConvWindow) -> Halo:
@@ -56,7 +56,7 @@ def _reads_blocks(params: OpParams) -> bool:
 
 
 def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
-    """Whether the statistics of a norm's groups follow from per-lane statistics."""
+    """Return True if the statistics of a norm's groups can be computed from those of lanes."""
     if not params.groups or params.rank not in (3, 4):
         return False
     each = channels // params.groups
@@ -123,7 +123,7 @@ class RegionLayout:
     # ---- where a result lies -----------------------------------------------------------
 
     def _place(self, step: RegionStep, value: int, read: bool) -> None:
-        """``read`` says whether a convolution reads the value in blocks."""
+        """Choose the layout of a result; ``read``: a convolution reads it blocked."""
         params = step.params
         if isinstance(params, ConvParams):
             if params.layout.writes_reordered:
@@ -145,8 +145,11 @@ class RegionLayout:
             self._place_move(params, step.operands, value)
 
     def _blocked_chain(self, step: RegionStep, value: int, read: bool) -> bool:
-        """True if an operand of the only result's shape is blocked, or has its channels last and
-        the result is ``read`` in blocks, and the others can be."""
+        """Return True if the single result of a chain should be blocked.
+
+        Some operand of its shape must be blocked already, or be channels-last if the result is
+        ``read`` blocked, and all operands must be usable over a blocked result.
+        """
         types = {self.specs[v].dtype for v in (*step.operands, value)}
         moves = isinstance(step.params, ElementwiseParams) and step.params.moves
         if step.results > 1 or types != {DType.F32} or moves:
@@ -157,9 +160,11 @@ class RegionLayout:
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
 
     def lies_over(self, value: int, full: int) -> str:
-        """How an operand lies over a blocked value: ``full`` (rows or columns may repeat), ``row``
-        (one number per channel), ``col`` (one per position) or ``scalar``; empty if in no such
-        way."""
+        """The kind of an operand over a blocked value; empty if it has none of these.
+
+        ``full`` (rows or columns may repeat), ``row`` (one number per channel), ``col`` (one per
+        position) or ``scalar``.
+        """
         shape, wide = self.specs[value].shape or (), self.specs[full].shape or ()
         if shape == wide:
             return "full"
@@ -203,23 +208,23 @@ class RegionLayout:
                 self.blocked.add(value)
 
     def _can_be_dealt(self, parts: Sequence[int], value: int) -> bool:
-        """True if one call can put the parts together, whose channels end within blocks."""
+        """Return True if one ``channel_shuffle`` can join parts that end within a block."""
         few = len(parts) <= MAX_SHUFFLE_PARTS
         return few and all(v in self.blocked and self.fits(v, value) for v in parts)
 
     def _adopt(self, parts: Sequence[int], value: int) -> None:
-        """Parts that lie nowhere else yet are written straight into the whole."""
+        """Let parts that have no other buffer yet be written directly into the result."""
         first = 0
         for part in parts:
-            # a slice of another value stays where it is, an input is copied when it is blocked,
-            # and a part whose size is not provably that of the whole is copied to see whether
+            # not: slices of other values, inputs (copied when they are blocked), and parts whose
+            # size is not provably that of the whole (the copy checks it at run time)
             here = part in self.blocked and part not in self.within and part not in self.apart
             if here and self.fits(part, value):
                 self.within[part] = (value, first)
             first += self.channels(part)
 
     def fits(self, part: int, whole: int) -> bool:
-        """True if a part is provably of the whole's size but for channels."""
+        """Return True if part and whole provably agree in all sizes except channels."""
         a, b = self.specs[part].shape or (), self.specs[whole].shape or ()
         return a[:1] == b[:1] and a[2:] == b[2:]
 
@@ -235,8 +240,10 @@ class RegionLayout:
         self.halos[root] = (top, left, bottom, right)
 
     def _surround(self) -> None:
-        """A border that repeats what is inside is written around it, where nobody wants zeros
-        there, or another border."""
+        """Write reflect and edge borders into the halo of their source.
+
+        Both values must own their buffers and need no halo of zeros.
+        """
         value = self.inputs
         for step in self.steps:
             source = step.operands[0] if step.operands else value

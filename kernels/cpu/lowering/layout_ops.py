@@ -135,9 +135,9 @@ def _spread_into(
     v: Values, sides: Sequence[int], operands: Sequence[int], channels: int, big: View,
     before: Sequence[Extent] = (0, 0),
 ) -> None:  # fmt: skip
-    """One copy per group of channels: rows and columns so far apart are its own.
+    """Copy each group of channels to every ``sides``-th row and column of ``big``.
 
-    Above and before so much of ``big`` nothing is written; what it has no place for is left out.
+    Writing starts at row and column ``before``; elements outside of ``big`` are dropped.
     """
     blocked = len(big.dims) == 5
     space = 3 if blocked and len(sides) == 1 else 2
@@ -161,8 +161,10 @@ def _spread_into(
 
 
 def _seen(count: Extent, room: Extent, start: Extent, side: int) -> tuple[Extent, Extent]:
-    """Of numbers at ``start``, ``start + side`` … the first with a place in ``room``, and how many
-    there are from there on."""
+    """Clip ``count`` positions ``start``, ``start + side`` … to [0, ``room``).
+
+    Returns the index of the first position inside, and the number of positions inside.
+    """
     if _times(count, side) == room and isinstance(start, int) and 0 <= start < side:
         return 0, count
     cut = combine("max", combine("ceildiv", combine("sub", 0, start), side), 0)
@@ -181,7 +183,7 @@ def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -
 
 
 def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
-    """What is inside, and zeros on all sides."""
+    """Copy the value, cropped where padding is negative, and write zeros around it."""
     top, left, bottom, right = (resolve(s, [v.shape(i) for i in operands]) for s in p.sizes)
     source, blocked = operands[0], result in v.layout.blocked
     dst = v.dst(result) if blocked else None

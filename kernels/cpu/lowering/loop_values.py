@@ -42,7 +42,7 @@ LINES, ROWS = 2, 0
 
 @dataclass(frozen=True)
 class RowsNeeded:
-    """Rows of a result that exist once ``e`` rows of the last are to be made: a·e + b.
+    """Rows of a result needed for the first ``e`` rows of the loop's last result: a·e + b.
 
     ``first`` is the first row an iteration reads; it computes that row unless a previous
     iteration left it.  If ``rounded``, it may start earlier, at a multiple of the granularity.
@@ -120,11 +120,11 @@ def rows_needed(
 
 @dataclass
 class LoopValue:
-    """A buffer that calls of the loop write: where its rows begin, and who reads them.
+    """A buffer that calls of the loop write, with the calls that read it.
 
-    ``top`` is its first row within the buffer, after ``top`` rows of zeros; ``lines`` all rows of
-    the buffer; ``step`` elements between two; it shrinks to ``capacity`` rows (None: it stays
-    whole). ``parallel`` iterations carry nothing over in it.
+    ``top``: rows of zeros above the value; ``lines``: rows of the buffer; ``step``: elements
+    between two rows; ``capacity``: rows the buffer shrinks to (None: it stays whole);
+    ``parallel``: no rows are carried over to the next iteration.
     """
 
     view: View
@@ -142,7 +142,7 @@ class LoopValue:
         return len(self.view.dims) == 5
 
     def window(self, e: str) -> Extent:
-        """The first row of the buffer touched by an iteration that makes rows from ``e`` on."""
+        """The first row of the buffer that an iteration starting at row ``e`` touches."""
         rows = [plus(times(n.begin(e, self.parallel), r.stride), at) for n, r, at in self.readers]
         first = rows[0]
         for other in rows[1:]:
@@ -153,11 +153,11 @@ class LoopValue:
         return plus(self.need.end(e), self.top)
 
     def begins(self, e: str) -> Extent:
-        """The first row that is made when rows from ``e`` on are."""
+        """The first row of the buffer that an iteration starting at row ``e`` writes."""
         return plus(self.need.begin(e, self.parallel), self.top)
 
     def read(self, e: str) -> Extent:
-        """The end of the rows that are read once rows up to ``e`` are made."""
+        """The end of the rows that are read to compute rows up to ``e``."""
         ends = [_reads(n, r, at, e) for n, r, at in self.readers]
         end = ends[0]
         for other in ends[1:]:
@@ -174,13 +174,13 @@ class LoopValue:
 
     @property
     def _blocks(self) -> int:
-        """Blocks of channels the buffer has room for."""
+        """Channel blocks of the buffer."""
         batch, block = self.view.strides[:2]
         assert isinstance(batch, int) and isinstance(block, int)
         return batch // block
 
     def rows_of(self, view: View, row: Extent, count: Extent) -> View:
-        """Rows [row, row + count) of the buffer, all else as the view has it."""
+        """Restrict a view to rows [row, row + count) of the buffer."""
         if self.capacity is not None:
             view = self._moved(view)
         return slice_rows(view, times(self.step, row), count)
@@ -209,7 +209,10 @@ def slice_rows(view: View, shift: Extent, count: Extent) -> View:
 
 
 def row_of(view: View) -> int:
-    """The row of its buffer a view begins at."""
+    """The row of its buffer that a view begins at.
+
+    Raises NotTileable if the view's offset or strides are symbolic.
+    """
     if len(view.dims) != 5:
         if not isinstance(view.offset, int):
             raise NotTileable("a matrix begins somewhere unknown")
@@ -221,7 +224,7 @@ def row_of(view: View) -> int:
 
 
 def at_row_0(view: View) -> Extent:
-    """The offset of the same columns in the first row."""
+    """The offset of a view moved up to row 0 of its buffer."""
     if len(view.dims) != 5:
         return view.offset
     line = view.strides[LINES]
@@ -230,7 +233,7 @@ def at_row_0(view: View) -> Extent:
 
 
 def lines_of(view: View) -> Extent:
-    """All rows of the buffer."""
+    """The number of rows of a view's buffer."""
     if len(view.dims) != 5:
         return view.dims[ROWS]
     block, line = view.strides[1], view.strides[LINES]
@@ -243,6 +246,6 @@ def row_stride(view: View) -> Extent:
 
 
 def padding_below(value: LoopValue) -> int:
-    """Rows of zeros under a value."""
+    """Rows of zeros below a value in its buffer."""
     rest = combine("sub", value.lines, plus(value.top, value.need.rows))
     return rest if isinstance(rest, int) else 0

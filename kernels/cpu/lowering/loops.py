@@ -1,14 +1,14 @@
 """Fuse a run of calls into a loop over row tiles, so that the values between them stay in cache.
 
     for rows [start, end) of the last result:
-        each call makes the rows that are needed next
+        each call computes the rows that are needed next
 
-Values read by calls of the loop alone shrink to the rows of one iteration.  Where a window reads
-rows of the previous iteration, these move to the front first (they are loop-carried); where they
-are few, every iteration recomputes them, so that iterations run in parallel, one per thread.  The
-zero padding of a value is written when a tile touches its edge.  Before anything is changed, all
-iterations are simulated to check that every row is there when it is read; calls that cannot be
-tiled stay as they are.
+Values that only calls of the loop read shrink to the rows of one iteration.  Rows that a window
+reads from the previous iteration are loop-carried: they are moved to the front of the buffer
+first.  If they are few, every iteration recomputes them instead, and iterations run in parallel.
+The zero padding of a value is written when a tile touches its edge.  Before anything is changed,
+all iterations are simulated to check that every row exists when it is read; calls that cannot be
+tiled stay unchanged.
 
 Rows are lines of blocked values ``[N, Cb, H, W, 16]``, or rows of matrices.
 """
@@ -65,10 +65,11 @@ _RECOMPUTED = 1 / 8
 
 
 def loop_over(w: RegionWriter, first: int, last: int, rows: int) -> None:
-    """Let calls ``first`` to ``last`` of a program run for ``rows`` rows at a time.
+    """Turn calls ``first`` to ``last`` of a program into a loop of ``rows`` rows an iteration.
 
-    Calls among them that need nothing of the others move in front.  Raises NotTileable, having
-    changed nothing, if some call cannot be tiled or a row would be missing.
+    Calls among them that do not depend on the others move in front of the loop.  Raises
+    NotTileable, leaving the program unchanged, if a call cannot be tiled or would read a row that
+    no iteration has computed.
     """
     before, inside = _sorted([in_loop(call) for call in w.calls[first : last + 1]])
     others = [*w.calls[:first], *before, *w.calls[last + 1 :]]
@@ -159,7 +160,10 @@ class _LoopBuilder:
         return builder
 
     def _try_parallel(self) -> bool:
-        """Let every iteration recompute the rows it reads, where these are few."""
+        """Let every iteration recompute the rows it shares with the previous one, if few.
+
+        Returns False, with nothing changed, if they are too many or rows would be missing.
+        """
         made = results(self.inside[-1])[0].buffer
         between = [v for buffer, v in self.values.items() if buffer != made]
         if not isinstance(self.extent, int) or not all(
@@ -181,7 +185,7 @@ class _LoopBuilder:
         return True
 
     def _propagate(self, halos: Mapping[Buffer, Call]) -> None:
-        """Propagate the rows needed of every call backwards from the last one."""
+        """Propagate the rows needed of each call backwards from the last one."""
         wanted: dict[Buffer, list[tuple[RowsNeeded, AccessRange, int]]] = {}
         needs: list[RowsNeeded] = []
         for call in reversed(self.inside):
@@ -235,7 +239,10 @@ class _LoopBuilder:
         return sum(evaluate(need.end(end), t) - evaluate(need.first, t) for t in iterations)
 
     def _simulate(self) -> None:
-        """Find the capacity of each value and check that rows are there when they are read."""
+        """Find the capacity of each value, and check that rows exist when they are read.
+
+        Raises NotTileable if one does not.
+        """
         near = [v for v in self.values.values() if v.capacity is not None]
         if not near:
             raise NotTileable("everything between its calls is read elsewhere too")
@@ -291,7 +298,7 @@ class _LoopBuilder:
     # ---- the calls ---------------------------------------------------------------------
 
     def calls(self) -> tuple[list[Call], list[Call]]:
-        """Calls in front of the loop, and the loop's body."""
+        """The calls in front of the loop, and the loop's body."""
         prologue, body = list[Call](), list[Call]()
         start, end = self.symbols
         for value in self.values.values():
@@ -344,7 +351,7 @@ class _LoopBuilder:
         return value.rows_of(replace(view, offset=at_row_0(view)), row, rows)
 
     def _pad_whole_value(self, value: LoopValue) -> list[Call]:
-        """Zeros above and below a value that stays whole."""
+        """Write the zeros above and below a value that is not shrunken."""
         if not value.blocked:
             return []
         top, below = value.top - row_of(value.view), padding_below(value)
@@ -377,7 +384,7 @@ class _LoopBuilder:
 
 
 def _zeros(view: View, above: int, below: int) -> Call:
-    """The call that clears the first and the last rows of a value."""
+    """The call that clears the first ``above`` and the last ``below`` rows of a value."""
     return CALLS.make("zero_pad", y=view, halo=(above, 0, below, 0))
 
 

@@ -1,7 +1,7 @@
-"""Lowering: a fused region becomes a program of kernel calls.
+"""Lower a fused region to a program of kernel calls.
 
-Extents in a program are symbols bound by the node's own inputs.  Each op has
-one function that writes its calls between the slots it is given, so that ops compose.
+Extents in a program are symbols bound by the node's own inputs.  Each op has one function that
+emits its calls on given slots, so that ops compose.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _BROADCASTING = (
     GatherElementsParams,
 )
 _SLIDING = (ConvParams, PoolParams)
-"""Ops whose results have sizes of their own, with operands that share them."""
+"""Ops whose results have new sizes, which later operands may share."""
 _NARROW = ("bf16", "int16")
 """Element types of 16 bits."""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
-    """The program of one fused region, its scratch planned for the graph's bindings.
+    """Lower one fused region to a program; its scratch is planned for the graph's bindings.
 
     Raises TypeError for a region that is not fused.
     """
@@ -91,8 +91,10 @@ def lower(graph: TileGraph, region: Region) -> Program:
 
 
 def _with_fast_math(program: Program) -> Program:
-    """Chains and stems of a program that multiplies numbers of 16 bits need no more than those
-    bits; stems beside sums of two numbers in bf16 may take theirs so, too."""
+    """Relax the precision of a program that multiplies 16-bit numbers or bf16x2.
+
+    With 16-bit products, chains use fast math; with those or bf16x2, first layers multiply bf16.
+    """
     narrow = any(call.dtype in _NARROW for call in program.calls)
     if not narrow and not any(call.dtype == "bf16x2" for call in program.calls):
         return program
@@ -100,8 +102,7 @@ def _with_fast_math(program: Program) -> Program:
 
 
 def _fast_call(call: Call, narrow: bool) -> Call:
-    """The call with a stem in bf16, and among products of 16 bits with a chain that is no more
-    exact than those."""
+    """Lower a first layer's call to bf16; let chains use fast math if ``narrow``."""
     if call.op == "conv_first_layer":
         call = replace(call, dtype="bf16")
     if call.chain and narrow:
@@ -115,8 +116,11 @@ def _as_made(
     local: Sequence[TensorSpec],
     where: Mapping[str, tuple[int, int]],
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
-    """Operands over local symbols; one the graph knows to be as large as what a window makes is so
-    here, too: what is added to a strided convolution, say, instead of a size of its own."""
+    """Rebind operand shapes to local symbols.
+
+    If the graph proves that an operand has the same size as a strided convolution's or pool's
+    result, that expression is used for it instead of a new symbol.
+    """
     steps = params.steps if isinstance(params, RegionParams) else ()
     steps = steps or (RegionStep(params, tuple(range(len(specs)))),)
     wide, near, symbols = list(specs), list(local), dict(where)
@@ -166,7 +170,7 @@ def _lower_alone(
     operands: Sequence[Slot],
     results: Sequence[Slot],
 ) -> None:
-    """Ops that only regions know how to place are regions of one step."""
+    """Lower an op that only exists inside regions as a region of one step."""
     lower_region(w, alone(p), operands, results, _lower)
 
 

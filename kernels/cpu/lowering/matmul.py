@@ -1,4 +1,4 @@
-"""Lowering of products of two tensors: both operands as strided views."""
+"""Lower products of two computed tensors, both of them strided views."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_stri
 from tracea_graph.ops.matmul import MatMulParams
 
 __all__ = ["lower_matmul"]
-
-"""Layout of the right operand: plain, its strides say how it lies."""
 
 
 def lower_matmul(
@@ -34,7 +32,7 @@ def lower_matmul(
 
 
 def _as_read(p: MatMulParams, which: int, slot: Slot) -> StridedLayout:
-    """Heads apart, then the axes in order."""
+    """The strided layout of an operand after splitting heads and permuting axes."""
     perm, at = (p.a_perm, p.b_perm)[which], StridedLayout.dense(slot.shape)
     if p.heads[which]:
         split = (*[0] * (len(perm) - 2), p.heads[which], -1)
@@ -43,9 +41,9 @@ def _as_read(p: MatMulParams, which: int, slot: Slot) -> StridedLayout:
 
 
 def _seen(slot: Slot, at: StridedLayout, outer: Shape, column: bool) -> View:
-    """An operand as matrices, one for each of the result's; stride 0 where one serves many.
+    """View an operand as one matrix per matrix of the result; stride 0 where one is repeated.
 
-    A vector is a row, or a column on the right.
+    A vector is a row, or a column if it is the right operand.
     """
     dims, strides = at.dims, at.strides
     if len(dims) == 1:
@@ -59,7 +57,7 @@ def _seen(slot: Slot, at: StridedLayout, outer: Shape, column: bool) -> View:
 
 
 def _flat(left: View, right: View, others: Sequence[View]) -> list[View]:
-    """One tall product where the right matrix is always the same and rows lie evenly."""
+    """Merge a batch into one tall product if it shares the right matrix and has even strides."""
     views = [left, right, *others]
     outer = len(left.dims) - 2
     shared = all(s == 0 for s in right.strides[:outer])
@@ -71,7 +69,7 @@ def _flat(left: View, right: View, others: Sequence[View]) -> list[View]:
 
 
 def _even(view: View) -> bool:
-    """True if all rows of all matrices follow each other at one stride."""
+    """Return True if all rows of all matrices follow each other at one stride."""
     if all(s == 0 for s in view.strides[:-1]):
         return True
     return view.strides[:-1] == _row_strides(view)

@@ -1,7 +1,7 @@
-"""Norms over groups of channels of blocked values: statistics of lanes, then a chain.
+"""Lower norms over groups of channels of blocked values: lane statistics, then a chain.
 
-The statistics are a few numbers for each image and channel; the chain that reads the norm computes
-it as well, so that it is written once, together with what follows it.
+The statistics are a few numbers per image and channel.  Applying them is deferred to the chain
+that reads the norm, so that the normalized value itself is never written.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from tracea_graph.ops.index_map import dense_strides
 __all__ = ["lower_norm_in_blocks"]
 
 _POSITIONS = (2, 3)
-"""The axes of a blocked value's rows and columns, as bits."""
+"""Axes of a blocked value's rows and columns."""
 _DIFFERENCE = Chain((FULL, ROW), (Step("sub", (0, 1)),), (2,))
 
 
 def lower_norm_in_blocks(
     v: Values, p: ChannelNormParams, operands: Sequence[int], result: int
 ) -> None:
-    """``(x − mean) · factor + β`` with the factor ``γ / √(mean square + ε)``; nothing of it is
-    written yet."""
+    """Emit the statistics, and defer ``(x − mean) · factor + β`` to the reader.
+
+    factor = ``γ / √(mean square + ε)``.
+    """
     source = v.block(operands[0])
     each = v.layout.channels(result) // p.groups
     means, rows = None, list[tuple[Slot, bool]]()
@@ -46,7 +48,7 @@ def lower_norm_in_blocks(
 
 
 def _chain(centred: bool, added: bool) -> Chain:
-    """``(x − m) · f + b``, of m and b those that there are."""
+    """The chain ``(x − m) · f + b``; m and b are optional."""
     count = 2 + centred + added
     steps = [Step("sub", (0, 1))] if centred else []
     steps.append(Step("mul", (count if centred else 0, 1 + centred)))
@@ -71,8 +73,10 @@ def _mean(v: Values, source: BlockedValue, kind: str, centre: Slot | None) -> Sl
 
 
 def _over_groups(v: Values, lanes: Slot, each: int) -> Slot:
-    """The mean of every ``each`` channels, which lie in a part of a block or in whole ones; for
-    each of them."""
+    """Average every ``each`` consecutive lanes, and repeat the mean for each of them.
+
+    Groups are parts of a block or whole blocks.
+    """
     if each == 1:
         return lanes
     n, count = lanes.shape

@@ -1,4 +1,4 @@
-"""Lowering of recurrent cells: the input's products of all steps, then the steps."""
+"""Lower recurrent cells: the input's product for all time steps at once, then the steps."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def lower_recurrent(
 
 
 def _at(slot: Slot, direction: int) -> View:
-    """One direction's part of an operand."""
+    """View one direction of an operand."""
     dims = slot.shape[1:]
     return View(slot.buffer, dims, dense_strides(dims), product((direction, *dims)))

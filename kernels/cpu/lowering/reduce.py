@@ -1,4 +1,4 @@
-"""Lowering of reductions, indices, softmax and normalisations over groups or channels."""
+"""Lower reductions, ArgMax, ArgMin, TopK, softmax and norms over groups or channels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["lower_arg", "lower_channel_norm", "lower_reduce", "lower_softmax", "
 def lower_channel_norm(
     w: RegionWriter, p: ChannelNormParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    """Everything as ``[N, C, positions]``, gamma and beta as vectors."""
+    """Emit ``channel_norm`` on ``[N, C, positions]``, gamma and beta ``[C]``."""
     batch, channels, *space = results[0].shape
     dims: Shape = (batch, channels, product(tuple(space)))
     x, y = View.dense(operands[0].buffer, dims), View.dense(results[0].buffer, dims)
@@ -39,7 +39,7 @@ def lower_channel_norm(
 def lower_reduce(
     w: RegionWriter, p: ReduceParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    """The reduction, then its epilogue; of log(sum(exp)) the maximum first."""
+    """Emit the reduction and its epilogue; log-sum-exp subtracts the maximum first."""
     data, epilogue_inputs = operands[: p.data_operands], operands[p.data_operands :]
     full = p.full([s.shape for s in operands])
     spec = TensorSpec(DType.F32, p.reduced(full))
@@ -80,7 +80,7 @@ def _reduce_call(
 
 
 def _without(y: Slot, full: Shape, gone: Collection[int]) -> View:
-    """A dense result over the shape it was reduced from: of those axes one element is left."""
+    """View a dense result over the shape it was reduced from, with size 1 for reduced axes."""
     dims = tuple(1 if i in gone else d for i, d in enumerate(full))
     steps = dense_strides(dims)
     return View(y.buffer, dims, tuple(0 if i in gone else s for i, s in enumerate(steps)))

@@ -1,8 +1,8 @@
 """Choose the values of a region to store in bf16: those whose consumers round them anyway.
 
-A value that is read in bf16 only never exists in float32; one that is read either way is written
-twice by the step that makes it, while it is in registers.  What is moved or pooled is asked for as
-its result is.  Sums before a norm, statistics and whatever leaves the region stay in float32.
+A value that is only read in bf16 never exists in float32; one that is read in both types is
+written twice by its producer, from registers.  A value that is only moved or max-pooled takes the
+type of the result.  Sums before a norm, statistics and results of the region stay in float32.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ __all__ = ["Rounding", "accepts_nchw32c"]
 
 @dataclass(frozen=True)
 class Rounding:
-    """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``.
+    """The element types that a region's values are stored in.
 
-    ``views`` are results that nobody writes: their operand, under another shape.  What has to lie
-    ``apart`` is stored otherwise than the concatenation whose buffer it would share.  Of those in
-    bf16 only, some in the ``nchw32c`` layout.
+    ``only``: values stored only in bf16; ``too``: stored in both types; ``views``: results that
+    are reshaped aliases of their operand; ``apart``: parts whose type differs from that of their
+    concatenation, so that they cannot share its buffer; ``nchw32c``: members of ``only`` that are
+    stored in nchw32c.
     """
 
     only: frozenset[int]
@@ -52,9 +53,9 @@ class Rounding:
 
     @classmethod
     def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout) -> Rounding:
-        """Of a region whose values have ``specs``, its inputs first.
+        """Choose the types of a region's values; ``specs`` lists all values, inputs first.
 
-        What lies in blocks is stored once: as its readers want it if they agree.
+        Blocked values are stored once: in bf16 if all their readers agree.
         """
         wanted, exact, able = set[int](), set(p.results), set[int]()
         views, carried = dict[int, int](), dict[int, _Carried]()
@@ -76,7 +77,7 @@ class Rounding:
             if _can_round(step) and specs[value].dtype is DType.F32:
                 able.add(value)
             value += step.results
-        for value, source in reversed(views.items()):  # asked of a view, asked of what it shows
+        for value, source in reversed(views.items()):  # a view passes requests to its source
             if value in wanted:
                 (exact if source in layout.blocked else wanted).add(source)
             if value in exact:
@@ -92,8 +93,10 @@ class Rounding:
 
 @dataclass(frozen=True)
 class _Carried:
-    """A result in blocks that holds numbers of ``sources``: where they are in float32 they are
-    rounded on their way, or it is so too (``alike``)."""
+    """A blocked result that holds elements of ``sources``, moved or max-pooled.
+
+    ``alike``: the result must have the type of its sources; otherwise the step can round them.
+    """
 
     sources: tuple[int, ...]
     alike: bool
@@ -145,7 +148,7 @@ def _nchw32c(
     p: RegionParams, carried: dict[int, _Carried], within: dict[int, tuple[int, int]],
     able: set[int],
 ) -> frozenset[int]:  # fmt: skip
-    """Members of ``able`` that convolutions read in nchw32c, if whole buffers can lie so."""
+    """Members of ``able`` that convolutions read in nchw32c, where the whole buffer allows it."""
     wanted, value = set[int](), p.inputs
     for step in p.steps:
         params = step.params

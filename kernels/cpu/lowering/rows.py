@@ -40,8 +40,10 @@ def sum_of(w: RegionWriter, results: Sequence[Slot]) -> View:
 
 
 def stored(chain: Chain | None, results: Sequence[Slot]) -> tuple[Chain | None, list[Slot]]:
-    """A chain whose one result is also, or only, stored in bf16 where that is wanted; and
-    where."""
+    """Let a chain also, or only, store its result in bf16 if a slot asks for it.
+
+    Returns the chain and the slots that it stores to.
+    """
     slots = [s for slot in results for s in (slot.in_f32, slot.in_bf16) if s]
     if any(slot.in_bf16 for slot in results):
         chain = chain or IDENTITY

@@ -1,7 +1,7 @@
-"""Channels that are scaled before a pointwise convolution: its filters are scaled instead.
+"""Fold a per-channel scale into the filters of the pointwise convolution that reads it.
 
-``Σ_c w[o, c] · (s[c] · x[c]) = Σ_c (w[o, c] · s[c]) · x[c]``: a squeeze-and-excite's product with
-the whole value becomes one with the filters, where these are fewer numbers.
+``Σ_c w[o, c] · (s[c] · x[c]) = Σ_c (w[o, c] · s[c]) · x[c]``: the filters are scaled instead of
+the value (squeeze-and-excite) if they have fewer elements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRODUCT = Chain((FULL, COL), (Step("mul", (0, 1)),), (2,))
 
 @dataclass(frozen=True)
 class Scaled:
-    """A value that is never made: ``source`` times ``scale``, one number per channel."""
+    """A product that is not computed: ``source`` times ``scale``, one number per channel."""
 
     source: int
     scale: int
@@ -36,8 +36,10 @@ class Scaled:
 def scaled_values(
     p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout
 ) -> Mapping[int, Scaled]:
-    """The results of a region's steps that need not be made, as a convolution's filters can be
-    scaled instead.  Steps of row tiles keep their products."""
+    """The results of a region's steps that can be folded into the filters of their reader.
+
+    Steps in row tiles are excluded.
+    """
     reads = [v for step in p.steps for v in step.operands]
     readers = {s.operands[0]: (i, s) for i, s in enumerate(p.steps) if s.operands}
     row_tiled = {i for row_tile in p.row_tiles for i in range(row_tile.first, row_tile.last + 1)}
@@ -54,7 +56,7 @@ def scaled_values(
 
 
 def _scales_less(step: RegionStep, spec: TensorSpec) -> bool:
-    """True for a convolution whose filters are fewer numbers than an image of what it reads."""
+    """Return True for a pointwise convolution with fewer filter elements than input elements."""
     params, positions = step.params, (spec.shape or ())[2:]
     if not isinstance(params, ConvParams) or params.layout != BLOCKED:
         return False
@@ -81,8 +83,11 @@ def _as_scaled(step: RegionStep, value: int, layout: RegionLayout) -> Scaled | N
 
 
 def scale_filters(v: Values, p: ConvParams, filters: int, value: int, scale: int) -> View:
-    """Blocked filters ``[Ob, Ib, 1, 1, 16, 16]`` of a pointwise convolution that reads ``value``,
-    times ``scale``: ``[N·Ob, Ib, 1, 1, 16, 16]``, for each image its own."""
+    """Multiply the blocked filters of a pointwise convolution that reads ``value`` by ``scale``.
+
+    ``[Ob, Ib, 1, 1, 16, 16]`` becomes ``[N·Ob, Ib, 1, 1, 16, 16]``: filters per image, with N = 1
+    if all images share the scale.
+    """
     slot, batches = v.by_channel(scale, value)
     n = v.shape(value)[0] if batches else 1
     outer, inner = blocks(p.filters), blocks(p.channels)

@@ -33,7 +33,7 @@ def lower_unfold_depth(v: Values, ints: Sequence[int], source: int, result: int)
         small, big = v.view(source), v.out(result).view
     each = v.layout.channels(source) // (BLOCK if blocked else 1)
     for tap in range(taps):
-        at = tap * dilation - before  # the image that the first window meets
+        at = tap * dilation - before  # the image this tap of window 0 reads
         first = min(max(-(at // stride), 0), windows)
         end = max(min((images - 1 - at) // stride + 1, windows), first)
         part = _moved(big, (windows, each, *big.dims[2:]), (0, tap * each))
@@ -54,7 +54,7 @@ def lower_unfold_depth(v: Values, ints: Sequence[int], source: int, result: int)
 
 
 def _moved(view: View, dims: Sequence[Extent], starts: Sequence[int]) -> View:
-    """Part of a view from some place on."""
+    """The part of a view with shape ``dims`` that begins at ``starts``."""
     offset = view.offset
     for start, stride in zip(starts, view.strides, strict=False):
         offset = combine("add", offset, combine("mul", stride, start))

@@ -36,7 +36,7 @@ __all__ = ["ChannelShuffle", "Shifted", "Values", "copy", "four"]
 
 @dataclass(frozen=True)
 class ChannelShuffle:
-    """Channels ``first`` … of the concatenated ``parts``, shuffled in ``groups``."""
+    """Channels from ``first`` on of the concatenated ``parts``, shuffled in ``groups``."""
 
     parts: tuple[int, ...]
     groups: int = 1
@@ -145,7 +145,7 @@ class Values:
         self.w.call("reorder_to_nchw", x=source.view(), y=four(target), tail=tail)
 
     def block(self, value: int) -> BlockedValue:
-        """The value in blocks, in its own element type."""
+        """The value blocked, in the element type it is stored in."""
         if value not in self.blocks:
             dst = self.dst(value)
             if value in self.shuffled:
@@ -197,7 +197,7 @@ class Values:
         copy(self.w, *matching_views(source, place, pads))
 
     def block_in_bf16x2(self, value: int) -> BlockedValue:
-        """The value in blocks as bf16x2 (hi + lo)."""
+        """The value blocked, as bf16x2 (hi + lo)."""
         if value not in self.bf16x2:
             source = self.block(value)
             made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
@@ -209,7 +209,7 @@ class Values:
         return self.bf16x2[value]
 
     def block_in_int16(self, value: int) -> tuple[BlockedValue, Slot]:
-        """The value in blocks of 16-bit integers, and the scale of each image."""
+        """The value blocked, in 16-bit integers, and the scale of each image."""
         source = self.block(value)
         if value not in self.int16:
             made = self._like(source, DType.I16)
@@ -255,9 +255,9 @@ class Values:
         )
 
     def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
-        """An operand of a chain as a view over a blocked value's interior.
+        """View a chain's operand over a blocked value's interior.
 
-        With ``lanes`` the channels of a full operand lie together, as convolutions want them.
+        ``lanes``: the channels of a full operand must be contiguous, as convolutions need them.
         """
         kind = self.layout.lies_over(value, full)
         if kind == "full" and self.shape(value) != self.shape(full):
@@ -280,13 +280,12 @@ class Values:
         return View(slot.buffer, target.dims, (batch, 0, height, width, 0))
 
     def _rows(self, value: int, full: int, target: View) -> View:
-        """One number per channel."""
+        """View one number per channel over ``target``."""
         slot, batches = self.by_channel(value, full)
         return per_channel(slot, batches, self.layout.channels(full), target)
 
     def by_channel(self, value: int, full: int) -> tuple[Slot, bool]:
-        """One number per channel, filled up to whole blocks where channels are no multiple; and
-        whether each image has its own."""
+        """One number per channel, padded to whole blocks, and whether it differs per image."""
         channels, shape = self.layout.channels(full), self.shape(value)
         batches = len(shape) == len(self.shape(full)) and shape[0] != 1
         slot = self.slot(value)
@@ -365,7 +364,7 @@ def copy(w: RegionWriter, source: View, target: View) -> None:
 
 
 def four(view: View) -> View:
-    """``[N, C, W]`` as ``[N, C, 1, W]``."""
+    """View ``[N, C, W]`` as ``[N, C, 1, W]``; four axes stay as they are."""
     if len(view.dims) != 3:
         return view
     (n, c, w), (sn, sc, sw) = view.dims, view.strides

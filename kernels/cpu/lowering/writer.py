@@ -1,4 +1,4 @@
-"""Construction of a region's program: symbols, scratch, calls and the views they take."""
+"""Build a region's program: symbols, scratch, calls and their views."""
 
 from __future__ import annotations
 
