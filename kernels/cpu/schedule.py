@@ -13,9 +13,9 @@ __all__ = ["ConvSchedule", "GemmSchedule"]
 class GemmSchedule(Schedule):
     """Blocking of one GEMM for up to ``max_rows`` rows; pure data.
 
-    ``nr_panels``: 16-wide panels per register tile (0: the variant's own).
+    ``nr_panels``: 16-wide panels per register tile (0: as many as the kernel variant has).
     ``mc``: rows per task.  ``nc``: register-tile columns per task (0: automatic).
-    ``prefetch``: cache lines of the next panel are prefetched when 1.
+    ``prefetch``: 1 to prefetch the cache lines of the next panel.
     """
 
     max_rows: int
@@ -33,12 +33,12 @@ class GemmSchedule(Schedule):
 
 @dataclass(frozen=True)
 class ConvSchedule(Schedule):
-    """Tiling of one convolution of up to ``max_images`` images; pure data, 0: automatic.
+    """Tiling of one convolution of up to ``max_images`` images; pure data, 0 means automatic.
 
-    ``ow_tile``: outputs of a tile's row, at most the variant's.  ``oh_tile``: 1 keeps tiles of
-    narrow images from taking two rows.  ``ic_block``: blocks of input channels summed at once.
-    ``h_tasks``: tasks over the tiles of one image; with Winograd and 1, all threads share the
-    task.  ``oc_chunk``: register-tile columns of output channels per task.
+    ``ow_tile``: outputs per row of a tile, at most those of the kernel variant.  ``oh_tile``: 1
+    prevents two-row tiles, which narrow images get otherwise.  ``ic_block``: input-channel blocks
+    summed at once.  ``h_tasks``: tasks over the tiles of one image; for Winograd, all threads
+    share a single task.  ``oc_chunk``: register-tile columns of output channels per task.
     """
 
     max_images: int = 2**31 - 1

@@ -22,35 +22,34 @@ from tracea_graph.tuning.problem import Case, Problem
 __all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
 
 _UNKNOWN_CACHE = 32 << 20
-"""Bytes assumed where the machine does not tell."""
+"""Bytes assumed if the machine does not report its cache size."""
 
 
 class CpuScheduleSpace:
-    """Products have their work divided by a :class:`GemmSchedule`, convolutions by a
-    :class:`ConvSchedule`."""
+    """Schedules of products (:class:`GemmSchedule`) and convolutions (:class:`ConvSchedule`)."""
 
     tile = tuple(dict.fromkeys((*gemm.TILE, *conv.TILE)))
 
     @property
     def cache_bytes(self) -> int:
-        """Of the last-level cache."""
+        """Size of the last-level cache in bytes."""
         profile = profile_cpu()
         return profile.l3 or profile.l2 or _UNKNOWN_CACHE
 
     @property
     def architecture(self) -> Processor | None:
-        """The family of this machine's processor, if it is known."""
+        """The family of this machine's processor; None if unknown."""
         return architecture_of(profile_cpu())
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
-        """The problem a call poses: one that takes a schedule, as far as its sizes are known."""
+        """The tuning problem of a call; None if it takes no schedule or has symbolic sizes."""
         schedule = CALLS.of(call).schedule
         if schedule is ConvSchedule:
             return conv.convolution_of(program, call)
         return gemm.product_of(call) if schedule is GemmSchedule else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Encode a problem as JSON-ready values."""
         return serialization.problem_to_json(_own(problem))
 
     def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
@@ -58,18 +57,18 @@ class CpuScheduleSpace:
         return serialization.problem_from_json(data)
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
-        """A schedule from its numbers by name.  Raises KeyError, TypeError or ValueError."""
+        """Decode a schedule from its fields by name.  Raises KeyError, TypeError or ValueError."""
         kind = GemmSchedule if "max_rows" in data else ConvSchedule
         return kind(**{str(name): int(value) for name, value in dict(data).items()})
 
     def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
-        """Every schedule worth telling apart, the default's numbers first on every axis."""
+        """All distinct schedules of a case; the default's value comes first on every axis."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.space_of(case, level)
         return gemm_space.space_of(case, level, on)
 
     def schedule(self, case: Case, config: Config) -> Schedule:
-        """A configuration of the space as a schedule."""
+        """Convert a configuration of the space to a schedule."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.schedule_of(case, config)
         return gemm_space.schedule_of(case, config)
@@ -81,15 +80,15 @@ class CpuScheduleSpace:
         return gemm_space.modelled_us(case, schedule, level, threads)
 
     def read_us(self, size: float) -> float:
-        """Predicted µs to read so many cold bytes."""
+        """Predicted µs to read ``size`` cold bytes."""
         return size / DRAM_GBS * 1e-3
 
     def text_of(self, problem: Problem, level: str) -> str:
-        """A digest of all text the measured code is made of."""
+        """Digest of all source text of the measured code."""
         return text_of(_own(problem), level)
 
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
-        """The problem alone under these schedules; see ``bench_program``."""
+        """Build a program of the problem alone with these schedules; see ``bench_program``."""
         return bench_program(_own(problem), schedules)
 
 

@@ -1,8 +1,8 @@
-"""What the tuner measures: programs of one product or one convolution.
+"""Build the programs that the tuner measures: one product or one convolution each.
 
-Inputs are x, w, bias, epilogue_inputs, and y of the node before, which is not read; rows, or
-images, are the symbol ``m``.  What has to be in bf16 or integers is rounded first, as in the
-programs of models.
+Inputs are x, w, bias, epilogue_inputs, and y of the node before, which is not read but orders the
+nodes.  The number of rows or images is the symbol ``m``.  Operands in bf16 or integers are rounded
+by the program first, as in programs of models.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["bench_program", "weight_of"]
 
 
 def bench_program(problem: GemmProblem | ConvProblem, schedules: tuple[Schedule, ...]) -> Program:
-    """The problem alone, under these schedules."""
+    """Build a program of the problem alone with these schedules."""
     if isinstance(problem, ConvProblem):
         return _convolution(problem, schedules)
     return _product(problem, schedules)
 
 
 def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
-    """The stored weights of one node."""
+    """Element type and shape of a problem's stored weights."""
     if isinstance(problem, ConvProblem):
         return TensorSpec(DType.BF16 if problem.in_bf16 else DType.F32, problem.weights)
     k, n = problem.k, problem.n
@@ -40,7 +40,7 @@ def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
 
 
 def _extras(problem: GemmProblem, rows: Extent) -> list[TensorSpec]:
-    """The epilogue's operands beyond the product."""
+    """The epilogue's operands other than the product."""
     shapes: Mapping[str, tuple[Extent, ...]] = {
         "full": (rows, problem.n), "row": (problem.n,), "col": (rows,), "scalar": (1,)
     }  # fmt: skip
@@ -76,7 +76,7 @@ def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
     outputs = list[TensorSpec]()
     for spec in _results(problem, "m"):
         width, buffer = (spec.shape or ())[1], Buffer("output", len(outputs))
-        if spec.dtype is DType.BF16:  # nobody reads it: the result is not written
+        if spec.dtype is DType.BF16:  # kept in a temp; the output, never read, is not written
             buffer, last = Buffer("temp", len(temps)), len(calls)
             temps.append(Temp(DType.BF16, combine("mul", "m", width), last, last))
             spec = TensorSpec(DType.F32, ("m", 1))
@@ -98,7 +98,7 @@ def _round(
     problem: GemmProblem, views: list[View | None], inputs: list[TensorSpec],
     temps: list[Temp], calls: list[Call],
 ) -> dict[str, View]:  # fmt: skip
-    """Let the product read x as its layout wants it; of integers, the scales by name."""
+    """Emit the rounding of x that the product's layout needs; return int16 scales by name."""
     k, kinds = problem.k, {"vnni2": DType.BF16, "int16": DType.I16}
     if problem.layout not in kinds:
         return {}
@@ -127,7 +127,7 @@ def _dense(index: int, dims: tuple[Extent, ...]) -> View:
 
 
 def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Program:
-    """Operands lie as in the model, each in an input of its own."""
+    """Build a convolution's program; every operand is an input with the strides of the model."""
     inputs, temps, calls = list[TensorSpec](), list[Temp](), list[Call]()
     boxes = [problem.x, problem.add, *problem.epilogue_inputs]
     rounds = [box for box in boxes if box is not None and box.dtype == DType.BF16.name]
@@ -159,7 +159,7 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     add, epilogue_inputs = operand(problem.add), [operand(box) for box in problem.epilogue_inputs]
     y, output = problem.y, Buffer("output", 0)
     result = TensorSpec(DType.F32, ("m", y.span))
-    if y.dtype == DType.BF16.name:  # nobody reads it: the result is not written
+    if y.dtype == DType.BF16.name:  # kept in a temp; the output, never read, is not written
         output, result = Buffer("temp", len(temps)), TensorSpec(DType.F32, ("m", 1))
         temps.append(Temp(DType.BF16, combine("mul", "m", y.span), last, last))
     inputs.append(result)

@@ -1,4 +1,4 @@
-"""Convolutions as tuning problems: everything the time of one call depends on but its images."""
+"""Convolutions as tuning problems: all that a call's time depends on, except the image count."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BLOCK = 16
 TILE: Mapping[str, str] = MappingProxyType(
     {name: name for name in ("ow_tile", "oh_tile", "ic_block", "h_tasks", "oc_chunk")}
 )
-"""What a hint's tile may say, and the names of a schedule for it."""
+"""Keys of a hint's tile, and the schedule fields they set."""
 
 
 @dataclass(frozen=True)
 class Box:
     """A blocked operand ``[images, blocks, rows, columns, lanes]``.
 
-    ``dims`` are those of one image, ``strides`` begin with that of images; both in elements.
+    ``dims`` are those of one image; ``strides``, in elements, begin with the stride of images.
     """
 
     dims: tuple[int, int, int, int]
@@ -36,17 +36,17 @@ class Box:
 
     @property
     def span(self) -> int:
-        """Elements of one image, or of all where images share them."""
+        """Elements of one image, or of the whole operand if all images share it."""
         inner = zip(self.dims, self.strides[1:], strict=True)
         return self.strides[0] or 1 + sum((d - 1) * s for d, s in inner)
 
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """One convolution up to its images, as its call has it (``kernels/cpu/CALLS.md``).
+    """One convolution for any number of images, with its call's fields (``kernels/cpu/CALLS.md``).
 
-    ``weights`` are the dims of the stored filters; ``add`` is added to the sum,
-    ``epilogue_inputs`` are the chain's further operands.
+    ``weights`` are the dims of the stored filters; ``add`` is added to the sum;
+    ``epilogue_inputs`` are the other operands of the chain.
     """
 
     op: str
@@ -70,13 +70,13 @@ class ConvProblem:
 
     @property
     def winograd(self) -> int:
-        """Outputs along a tile of Winograd's; 0 for a direct convolution."""
+        """Outputs along a side of a Winograd tile; 0 for a direct convolution."""
         tile: int = self.attributes["tile"] if self.op == "winograd" else 0
         return tile
 
     @property
     def dtype(self) -> str:
-        """What is multiplied: ``f32`` or ``bf16``."""
+        """Element type that is multiplied: ``f32`` or ``bf16``."""
         return "bf16" if self.in_bf16 else "f32"
 
     @property
@@ -90,7 +90,7 @@ class ConvProblem:
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
-        """None: how many images there are is the model's to say."""
+        """Empty: the model determines the number of images."""
         return ()
 
     @property
@@ -131,7 +131,7 @@ class ConvProblem:
 
     @property
     def channels(self) -> int:
-        """Input channels; of several groups, whole blocks."""
+        """Input channels, rounded up to whole blocks if there are several groups."""
         last: int = self.attributes["ic_tail"] if self.groups == 1 else BLOCK
         return (self.x.dims[0] - 1) * BLOCK + last
 
@@ -142,18 +142,18 @@ class ConvProblem:
         return (self.y.dims[0] - 1) * BLOCK + last
 
     def flops(self, rows: int) -> float:
-        """Operations of a direct convolution of so many images."""
+        """Operations of a direct convolution of ``rows`` images."""
         taps = self.channels // self.groups * prod(self.window)
         return 2.0 * rows * prod(self.outputs) * self.filters * taps
 
     def moved(self, rows: int) -> float:
-        """Bytes of the filters, x and y, once each."""
+        """Bytes of the filters, x and y for ``rows`` images, each counted once."""
         size = 2 if self.in_bf16 else 4
         return self.weight_bytes + float(size) * rows * (self.x.span + self.y.span)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Its sizes by name, as telemetry and candidates' entry points have them."""
+        """The problem's sizes by name, as in telemetry and entry points of candidates."""
         (height, width), (kernel_h, kernel_w) = self.outputs, self.window
         return {
             "channels": self.channels, "filters": self.filters, "height": height, "width": width,
@@ -162,7 +162,7 @@ class ConvProblem:
 
     @property
     def key(self) -> dict[str, Any]:
-        """JSON-ready values that tell problems apart in the cache."""
+        """JSON-ready values that identify the problem in the cache."""
         boxes = [b and [b.dims, b.strides, b.dtype] for b in (self.x, self.y, self.add)]
         return {
             "kernel": self.kernel,
@@ -184,7 +184,7 @@ class ConvProblem:
 
 
 def convolution_of(program: Program, call: Call) -> ConvProblem | None:
-    """The convolution of a call; None where sizes are symbolic or filters are computed."""
+    """The convolution of a call; None if sizes are symbolic or the filters are not an input."""
     x, weight, bias, add, *epilogue_inputs, y = (
         (view, _box(program, view) if view else None) for view in call.views
     )
@@ -204,7 +204,7 @@ def convolution_of(program: Program, call: Call) -> ConvProblem | None:
 
 
 def _box(program: Program, view: View) -> Box | None:
-    """A view without its images; None if it is none, or its sizes are symbolic."""
+    """The box of a blocked view; None if the view is not blocked or has symbolic sizes."""
     dims, strides = _numbers(view.dims[1:]), _numbers(view.strides)
     if len(dims) != 4 or len(strides) != 5 or strides[-1] not in (0, 1):
         return None

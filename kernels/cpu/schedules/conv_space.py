@@ -1,6 +1,6 @@
-"""The search space of convolutions: how the library cuts them, and what a cut costs.
+"""The search space of convolution schedules, and their cost model.
 
-A schedule counts by what it comes to, as with products.
+Two schedules that lead to the same tiles and tasks (:class:`Cut`) are one candidate.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _H_TASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _COLUMNS = (1, 2, 4, 8)
 _PARTS = (1, 2, 4, 8, 16, 32)
 _NARROWER = 4
-"""Tiles narrower than the variant's to try, by one output each."""
+"""Number of narrower tiles to try, each one output narrower than the one before."""
 _SEEDS = ({"h_tasks": 1}, {"oc_chunk": 1}, {"h_tasks": 4}, {"h_tasks": 1, "oc_chunk": 1})
-"""Coarse and fine cuts: one of them is right wherever the rule is wrong."""
+"""Coarse and fine cuts, for cases where the library's rule chooses badly."""
 
 _TASK_INPUT_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
 _TASK_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
@@ -47,10 +47,13 @@ _SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
 
 @dataclass(frozen=True)
 class Cut:
-    """What a schedule comes to: lines and outputs of the widest tile, tiles of an image, input
-    blocks summed at once, tasks along an image, output-channel groups, and groups per task.
+    """The tiles and tasks that a schedule leads to.
 
-    For Winograd, ``tiles`` are rows of tiles; a single task is shared by all threads.
+    ``lines``, ``pixels``: rows and outputs of the widest tile; ``tiles``: tiles per image;
+    ``part``: input blocks summed at once; ``h_tasks``: tasks along an image; ``columns``: groups
+    of output channels; ``per_task``: such groups per task.
+
+    For Winograd, ``tiles`` counts rows of tiles, and all threads share a single task.
     """
 
     lines: int
@@ -67,7 +70,7 @@ class Cut:
 
 
 def space_of(case: Case, isa: str) -> SearchSpace:
-    """Every schedule worth telling apart, the library's choice first; each cut once."""
+    """All schedules of a case with distinct cuts, the library's choice first."""
     problem = _convolution(case)
     h_tasks = [b for b in _H_TASKS if b <= _tile_rows(problem)]
     space = SearchSpace().axis("h_tasks", (0, *h_tasks))
@@ -88,16 +91,17 @@ def space_of(case: Case, isa: str) -> SearchSpace:
 
 
 def schedule_of(case: Case, config: Config) -> ConvSchedule:
-    """A configuration as a schedule for any number of images."""
+    """Convert a configuration to a schedule for any number of images."""
     return ConvSchedule(**config)
 
 
 def divide(
     case: Case, schedule: ConvSchedule, isa: str, processors: int = usable_processors()
 ) -> Cut:
-    """How the library cuts a case under a schedule on a machine of so many processors.
+    """The cut that the library chooses for a case and a schedule on ``processors`` processors.
 
-    ``divide_conv`` of ``runtime/conv_tiling.h`` and ``run_winograd`` of ``runtime/winograd.h``.
+    Mirrors ``divide_conv`` in ``runtime/conv_tiling.h`` and ``run_winograd`` in
+    ``runtime/winograd.h``.
     """
     problem = _convolution(case)
     if problem.winograd:
@@ -128,13 +132,13 @@ def divide(
     h_tasks = min(schedule.h_tasks, tiles) if schedule.h_tasks else h_tasks
     work = float(tiles) * widest * weights / 4
     wanted = min(_TASKS_EACH * processors, int(work / _TASK_WORK))
-    busy = wanted >= processors  # as many tasks for each, then
+    busy = wanted >= processors  # the same number of tasks for each processor
     if busy:
         wanted = -(-wanted // processors) * processors
     own = processors > 1 and case.rows % processors > 0 and tiles >= processors
     own = own and work >= _SHARED_WORK and (units == 1 or tiles >= 3 * processors)
     if own and weights < _NEARER * inside and not schedule.h_tasks and not schedule.oc_chunk:
-        if units == 1:  # as many tiles for each thread
+        if units == 1:  # the same number of tiles for each thread
             across = min(width, -(-across // processors) * processors)
         h_tasks = min(units * across, -(-h_tasks // processors) * processors)
         chunks = min(-(-wanted // (case.rows * h_tasks)), columns)
@@ -162,19 +166,19 @@ def _winograd_cut(problem: ConvProblem, schedule: ConvSchedule) -> Cut:
         h_tasks = 1
     else:
         h_tasks = -(-rows // min(rows, max(1, _TASK_BUFFERS // row_bytes)))
-    h_tasks = -(-rows // -(-rows // h_tasks))  # as even as whole rows are
+    h_tasks = -(-rows // -(-rows // h_tasks))  # evenly, in whole rows
     return Cut(1, problem.winograd, rows, problem.x.dims[0], h_tasks, 1, 1)
 
 
 def _tile_rows(problem: ConvProblem) -> int:
-    """Rows of tiles of one image, which tasks divide."""
+    """The number of rows of tiles of one image, which is the most tasks it can have."""
     if problem.winograd:
         return -(-problem.outputs[0] // problem.winograd)
     return max(1, prod(problem.outputs) // 4)
 
 
 def _buffer_bytes(problem: ConvProblem) -> int:
-    """Of the transformed input and the products of one image."""
+    """Bytes of the transformed input and of the products of one image."""
     m, (height, width) = problem.winograd, problem.outputs
     pixel = 4 * (problem.x.dims[0] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
                  + problem.y.dims[0] * BLOCK)  # fmt: skip
@@ -182,8 +186,10 @@ def _buffer_bytes(problem: ConvProblem) -> int:
 
 
 def _lines(problem: ConvProblem) -> tuple[int, int]:
-    """Rows and columns as the library sees them: a pointwise convolution without gaps between
-    its lines has one."""
+    """Rows and columns of the output as the library tiles them.
+
+    A pointwise convolution whose rows are contiguous is tiled as a single row.
+    """
     height, width = problem.outputs
     stride_h, stride_w = problem.strides
     row, boxes = width * BLOCK, (problem.y, *([problem.add] if problem.add else []))
@@ -200,12 +206,12 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
 
 
 def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
-    """Outputs and blocks of channels of the largest register tile."""
+    """Outputs and channel blocks of the largest register tile."""
     return (conv_bf16_tile if problem.in_bf16 else conv_tile)(isa)
 
 
 def _brief(problem: ConvProblem, isa: str) -> bool:
-    """``brief`` of ``runtime/conv_tiling.h``."""
+    """Whether sums are short; mirrors ``brief`` in ``runtime/conv_tiling.h``."""
     sums = BLOCK * prod(problem.weights[1:4])
     half_tile = problem.groups == 1 and problem.attributes["oc_tail"] <= BLOCK // 2
     whole = _tile(problem, isa) == conv_tile(isa)
@@ -214,7 +220,7 @@ def _brief(problem: ConvProblem, isa: str) -> bool:
 
 
 def _step(problem: ConvProblem) -> int:
-    """Floats between the inputs of two outputs of a line."""
+    """Floats between the inputs of two adjacent outputs of a row."""
     return problem.strides[1] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
 
 
@@ -222,10 +228,10 @@ def _step(problem: ConvProblem) -> int:
 
 
 def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
-    """Predicted µs of one convolution on ``threads`` cores, filters cold.
+    """Predicted µs of one convolution on ``threads`` cores, with the filters not in cache.
 
-    The slowest thread's share of the compute time, with what of the transfers it does not hide,
-    plus reading filters again for every further task and the input for every further column.
+    The slowest thread's share of the compute time and of the transfers that computing does not
+    hide, plus rereading the filters for each further task and the input for each further column.
     """
     assert isinstance(schedule, ConvSchedule)
     problem, work = _convolution(case), divide(case, schedule, isa)
@@ -256,7 +262,7 @@ def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
 
 
 def _winograd_us(case: Case, problem: ConvProblem, work: Cut, isa: str, threads: int) -> float:
-    """Planes' products, buffers that leave L2 in tall tasks, filters read per task."""
+    """Predicted µs of the planes' products and of moving buffers (L3 if too large) and filters."""
     tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
     steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]
     cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / units_of(isa)

@@ -1,4 +1,4 @@
-"""One core as the models that rank schedules see it: a usual one, for they only rank."""
+"""Nominal constants of a CPU core, for models that rank candidate schedules."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ __all__ = [
 
 GHZ = 4.0
 FMA_LATENCY = 4
-"""Cycles that two multiply-add units must be kept busy for, in registers of results each."""
+"""Latency of a fused multiply-add in cycles."""
 DRAM_GBS, L3_GBS, L2_GBS = 30.0, 60.0, 120.0
-"""One core's share of each level's bandwidth."""
+"""One core's share of each level's bandwidth, GB/s."""
 L2_BYTES = 1 << 20
 HIDDEN = 0.6
-"""Share of the memory time that the processor hides without being told what comes next."""
+"""Share of the memory time that the processor hides without software prefetching."""
 TASK_US = 0.15
 
 
 @cache
 def units_of(isa: str) -> float:
-    """Vectors this machine's core multiplies and adds a cycle at a level: two, but for wide ones
-    that a core of this family takes in halves."""
+    """Vector multiply-adds per cycle of this machine's core at a level.
+
+    Two, or fewer on processors that split wide vectors into halves.
+    """
     known = architecture_of(profile_cpu())
     return min(2.0, known.flops / (2 * isa_of(isa).width)) if known else 2.0
 

@@ -1,4 +1,4 @@
-"""Products as tuning problems: everything the time of one call depends on but its rows."""
+"""Products as tuning problems: all that a call's time depends on, except the row count."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tracea_graph.ops.chain import Chain
 __all__ = ["IN_PAIRS", "PRODUCTS", "TILE", "TYPICAL_ROWS", "GemmProblem", "product_of"]
 
 IN_PAIRS = tuple(w for w, dtype in GEMM_DTYPES.items() if dtype in ("bf16", "int16"))
-"""Layouts where two steps of k lie together."""
+"""Layouts with interleaved pairs of k."""
 PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
-"""Kernels whose division of the work a plan may choose."""
+"""Kernels that take schedules."""
 TYPICAL_ROWS = (1, 16, 128, 1024)
-"""The row count that stands for each row class that nobody asked for."""
+"""Row count that represents each row class if none was requested."""
 TILE: Mapping[str, str] = MappingProxyType({"panels": "nr_panels", "rows": "mc", "columns": "nc"})
-"""What a hint's tile may say, and the names of a schedule for it."""
+"""Keys of a hint's tile, and the schedule fields they set."""
 _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
-"""Weights ``[N, K]`` are read by rows, where schedules have no say."""
+"""Layouts that schedules apply to; weights ``[N, K]`` are read by rows instead."""
 
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """One product up to its row count: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
+    """One product for any number of rows: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
-    ``layout`` is how the weights lie, the attribute of its call, but not ``nk``; ``parts`` are the
-    widths of several products side by side, which sum up to ``n``; empty for one.
+    ``layout`` is the weight layout, as in the call's attribute, other than ``nk``.  ``parts`` are
+    the widths of the results if the columns are split over several; their sum is ``n``.
     """
 
     k: int
@@ -44,7 +44,7 @@ class GemmProblem:
 
     @property
     def multiplies(self) -> str:
-        """The element type its call is for."""
+        """Element type of the call."""
         return GEMM_DTYPES[self.layout]
 
     @property
@@ -87,25 +87,25 @@ class GemmProblem:
 
     @property
     def stages(self) -> str:
-        """Whether the next weights are fetched meanwhile."""
+        """Name of the schedule field that prefetches the next weights."""
         return "prefetch"
 
     def flops(self, rows: int) -> float:
-        """Operations at so many rows."""
+        """Operations for ``rows`` rows."""
         return 2.0 * rows * self.k * self.n
 
     def moved(self, rows: int) -> float:
-        """Bytes of the weights, x and the results, once each."""
+        """Bytes of the weights, x and the results for ``rows`` rows, each counted once."""
         return self.weight_bytes + 4.0 * rows * (self.k + self.n)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Its sizes by name, as telemetry and candidates' entry points have them."""
+        """The problem's sizes by name, as in telemetry and entry points of candidates."""
         return {"k": self.k, "n": self.n}
 
     @property
     def key(self) -> dict[str, Any]:
-        """JSON-ready values that tell problems apart in the cache."""
+        """JSON-ready values that identify the problem in the cache."""
         return {
             "kernel": self.kernel,
             "k": self.k,
@@ -122,10 +122,9 @@ class GemmProblem:
 
 
 def product_of(call: Call) -> GemmProblem | None:
-    """The product of a call, or None where schedules have no say.
+    """The product of a call, or None if schedules do not apply to it.
 
-    Those are weights stored ``[N, K]``, batches, operands that lie transposed, and
-    weights that are computed.
+    They do not apply to weights ``[N, K]``, batches, transposed operands and computed weights.
     """
     layout, named = call.attributes["layout"], CALLS.of(call).named(call)
     if layout not in _TUNED_LAYOUTS:

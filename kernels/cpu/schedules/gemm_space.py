@@ -1,6 +1,6 @@
-"""The search space of matrix products: how the library divides their work, and what that costs.
+"""The search space of matrix-product schedules, and their cost model.
 
-Two schedules that divide a case into the same tasks of the same tiles are one candidate.
+Two schedules that lead to the same tiles and tasks (:class:`Division`) are one candidate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tracea_graph.tuning.problem import Case, default_of, row_class
 __all__ = ["SEEDS", "Division", "divide", "modelled_us", "schedule_of", "space_of"]
 
 MCS = (32, 64, 96, 128, 192, 256, 384, 512)
-"""Rows per task to try besides the default's; rounded to whole register tiles."""
+"""Rows per task to try besides the default, rounded to whole register tiles."""
 NCS = (1, 2, 4, 8, 16, 32)
 
 SEEDS: tuple[tuple[Config, ...], ...] = (
@@ -39,13 +39,13 @@ SEEDS: tuple[tuple[Config, ...], ...] = (
     ({"mc": 64}, {"nc": 4, "mc": 128}),
     ({"mc": 64},),
 )
-"""Per row class, what won before on some machine: measured first."""
+"""Configurations to measure first, per row class: they were fastest on some machine."""
 
 
 _TASKS_EACH, _LEAST_ROWS, _IN_PLACE_ROWS, _SMALL = 4, 64, 8, 1e5
 _PACK_FLOATS, _THIN_BLOCK, _NEAR_FLOATS, _DEPTH = 64 * 1024, 256, 192 * 1024, 2048
-"""The runtime's constants: tasks per processor, rows a chunk keeps, multiply-adds not worth a
-task, floats that stay near."""
+"""The runtime's constants, among them: tasks per processor, least rows of a chunk, multiply-adds
+below which work is not divided, floats that stay in cache."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,10 @@ class Division:
 def divide(
     case: Case, schedule: GemmSchedule, isa: str, processors: int = usable_processors()
 ) -> Division:
-    """How the library divides the work of a case under a schedule (``divide_work`` in
-    ``runtime/gemm.h``) on a machine of so many processors."""
+    """The division of work that the library chooses for a case and a schedule.
+
+    Mirrors ``divide_work`` in ``runtime/gemm.h`` on ``processors`` processors.
+    """
     problem, rows = _product(case), case.rows
     widest = _tile(problem, isa)[1]
     panels, plain = -(-problem.n // PANEL), problem.layout == "kn"
@@ -95,7 +97,7 @@ def divide(
 
 
 def _together(case: Case, columns: int, width: int) -> int:
-    """Columns a task would take if there were tasks enough."""
+    """Register-tile columns per task if there are enough tasks for all processors."""
     rows, k, layout = case.rows, _steps(_product(case)), _product(case).layout
     if layout == "kn":
         packed = _PACK_FLOATS // (width * PANEL * min(-(-k // PANEL) * PANEL, _THIN_BLOCK))
@@ -107,9 +109,9 @@ def _together(case: Case, columns: int, width: int) -> int:
 
 
 def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
-    """Every schedule worth telling apart, the default first; each division of the work once.
+    """All schedules of a case with distinct divisions, the default first.
 
-    Seeds are what won before, and the rows per task that suit the architecture.
+    Seeds are :data:`SEEDS` and the rows per task recommended for the architecture ``on``.
     """
     mr, widest = _tile(_product(case), isa)
     default, large = default_of(case), case.rows >= _LEAST_ROWS
@@ -137,7 +139,7 @@ def _whole_tiles(seed: Config, mr: int) -> Config:
 
 
 def schedule_of(case: Case, config: Config) -> GemmSchedule:
-    """A configuration as a schedule of the case's row class."""
+    """Convert a configuration to a schedule of the case's row class."""
     default = default_of(case)
     assert isinstance(default, GemmSchedule)
     return GemmSchedule(default.max_rows, **config)
@@ -146,18 +148,18 @@ def schedule_of(case: Case, config: Config) -> GemmSchedule:
 # ---- the cost model --------------------------------------------------------------------
 
 _STREAM_ROWS = 4
-"""Up to so many rows a product runs at memory speed, and prefetches only stand in the way."""
+"""Rows up to which a product is memory-bound, so that prefetches only slow it down."""
 _PREFETCH_TOLL = 1.15
 _LARGEST_TILE, _MATRIX_PACE = 16, 8
-"""Rows of tiles in vector registers at most; vectors that matrix tiles, which are taller,
-multiply while one unit multiplies one."""
+"""Largest row count of tiles in vector registers (matrix tiles are taller), and the speed of
+matrix tiles relative to one vector unit."""
 
 
 def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
-    """Predicted µs of one product on ``threads`` cores, weights cold.
+    """Predicted µs of one product on ``threads`` cores, with the weights not in cache.
 
-    The slowest thread's share of the compute time, with what of the weights' transfer it does
-    not hide, plus reading the weights again for each further row chunk.
+    The slowest thread's share of the compute time and of the weights' transfer that computing
+    does not hide, plus rereading the weights for each further row chunk.
     """
     assert isinstance(schedule, GemmSchedule)
     work, problem = divide(case, schedule, isa), _product(case)
@@ -175,10 +177,10 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
 
 
 def _compute_us(case: Case, work: Division, isa: str) -> float:
-    """One core's time for all register tiles, from what limits one step of k.
+    """One core's time for all register tiles, from the bottleneck of one step of k.
 
-    Multiply-adds as the core has units, two loads a cycle; fewer accumulators than latency times
-    two stall.
+    That is the multiply-add units, two loads per cycle, or the latency of a multiply-add if the
+    tile has too few accumulators.
     """
     problem = _product(case)
     mr, _ = _tile(problem, isa)
@@ -197,7 +199,7 @@ def _tile(problem: GemmProblem, isa: str) -> tuple[int, int]:
 
 
 def _steps(problem: GemmProblem) -> int:
-    """Steps of k: numbers of 16 bits go in pairs."""
+    """Steps of k; 16-bit elements are multiplied in pairs."""
     return problem.k // 2 if problem.layout in IN_PAIRS else problem.k
 
 

@@ -1,4 +1,4 @@
-"""Problems as JSON: in published studies, which machines of other versions may read."""
+"""Convert tuning problems to and from JSON, for studies shared between machines and versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["problem_from_json", "problem_to_json"]
 
 
 def problem_to_json(p: GemmProblem | ConvProblem) -> dict[str, Any]:
-    """JSON-ready values."""
+    """Encode a problem as JSON-ready values."""
     epilogue = p.epilogue and chain_to_json(p.epilogue)
     if isinstance(p, ConvProblem):
         ints, floats = CALLS[p.kernel].words(p.attributes)

@@ -1,4 +1,4 @@
-"""The text a measured call is made of: kernels, the runtime around them, its chain."""
+"""Digest of the source text behind a measured call: kernels, runtime and chain."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _CONVOLUTIONS = (
     "runtime/winograd.h",
     "micro/conv_*.h",
 )
-"""Files beside the kernels that a result depends on."""
+"""Files other than kernels that a measurement depends on, as globs."""
 
 
 def text_of(problem: GemmProblem | ConvProblem, level: str) -> str:
-    """A digest of all text the measured code is made of."""
+    """Digest of all source text of the measured code."""
     chain = emitter.emit("chain", level, problem.epilogue).text if problem.epilogue else ""
     return digest(_sources(problem.kernel, level), chain)[:16]
 
 
 @cache
 def _sources(kernel: str, level: str) -> str:
-    """A digest of a kernel's text and the runtime's around it."""
+    """Digest of a kernel's text and of the runtime around it."""
     folder = Path(emitter.__file__).resolve().parent
     globs = (*_RUNTIME, *(_CONVOLUTIONS if CALLS[kernel].schedule is ConvSchedule else _PRODUCTS))
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
