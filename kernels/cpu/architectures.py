@@ -1,8 +1,8 @@
-"""Known processors: the figures a tile has to fit, and the tiles that do well on each (heroes).
+"""Known processor families: per-core figures, and tiles that perform well on each (heroes).
 
-Figures are a core's, from the makers' documents: AMD's Software Optimization Guides for families
-17h, 19h and 1Ah, Intel's Optimization Reference Manual, and Apple's Silicon CPU Optimization
-Guide.  They seed a search; what is kept is measured.
+Sources: AMD's Software Optimization Guides for families 17h, 19h and 1Ah, Intel's Optimization
+Reference Manual, and Apple's Silicon CPU Optimization Guide.  The tiles seed a search; the
+schedules it keeps are measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ __all__ = ["ARCHITECTURES", "architecture_of"]
 def _cpu(
     name: str, near: int, far: int, flops: int, lanes: int, tile: tuple[int, int], rows: int
 ) -> Processor:
-    """``tile``: rows and columns of the register tile; ``rows``: of a task on large problems."""
+    """A CPU family; ``near`` and ``far`` are its L1 and L2 sizes in KiB.
+
+    ``flops``: per cycle; ``tile``: rows and columns of the register tile; ``rows``: rows of a
+    task on large problems.
+    """
     registers = 16 if lanes == 8 else 32
     m, n = tile
     return Processor(
@@ -43,13 +47,13 @@ _ALL = (
     _cpu("apple-m", 128, 4096, 32, 4, (8, 12), 128),
 )
 ARCHITECTURES: Mapping[str, Processor] = MappingProxyType({a.name: a for a in _ALL})
-"""By name."""
+"""Known processor families by name."""
 
 _KB = 1 << 10
 
 
 def architecture_of(cpu: CpuProfile) -> Processor | None:
-    """The family a processor belongs to, told by maker, vectors and caches; None if unknown."""
+    """The family of a processor, from its vendor, levels and cache sizes; None if unknown."""
     model, levels = cpu.model.lower(), levels_of(cpu)
     wide = "avx512" in levels
     if "apple" in model:

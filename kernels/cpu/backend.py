@@ -1,4 +1,4 @@
-"""The CPU backend, as ``target.py`` defines the interface of backends."""
+"""The CPU backend: an implementation of the interface in ``target.py``."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ class CpuBackend:
     diagnostics: Diagnostics | None = DIAGNOSTICS
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
-        """Levels up to ``level``, all of this machine for "": every lower one is a fallback.
+        """The levels up to ``level``, or all levels of this machine for "", lowest first.
 
-        Raises UsageError for a level this machine cannot run, and so not check.
+        Lower levels are fallbacks.  Raises UsageError for a level that this machine cannot run,
+        since its results could not be verified.
         """
         if not level:
             return host_levels(precision)
@@ -82,10 +83,10 @@ class CpuBackend:
         return _PLAIN[: _PLAIN.index(level) + 1]
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """The precision that is computed in, and a sentence where it is another one.
+        """The precision to compute in, and a sentence for the user if it is not ``precision``.
 
-        Products in bf16 would be emulated without the instructions for them, and those in integers
-        or in three parts be no faster, so they stay in float32.
+        Without their instructions, bf16 would be emulated, and int16 and bf16x2 would be no faster
+        than float32; float32 is used instead.
         """
         needed = _NEEDED.get(precision)
         if needed is None or needed & set(levels):
@@ -94,45 +95,47 @@ class CpuBackend:
         return "fp32", f"nothing is computed in {precision}: {why}"
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """This machine, measured; without an environment a fixed one, for plans that must not
-        depend on where they are made."""
+        """This machine as measured; without an environment, a nominal machine.
+
+        The nominal one is for plans that must not depend on the machine they are made on.
+        """
         if environment is None:
             return Machine(tiles=TILES in levels)
         return measured_machine(environment, levels[-1])
 
     def unmeasured(self) -> str:
-        """Nothing: levels this machine lacks are no target."""
+        """Empty: every level that can be targeted can be measured."""
         return ""
 
     def fingerprint(self) -> dict[str, Any]:
-        """What results depend on of this machine, as JSON-ready values."""
+        """The properties of this machine that results depend on, as JSON-ready values."""
         return fingerprint(profile_cpu())
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
-        """What follows the passes, in order: precision, layouts, programs, row tiling."""
+        """The phases after the passes, in order: precision, layouts, programs, row tiling."""
         tiling = TileAndFuse(sizes, machine.levels)
         return (*phases(request, machine.tiles), Phase(tiling.name, (tiling,)))
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Nothing: there are kernels for every custom op."""
+        """Empty: there are kernels for every custom op."""
         return ""
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
-        """The program of one fused region.  Raises TypeError for one that is not fused."""
+        """Lower one fused region to a program.  Raises TypeError for one that is not fused."""
         return lower(graph, region)
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
-        """A program that compares tensors of these specs with as many references, bytewise."""
+        """Build a program that compares tensors of these specs with references, bytewise."""
         return lower_guard(specs)
 
     def encode(self, program: Program) -> tuple[int, ...]:
-        """The program as the library reads it.  Raises GraphError for one that is too large."""
+        """Encode a program for the library.  Raises GraphError for one that is too large."""
         return plan.encode(program)
 
     def kernels_of(self, call: Call) -> set[str]:
-        """The kernels a call needs beside its chain."""
+        """The kernels that a call needs in addition to its chain."""
         return emitter.kernels_of(call)
 
     def sources(
@@ -151,9 +154,9 @@ class CpuBackend:
         environment: Environment,
         quick: bool = False,
     ) -> Library:
-        """A library at ``out``; ``quick`` compiles in less time what runs slower.
+        """Build a library at ``out``; ``quick`` trades kernel speed for compile time.
 
-        Raises BuildError without leaving anything at ``out``.
+        Raises BuildError, leaving nothing at ``out``.
         """
         return build_library(
             types, kernels, chains, levels, out, environment=environment, quick=quick

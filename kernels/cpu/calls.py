@@ -1,8 +1,8 @@
 """The kernel calls of the CPU backend: one record each (see ``schema``).
 
-Shapes are what the kernels read.  ``Ib``, ``Ob`` and ``Cb`` count blocks of 16 channels, and
-``N Cb H W 16`` is a value in such blocks; ``Np`` counts panels of 16 columns of packed weights.
-Two elements of 16 bits that are multiplied together lie side by side: a last axis of 2.
+Shapes are those that the kernels read.  ``Ib``, ``Ob`` and ``Cb`` count blocks of 16 channels, and
+``N Cb H W 16`` is a blocked value; ``Np`` counts panels of 16 columns of packed weights.
+A last axis of 2 holds a pair of 16-bit elements that are multiplied together.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ LIMITS = {
     "kMaxShuffledChannels": 1 << 20,
     "kMaxCompared": 11,  # tensors of one call
 }
-"""Bounds of attributes that the runtime shares."""
+"""Bounds of attributes; the runtime has the same constants."""
 _STEP, _SHUFFLED = LIMITS["kMaxStep"], LIMITS["kMaxShuffledChannels"]
 
 _NARROW = {"bf16": "bf16", "int16": "i16", "bf16x2": "bf16"}
-"""Element type of what a call multiplies, where that is not float32."""
+"""Element type that a call of a dtype multiplies, if it is not float32."""
 _F32_OR_BF16 = ("f32", "bf16")
 
 
@@ -70,7 +70,7 @@ _BIAS = _op("bias", "N", optional=True, rows="all")
 
 
 def _epilogue(shape: str) -> tuple[Operand, Operand]:
-    """What a product's chain reads beside it, and the results."""
+    """The further operands of a product's chain, and the results."""
     inputs = _op("inputs", shape, "chain", many="inputs")
     return inputs, _out("y", shape, "chain", many="results")
 
@@ -88,18 +88,18 @@ def _gemm_problem(s: Sizes) -> tuple[int, ...]:
 
 
 def _gemm_bf16x2_problem(s: Sizes) -> tuple[int, ...]:
-    """A row of x holds both halves of each number."""
+    """A row of x holds both terms of each element."""
     count, rows, columns, depth = _gemm_problem(s)
     return count, rows, columns, depth // 2
 
 
 def _stored_blocks(s: Sizes) -> tuple[int, ...]:
-    """Stored blocks alone are multiplied: 16 columns by the steps of k of all of them."""
+    """Only stored blocks are multiplied: 16 columns by all their steps of k."""
     return 1, s.of("x")[0], BLOCK, prod(s.of("w")) // BLOCK
 
 
 def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema:
-    """``y = epilogue(x · w + bias)``: one result, or several side by side."""
+    """``y = epilogue(x · w + bias)``, with the columns in one or several results."""
     scales = (_op("row_scales", "M"), _op("column_scales", "16*Np", rows="all"))
     return CallSchema(
         "gemm",
@@ -121,7 +121,7 @@ def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema
 
 
 def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:
-    """A product by the weights that are stored; ``index`` says which those are."""
+    """A product with sparse weights; ``index`` holds the positions of those that are stored."""
     return CallSchema(
         op,
         (
@@ -148,7 +148,7 @@ _BITMAP_BF16 = _sparse("gemm_bitmap", "bf16", "f32", "numbers", "Np 1+K/2", _gem
 
 
 def _round(dtype: str, *more: Operand) -> CallSchema:
-    """Rows of float32 in a narrower type."""
+    """Round rows of float32 to a narrower type."""
     y = _out("y", "M K'", _NARROW[dtype])
     return CallSchema(
         "round", (_op("x", "M K"), y, *more), dtype=dtype, kernels=("gemm",),
@@ -209,11 +209,11 @@ _BYTES_EQUAL = CallSchema(
     ),
     (number("count", 1, LIMITS["kMaxCompared"]), flag("further")),
 )  # fmt: skip
-"""Whether all of ``x`` hold the bytes of their references; ``further``: and y was true before."""
+"""Whether all ``x`` equal their references bytewise; ``further``: and y was already true."""
 
 
 def _over(op: str, y: str, *attributes: Attribute) -> CallSchema:
-    """Something over some axes of one operand, or of what a chain makes of several."""
+    """An op along some axes of one operand, or of a chain's result."""
     return CallSchema(
         op, (_op("x", "...", "chain", many="operands"), _out("y", "...", y)), attributes,
         chain="prologue", kernels=(op,),
@@ -233,7 +233,7 @@ _TOP_K = CallSchema(
 
 
 def _recurrent_problem(s: Sizes) -> tuple[int, ...]:
-    """The state's products: gates of every step and direction."""
+    """The products with the state: the gates of every step and direction."""
     (directions, steps, batch, _), (_, panels, hidden, width) = s.of("p"), s.of("r")
     return directions * steps, batch, panels * width, hidden
 
@@ -260,7 +260,7 @@ _RECURRENT = CallSchema(
 
 
 def _attention_problem(s: Sizes) -> tuple[int, ...]:
-    """Both products as one: queries × keys × the depths of keys and of values."""
+    """Both products as one: queries × keys × the sum of key and value depths."""
     batch, heads, rows, depth = s.of("q")
     return batch * heads, rows, s.of("k")[2], depth + s.of("v")[3]
 
@@ -306,18 +306,18 @@ _KV_APPEND = CallSchema(
 # ---- convolutions --------------------------------------------------------------------------
 
 _HALO = numbers("halo", 4, 0, _STEP)
-"""Top, left, bottom, right: what of a result's view lies around it, and is to be zero."""
+"""Top, left, bottom, right: the border of a result's view that must be written with zeros."""
 _STRIDES, _DILATIONS = numbers("strides", 2, 1, _STEP), numbers("dilations", 2, 1, _STEP)
 _PADS = numbers("pads", 4, 0, _STEP)
 _CLAMP = (real("low"), real("high"))
 _OC_TAIL = number("oc_tail", 1, BLOCK)
 _IC_TAIL = number("ic_tail", 1, BLOCK)
 _TAIL = number("tail", 1, BLOCK)
-"""Channels of the last block: of the output, of the input, of both."""
+"""Channels in the last block: of the output, of the input, of both."""
 
 
 def _made(s: Sizes, last: int) -> tuple[int, int]:
-    """Pixels of a blocked result without its halo, and channels."""
+    """Pixels of a blocked result without its halo, and its channels."""
     batch, blocks, height, width, lanes = s.of("y")
     top, left, bottom, right = s["halo"]
     pixels = batch * (height - top - bottom) * (width - left - right)
@@ -325,14 +325,14 @@ def _made(s: Sizes, last: int) -> tuple[int, int]:
 
 
 def _conv_problem(s: Sizes) -> tuple[int, ...]:
-    """Pixels × channels × channels read at all taps, those of the last block that there are."""
+    """Pixels × output channels × input channels at all taps, without padding channels."""
     _, depth, *taps = s.of("w")[:4]
     missing = BLOCK - s["ic_tail"] if s["groups"] == 1 else 0
     return 1, *_made(s, s["oc_tail"]), (depth * BLOCK - missing) * prod(taps)
 
 
 def _conv_bf16_problem(s: Sizes) -> tuple[int, ...]:
-    """Blocks that are read may be of 32 channels."""
+    """Input blocks may have 32 channels."""
     *first, depth = _conv_problem(s)
     return (*first, depth * (s.of("x")[4] // BLOCK))
 
@@ -348,7 +348,7 @@ def _depthwise_problem(s: Sizes) -> tuple[int, ...]:
 
 
 def _winograd_problem(s: Sizes) -> tuple[int, ...]:
-    """That of the direct convolution: what the transforms save counts as speed."""
+    """The direct convolution's size: savings by the transforms count as speed."""
     depth = (s.of("w")[2] - 1) * BLOCK + s["ic_tail"]
     return 1, *_made(s, s["oc_tail"]), depth * 9
 
@@ -374,7 +374,7 @@ def _convolution(
     tiled: bool = False,
     more: Sequence[Attribute] = (),
 ) -> CallSchema:
-    """``y = epilogue(min(high, max(low, x * w + bias + add)), inputs)``, y in blocks."""
+    """``y = epilogue(min(high, max(low, x * w + bias + add)), inputs)``, y blocked."""
     low = _NARROW.get(dtype, "f32")
     either = _F32_OR_BF16 if low == "bf16" else ("f32",)
     scales = (_op("image_scales", "N"), _op("filter_scales", "F"))
@@ -407,21 +407,21 @@ _CONV = (
     _STRIDES, _DILATIONS, number("groups", 1, _STEP), _OC_TAIL, _IC_TAIL,
     numbers("zeros", 4, 0, _STEP),
 )  # fmt: skip
-"""``zeros``: lines and columns around what x holds that are known to be zero, and not read."""
+"""``zeros``: rows and columns around x that are known to be zero, and are not read."""
 _FIRST_LAYER = (_STRIDES, _DILATIONS, _PADS, _OC_TAIL)
 _SIDES = numbers("columns", 2, 0, _STEP)
-"""Columns of zeros before and behind each line, which are not stored."""
+"""Columns of zeros before and after each row, which are not stored."""
 _DEPTHWISE = (_STRIDES, _DILATIONS, _TAIL, _SIDES)
 _WINOGRAD = (choice("tile", {2: 2, 4: 4}), _OC_TAIL, _IC_TAIL)
 _WINOGRAD_2 = (choice("tile", {2: 2}), _OC_TAIL, _IC_TAIL)
-"""Integers have no room for the sums of larger tiles."""
+"""For int16: sums of larger tiles would overflow."""
 _PAIRS = "Ob Ib kh kw 8 16 2"
 _PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
 
 
 def _conv_dispatch(dtype: str, direct: str, planes: str) -> CallSchema:
-    """A convolution of 3×3 that the library runs directly or by Winograd's transforms, whichever
-    is faster at the sizes it meets."""
+    """A 3×3 convolution that the library computes directly or by Winograd's transform, depending
+    on the actual sizes."""
     low = _NARROW.get(dtype, "f32")
     scales = (_op("direct_scales", "16*Ob"),) if dtype == "int16" else ()
     first = (_op("direct", direct, low, touched="none"), *scales)
@@ -490,7 +490,7 @@ _CONV_PLAIN = CallSchema(
 
 
 def _images(dtype: str, y: Operand, *more: Operand) -> CallSchema:
-    """Images of float32 in a narrower type."""
+    """Round images of float32 to a narrower type."""
     return CallSchema(
         "round_images", (_op("x", "N Cb H W 16"), y, *more), (_TAIL, _HALO), dtype,
         kernels=("conv",),
@@ -587,7 +587,7 @@ CALLS = Calls(
         _BYTES_EQUAL,
     )
 )  # fmt: skip
-"""In the order of their opcodes."""
+"""All calls, in the order of their opcodes."""
 
 GEMM_DTYPES = {
     layout: schema.dtype
@@ -596,4 +596,4 @@ GEMM_DTYPES = {
     if schema.op == "gemm" and attribute.name == "layout"
     for layout in attribute.words or ()
 }
-"""What a product with weights in a layout multiplies."""
+"""Dtype of a product's call by weight layout."""

@@ -1,8 +1,8 @@
-"""Compiling many kernels in little time: few files, and little optimization.
+"""Reduce the compile time of many kernels: fewer files and less optimization.
 
-The header of the vector intrinsics takes the compiler longer than a chain does, so small units of
-equal flags become one file, each in a namespace of its own.  Which go together depends on nothing
-but their symbols: a suite that gains a chain compiles one file anew.
+Parsing the header of vector intrinsics takes longer than compiling a chain.  Small units with
+equal flags are therefore merged into one file, each in its own namespace.  Only their symbols
+decide which units are merged, so adding a chain recompiles just one file.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tracea_graph.kernels.cpu.emitter import CompilationUnit
 __all__ = ["combined_units"]
 
 _SMALL = 16 << 10
-"""Characters of a unit that is not worth a file of its own."""
+"""Length in characters below which a unit is merged with others."""
 _TOGETHER = 16
-"""Units a file holds, about."""
+"""Approximate number of units per file."""
 _INCLUDE = re.compile(r"^\s*#\s*include\b.*$", re.MULTILINE)
 
 
 def combined_units(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
-    """The same kernels in fewer units, compiled with ``-O1``."""
+    """Merge units into fewer ones, to be compiled with ``-O1``."""
     small: dict[tuple[str, ...], list[CompilationUnit]] = {}
     rest: list[CompilationUnit] = []
     for unit in units:
@@ -34,7 +34,7 @@ def combined_units(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
 
 
 def _merged(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
-    """Units of equal flags in about ``1 / _TOGETHER`` as many files."""
+    """Merge units of equal flags into about ``len(units) / _TOGETHER`` files."""
     parts = 1 << max(0, (len(units) // _TOGETHER).bit_length() - 1)
     files: dict[int, list[CompilationUnit]] = {}
     for unit in units:

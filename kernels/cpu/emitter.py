@@ -1,7 +1,7 @@
-"""The CPU emitter: kernel and instruction set in, C++17 text out.
+"""Generate the C++17 source of a kernel for an instruction set.
 
-A :class:`CompilationUnit` is one C++ file.  It needs ``tracea_kernels.h`` on the include path and
-nothing else: vector type and functions are part of its text.
+A :class:`CompilationUnit` is one C++ file.  The only project header that it includes is
+``tracea_kernels.h``; the vector type and its functions are part of the text.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
 
 
 CHAIN = "const tracea_chain_tile*"
-"""What every chain takes."""
+"""Parameter type of every chain function."""
 
 
 @dataclass(frozen=True)
 class CompilationUnit(source.Source):
-    """One generated C++ file: its first symbol, its text, the compiler flags it needs."""
+    """One generated C++ file: its first symbol, its text, and its compiler flags."""
 
     flags: tuple[str, ...]
 
@@ -55,10 +55,9 @@ class CompilationUnit(source.Source):
 def symbols(
     kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES
 ) -> tuple[str, ...]:
-    """The functions one unit exports, in order.
+    """The symbols that one unit exports, in the order of ``functions.KERNELS``.
 
-    Which ones they are, ``functions.KERNELS`` says.  Raises KeyError for a kernel, level or tile
-    that does not exist.
+    Raises KeyError for a kernel, level or tile that does not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
     return tuple(_variant(kernel, isa, chain, tiles).symbol(name) for name in names)
@@ -70,9 +69,9 @@ def functions(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> list[tuple[str,
 
 
 def kernels_of(call: Call) -> set[str]:
-    """The kernels a program's call needs beside its chain.
+    """The kernels that a call needs in addition to its chain.
 
-    An elementwise call copies operands that do not lie along its columns.
+    An elementwise call also needs ``copy`` if an operand is not contiguous along the columns.
     """
     if call.op != "elementwise":
         return set(CALLS.of(call).needs)
@@ -83,7 +82,7 @@ def kernels_of(call: Call) -> set[str]:
 def emit(
     kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES
 ) -> CompilationUnit:
-    """Render one unit: of a kernel of ``functions.KERNELS``, or of ``"chain"`` with a chain."""
+    """Render the unit of a kernel in ``functions.KERNELS``, or of ``"chain"`` with a chain."""
     variant = _variant(kernel, isa, chain, tiles)
     exported = symbols(kernel, isa, chain, tiles)
     body = render(
@@ -99,7 +98,7 @@ def emit(
 
 
 def render(template: str, **parameters: object) -> str:
-    """The text of a template of this directory.  Raises if a parameter is missing."""
+    """Render a template in ``micro``.  Raises jinja2.UndefinedError if a parameter is missing."""
     return _environment().get_template(template).render(**parameters)
 
 
@@ -109,8 +108,10 @@ def units(
     isas: Iterable[str],
     tiles: Tiles = NO_TILES,
 ) -> list[CompilationUnit]:
-    """Every unit of a library that holds these kernels and chains for these levels, in other
-    ``tiles`` where those are asked for."""
+    """Every unit of a library with these kernels and chains for these levels.
+
+    ``tiles`` overrides the default register tiles.
+    """
     unique = sorted({chain.key: chain for chain in chains}.items())
     wanted = set(kernels)
     sources = (
@@ -125,7 +126,7 @@ def units(
 
 
 def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> KernelVariant:
-    """Chains that store bf16 have a level of their own."""
+    """The variant of a kernel or chain; chains that store bf16 have variants for more levels."""
     rounds = chain is not None and DType.BF16 in chain.result_types
     return find(Call.name_of(kernel, "bf16") if rounds else kernel, isa, tiles)
 
@@ -144,7 +145,7 @@ def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object
 
 
 def _row(isa: str) -> int:
-    """Vectors in a row of the level's largest register tile; some where vectors are scalars."""
+    """Vectors per row of the level's largest register tile; 4 for the scalar level."""
     width = isa_of(isa).width
     return gemm_tile(isa)[1] * PANEL // width if width > 1 else 4
 

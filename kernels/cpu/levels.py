@@ -1,5 +1,4 @@
-"""Instruction-set levels: their vectors, CPU features and compiler flags, and which a processor
-has."""
+"""Instruction-set levels: vector width, CPU features, compiler flags, and processor detection."""
 
 from __future__ import annotations
 
@@ -26,8 +25,10 @@ COMMON_FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=off",
 )
-"""Compiler flags of every kernel.  Fused multiply-adds are written out, never contracted: a
-result must not depend on how the compiler arranged one tile shape."""
+"""Compiler flags of every kernel.
+
+Fused multiply-adds are explicit and contraction is off, so that results do not depend on the tile
+shape."""
 
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
@@ -38,8 +39,8 @@ _AVX512_FEATURES = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"
 class Isa:
     """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
 
-    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` shares that
-    level's vectors and, where it has none of its own, its kernels.
+    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` uses that
+    level's vectors, and its kernels where it has no kernel itself.
     """
 
     name: str
@@ -54,7 +55,7 @@ ISAS = (
     Isa("avx2", 8, ("avx2", "fma"), _AVX2),
     Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
 )
-"""Lowest first, the order of the library's table."""
+"""Levels for every precision, lowest first, in the order of the library's table."""
 
 BF16_ISAS = (
     Isa(
@@ -72,7 +73,7 @@ BF16_ISAS = (
         "avx512bf16",
     ),
 )
-"""Levels above those that only kernels in bf16 gain from, lowest first."""
+"""Higher levels, for kernels that multiply bf16 or int16, lowest first."""
 
 LEVELS = (*ISAS, *BF16_ISAS)
 
@@ -88,7 +89,7 @@ _NOTED = (
     "amx_bf16",
     "amx_int8",
 )
-"""Features beyond levels that variants may need."""
+"""Features beyond those of the levels that variants may need."""
 
 
 _LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})
@@ -100,7 +101,7 @@ def isa_of(name: str) -> Isa:
 
 
 def vectors_of(name: str) -> str:
-    """The level whose vectors the level ``name`` computes with.  Raises KeyError if unknown."""
+    """The level whose vectors the level ``name`` uses.  Raises KeyError if unknown."""
     base = isa_of(name).base
     return vectors_of(base) if base else name
 
@@ -109,7 +110,7 @@ def vectors_of(name: str) -> str:
 
 
 def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
-    """Levels of a processor for a precision, lowest first: bf16 and int16 have theirs on top."""
+    """The levels of a processor, lowest first; bf16 and int16 precisions add higher ones."""
     found: tuple[str, ...] = ()
     for isa in ISAS:
         if not cpu.flags.issuperset(isa.features):
@@ -123,17 +124,20 @@ def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
 
 
 def host_levels(precision: str = "fp32") -> tuple[str, ...]:
-    """Levels of this machine's processor."""
+    """The levels of this machine's processor for a precision, lowest first."""
     return levels_of(profile_cpu(), precision)
 
 
 def features_of(cpu: CpuProfile) -> tuple[str, ...]:
-    """Further features that variants may need."""
+    """The processor's features beyond its levels that variants may need."""
     return tuple(flag for flag in _NOTED if flag in cpu.flags)
 
 
 def fingerprint(cpu: CpuProfile) -> dict[str, Any]:
-    """What results depend on of a processor, as JSON-ready values; names stand in caches."""
+    """The processor's properties that results depend on, as JSON-ready values.
+
+    The names are stored in caches.
+    """
     return {
         "model": cpu.model, "isas": levels_of(cpu), "epilogue_inputs": features_of(cpu),
         "cores": cpu.cores, "threads": cpu.threads, "l1d": cpu.l1d, "l2": cpu.l2, "l3": cpu.l3,

@@ -53,7 +53,10 @@ def manifest(
     quick: bool = False,
     tiles: Tiles = NO_TILES,
 ) -> Manifest:
-    """What decides the library's domain: sources, flags, types, levels and the tool's version."""
+    """The facts that determine the library's domain.
+
+    These are the tool's version, levels, op types, flags, and digests of all sources.
+    """
     units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles)
     ordered = sorted(types, key=lambda t: t.name)
     return {
@@ -85,13 +88,13 @@ def build_library(
     quick: bool = False,
     tiles: Tiles = NO_TILES,
 ) -> Library:
-    """Compile what the cache lacks, link, and rename the library to ``out``.
+    """Compile the objects that the cache lacks, link them, and write the library to ``out``.
 
-    It holds the named kernels (see ``functions.KERNELS``) and chains, nothing else, and of a
-    kernel with several tiles the one in ``tiles``, else the first of ``variants``.
+    The library holds the named kernels (see ``functions.KERNELS``) and chains.  A kernel with
+    several tiles is built with the one in ``tiles``, else with the first in ``variants``.
 
-    ``seconds`` limits each compiler run; ``quick`` compiles in less time what then runs slower.
-    Raises BuildError without leaving anything at ``out``.
+    ``seconds`` limits each compiler run; ``quick`` trades kernel speed for compile time.
+    Raises BuildError, leaving nothing at ``out``.
     """
     start = time.perf_counter()
     environment = environment or Environment()
@@ -142,7 +145,7 @@ def _units(
 
 
 def _headers(text: str) -> dict[str, str]:
-    """Every project header a source includes, directly or not: name to text."""
+    """Every project header that a source includes, directly or indirectly: name to text."""
     found: dict[str, str] = {}
     todo = _INCLUDE.findall(text)
     while todo:
@@ -159,13 +162,13 @@ def _content_key(unit: CompilationUnit) -> str:
 
 
 def object_key(compiler: Compiler, unit: CompilationUnit) -> str:
-    """Where the object cache has what a compiler makes of a unit."""
+    """The object cache's key for a unit compiled by a compiler."""
     return digest(compiler.identity, *compiler.command, _content_key(unit))
 
 
 @dataclass(frozen=True)
 class _Shop:
-    """Where one build compiles, with what, and how long a compiler run may take."""
+    """Compiler, cache, folder and time limit in seconds of one build."""
 
     compiler: Compiler
     cache: ObjectCache
@@ -173,7 +176,7 @@ class _Shop:
     seconds: float
 
     def header(self, place: str, flags: tuple[str, ...], make: bool) -> tuple[str, ...]:
-        """Flags for the intrinsics as they were parsed before, () for none."""
+        """Flags that use a precompiled header of the intrinsics; () if there is none."""
         folder = self.folder / place
         return precompiled(
             self.compiler, self.cache, (*_FLAGS, *flags), folder, self.seconds, make=make
@@ -182,7 +185,7 @@ class _Shop:
     def make(
         self, index: int, unit: CompilationUnit, header: Future[tuple[str, ...]] | None
     ) -> None:
-        """Put the unit's object at ``<folder>/<index>.o`` and into the cache."""
+        """Compile a unit to ``<folder>/<index>.o``, and add the object to the cache."""
         place = self.folder / str(index)
         (place / "runtime").mkdir(parents=True)
         for name, text in _headers(unit.text).items():
@@ -202,14 +205,14 @@ class _Shop:
         try:
             self.compiler.run(args, place, self.seconds)
         except BuildError as error:
-            # without a word it was stopped; else the precompiled header may be to blame
+            # empty stderr: the compiler was stopped; else retry without the precompiled header
             if not header or not error.stderr:
                 raise
             self._run(unit, place, ())
 
 
 def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
-    """Make the object of every unit; how many the cache lacked.  Stops at a failure."""
+    """Compile every unit; return how many the cache lacked.  Raises the first BuildError."""
     missing: list[tuple[int, CompilationUnit]] = []
     for i, unit in enumerate(units):
         if (data := shop.cache.get(object_key(shop.compiler, unit))) is None:

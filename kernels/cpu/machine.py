@@ -1,4 +1,4 @@
-"""This machine as the cost model and the doctor see it, from what was measured of one core."""
+"""Model of this machine for the cost model and the doctor, from measurements of one core."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
 
 
 def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:
-    """The machine of measured figures, for kernels up to the level ``isa``.
+    """Build the machine model from measured figures, for kernels up to the level ``isa``.
 
-    A level that was not measured counts as the next slower one that was.
+    A level that was not measured gets the figure of the next lower one that was.
     """
     peaks = [figures.peak("f32", name) for name in _levels(cpu, isa)]
     typical = assumed(cpu).bandwidth
@@ -35,9 +35,9 @@ def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -
 
 
 def measured_machine(environment: Environment | None = None, isa: str | None = None) -> Machine:
-    """This machine, from the cache or measured now (at most five seconds).
+    """The model of this machine, from the cache or measured now (at most five seconds).
 
-    Where nothing can be measured (no compiler, say) the figures follow from the instruction set.
+    If nothing can be measured, as without a compiler, figures follow from the instruction set.
     """
     environment = environment or Environment()
     cpu = profile_cpu()
@@ -45,24 +45,24 @@ def measured_machine(environment: Environment | None = None, isa: str | None = N
 
 
 def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
-    """Names of the processor's levels up to a cap; an unknown cap caps nothing."""
+    """Names of the processor's levels up to ``cap``; an unknown cap is ignored."""
     order = [isa.name for isa in ISAS]
     allowed = order[: order.index(cap) + 1] if cap in order else order
     return [name for name in levels_of(cpu) if name in allowed] or ["scalar"]
 
 
 class CpuDiagnostics:
-    """What the doctor and the profiler are told of this machine and its kernels."""
+    """Diagnostics of this machine and its kernels, for the doctor and the profiler."""
 
     problems = PROBLEMS
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What the processor has beyond levels that kernels could use."""
+        """Processor features beyond its levels that kernels could use."""
         return features_of(profile_cpu())
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        """What one core does; from the cache unless to ``refresh``, else at most five seconds."""
+        """Figures of one core, from the cache, or measured (at most 5 s) if new or ``refresh``."""
         return measure(profile_cpu(), environment, refresh=refresh)
 
     def plan_kernel(
@@ -73,14 +73,16 @@ class CpuDiagnostics:
         figures: Measurements,
         cap: str | None = None,
     ) -> Decision:
-        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
+        """Select the variant for a problem on this machine, of levels up to ``cap``.
+
+        The decision includes the reasons against the other variants.
 
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
         return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
-        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
+        """The work of an encoded program's calls.  Raises GraphError for a malformed plan."""
         return call_stats(words, symbols)
 
 

@@ -1,9 +1,9 @@
-"""What one core really does: peaks, bandwidths, clock and the cost of waking threads.
+"""Measure a core: peak throughput, bandwidths, clock, and the cost of waking threads.
 
-Small programs, one per multiply-add instruction, are compiled and run as processes of their own
-under a time limit: one that crashes loses its own figure only.  Complete results are kept per
-hardware, compiler and program text.  Units: 1e9 operations/s (a multiply-add is two), GB/s of
-reads, GHz, µs.
+One small program per multiply-add instruction is compiled and run in its own process with a time
+limit; a crash loses only that program's figure.  Complete results are cached per hardware,
+compiler and program text.  Units: 1e9 operations/s (a multiply-add counts as two), GB/s of reads,
+GHz, µs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tracea_graph.toolchain.compilers import Compiler, find_compiler
 __all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
 
 SECONDS = 5.0
-"""Time limit of all measurements together, compiling included."""
+"""Time limit in seconds of all measurements together, compiling included."""
 _COMPILE_SHARE = 0.7
 _LATE = "there was no time left; tracea doctor --refresh tries again"
 _RUN_SECONDS = 2.0
@@ -43,7 +43,7 @@ _TEMPLATES = Path(probe.__file__).resolve().parent
 _KIB, _MIB = 1 << 10, 1 << 20
 _SAID = 160
 _UNITS_PER_CORE, _OPS = 2, 2
-"""Multiply-add units of a core, and operations of one, where nothing could be measured."""
+"""Multiply-add units of a core, and operations per multiply-add, if nothing can be measured."""
 _BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
 _GHZ = 2.5
 
@@ -55,10 +55,10 @@ def measure(
     refresh: bool = False,
     seconds: float = SECONDS,
 ) -> Measurements:
-    """The machine's figures, from the cache if they are known; ``refresh`` measures anew.
+    """The machine's figures, from the cache, or measured if they are not there or ``refresh``.
 
-    Never fails: what could not be measured is derived from the instruction set, and a note says
-    why.  Without fp32 peaks and bandwidths nothing is kept.
+    Never fails: figures that cannot be measured are derived from the instruction set, with a note
+    of the reason.  Results without fp32 peaks and bandwidths are not cached.
     """
     environment = environment or Environment()
     folder = environment.cache / "doctor"
@@ -72,10 +72,10 @@ def measure(
 
 
 def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
-    """Figures of a typical x86 core with these instruction sets, when measuring is impossible.
+    """Figures of a typical x86 core with this processor's instruction sets, without measuring.
 
-    Two multiply-add units per core at the clock the system tells (else 2.5 GHz); 32, 16 and 4
-    bytes per cycle from L2, L3 and DRAM.
+    Two multiply-add units at the clock in ``cpuinfo`` (else 2.5 GHz); 32, 16 and 4 bytes per cycle
+    from L2, L3 and DRAM.
     """
     ghz = _told_ghz(cpuinfo)
     lanes = {name: isa_of(name).width for name in levels_of(cpu)}
@@ -89,7 +89,7 @@ def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measureme
 
 
 def compiler_key(environment: Environment) -> list[Any]:
-    """What changes when another compiler would be found, told without starting it."""
+    """A key that changes with the compiler that would be found, computed without running it."""
     words = _words(environment.compiler or "")
     zig = importlib.util.find_spec("ziglang")
     places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]
@@ -108,7 +108,7 @@ def _recalled(folder: Path, key: str) -> Measurements | None:
     try:
         return Measurements.from_json(data) if data is not None else None
     except (KeyError, TypeError, ValueError):
-        return None  # written by hand or by accident: measured again
+        return None  # a damaged cache file: measure again
 
 
 def _text_key() -> list[str]:
@@ -129,7 +129,7 @@ def _told_ghz(cpuinfo: Path) -> float:
 
 
 def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measurements:
-    """Everything anew; derived figures where a program could not be built or run."""
+    """Measure everything; derive the figures of programs that cannot be built or run."""
     start = time.monotonic()
     end = start + seconds
     try:
@@ -145,7 +145,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measu
         notes |= more
         top = next(p for p in reversed(probes) if not p.feature)
         memory = dict[str, float]()
-        why = notes.get(top, "")  # its program measures memory, too
+        why = notes.get(top, "")  # its program also measures memory
         if not why:
             memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
@@ -172,7 +172,7 @@ def _runs(probe: Probe, cpu: CpuProfile) -> bool:
 def _compile(
     compiler: Compiler, probes: Sequence[Probe], folder: Path, end: float, threads: int
 ) -> dict[Probe, str]:
-    """Build the programs side by side; why, of those that could not be."""
+    """Build the programs in parallel; return the reasons of those that failed."""
     with ThreadPoolExecutor(threads) as pool:
         whys = pool.map(partial(_build, compiler, folder, end), probes)
         return {p: why for p, why in zip(probes, whys, strict=True) if why}
@@ -205,7 +205,7 @@ def _peaks(
 def _figures(
     folder: Path, probe: Probe, arguments: Sequence[str], end: float
 ) -> tuple[dict[str, float], str]:
-    """What a program prints, or the reason it did not."""
+    """The figures that a program prints, or the reason why there are none."""
     limit = min(_RUN_SECONDS, end - time.monotonic())
     command = [str(folder / f"probe_{probe.dtype}_{probe.name}"), *arguments]
     if limit <= 0:
@@ -224,7 +224,7 @@ def _figures(
 
 
 def _parse(text: str) -> dict[str, float]:
-    """``name value`` lines.  Raises ValueError for anything else, and for figures not above 0."""
+    """Parse ``name value`` lines.  Raises ValueError for other text and figures not above 0."""
     figures = {name: float(value) for name, value in (line.split() for line in text.splitlines())}
     if not figures or min(figures.values()) <= 0:
         raise ValueError("it gave no usable figures")
@@ -232,7 +232,10 @@ def _parse(text: str) -> dict[str, float]:
 
 
 def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
-    """Bytes to read per level: half of a cache, and well beyond the last one."""
+    """The arguments for measuring memory: bytes to read per level, and the thread count.
+
+    Half of each cache, and several times the last one for DRAM; 0 skips a level.
+    """
     l3 = min(cpu.l3 // 2, 16 * _MIB) if cpu.l3 > 2 * cpu.l2 else 0
     dram = max(64 * _MIB, min(4 * cpu.l3, 512 * _MIB))
     fits = dram <= _free_bytes() // 4
@@ -241,7 +244,7 @@ def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
 
 
 def _free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """What may be used: files that the system keeps in memory give way.  0 if it does not tell."""
+    """Bytes of available memory, page cache included; 0 if unknown."""
     try:
         found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
     except OSError:

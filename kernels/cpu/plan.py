@@ -1,6 +1,6 @@
-"""Encode a program as its node's ``plan`` attribute, a flat list of int64, and decode it.
+"""Encode a program as its node's ``plan`` attribute, a flat list of int64, and decode plans.
 
-A plan is self-delimiting; the library checks every word of it.
+A plan is self-delimiting; the library validates every word.
 
 =========  =====================================================================================
 part       words
@@ -15,7 +15,7 @@ loop       first call, last call, rows of an iteration, 1 if parallel, expressio
            ones
 temp       ONNX element code, count expression, first call, last call; in the order of placement
 call       opcode, #ints, #floats, #views, #schedules, #results, chain (its key, or -1), ints,
-           floats (bits of a double), views, schedules; what they are its record in ``calls`` says
+           floats (bits of a double), views, schedules; the record in ``calls`` defines their order
 view       kind (-1 none: nothing follows; 0 input, 1 output, 2 temp), index, rank, offset
            expression, one expression per dimension, one per stride
 schedule     the fields of the call's schedule, in order
@@ -40,7 +40,7 @@ from tracea_graph.kernels.schema import CallSchema, bits_float, float_bits
 __all__ = ["LIMITS", "MAGIC", "VERSION", "DecodedCall", "DecodedPlan", "decode", "encode"]
 
 MAGIC = 0x6165_6361_7274
-"""``tracea`` in ASCII, little end first."""
+"""``tracea`` in ASCII, little-endian."""
 VERSION = 5
 
 LIMITS = MappingProxyType(
@@ -60,18 +60,18 @@ LIMITS = MappingProxyType(
         "expression": 2048,
     }
 )
-"""What the library accepts; the same numbers stand in ``runtime/plan.h``."""
+"""Largest counts that the library accepts, as in ``runtime/plan.h``."""
 
 _KINDS = ("input", "output", "temp")
 _LOOSE = 16
-"""The bit of an input's first axis above its rank."""
+"""Bit that marks axis 0 of an input as loose, in the word of its rank."""
 
 
 # ---- encoding ------------------------------------------------------------------------------
 
 
 def encode(program: Program) -> tuple[int, ...]:
-    """The plan of a program.
+    """Encode a program as a plan.
 
     Raises GraphError when a signature is not fully typed, an extent uses a symbol the program
     does not bind, or the program exceeds :data:`LIMITS`.
@@ -161,7 +161,7 @@ def _expression(extent: Extent, index: dict[str, int]) -> list[int]:
 
 @dataclass(frozen=True)
 class DecodedCall:
-    """A call as a plan has it: its chain is known by its key alone (-1: none)."""
+    """A call read from a plan, which holds only the key of its chain (-1: none)."""
 
     schema: CallSchema
     call: Call
@@ -171,7 +171,7 @@ class DecodedCall:
 
 @dataclass(frozen=True)
 class DecodedPlan:
-    """A plan read back; symbols are named ``s0``, ``s1`` …, those of loops among them."""
+    """A decoded plan; symbols, also those of loops, are named ``s0``, ``s1`` …"""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -183,9 +183,9 @@ class DecodedPlan:
 
 
 def decode(plan: Sequence[int]) -> DecodedPlan:
-    """The program a plan holds.
+    """Decode a plan.
 
-    Raises GraphError for a plan of another version, or one that makes no sense.
+    Raises GraphError for a plan of another version and for a malformed one.
     """
     try:
         return _Reader(plan).plan()
@@ -194,7 +194,7 @@ def decode(plan: Sequence[int]) -> DecodedPlan:
 
 
 class _Reader:
-    """Reads words in order."""
+    """Sequential reader of a plan's words; malformed plans raise ValueError or IndexError."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self.words, self.at = words, 0
@@ -285,7 +285,7 @@ class _Reader:
 
 
 def _word(words: Sequence[str], code: int) -> str:
-    """The word a number stands for: none from the end, as an index would take it."""
+    """The word with index ``code``.  Raises ValueError if it is negative or too large."""
     if not 0 <= code < len(words):
         raise ValueError(f"{code} is none of {', '.join(words)}")
     return words[code]

@@ -1,4 +1,4 @@
-"""The programs that measure a processor: one line per multiply-add instruction."""
+"""Programs that measure a processor, one per multiply-add instruction."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HERE, _TEMPLATE = Path(__file__).resolve().parent, "probe.cpp.in"
 
 @dataclass(frozen=True)
 class Probe:
-    """One instruction: what it multiplies, the level its program is compiled for, what it needs.
+    """One instruction to measure: element type, level, processor feature, compiler flags.
 
-    ``feature`` is spelled as in Linux's ``/proc/cpuinfo``, empty if the level says it all.
+    ``feature`` is spelled as in Linux's ``/proc/cpuinfo``; empty if the level implies it.
     """
 
     dtype: str
@@ -27,7 +27,7 @@ class Probe:
 
     @property
     def name(self) -> str:
-        """The level or the feature, whichever is more telling."""
+        """The feature if there is one, else the level."""
         return self.feature or self.isa
 
 
@@ -44,7 +44,7 @@ PROBES = (
 
 
 def probe_source(probe: Probe) -> CompilationUnit:
-    """The whole program of a probe, ``main`` included."""
+    """The complete program of a probe, ``main`` included."""
     text = render(
         _TEMPLATE,
         isa=probe.isa,
@@ -57,7 +57,7 @@ def probe_source(probe: Probe) -> CompilationUnit:
 
 
 def template_names() -> tuple[str, ...]:
-    """Every file the programs are made of."""
+    """Every file that the programs are built from."""
     contract = sorted(path.name for path in _HERE.glob("tracea_*.h"))
     parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in ISAS))
     return (*contract, *(f"micro/{name}" for name in parts))

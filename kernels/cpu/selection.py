@@ -1,9 +1,9 @@
-"""Which kernel variant a problem gets on a machine, and why not the others.
+"""Select the kernel variant for a problem on a machine, with the reasons against the others.
 
 A variant qualifies if the processor has its instruction set, its dtype is wanted and its limits
-hold.  The fastest by modelled time wins, the higher level if two are equal but for noise:
-arithmetic at the measured peak of its instruction set, as far as its register tile fills it, plus
-reads and writes at the bandwidth of L2.
+hold.  The fastest by modelled time is selected, or the one of the highest level if several are
+equally fast within noise.  The model: arithmetic at the measured peak of the instruction set,
+reduced by how well the register tile uses it, plus reads and writes at the bandwidth of L2.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _EMULATED = {
     "bf16": "does bf16 with float32 instructions, which is slower than float32",
     "i16": "has no vpdpwssd, without which integers are no faster than float32",
 }
-"""Why a level without instructions for a dtype does not qualify, though it has kernels."""
+"""Reason why levels that emulate a dtype do not qualify."""
 _FLIGHT = 8
-"""Multiply-adds that must be under way to fill two units of four cycles latency."""
+"""Multiply-adds in flight that keep two units with a latency of four cycles busy."""
 _HEAD_MAX = 256
 _F32 = 4.0
 
 
 @dataclass(frozen=True)
 class _Op:
-    """An operation: the sizes it takes, its work, and what limits a variant.
+    """An operation: names of its sizes, and functions of them for its work and limits.
 
-    ``flops`` and ``moved`` (elements) take the sizes; ``fill`` is the share of peak a variant's
-    tile reaches; ``limit`` is empty or says what is too large.
+    ``flops``: operations; ``moved``: elements read and written; ``fill``: share of peak that a
+    variant's tile reaches; ``limit``: the size that is too large, or empty.
     """
 
     sizes: tuple[str, ...]
@@ -49,9 +49,9 @@ class _Op:
     fill: Callable[[KernelVariant, Sequence[int]], float]
     limit: Callable[[Sequence[int]], str] = lambda sizes: ""
     kernel: str = ""
-    """Whose variants do it; by default the kernel of its own name."""
+    """Kernel whose variants perform it; by default the kernel of its own name."""
     dtypes: tuple[str, ...] = ("f32",)
-    """What those may multiply."""
+    """Element types that those variants may multiply."""
 
 
 _Rated = tuple[KernelVariant, Candidate]
@@ -67,11 +67,11 @@ def plan_kernel(
     cap: str | None = None,
     variants: Sequence[KernelVariant] = VARIANTS,
 ) -> Decision:
-    """Decide one problem.
+    """Select the variant for one problem.
 
-    ``op`` is one of :data:`OPS` or another word for one (:data:`ALIASES`); ``shape``: the sizes
-    ``OPS`` lists for it.  ``precision`` falls back bf16, f16, f32 and int16, f32
-    where no variant has it.  ``cap`` is the highest instruction set allowed (``TRACEA_ISA``).
+    ``op``: a name in :data:`OPS` or :data:`ALIASES`; ``shape``: the sizes that ``OPS`` lists for
+    it.  ``precision`` falls back from bf16 to f16 to f32, and from int16 to f32, if no variant
+    has it.  ``cap``: the highest level allowed (``TRACEA_ISA``).
     Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
     """
     op = ALIASES.get(op.lower(), op)
@@ -97,7 +97,7 @@ def plan_kernel(
 
 
 def variant_id(variant: KernelVariant) -> str:
-    """``f32_gemm_8x48__avx512``: its symbol without the prefix."""
+    """A variant's symbol without its prefix, such as ``f32_gemm_8x48__avx512``."""
     return variant.symbol(variant.kernel).removeprefix("tracea_")
 
 
@@ -114,7 +114,7 @@ def _known(op: str, shape: Sequence[int]) -> _Op:
 
 
 def _precision(op: str, wanted: str, rated: Sequence[_Rated]) -> tuple[str, str]:
-    """The first dtype a qualifying variant computes in, from the wanted one on; why another."""
+    """The wanted dtype or its first fallback that a qualifying variant has, and why it is used."""
     tried: list[str] = []
     used: str | None = wanted
     while used is not None:
@@ -128,7 +128,7 @@ def _precision(op: str, wanted: str, rated: Sequence[_Rated]) -> tuple[str, str]
 
 
 def _by_preference(fit: Sequence[Candidate]) -> list[Candidate]:
-    """By time; what is as fast as the fastest, but for noise, by level: highest first."""
+    """Sort by time; candidates within noise of the fastest by level, highest first."""
     levels = [isa.name for isa in LEVELS]
     near = NOISE * min(time_of(c) for c in fit)
     return sorted(fit, key=lambda c: (max(time_of(c), near), -levels.index(c.level), time_of(c)))
@@ -156,10 +156,9 @@ def _rate(
 
 
 def _peak(figures: Measurements, variant: KernelVariant) -> float:
-    """The figure of the level or its fastest instruction, else the best one for the dtype.
+    """The peak of a variant's level or its fastest instruction, else the dtype's best peak.
 
-    A level that multiplies bf16 or 16-bit integers but was not measured does so at least twice as
-    fast as float32.
+    A level for bf16 and int16 that was not measured is assumed to be twice as fast as float32.
     """
     isa = isa_of(variant.isa)
 
@@ -189,7 +188,7 @@ def _text(shape: Sequence[int]) -> str:
 
 
 def _gemm_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
-    """Columns are padded to whole panels; a low tile leaves multiply-add units waiting."""
+    """Columns are padded to whole panels; a tile of few rows leaves multiply-add units idle."""
     m, n, _ = shape
     rows = min(m, int(str(variant.params["mr"])))
     vectors = int(str(variant.params["nv"])) * PANEL // isa_of(variant.isa).width
@@ -197,7 +196,7 @@ def _gemm_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
 
 
 def _conv_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
-    """Filters are padded to whole blocks; a small tile leaves multiply-add units waiting."""
+    """Filters are padded to whole blocks; a small tile leaves multiply-add units idle."""
     filters = shape[4]
     vectors = int(str(variant.params["nv"])) * PANEL // isa_of(variant.isa).width
     tile = min(shape[3], int(str(variant.params["pixels"]))) * vectors
@@ -205,7 +204,7 @@ def _conv_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
 
 
 def _vector_fill(variant: KernelVariant, shape: Sequence[int]) -> float:
-    """The last vector of a row may be partly empty; plain operations are half a multiply-add."""
+    """The last vector of a row may be partly empty; a plain operation is half a multiply-add."""
     width = isa_of(variant.isa).width
     return shape[-1] / (ceil(shape[-1] / width) * width) / 2
 
@@ -257,11 +256,11 @@ OPS = {
         PROBLEMS["chain"], lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill
     ),
 }
-"""Operations and the sizes they take."""
+"""Operations by name."""
 
 ALIASES = {
     "matmul": "gemm", "linear": "gemm", "conv": "conv2d", "flash_attention": "attention",
     "flash_attention_2": "attention", "sdpa": "attention", "layer_norm": "norm",
     "rms_norm": "norm", "embedding": "gather", "elementwise": "chain",
 }  # fmt: skip
-"""Other words for the operations; flash attention is how every attention kernel here works."""
+"""Other names of the operations; every attention kernel here is flash attention."""
