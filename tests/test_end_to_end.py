@@ -199,7 +199,7 @@ def test_one_session_serves_eight_threads(result: Path) -> None:
 
 
 OPEN = """
-import sys, onnxruntime, tracea_graph
+import sys, onnxruntime, tracea_graph.api
 def own():
     rows = (line.split() for line in open("/proc/self/smaps_rollup"))
     return next(int(row[1]) for row in rows if row[0] == "Anonymous:")

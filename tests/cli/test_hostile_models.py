@@ -161,7 +161,7 @@ def test_bodies_nested_in_bodies(
     if depth == 20:
         assert optimize_main(["bad.onnx", *UNTIMED, "-q"]) == 0
     else:
-        assert "no ONNX model" in refused(capsys, "bad.onnx", *UNTIMED)
+        assert "not an ONNX model" in refused(capsys, "bad.onnx", *UNTIMED)
 
 
 def field(number: int, payload: bytes) -> bytes:

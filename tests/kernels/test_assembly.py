@@ -55,7 +55,7 @@ def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: in
     pixels, nv = conv_tile(level)
     pixels -= fewer
     vectors = nv * 16 // isa_of(level).width
-    name = f"tile<.*Plain, {(pixels + 1) // 2}, {pixels // 2}, {nv}, .*NoEight>"
+    name = f"tile<.*Plain, {(pixels + 1) // 2}, {pixels // 2}, {nv}, .*NoHalfTile>"
     loop = inner_loop("conv", level, name, STEPS * pixels * vectors)
     assert count("vfmadd", loop) == STEPS * pixels * vectors
     assert count(r"vbroadcastss .*\(", loop) == STEPS * pixels
@@ -67,7 +67,7 @@ def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: in
 def test_convolutions_in_bf16_take_one_instruction_a_pair(fewer: int) -> None:
     pixels, nv = conv_tile("avx512bf16")
     pixels -= fewer
-    name = f"tile<.*Pairs, {(pixels + 1) // 2}, {pixels // 2}, {nv}, .*NoEight>"
+    name = f"tile<.*Pairs, {(pixels + 1) // 2}, {pixels // 2}, {nv}, .*NoHalfTile>"
     loop = inner_loop("conv_bf16", "avx512bf16", name, STEPS * pixels * nv, "vdpbf16ps")
     assert count("vdpbf16ps", loop) == STEPS * pixels * nv
     assert not spills(loop)
@@ -75,7 +75,7 @@ def test_convolutions_in_bf16_take_one_instruction_a_pair(fewer: int) -> None:
 
 def test_convolutions_of_one_block_in_bf16_multiply_inputs_where_they_lie() -> None:
     pixels = conv_tile("avx512bf16")[0] // 2
-    name = f"tile<.*Pairs, {(pixels + 1) // 2}, {pixels // 2}, 1, .*NoEight>"
+    name = f"tile<.*Pairs, {(pixels + 1) // 2}, {pixels // 2}, 1, .*NoHalfTile>"
     loop = inner_loop("conv_bf16", "avx512bf16", name, STEPS * pixels, "vdpbf16ps")
     assert count(r"vdpbf16ps .*\(.*\{1to16\}", loop) == STEPS * pixels
     assert not count("vbroadcastss", loop) and not spills(loop)
@@ -88,7 +88,7 @@ def test_convolutions_of_one_block_in_bf16_multiply_inputs_where_they_lie() -> N
 def test_eight_outputs_of_a_block_cost_half_of_it(kernel: str, level: str, product: str) -> None:
     pixels, nv = conv_tile(level)
     kind = "Pairs" if kernel == "conv_bf16" else "Plain"
-    name = f"tile<.*{kind}, {pixels // 2}, {pixels // 2}, {nv - 1}, [^,]*::Eight>"
+    name = f"tile<.*{kind}, {pixels // 2}, {pixels // 2}, {nv - 1}, [^,]*::HalfTile>"
     loop = inner_loop(kernel, level, name, STEPS * pixels * nv, product)
     assert count(rf"{product}.*%zmm\d+$", loop) == STEPS * pixels * (nv - 1)
     assert count(rf"{product}.*%ymm\d+$", loop) == STEPS * pixels
@@ -99,7 +99,7 @@ def test_eight_outputs_of_a_block_cost_half_of_it(kernel: str, level: str, produ
 def test_convolutions_of_integers_keep_their_sums_in_registers(level: str, product: str) -> None:
     pixels, nv = conv_tile(level)
     sums = STEPS * pixels * nv * 16 // isa_of(level).width
-    name = f"tile<.*Whole, {pixels // 2}, {pixels // 2}, {nv}, .*NoEight>"
+    name = f"tile<.*Whole, {pixels // 2}, {pixels // 2}, {nv}, .*NoHalfTile>"
     loop = inner_loop("conv_int16", level, name, sums, product)
     assert count(product, loop) == sums
     assert not spills(loop)
@@ -209,7 +209,7 @@ def outputs(kernel: str, level: str, step: str, product: str) -> list[Hot]:
     pixels, panels = conv_tile(level)
     vectors = 16 // isa_of(level).width
     return [
-        (kernel, level, f"tile<.*{step}, {(p + 1) // 2}, {p // 2}, {n}, .*NoEight>", product,
+        (kernel, level, f"tile<.*{step}, {(p + 1) // 2}, {p // 2}, {n}, .*NoHalfTile>", product,
          STEPS * p * n * vectors)
         for p in range(1, pixels + 1) for n in range(1, panels + 1)
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def outputs(kernel: str, level: str, step: str, product: str) -> list[Hot]:
 
 def eights(kernel: str, level: str, step: str, product: str) -> list[Hot]:
     pixels, panels = conv_tile(level)
-    name = "tile<.*{}, {}, {}, {}, [^,]*::Eight>"
+    name = "tile<.*{}, {}, {}, {}, [^,]*::HalfTile>"
     return [
         (kernel, level, name.format(step, (p + 1) // 2, p // 2, panels - 1), product,
          STEPS * p * panels)
@@ -296,7 +296,7 @@ static void kernel(const tracea_gemm_tile* t) {
 }
 
 int main() {
-  Box w = {}, result = {};
+  TensorView w = {}, result = {};
   result.strides[0] = COLUMNS * 48;
   GemmJob job = {};
   job.kernel = kernel, job.results = &result, job.parts = 1, job.mr = 8, job.nv = 3;

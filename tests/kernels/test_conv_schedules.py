@@ -106,7 +106,7 @@ def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level:
     assert schedules[0] == default_of(case) == ConvSchedule()
     cuts = [divide(case, d, level) for d in schedules]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1
-    assert all(1 <= cut.bands <= cut.tiles for cut in cuts)
+    assert all(1 <= cut.h_tasks <= cut.tiles for cut in cuts)
     assert problem.winograd or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
     found = candidates(case, SCHEDULE_SPACE, level, (1, 2))
     assert len(found) == len(schedules) - 1 and default_of(case) not in found
@@ -116,7 +116,7 @@ def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level:
 def test_more_processors_get_more_tasks() -> None:
     case = Case(posed(conv(256, 256, (14, 14), (3, 3), pad=PAD).program), 1)
     one, many = (divide(case, ConvSchedule(), "avx512", processors) for processors in (1, 16))
-    assert many.bands * many.chunks > one.bands * one.chunks
+    assert many.h_tasks * many.chunks > one.h_tasks * one.chunks
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_more_processors_get_more_tasks() -> None:
 def test_two_processors_get_as_many_tasks_each(channels: int, filters: int, side: int) -> None:
     case = Case(posed(conv(channels, filters, (side, side), (1, 1)).program), 1)
     cut = divide(case, ConvSchedule(), "avx512", 2)
-    assert cut.bands * cut.chunks % 2 == 0
+    assert cut.h_tasks * cut.chunks % 2 == 0
 
 
 @named

@@ -1,10 +1,10 @@
 """Read and write files for ``--config``: long options, and schedule hints per pattern.
 
-    threads: [1, 2]
-    budget: 60
-    shape: [sequence=128]
-    patterns:
-      - {match: "gemm 768x3072*", tile: {rows: 64}, stages: 2}
+threads: [1, 2]
+budget: 60
+shape: [sequence=128]
+patterns:
+  - {match: "gemm 768x3072*", tile: {rows: 64}, stages: 2}
 """
 
 from __future__ import annotations
