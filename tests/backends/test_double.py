@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from backends.conformance import CLOSE, NETS, Conformance, kernels_run, perceptron, saved
 from backends.double import DOUBLE, driver
-from backends.test_plain import kernels_run, perceptron, saved
 from graphs import Net, normal
-from tiny import error_between, fed_too
+from tiny import error_between
 
 from models.make import make
 from tracea_graph import Options, Report, api, target
@@ -25,7 +25,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 
 pytestmark = pytest.mark.compiler
-CLOSE, HALF = 1e-5, 1e-2
+HALF = 1e-2
 HERE = Options(target="double:sm_90", keep="all")
 RUNNER = Path(__file__).with_name("gpu_session.py")
 Feeds = dict[str, dict[str, Any]]
@@ -37,6 +37,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "BACKENDS", backends)
     # worker processes look for the driver there
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+
+
+class TestDouble(Conformance):
+    target = "double:sm_90"
 
 
 @pytest.fixture(scope="module")
@@ -154,70 +158,6 @@ def test_an_input_of_another_size_is_a_status(made: Report, tmp_path: Path) -> N
     assert "25" in told["error"] or "24" in told["error"]
 
 
-def heads(net: Net) -> str:
-    """Build attention heads: side-by-side heads, a transposed matrix, middle axes, masks."""
-    x = net.input("x", "batch", 6, 32)
-    own = net("Transpose", net("Reshape", x, np.array([0, 0, 4, 8])), perm=[0, 2, 1, 3])
-    scores = net("MatMul", own, net("Transpose", own, perm=[0, 1, 3, 2]))
-    kept = net("Where", net("Less", scores, 0.5), net("Tanh", scores), net("Mul", scores, 2.0))
-    logs = net("LogSoftmax", kept, axis=1)
-    other = net("Gemm", net("Flatten", logs), net.weight(7, 144), net.weight(7), transB=1)
-    return net("Clip", other, -2.0, 2.0)
-
-
-def images(net: Net, groups: int = 1, filters: int = 16) -> str:
-    """Build a convolutional network with a residual, pooling and a classifier."""
-    x = net.input("x", "batch", 8, 14, 13)
-    weights = net.weight(filters, 8 // groups, 3, 3), net.weight(filters)
-    y = net("Relu", net("Conv", x, *weights, pads=[1, 1, 1, 1], group=groups))
-    z = net("Conv", y, net.weight(filters, filters, 1, 1), net.weight(filters))
-    y = net("Relu", net("Add", y, z))
-    y = net("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    y = net("Flatten", net("GlobalAveragePool", y))
-    return net("Gemm", y, net.weight(filters, 5), net.weight(5))
-
-
-def moved(net: Net) -> str:
-    """Build a MatMul of a concatenation of two views of one slice."""
-    x = net.input("x", "batch", 6, 8)
-    part = net("Slice", x, np.array([3]), np.array([6]), np.array([1]))
-    return net("MatMul", net("Concat", part, net("Neg", x), axis=1), net.weight(8, 5))
-
-
-def lines(net: Net) -> str:
-    """Build a 1-D convolution over an axis of symbolic length."""
-    x = net.input("x", "batch", 6, "n")
-    y = net("Relu", net("Conv", x, net.weight(8, 6, 3), net.weight(8), pads=[1, 1]))
-    return net("MatMul", net("Transpose", y, perm=[0, 2, 1]), net.weight(8, 3))
-
-
-def pasted(net: Net) -> str:
-    """Build a U-Net skip: pad an upsampled image to the input's size, and concatenate both."""
-    x = net.input("x", "batch", 8, "h", "w")
-    y = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
-    y = net("ConvTranspose", y, net.weight(8, 8, 2, 2), net.weight(8), strides=[2, 2])
-    sizes = [net("Gather", net("Shape", v), np.array([2, 3])) for v in (x, y)]
-    lack = net("Sub", *sizes)
-    zeros = np.zeros(4, np.int64)
-    pads = net("Concat", zeros, np.zeros(2, np.int64), lack, axis=0)
-    both = net("Concat", x, net("Pad", y, pads), axis=1)
-    return net("Relu", net("Conv", both, net.weight(5, 16, 1, 1), net.weight(5)))
-
-
-def taken(net: Net) -> str:
-    """Build a GatherElements of a MatMul's result."""
-    y = net("MatMul", net.input("x", 2, 6, 8), net.weight(8, 12))
-    places = np.random.default_rng(0).integers(-12, 12, (2, 6, 5))
-    return net("MatMul", net("GatherElements", y, places, axis=-1), net.weight(5, 3))
-
-
-NETS = {
-    "heads": heads, "images": images, "depthwise": lambda net: images(net, 8, 8),
-    "groups": lambda net: images(net, 2, 16), "moved": moved, "lines": lines, "pasted": pasted,
-    "taken": taken,
-}  # fmt: skip
-
-
 OFTEN = {
     ("heads", "fp32"), ("images", "bf16"), ("pasted", "fp32"),
     *((name, "fp16") for name in NETS if name != "pasted"),
@@ -262,25 +202,6 @@ def test_what_it_lacks_is_told(tmp_path: Path) -> None:
     report = api.optimize(path, HERE)
     reasons = {row.reason.partition(" (at")[0] for row in report.rules if row.verdict == "missed"}
     assert report.status == "passed" and "there is no GPU kernel for TopK" in reasons
-
-
-def test_weights_that_may_be_fed_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Default weights run the kernels; a different weight runs the original nodes."""
-    monkeypatch.setattr("tracea_graph.pipeline.planning._WORTH", np.inf)
-    net = Net()
-    x = net("Gemm", net.input("x", "batch", 24), net.weight(24, 48), net.weight(48))
-    path = fed_too(saved(net, net("Relu", x), tmp_path / "m.onnx"))
-    report = api.optimize(path, HERE)
-    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
-    name, weight = next(iter(net.weights.items()))
-    feeds: Feeds = {
-        "0": {"x": normal(3, 24)}, "1": {"x": normal(3, 24), name: weight * np.float32(1.5)},
-    }  # fmt: skip
-    for label, feed in feeds.items():
-        found, told = run(report, {label: feed}, tmp_path)
-        assert not told["error"] and close(report, found, {label: feed})
 
 
 def test_a_transformer_with_its_embeddings(tmp_path: Path) -> None:

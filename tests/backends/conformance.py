@@ -1,0 +1,193 @@
+"""What every backend must do: tests that the test class of a backend inherits.
+
+    class TestPlain(Conformance):
+        target = "plain:c"
+
+A backend may lack kernels for some operators, but a result is right whatever it lacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, normal
+from tiny import answers, error_between, fed_too
+
+from tracea_graph import Options, Report, api, target
+from tracea_graph.check.worker import Worker
+from tracea_graph.config import TOLERANCE
+from tracea_graph.onnx_io import backend_of, load
+from tracea_graph.pipeline import planning
+
+__all__ = ["CLOSE", "NETS", "Conformance", "kernels_run", "perceptron", "saved"]
+
+CLOSE = 1e-5
+"""Largest error accepted in fp32, as a share of the largest magnitude."""
+
+
+def saved(net: Net, result: str, path: Path) -> Path:
+    """Write the model whose output is ``result`` to ``path``."""
+    net.graph(result)
+    onnx.save(net.model, path)
+    return path
+
+
+def _perceptron(net: Net) -> str:
+    """Build products with a norm, a softmax and an operator that few backends have."""
+    x = net("Gemm", net.input("x", "batch", 24), net.weight(24, 32), net.weight(32))
+    x = net("LayerNormalization", net("Relu", x), net.weight(32), net.weight(32), axis=-1)
+    return net("Softmax", net("MatMul", net("Sin", x), net.weight(32, 10)), axis=-1)
+
+
+def perceptron(path: Path) -> Path:
+    """Write :func:`_perceptron` to ``path``."""
+    net = Net()
+    return saved(net, _perceptron(net), path)
+
+
+def kernels_run(report: Report, feed: dict[str, np.ndarray]) -> int:
+    """Count the nodes that ONNX Runtime ran as kernels of the library."""
+    assert report.library is not None
+    with Worker() as worker:
+        worker.open("result", Path(report.output), Path(report.library))
+        nodes = worker.profile("result", feed, runs=2)
+    return sum(node.domain == report.domain for node in nodes)
+
+
+def heads(net: Net) -> str:
+    """Build attention heads: side-by-side heads, a transposed matrix, middle axes, masks."""
+    x = net.input("x", "batch", 6, 32)
+    own = net("Transpose", net("Reshape", x, np.array([0, 0, 4, 8])), perm=[0, 2, 1, 3])
+    scores = net("MatMul", own, net("Transpose", own, perm=[0, 1, 3, 2]))
+    kept = net("Where", net("Less", scores, 0.0), net("Tanh", scores), net("Mul", scores, 2.0))
+    logs = net("LogSoftmax", kept, axis=1)
+    other = net("Gemm", net("Flatten", logs), net.weight(7, 144), net.weight(7), transB=1)
+    return net("Clip", other, -2.0, 2.0)
+
+
+def images(net: Net, groups: int = 1, filters: int = 16) -> str:
+    """Build a convolutional network with a residual, pooling and a classifier."""
+    x = net.input("x", "batch", 8, 14, 13)
+    weights = net.weight(filters, 8 // groups, 3, 3), net.weight(filters)
+    y = net("Relu", net("Conv", x, *weights, pads=[1, 1, 1, 1], group=groups))
+    z = net("Conv", y, net.weight(filters, filters, 1, 1), net.weight(filters))
+    y = net("Relu", net("Add", y, z))
+    y = net("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    y = net("Flatten", net("GlobalAveragePool", y))
+    return net("Gemm", y, net.weight(filters, 5), net.weight(5))
+
+
+def moved(net: Net) -> str:
+    """Build a MatMul of a concatenation of two views of one slice."""
+    x = net.input("x", "batch", 6, 8)
+    part = net("Slice", x, np.array([3]), np.array([6]), np.array([1]))
+    return net("MatMul", net("Concat", part, net("Neg", x), axis=1), net.weight(8, 5))
+
+
+def lines(net: Net) -> str:
+    """Build a 1-D convolution over an axis of symbolic length."""
+    x = net.input("x", "batch", 6, "n")
+    y = net("Relu", net("Conv", x, net.weight(8, 6, 3), net.weight(8), pads=[1, 1]))
+    return net("MatMul", net("Transpose", y, perm=[0, 2, 1]), net.weight(8, 3))
+
+
+def pasted(net: Net) -> str:
+    """Build a U-Net skip: pad an upsampled image to the input's size, and concatenate both."""
+    x = net.input("x", "batch", 8, "h", "w")
+    y = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    y = net("ConvTranspose", y, net.weight(8, 8, 2, 2), net.weight(8), strides=[2, 2])
+    sizes = [net("Gather", net("Shape", v), np.array([2, 3])) for v in (x, y)]
+    lack = net("Sub", *sizes)
+    zeros = np.zeros(4, np.int64)
+    pads = net("Concat", zeros, np.zeros(2, np.int64), lack, axis=0)
+    both = net("Concat", x, net("Pad", y, pads), axis=1)
+    return net("Relu", net("Conv", both, net.weight(5, 16, 1, 1), net.weight(5)))
+
+
+def taken(net: Net) -> str:
+    """Build a GatherElements of a MatMul's result."""
+    y = net("MatMul", net.input("x", 2, 6, 8), net.weight(8, 12))
+    places = np.random.default_rng(0).integers(-12, 12, (2, 6, 5))
+    return net("MatMul", net("GatherElements", y, places, axis=-1), net.weight(5, 3))
+
+
+NETS: dict[str, Callable[[Net], str]] = {
+    "perceptron": _perceptron, "heads": heads, "images": images,
+    "depthwise": lambda net: images(net, 8, 8), "groups": lambda net: images(net, 2, 16),
+    "moved": moved, "lines": lines, "pasted": pasted, "taken": taken,
+}  # fmt: skip
+"""Networks that together use every family of kernels."""
+
+SIZES = (
+    {"batch": 1, "n": 5, "h": 8, "w": 8},
+    {"batch": 3, "n": 17, "h": 9, "w": 12},
+    {"batch": 0, "n": 4, "h": 7, "w": 6},
+)
+"""Values of the symbols; the sizes planned for are others."""
+
+
+def _feed(net: Net, sizes: dict[str, int]) -> dict[str, Any]:
+    (value,) = net.inputs.values()
+    dims = value.type.tensor_type.shape.dim
+    return {value.name: normal(*(sizes.get(d.dim_param, d.dim_value) for d in dims))}
+
+
+def _shapes(answer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in answer.items()}
+
+
+class Conformance:
+    """Tests of a registered backend through the whole tool: planned, built, verified and run."""
+
+    target: ClassVar[str]
+    """Name of the target that is tested."""
+
+    @pytest.mark.parametrize("name", NETS)
+    def test_results_equal_the_original_at_every_size(self, name: str, tmp_path: Path) -> None:
+        net = Net()
+        path = saved(net, NETS[name](net), tmp_path / "m.onnx")
+        report = api.optimize(path, Options(target=self.target, keep="all"))
+        assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+        backend = target.target_of(self.target, "fp32").backend.name
+        assert report.backend == backend_of(load(Path(report.output))) == backend
+        for sizes in SIZES:
+            feed = _feed(net, sizes)
+            wanted = answers(path, feed, level="off")
+            found = answers(Path(report.output), feed, Path(str(report.library)))
+            assert _shapes(found) == _shapes(wanted)
+            if any(y.size for y in wanted.values()):
+                assert error_between(found, wanted) < TOLERANCE.exact, sizes
+        assert kernels_run(report, _feed(net, SIZES[0])) == report.kernels > 0
+
+    def test_what_it_lacks_has_a_reason(self, tmp_path: Path) -> None:
+        """A model that is not one kernel says why."""
+        net = Net()
+        path = saved(net, _perceptron(net), tmp_path / "m.onnx")
+        report = api.optimize(path, Options(target=self.target, keep="all"))
+        told = [row.reason for row in report.rules if row.verdict == "missed" and row.reason]
+        assert told or report.nodes_after == report.kernels == 1
+
+    def test_weights_that_may_be_fed_are_compared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Default weights run the kernels; a different weight runs the original nodes."""
+        monkeypatch.setattr(planning, "_WORTH", math.inf)  # keep a guard that gains nothing
+        net = Net()
+        x = net("Gemm", net.input("x", "batch", 64), net.weight(64, 48), net.weight(48))
+        path = fed_too(saved(net, net("Relu", x), tmp_path / "m.onnx"))
+        report = api.optimize(path, Options(target=self.target, keep="all"))
+        assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+        feed = {"x": normal(3, 64)}
+        name, held = next(iter(net.weights.items()))
+        # one of the kernels is the guard
+        for others, kernels in (({}, 2), ({name: held * np.float32(1.5)}, 1)):
+            given = feed | others
+            found = answers(Path(report.output), given, Path(str(report.library)))
+            assert error_between(found, answers(path, given)) < CLOSE
+            assert kernels_run(report, given) == kernels

@@ -1,0 +1,16 @@
+"""The conformance suite on the CPU backend."""
+
+from __future__ import annotations
+
+import pytest
+from backends.conformance import Conformance
+
+pytestmark = pytest.mark.compiler
+
+
+class TestHost(Conformance):
+    target = "host"
+
+
+class TestScalar(Conformance):
+    target = "cpu:scalar"

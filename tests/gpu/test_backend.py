@@ -1,0 +1,12 @@
+"""The conformance suite on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from backends.conformance import Conformance
+
+pytestmark = [pytest.mark.gpu, pytest.mark.compiler]
+
+
+class TestCuda(Conformance):
+    target = "cuda"
