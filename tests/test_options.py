@@ -146,3 +146,13 @@ def test_what_a_lock_keeps_can_stand_in_json() -> None:
     kept = {k: getattr(Options(), k) for k, one in OPTIONS.items() if one.locked}
     assert json.loads(json.dumps(kept)).keys() >= {"keep", "precision", "only", "budget"}
     assert not any(one.place for one in OPTIONS.values() if one.locked)
+
+
+def test_text_given_in_python_is_read_as_on_the_command_line(tmp_path: Path) -> None:
+    found = Options(
+        output=str(tmp_path), threads="1,2", shapes="batch=2,seq=9", budget="1.5m", skip="conv"
+    )
+    assert (found.output, found.threads, found.budget) == (tmp_path, (1, 2), 90.0)
+    assert (found.shapes, found.skip) == (({"batch": 2, "seq": 9},), ("conv",))
+    with pytest.raises(UsageError, match="--budget"):
+        Options(budget="soon")

@@ -298,6 +298,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for keyword, one in OPTIONS.items():
+            object.__setattr__(self, keyword, one.read(getattr(self, keyword)))
             one.check(getattr(self, keyword))
         if self.require_library and not self.custom_ops:
             raise UsageError("--require-library and --no-custom-ops contradict each other")

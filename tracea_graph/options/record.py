@@ -6,6 +6,7 @@ An option of :class:`~tracea_graph.options.Options` is stored in the metadata of
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,19 @@ class Option:
     locked: bool = False
     in_file: bool = True
     was: tuple[str, ...] = ()
+
+    def read(self, value: Any) -> Any:
+        """Read text given in Python as the command line does; return other values unchanged.
+
+        Raises UsageError for text that means nothing.
+        """
+        if not isinstance(value, str) or not (self.parse or self.made or self.many):
+            return value
+        try:
+            parsed = self.parse(value) if self.parse else value
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            raise UsageError(f"--{self.name}: {error}") from error
+        return self.value([parsed] if self.many else parsed)
 
     def check(self, value: Any) -> None:
         """Raise UsageError for an invalid value."""
