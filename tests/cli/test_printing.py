@@ -115,7 +115,9 @@ def test_quiet_prints_nothing(home: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.compiler
 def test_the_page_covers_all_models(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed(capsys, "product.onnx", "tiny-bert.onnx", *UNTIMED, "--report", "r.html")
+    files = "--report", "r.html"
+    said = printed(capsys, "product.onnx", "tiny-bert.onnx", *UNTIMED, *files)
+    assert said.rstrip().endswith("wrote r.html")
     page = (home / "r.html").read_text()
     assert page.startswith("<!doctype html>") and page.count("<h1>") == 2
 

@@ -57,7 +57,7 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
             console.print(render_report(reports[-1], args.verbose))
         if args.explain and not (args.json or args.quiet):
             _explain(outcome.source, options, reports[-1], console)
-    _finish(reports, args)
+    _finish(reports, args, console)
     return codes[0] if codes else 0
 
 
@@ -85,10 +85,13 @@ def _explain(source: Path, options: Options, report: Report, console: Console) -
     console.print(render_explanation(explanation))
 
 
-def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:
-    """Write the outputs that cover all models: the report page and the JSON."""
+def _finish(reports: Sequence[Report], args: argparse.Namespace, console: Console) -> None:
+    """Write the outputs that cover all models, the report page and the JSON; name the files."""
     if args.report is not None and reports:
         write_text(args.report, report_page(*reports))
+    for path in (args.report, args.save_lock):
+        if path is not None and path.exists() and not args.json:
+            console.print(f"wrote {path}", markup=False, soft_wrap=True)
     if args.json and len(args.models) == 1:
         sys.stdout.write("".join(report.to_json() for report in reports))
     elif args.json:
