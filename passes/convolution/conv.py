@@ -17,7 +17,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.filters import must_stay_plain, select_taps
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline
-from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.regions import (
     attribute,
     fused,
@@ -138,17 +138,7 @@ class ConvEpilogue:
     name = "conv-epilogue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        bound_chain = read_chain(graph, region)
-        if bound_chain is None or len(region.results) != 1:
-            return
-        for value in dict.fromkeys(bound_chain[1]):
-            conv = conv_producer(graph, value)
-            if conv is None:
-                continue
-            item = self._fuse(graph, region, bound_chain, value, conv)
-            yield item
-            if isinstance(item, Proposal):
-                return
+        return fuse_into_producer(graph, region, conv_producer, self._fuse)
 
     def _fuse(
         self, graph: TileGraph, region: Region, bound_chain: BoundChain, value: str, conv: Region

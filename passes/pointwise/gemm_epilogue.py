@@ -15,7 +15,7 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS, Chain
 from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
-from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.regions import collapses, fused, gemm_producer, only_read_by, same_shape
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -30,17 +30,7 @@ class GemmEpilogue:
     name = "gemm-epilogue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        bound_chain = read_chain(graph, region)
-        if bound_chain is None or len(region.results) != 1:
-            return
-        for value in dict.fromkeys(bound_chain[1]):
-            product = gemm_producer(graph, value)
-            if product is None:
-                continue
-            item = self._fuse(graph, region, bound_chain, value, product)
-            yield item
-            if isinstance(item, Proposal):
-                return
+        return fuse_into_producer(graph, region, gemm_producer, self._fuse)
 
     def _fuse(
         self,

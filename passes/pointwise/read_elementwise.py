@@ -10,7 +10,7 @@ Cast, QuantizeLinear, DequantizeLinear           -> the operand's or result's ty
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.ir import DType, TensorSpec
@@ -19,10 +19,10 @@ from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.passes.pointwise.chains import BoundChain, kind_of
 from tracea_graph.passes.regions import attribute, operand_producer
-from tracea_graph.rewrite import constant_number
+from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["read_chain"]
+__all__ = ["fuse_into_producer", "read_chain"]
 
 _SWAPPED: Mapping[str, str] = MappingProxyType({"Greater": "less", "GreaterOrEqual": "less_equal"})
 
@@ -35,6 +35,29 @@ _LETTER = {DType.F32: "f", DType.BOOL: "b"}
 
 Maker = Callable[[Sequence[Ref], int], Sequence[Step]]
 """Function from argument references and the operand count to steps; the last is the result."""
+
+
+def fuse_into_producer(
+    graph: TileGraph,
+    region: Region,
+    producer_of: Callable[[TileGraph, str], Region | None],
+    fuse: Callable[[TileGraph, Region, BoundChain, str, Region], Proposal | Miss],
+) -> Iterator[Proposal | Miss]:
+    """Try to fuse an elementwise region into the producer of each of its operands.
+
+    Yields what ``fuse(graph, region, chain, operand, producer)`` returns, up to a proposal.
+    """
+    bound_chain = read_chain(graph, region)
+    if bound_chain is None or len(region.results) != 1:
+        return
+    for value in dict.fromkeys(bound_chain[1]):
+        producer = producer_of(graph, value)
+        if producer is None:
+            continue
+        item = fuse(graph, region, bound_chain, value, producer)
+        yield item
+        if isinstance(item, Proposal):
+            return
 
 
 def read_chain(graph: TileGraph, region: Region) -> BoundChain | None:
