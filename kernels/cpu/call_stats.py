@@ -53,27 +53,27 @@ def _in_all(
     """A call, in all iterations if a loop has it."""
     for loop in plan.loops:
         if loop.first <= index <= loop.last:
-            turns = loop.iterations(evaluate(loop.extent, bound))
-            if turns:
-                return _together([_work(call, types, {**bound, **turn}) for turn in turns])
+            iterations = loop.iterations(evaluate(loop.extent, bound))
+            if iterations:
+                return _together([_work(call, types, {**bound, **one}) for one in iterations])
             bound = {**bound, loop.start: 0, loop.end: 0}
     return _work(call, types, bound)
 
 
-def _together(turns: Sequence[CallStats]) -> CallStats:
-    """All iterations of a call; what each of them sees alike is touched once."""
-    first = turns[0]
+def _together(iterations: Sequence[CallStats]) -> CallStats:
+    """Add up the iterations of a call; a view equal in all of them counts once."""
+    first = iterations[0]
     views = [
         seen[0] if len({*seen}) == 1 and seen[0].input is not None
         else replace(seen[0], bytes=sum(v.bytes for v in seen))
-        for seen in zip(*(t.views for t in turns), strict=True)
+        for seen in zip(*(t.views for t in iterations), strict=True)
     ]  # fmt: skip
     return replace(
         first,
-        products=sum(t.products for t in turns),
-        results=sum(t.results for t in turns),
+        products=sum(t.products for t in iterations),
+        results=sum(t.results for t in iterations),
         views=tuple(views),
-        size=f"{len(turns)} × {first.size}",
+        size=f"{len(iterations)} × {first.size}",
     )
 
 

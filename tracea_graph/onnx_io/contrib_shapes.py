@@ -33,15 +33,15 @@ def _same(node: NodeProto, facts: Facts) -> Partial:
     return facts.shape(node.input[0])
 
 
-def _transposed(shape: Shape | None, turn: bool) -> Shape | None:
-    return (*shape[:-2], shape[-1], shape[-2]) if shape and len(shape) > 1 and turn else shape
+def _transposed(shape: Shape | None, transpose: bool) -> Shape | None:
+    return (*shape[:-2], shape[-1], shape[-2]) if shape and len(shape) > 1 and transpose else shape
 
 
 def _product(node: NodeProto, facts: Facts) -> Partial:
     if attribute(node, "transBatchA", 0) or attribute(node, "transBatchB", 0):
         return None
     sides = zip(node.input[:2], ("transA", "transB"), strict=True)
-    a, b = (_transposed(facts.shape(v), bool(attribute(node, turn, 0))) for v, turn in sides)
+    a, b = (_transposed(facts.shape(v), bool(attribute(node, flag, 0))) for v, flag in sides)
     return product_of(a, b)
 
 

@@ -111,8 +111,8 @@ inline bool by_lines(const ConvJob& job, int64_t threads, int64_t input, int64_t
          (job.units == 1 || tiles >= 3 * threads) && weights < kNearer * input;
 }
 
-// Equally many tasks along the image for each thread, those of one thread next to each other, and tasks in them that
-// another one may take.
+// Gives every thread equally many tasks along the image, next to each other, and tasks in them that
+// another thread may take.
 inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
   if (job.units == 1) {
     job.across = min(job.width, ceil_div(job.across, threads) * threads);
