@@ -46,7 +46,7 @@ class Value:
         at = moves.layout(StridedLayout(self.view.dims, self.view.strides, self.view.offset))
         return replace(self, view=View(self.view.buffer, at.dims, at.strides, at.offset))
 
-    def turned(self, order: Sequence[int]) -> Value:
+    def transposed(self, order: Sequence[int]) -> Value:
         """Permute the axes of the view."""
         dims = tuple(self.view.dims[a] for a in order)
         steps = tuple(self.view.strides[a] for a in order)

@@ -73,13 +73,13 @@ def _cache_root() -> Path:
 
 @dataclass(frozen=True)
 class AttentionWindow:
-    """Attention that sees ``keys`` keys a query, and the first ``everywhere`` keys.
+    """Attention that sees ``keys`` keys a query, and the first ``global_keys`` keys.
 
     ``layers``: from, to (not included), counted from 0 in the order of the graph; None: all.
     """
 
     keys: int
-    everywhere: int = 0
+    global_keys: int = 0
     layers: tuple[int, int] | None = None
 
 

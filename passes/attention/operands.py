@@ -238,7 +238,9 @@ def head_major_operand(graph: TileGraph, value: str, transposed: bool = False) -
     length, size = (b, a) if transposed else (a, b)
     if not isinstance(heads, int) or not isinstance(size, int):
         raise NoMatch("the number or size of heads is not known")
-    return AttentionOperand(value, "turned" if transposed else "heads", batch, length, heads, size)
+    return AttentionOperand(
+        value, "transposed" if transposed else "heads", batch, length, heads, size
+    )
 
 
 def _before_swap(graph: TileGraph, value: str) -> str | None:

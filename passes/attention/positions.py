@@ -203,6 +203,6 @@ class Positions:
         name = f"{self._stem}.{role}"
         if name not in self.specs:
             node = Node(op, operands, (name,), attrs)
-            self.regions.append(Region(f"places:{name}", op, operands, (name,), (node,)))
+            self.regions.append(Region(f"positions:{name}", op, operands, (name,), (node,)))
             self.specs[name] = TensorSpec(dtype, shape)
         return name

@@ -45,7 +45,7 @@ class WindowAttention:
             return
         window = named[-1]
         near = dataclasses.replace(
-            params, window=window.keys, everywhere=window.everywhere,
+            params, window=window.keys, global_keys=window.global_keys,
             zero_rows="masked" if params.zero_rows == "none" else params.zero_rows,
         )  # fmt: skip
         new = fused(self.name, near, region.operands, region.results, [region])

@@ -44,7 +44,9 @@ class DepthUnfolder:
 
     def add(self, op: str, inputs: Sequence[str], result: str, **attrs: Attr) -> str:
         node = Node(op, tuple(inputs), (result,), attrs, "", result)
-        self.regions.append(Region(f"volumes:{result}", op, node.inputs, node.outputs, (node,)))
+        self.regions.append(
+            Region(f"unfold-depth:{result}", op, node.inputs, node.outputs, (node,))
+        )
         return result
 
     def value(self, name: str, shape: Sequence[Extent]) -> str:

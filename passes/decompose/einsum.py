@@ -39,7 +39,7 @@ class _Sum:
     def spec(self, groups: Groups) -> TensorSpec:
         return TensorSpec(DType.F32, tuple(self.size(g) for g in groups))
 
-    def turned(self, value: str, labels: str, order: str) -> str:
+    def transposed(self, value: str, labels: str, order: str) -> str:
         if labels == order:
             return value
         perm = tuple(labels.index(i) for i in order)
@@ -69,8 +69,8 @@ class _Sum:
         if weight is not None:
             perm = tuple(labels.index(i) for i in order)
             shape = [math.prod(weight.shape[labels.index(i)] for i in g) for g in groups]
-            return self.builder.turned(weight, perm, shape)
-        return self.grouped(self.turned(value, labels, order), order, groups)
+            return self.builder.transposed(weight, perm, shape)
+        return self.grouped(self.transposed(value, labels, order), order, groups)
 
 
 def einsum(s: OnnxBuilder) -> OnnxBuilder:
@@ -85,7 +85,7 @@ def einsum(s: OnnxBuilder) -> OnnxBuilder:
     if len(terms) == 1:
         if sorted(terms[0]) != sorted(result):
             raise CannotDecompose("it sums over an axis of one operand")
-        if both.turned(names[0], terms[0], result) == names[0]:
+        if both.transposed(names[0], terms[0], result) == names[0]:
             s("Identity", names[0], spec=both.spec(result))
         return s
     pairs = list(zip(names, terms, strict=True))
@@ -156,4 +156,4 @@ def _product(both: _Sum, x: str, left: str, w: str, right: str, result: str) -> 
     made = [*outer, *batch, *lines, columns]
     y = both.builder("MatMul", a, b, spec=both.spec(made))
     apart = "".join(made)
-    both.turned(both.grouped(y, made, list(apart)), apart, result)
+    both.transposed(both.grouped(y, made, list(apart)), apart, result)

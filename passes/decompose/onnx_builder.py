@@ -79,13 +79,13 @@ class OnnxBuilder:
 
         return self._enter(DType.F32, tuple(shape), array)
 
-    def turned(self, weight: Weight, perm: Sequence[int], shape: Sequence[int]) -> str:
+    def transposed(self, weight: Weight, perm: Sequence[int], shape: Sequence[int]) -> str:
         """Return a stored constant as float32, transposed and then reshaped."""
         load = weight.load
 
         def array() -> Array:
-            turned = np.asarray(load(), np.float32).transpose(perm)
-            return np.ascontiguousarray(turned).reshape(shape)
+            transposed = np.asarray(load(), np.float32).transpose(perm)
+            return np.ascontiguousarray(transposed).reshape(shape)
 
         return self._enter(DType.F32, tuple(shape), array)
 

@@ -144,7 +144,9 @@ class _Slices:
         attrs: Mapping[str, Attr] = NO_ATTRIBUTES,
     ) -> str:  # fmt: skip
         node = Node(op, tuple(inputs), (result,), attrs)
-        self.new.append(Region(f"seams:{result}", op, node.inputs, node.outputs, (node,)))
+        self.new.append(
+            Region(f"slice-of-concat:{result}", op, node.inputs, node.outputs, (node,))
+        )
         self.specs[result] = spec
         return result
 
@@ -153,4 +155,6 @@ def _reading(reader: Region, renamed: Mapping[str, str]) -> Region:
     """Return an operator that reads other values."""
     operands = tuple(renamed.get(v, v) for v in reader.operands)
     node = replace(reader.node, inputs=operands, source=None)
-    return Region(f"seams:{reader.writes[0]}", reader.op, operands, reader.results, (node,))
+    return Region(
+        f"slice-of-concat:{reader.writes[0]}", reader.op, operands, reader.results, (node,)
+    )

@@ -85,7 +85,7 @@ def _gemm(w: _Writer, p: GemmParams, operands: Sequence[Value], results: Sequenc
     more = [w.matrix(v.stretched(full)) for v in (*([bias] if bias else []), *extras)]
     last = y[1:] or [w.temp(DType.F32, y[0].shape)] if p.norm else y
     total = w.temp(DType.F32, y[0].shape) if p.epilogue else last[0]
-    right = weight if p.layout == KN else weight.turned((1, 0))
+    right = weight if p.layout == KN else weight.transposed((1, 0))
     w.call("product", total, w.matrix(x), right, *more[: p.bias])
     if p.epilogue:
         w.chain(p.epilogue, [total, *more[p.bias :]], last)
@@ -135,7 +135,7 @@ def _softmax(
         w.chain(p.prologue, [v.stretched(y.shape) for v in operands], [x])
     axes = list(range(len(y.shape)))
     axes.append(axes.pop(p.axis))
-    w.call("softmax", x.turned(axes), y.turned(axes), log=int(p.log))
+    w.call("softmax", x.transposed(axes), y.transposed(axes), log=int(p.log))
 
 
 _LOWERINGS: Mapping[type, Any] = MappingProxyType({

@@ -407,23 +407,23 @@ def test_what_is_not_finite_shows_through_keys_nobody_sees(isa: str) -> None:
     assert np.isnan(_attend(isa, q, lost, v, mask)).all()
 
 
-def _near(queries: int, keys: int, before: int, after: int, everywhere: int) -> Array:
+def _near(queries: int, keys: int, before: int, after: int, global_keys: int) -> Array:
     """True where a key is in a query's window; the last query stands at the last key."""
     place, key = np.arange(queries)[:, None] + keys - queries, np.arange(keys)
     near = (place - before <= key) & (key <= place + after)
-    return near | (key < everywhere) | (place < everywhere)
+    return near | (key < global_keys) | (place < global_keys)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (20, 0), (7, 40), (300, 300), (5000, 1)])
-@pytest.mark.parametrize("everywhere", [0, 1, 50])
+@pytest.mark.parametrize("global_keys", [0, 1, 50])
 def test_queries_see_the_keys_near_them(
-    isa: str, before: int, after: int, everywhere: int
+    isa: str, before: int, after: int, global_keys: int
 ) -> None:
     rng = np.random.default_rng([before, after])
     for queries, keys in ((1, 40), (30, 30), (100, 700), (620, 620)):
         q, k, v = (rng.standard_normal((n, 20), np.float32) for n in (queries, keys, keys))
-        near = _near(queries, keys, before, after, everywhere)
-        window = {"window_left": before, "window_right": after, "global_keys": everywhere}
+        near = _near(queries, keys, before, after, global_keys)
+        window = {"window_left": before, "window_right": after, "global_keys": global_keys}
         place = {"seen": keys - queries + 1, **window}
         close(_attend(isa, q, k, v, **place), _reference(q, k, v, near))
         add = np.where(rng.random((queries, keys)) < 0.3, LOWEST, 0).astype(np.float32)
@@ -440,13 +440,13 @@ def test_a_boolean_mask_leaves_out_what_is_outside_the_window(
     """Only keys in the window score what the mask puts in their place, or what later ones do."""
     q, k, v = scores_around(fill)
     keep: Any = KEPT[name]
-    for everywhere, later in ((0, False), (40, False), (40, True)):
+    for global_keys, later in ((0, False), (40, False), (40, True)):
         order = {"causal": 1, "window_right": 0} if later else {"window_right": 30}
         seen = np.arange(300) <= np.arange(60)[:, None] + (240 if later else 300)
         scores = np.where(keep & seen, q.astype(np.float64) @ k.T / 2, fill)
-        scores[~_near(60, 300, 90, order["window_right"], everywhere)] = -np.inf
+        scores[~_near(60, 300, 90, order["window_right"], global_keys)] = -np.inf
         weights = np.exp(scores - scores.max(1, keepdims=True))
-        place = {"seen": 241, "window_left": 90, "global_keys": everywhere, "fill": fill}
+        place = {"seen": 241, "window_left": 90, "global_keys": global_keys, "fill": fill}
         got = _attend(isa, q, k, v, keep, **place, **order)
         close(got, weights / weights.sum(1, keepdims=True) @ v)
 

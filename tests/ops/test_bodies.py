@@ -387,7 +387,9 @@ CASES = {
         AttentionParams(2, 3, 4, 0.25, "none", (0, 6, 12), (20, 20, 20)), ((2, 5, 20),) * 3
     ),
     "attention, shared keys by heads, turned": Case(
-        AttentionParams(4, 3, 4, 0.5, kv_heads=2, layouts=("heads", "turned", "heads", "heads")),
+        AttentionParams(
+            4, 3, 4, 0.5, kv_heads=2, layouts=("heads", "transposed", "heads", "heads")
+        ),
         ((2, 4, 5, 3), (2, 2, 3, 7), (2, 2, 7, 4)),
     ),
     "attention, shared keys in columns of one tensor": Case(
@@ -613,11 +615,11 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: AttentionParams(4, 3, 4, 1.0, kv_heads=3), "do not serve 4"),
         (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "order 'left'"),
         (lambda: replace(PLACES, mask="add"), "given places has no mask"),
-        (lambda: replace(PLACES, everywhere=1), "given places has no mask"),
+        (lambda: replace(PLACES, global_keys=1), "given places has no mask"),
         (lambda: KvCacheAppendParams(2, 3, 8, 13), "no 2 heads of 3 in 13 columns"),
         (lambda: KvCacheAppendParams(0, 3, 0, 13), "no 0 heads of 3"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
-        (lambda: AttentionParams(2, 3, 4, 1.0, layouts=("turned",) * 4), "between layouts"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, layouts=("transposed",) * 4), "between layouts"),
     ],
 )
 def test_impossible_parameters_are_refused(make: Any, reason: str) -> None:

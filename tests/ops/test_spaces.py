@@ -106,7 +106,7 @@ LAST_TWICE = map_of("slice", 0, 2, 3, 1)
 IDS = np.array([[1, 0, 4], [2, 2, 3]])
 HEADS = AttentionParams(2, 3, 4, 0.5, "add", (0, 6, 0), (12, 12, 8))
 GROUPED = AttentionParams(
-    4, 3, 4, 0.5, "add", kv_heads=2, layouts=("heads", "turned", "split", "heads")
+    4, 3, 4, 0.5, "add", kv_heads=2, layouts=("heads", "transposed", "split", "heads")
 )
 
 CASES = (

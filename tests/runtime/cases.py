@@ -492,7 +492,7 @@ def attention_ops() -> tuple[Case, ...]:
     rows = (("b", "s", 64), ("b", "t", 32), ("b", "t", 64))
     whole = AttentionParams(widths=(64, 32, 64), **heads)
     ordered = replace(whole, causal="bottom", mask="add", fill=-1e9)
-    turned = replace(whole, layouts=("heads", "turned", "split", "heads"), softcap=3.0)
+    turned = replace(whole, layouts=("heads", "transposed", "split", "heads"), softcap=3.0)
     by_heads = (("b", 4, "s", 16), ("b", 2, 16, "t"), ("b", "t", 2, 32))
     near = replace(whole, window=40)
     return (
@@ -502,9 +502,9 @@ def attention_ops() -> tuple[Case, ...]:
             )
             for name, params, shapes in (
                 ("all", near, rows),
-                ("first", replace(near, everywhere=3), rows),
+                ("first", replace(near, global_keys=3), rows),
                 ("masked", replace(near, mask="add"), (*rows, ("b", 1, 1, "t"))),
-                ("ordered", replace(near, causal="bottom", everywhere=20), rows),
+                ("ordered", replace(near, causal="bottom", global_keys=20), rows),
                 ("top", replace(near, causal="top", fill=-1e9), rows),
                 ("capped", replace(near, softcap=2.0), rows),
             )

@@ -43,7 +43,7 @@ FACTORS = {
     "head_v": ("same", 16, 40, 128),
     "queries": (1, 2, 8, 13, 70),
     "keys": (1, 16, 17, 33, 150, 300),
-    "layouts": ("rows", "heads", "split", "turned"),
+    "layouts": ("rows", "heads", "split", "transposed"),
     "more": ("plain", "softcap", "window"),
     "numbers": ("f32", "bf16", "rounded"),
 }
@@ -55,8 +55,8 @@ def attention_case(row: dict[str, Any], batch: int = 2) -> Case:
     (heads, shared), head, rows, keys = row["heads"], row["head"], row["queries"], row["keys"]
     head_v = head if row["head_v"] == "same" else row["head_v"]
     kind = row["layouts"]
-    in_bf16 = row["numbers"] != "f32" and kind != "turned" and head % 2 == head_v % 2 == 0
-    layouts = {"turned": ("heads", "turned", "heads", "heads")}.get(kind, (kind,) * 4)
+    in_bf16 = row["numbers"] != "f32" and kind != "transposed" and head % 2 == head_v % 2 == 0
+    layouts = {"transposed": ("heads", "transposed", "heads", "heads")}.get(kind, (kind,) * 4)
     low = LOW[row["lost"]]
     params = AttentionParams(
         heads, head, head_v, head**-0.5, MASKS[row["mask"]][0], kv_heads=shared, layouts=layouts,
@@ -92,7 +92,7 @@ def lie(layout: str, rows: str, heads: int, size: int) -> tuple[Extent, ...]:
         "rows": ("b", rows, heads * size),
         "split": ("b", rows, heads, size),
         "heads": ("b", heads, rows, size),
-        "turned": ("b", heads, size, rows),
+        "transposed": ("b", heads, size, rows),
     }[layout]  # type: ignore[return-value]
 
 

@@ -22,11 +22,18 @@ from tracea_graph.check.distance import (
     is_float,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.worker import Array, Cut, Port, RejectedByRuntime, Unloadable, Worker
+from tracea_graph.check.worker import (
+    Array,
+    Port,
+    RandomOutputs,
+    RejectedByRuntime,
+    Unloadable,
+    Worker,
+)
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.errors import WorkerError
 
-__all__ = ["SPARE", "Outputs", "Reference", "cut_of", "reference"]
+__all__ = ["SPARE", "Outputs", "Reference", "random_outputs", "reference"]
 
 PATIENCE = 30.0
 """Minimum time limit of a candidate's run in seconds, however fast the original is."""
@@ -115,7 +122,7 @@ def _reference(
     except RejectedByRuntime:  # onnx's checker is stricter than ONNX Runtime
         valid = False
     drawn, unfit = _drawn(worker, original, feeds)
-    cut = cut_of(drawn)
+    cut = random_outputs(drawn)
     feeds = {k: {**feed, **drawn.get(k, {})} for k, feed in feeds.items() if k not in unfit}
     try:
         worker.open("off", original, level="off", extra=extra, cut=cut)
@@ -160,7 +167,7 @@ def _drawn(
     return {label: {n: run[n] for n in names} for label, run in found.items()}, rejected
 
 
-def cut_of(drawn: Mapping[str, Outputs]) -> Cut:
+def random_outputs(drawn: Mapping[str, Outputs]) -> RandomOutputs:
     """Return the drawn values' element types, and the dims that are equal under all feeds."""
     found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
     for run in drawn.values():

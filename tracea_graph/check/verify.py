@@ -32,7 +32,7 @@ from tracea_graph.check.distance import (
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.reference import SPARE, Outputs, Reference, cut_of, reference
+from tracea_graph.check.reference import SPARE, Outputs, Reference, random_outputs, reference
 from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.documents import Figure
@@ -153,7 +153,7 @@ def compare(
                 return Verification("failed", wrong, (), known.rejected, limits, loads=False)
             if check and known.valid:
                 worker.check(candidate)
-            cut = cut_of(known.drawn)
+            cut = random_outputs(known.drawn)
             if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
                 sentence = f"no random operator of the candidate writes {min(lacking)!r}"
                 return Verification("inconclusive", sentence, (), known.rejected, limits)
@@ -289,7 +289,7 @@ def _verdict(
     failed = [o for o in outputs if not o.passed]
     if not failed:
         largest = max((o.relative for o in outputs), default=0.0)
-        random = len(cut_of(known.drawn))
+        random = len(random_outputs(known.drawn))
         alike = f"; {random} random values were fed alike" if random else ""
         within = _limit_clause(limits, outputs)
         sentence = f"the largest error is {largest:.1e} of max|y|, {within}{alike}"

@@ -33,15 +33,22 @@ from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.scratch import Scratch
 
 __all__ = [
-    "Array", "Cut", "NodeTime", "OpenInfo", "Port", "RejectedByRuntime", "Unloadable", "Worker",
+    "Array",
+    "NodeTime",
+    "OpenInfo",
+    "Port",
+    "RandomOutputs",
+    "RejectedByRuntime",
+    "Unloadable",
+    "Worker",
     "unlimited",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
-Cut = Mapping[str, tuple[str, tuple[int | None, ...]]]
+RandomOutputs = Mapping[str, tuple[str, tuple[int | None, ...]]]
 """NumPy's element type name and the dims, by value name."""
-_NOTHING: Cut = MappingProxyType({})
+_NOTHING: RandomOutputs = MappingProxyType({})
 
 _RAW_TYPES = {
     "tensor(bfloat16)": "bfloat16",
@@ -170,7 +177,7 @@ class Worker(AbstractContextManager["Worker"]):
         threads: int = 1,
         level: str = "all",
         extra: Sequence[str] = (),
-        cut: Cut = _NOTHING,
+        cut: RandomOutputs = _NOTHING,
         weigh: bool = False,
         limit: float | None = None,
     ) -> OpenInfo:

@@ -58,7 +58,7 @@ ZERO_ROWS = ("none", "guarded", "masked", "lowest", "infinite")
 
 LOWEST = float(np.finfo(np.float32).min)
 
-LAYOUTS = ("rows", "split", "heads", "turned")
+LAYOUTS = ("rows", "split", "heads", "transposed")
 """Axes of batch and sequence in each layout."""
 
 FEW_QUERIES = 4
@@ -66,9 +66,9 @@ FEW_QUERIES = 4
 (``runtime/attention.h``).
 """
 
-_AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "turned": (0, 3)}
+_AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "transposed": (0, 3)}
 """Axes of batch and sequence in each layout."""
-_TO_HEADS = {"split": (0, 2, 1, 3), "turned": (0, 1, 3, 2)}
+_TO_HEADS = {"split": (0, 2, 1, 3), "transposed": (0, 1, 3, 2)}
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -106,7 +106,7 @@ class AttentionParams:
     causal: str = "none"
     softcap: float = 0.0
     window: int = 0
-    everywhere: int = 0
+    global_keys: int = 0
     in_bf16: bool = False
     whole: bool = False
 
@@ -115,7 +115,7 @@ class AttentionParams:
             raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
         if self.zero_rows not in ZERO_ROWS:
             raise ValueError(f"no attention whose {self.zero_rows!r} rows are zeros")
-        if self.in_bf16 and (self.head % 2 or "turned" in self.layouts):
+        if self.in_bf16 and (self.head % 2 or "transposed" in self.layouts):
             raise ValueError("attention in bf16 takes pairs of columns, k by rows")
         if self.whole and not self.in_bf16:
             raise ValueError("only attention in bf16 may find its operands in float32")
@@ -123,12 +123,14 @@ class AttentionParams:
             raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
         if self.causal not in CAUSAL or not self.softcap >= 0:
             raise ValueError(f"no attention with order {self.causal!r} and cap {self.softcap}")
-        if self.causal == "placed" and (self.mask != "none" or self.everywhere):
-            raise ValueError("attention from given places has no mask and nothing seen everywhere")
-        if min(self.window, self.everywhere) < 0:
-            raise ValueError(f"no window of {self.window} keys beside {self.everywhere}")
+        if self.causal == "placed" and (self.mask != "none" or self.global_keys):
+            raise ValueError("attention from given places has no mask and no global keys")
+        if min(self.window, self.global_keys) < 0:
+            raise ValueError(
+                f"the window {self.window} or the global keys {self.global_keys} are negative"
+            )
         unknown = any(layout not in LAYOUTS for layout in self.layouts)
-        if unknown or "turned" in (self.layouts[0], *self.layouts[2:]):
+        if unknown or "transposed" in (self.layouts[0], *self.layouts[2:]):
             raise ValueError(f"no attention between layouts {', '.join(self.layouts)}")
         parts = zip(self.offsets, self.sizes, self.widths, self.layouts, strict=False)
         for first, size, width, layout in parts:
@@ -254,7 +256,7 @@ class AttentionParams:
         """Return True where a key lies in a query's window."""
         key, (before, after) = np.arange(keys), self.reach
         near = (key >= place - before) & (key <= place + after)
-        return near | (key < self.everywhere) | (place < self.everywhere)
+        return near | (key < self.global_keys) | (place < self.global_keys)
 
     def _heads(self, x: Floats, which: int) -> Floats:
         """Return an operand as ``[B,H,S,D]``, with shared heads repeated."""
@@ -276,7 +278,7 @@ class AttentionParams:
             keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
         heads = batch * self.heads
         if self.window:  # a block of queries reads the union of its queries' windows
-            keys = min(keys, sum(self.reach) + 1 + self.everywhere + _QUERY_BLOCK)
+            keys = min(keys, sum(self.reach) + 1 + self.global_keys + _QUERY_BLOCK)
         scores = heads * rows * keys
         share = fit.shares["FusedAttention bf16" if self.in_bf16 else "FusedAttention"]
         product = 2.0 * scores * (self.head + self.head_v) / share
@@ -380,9 +382,9 @@ class AttentionParams:
             b("Less", behind, b.ints(after + 1)),
             b("Greater", behind, b.ints(-before - 1)),
         )
-        if not self.everywhere:
+        if not self.global_keys:
             return near
-        first = b.ints(self.everywhere)
+        first = b.ints(self.global_keys)
         return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
@@ -468,7 +470,7 @@ def _head_access(
     dims = {
         "split": (along("b"), rows, own, columns),
         "heads": (along("b"), own, rows, columns),
-        "turned": (along("b"), own, columns, rows),
+        "transposed": (along("b"), own, columns, rows),
     }
     return access(graph, name, dims[layout])
 

@@ -74,11 +74,11 @@ def window(text: str) -> AttentionWindow:
     form = r"(?:(\d{1,5})(?:-(\d{1,5}))?:)?([1-9]\d{0,8})(?:\+(\d{1,9}))?"
     if not (found := re.fullmatch(form, text)):
         raise UsageError(f"--window takes N, N+G or A-B:N+G, not {text!r}")
-    first, last, keys, everywhere = found.groups()
+    first, last, keys, global_keys = found.groups()
     layers = None if first is None else (int(first), int(last or first) + 1)
     if layers and layers[0] >= layers[1]:
         raise UsageError(f"--window {text!r} names no layer: {first} is above {last}")
-    return AttentionWindow(int(keys), int(everywhere or 0), layers)
+    return AttentionWindow(int(keys), int(global_keys or 0), layers)
 
 
 def prune(text: str) -> Prune:

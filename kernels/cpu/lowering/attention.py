@@ -35,7 +35,7 @@ def lower_attention(
     w.call(
         "attention", "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32",
         q=q, k=k, v=v, mask=mask, y=y, mask_kind=p.mask, zero_rows=p.zero_rows, order=p.causal,
-        window_left=left, window_right=right, global_keys=p.everywhere,
+        window_left=left, window_right=right, global_keys=p.global_keys,
         scale=p.scale, fill=p.fill, softcap=p.softcap,
     )  # fmt: skip
     if results[0].rounded:

@@ -140,7 +140,7 @@ class AttentionBf16(PatternPass):
         if params.in_bf16:
             return ""
         sizes = (params.head, params.head_v, *params.offsets, *params.widths)
-        if any(size % 2 for size in sizes) or "turned" in params.layouts:
+        if any(size % 2 for size in sizes) or "transposed" in params.layouts:
             return "its columns do not lie in pairs"
         return None
 

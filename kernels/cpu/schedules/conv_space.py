@@ -1,6 +1,6 @@
 """The search space of convolution schedules, and their cost model.
 
-Two schedules that lead to the same tiles and tasks (:class:`Cut`) are one candidate.
+Two schedules that lead to the same tiles and tasks (:class:`TaskGrid`) are one candidate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.problem import Case
 
-__all__ = ["Cut", "divide", "modelled_us", "schedule_of", "space_of"]
+__all__ = ["TaskGrid", "divide", "modelled_us", "schedule_of", "space_of"]
 
 _H_TASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _COLUMNS = (1, 2, 4, 8)
@@ -46,7 +46,7 @@ _SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
 
 
 @dataclass(frozen=True)
-class Cut:
+class TaskGrid:
     """The tiles and tasks that a schedule leads to.
 
     ``lines``, ``pixels``: rows and outputs of the widest tile; ``tiles``: tiles per image;
@@ -97,15 +97,15 @@ def schedule_of(case: Case, config: Config) -> ConvSchedule:
 
 def divide(
     case: Case, schedule: ConvSchedule, isa: str, processors: int = usable_processors()
-) -> Cut:
-    """The cut that the library chooses for a case and a schedule on ``processors`` processors.
+) -> TaskGrid:
+    """The tiles and tasks that the library chooses on ``processors`` processors.
 
     Mirrors ``divide_conv`` in ``runtime/conv_tiling.h`` and ``run_winograd`` in
     ``runtime/winograd.h``.
     """
     problem = _convolution(case)
     if problem.winograd:
-        return _winograd_cut(problem, schedule)
+        return _winograd_grid(problem, schedule)
     most_pixels, nv = _tile(problem, isa)
     height, width = _lines(problem)
     small = _brief(problem, isa)
@@ -143,7 +143,9 @@ def divide(
         h_tasks = min(units * across, -(-h_tasks // processors) * processors)
         chunks = min(-(-wanted // (case.rows * h_tasks)), columns)
         per_task = -(-columns // max(1, chunks))
-        return Cut(lines, -(-width // across), units * across, part, h_tasks, columns, per_task)
+        return TaskGrid(
+            lines, -(-width // across), units * across, part, h_tasks, columns, per_task
+        )
     shared = max(case.rows * h_tasks, 1)
     wide = -(-wanted // shared)
     while busy and wide < columns and shared * wide % processors:
@@ -154,10 +156,10 @@ def divide(
     tasks = case.rows * h_tasks * chunks
     if not schedule.h_tasks and tasks < min(wanted, 2 * processors):
         h_tasks = max(h_tasks, min(tiles, -(-wanted // (case.rows * chunks))))
-    return Cut(lines, -(-width // across), tiles, part, h_tasks, columns, per_task)
+    return TaskGrid(lines, -(-width // across), tiles, part, h_tasks, columns, per_task)
 
 
-def _winograd_cut(problem: ConvProblem, schedule: ConvSchedule) -> Cut:
+def _winograd_grid(problem: ConvProblem, schedule: ConvSchedule) -> TaskGrid:
     rows = _tile_rows(problem)
     row_bytes = _buffer_bytes(problem) // rows
     if schedule.h_tasks:
@@ -167,7 +169,7 @@ def _winograd_cut(problem: ConvProblem, schedule: ConvSchedule) -> Cut:
     else:
         h_tasks = -(-rows // min(rows, max(1, _TASK_BUFFERS // row_bytes)))
     h_tasks = -(-rows // -(-rows // h_tasks))  # evenly, in whole rows
-    return Cut(1, problem.winograd, rows, problem.x.dims[0], h_tasks, 1, 1)
+    return TaskGrid(1, problem.winograd, rows, problem.x.dims[0], h_tasks, 1, 1)
 
 
 def _tile_rows(problem: ConvProblem) -> int:
@@ -251,7 +253,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     return max(compute + memory * (1 - HIDDEN), memory) + again + TASK_US * tasks * share
 
 
-def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
+def _direct_us(case: Case, problem: ConvProblem, work: TaskGrid, isa: str) -> float:
     """One core's time for all register tiles; see ``gemm_space``."""
     _, nv = _tile(problem, isa)
     wide = min(nv, problem.y.dims[0] / work.columns) * vectors_of(isa)
@@ -261,7 +263,9 @@ def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
     return case.rows * work.tiles * work.columns * steps * cycles / GHZ * 1e-3
 
 
-def _winograd_us(case: Case, problem: ConvProblem, work: Cut, isa: str, threads: int) -> float:
+def _winograd_us(
+    case: Case, problem: ConvProblem, work: TaskGrid, isa: str, threads: int
+) -> float:
     """Predicted µs of the planes' products and of moving buffers (L3 if too large) and filters."""
     tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
     steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]

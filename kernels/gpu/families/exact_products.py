@@ -28,10 +28,10 @@ _PAD = 4
 def _prove(side: int, k: int) -> None:
     """Prove a ``side`` × ``k`` operand tile conflict-free; raises GraphError otherwise."""
     pitch = side + _PAD
-    turned = tuple(4 * (lane % k * pitch + lane // k) for lane in range(WARP))
+    transposed = tuple(4 * (lane % k * pitch + lane // k) for lane in range(WARP))
     left = tuple(lane // 16 * 16 for lane in range(WARP))
     right = tuple(lane % 16 * 16 for lane in range(WARP))
-    prove_free([Access("store", 4, turned), Access("a", 16, left), Access("b", 16, right)])
+    prove_free([Access("store", 4, transposed), Access("a", 16, left), Access("b", 16, right)])
     prove(Ring(1, BarrierMode.NONE))
 
 

@@ -75,14 +75,14 @@ def _pixels(w: Writer, value: Value) -> Value | None:
     """
     for one in (value, None):
         one = one or w.again(value, value.dtype, LAST)
-        turned = one.turned(LAST)
+        transposed = one.transposed(LAST)
         try:
-            flat(turned.view)
+            flat(transposed.view)
         except GraphError:
             if 0 in value.view.strides:
                 return None
             continue
-        return turned
+        return transposed
     return None
 
 
@@ -96,16 +96,17 @@ def _conv(
     depthwise = p.groups > 1 and each == 1 and filters == 1
     order = (2, 3, 1, 0) if depthwise else (0, 2, 3, 1)
     weight = w.again(weight, dtype, order)  # in the layout that the kernel reads
-    turned = weight.turned(order)
+    transposed = weight.transposed(order)
     if depthwise:
-        turned = turned.moved(Move("select", (2, 0)))
-        _conv_call(w, "depthwise", p, x, turned, bias, chain, epilogue_inputs, y)
+        transposed = transposed.moved(Move("select", (2, 0)))
+        _conv_call(w, "depthwise", p, x, transposed, bias, chain, epilogue_inputs, y)
         return
     for group in range(p.groups):
         first, last = group * each, group * filters
         own_bias = bias and bias.part(0, last, filters)
         _conv_call(
-            w, "conv", p, x.part(1, first, each), turned.part(0, last, filters), own_bias, chain,
+            w, "conv", p, x.part(1, first, each), transposed.part(0, last, filters), own_bias,
+            chain,
             [v.part(3, last, filters) for v in epilogue_inputs], y.part(1, last, filters),
         )  # fmt: skip
 
@@ -114,12 +115,13 @@ def _conv_call(
     w: Writer, op: str, p: ConvParams, x: Value, weight: Value, bias: Value | None,
     chain: Chain | None, epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
-    dtype, out = w.narrow, y.turned(LAST)
+    dtype, out = w.narrow, y.transposed(LAST)
     if chain is not None:
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
-        op, dtype.short, x=x.turned(LAST).view, w=weight.view, bias=bias.view if bias else None,
+        op, dtype.short, x=x.transposed(LAST).view, w=weight.view,
+        bias=bias.view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **_window(p.window),
     )  # fmt: skip
     w.calls.append(cut(w, call) if op == "conv" else call)
@@ -143,7 +145,7 @@ def lower_pool(
     x = w.typed_as(_plane(x), w.narrow)
     kernel = p.window.kernel if rank == 2 else (1, *p.window.kernel)
     w.call(
-        "pool", w.narrow.short, x=x.turned(LAST).view, y=y.turned(LAST).view,
+        "pool", w.narrow.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view,
         kind=p.kind.replace("-", "_"), kernel=kernel, **_window(p.window),
     )  # fmt: skip
     return [y.moved(Move("squeeze", (2,))) if rank == 1 else y]

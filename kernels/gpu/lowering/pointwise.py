@@ -113,7 +113,7 @@ def lower_move(
 ) -> list[Value]:
     x, shapes = operands[0], [v.shape for v in operands]
     if p.kind == "transpose":
-        return [x.turned(p.ints)]
+        return [x.transposed(p.ints)]
     if p.kind == "channels":
         return [x.part(1, p.ints[0], p.ints[1] - p.ints[0])]
     if p.kind == "first":

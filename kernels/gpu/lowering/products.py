@@ -117,7 +117,7 @@ def _in_parts(
     kn = p.layout == KN
     cut = Move("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
     right = w.typed_as(weight, w.narrow).moved(cut)
-    right = right if kn else right.turned((1, 0, 2))
+    right = right if kn else right.transposed((1, 0, 2))
     seen = View(left.view.buffer, (parts, rows, depth),
                 (combine("mul", left.view.strides[1], depth), *left.view.strides),
                 left.view.offset)  # fmt: skip
@@ -248,7 +248,7 @@ def lower_attention(
     w.call(
         "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask,
         positions=positions, y=out.view, mask_kind=kind, order=p.causal, zero_rows=p.zero_rows,
-        window_left=left, window_right=right, global_keys=p.everywhere,
+        window_left=left, window_right=right, global_keys=p.global_keys,
         scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
     )  # fmt: skip
     return [y]
@@ -262,5 +262,5 @@ def _heads(w: Writer, value: Value, layout: str, count: int, size: int, first: i
             part, IndexMap((Move("reshape", (0, 0, count, size)), Move("transpose", (0, 2, 1, 3))))
         )
     if layout == "split":
-        return value.turned((0, 2, 1, 3))
-    return value.turned((0, 1, 3, 2)) if layout == "turned" else value
+        return value.transposed((0, 2, 1, 3))
+    return value.transposed((0, 1, 3, 2)) if layout == "transposed" else value

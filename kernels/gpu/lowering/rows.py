@@ -131,7 +131,7 @@ def _in_rows(
     """
     kept = [a for a in range(len(full)) if a not in gone]
     order, groups = [*kept, *gone], (len(kept), len(gone))
-    seen = [v.stretched(full).turned(order) for v in operands]
+    seen = [v.stretched(full).transposed(order) for v in operands]
     try:
         return [v.flat(*groups) for v in seen], chain, order
     except ValueError:
@@ -146,12 +146,12 @@ def lower_softmax(
     full = p.full([v.shape for v in operands])
     axis = len(full) + p.axis
     data, chain, order = _in_rows(w, p.prologue, operands, full, [axis])
-    turned = tuple(full[a] for a in order)
+    transposed = tuple(full[a] for a in order)
     back = [order.index(a) for a in range(len(full))]
     (target,) = targets
-    y = target if target and p.axis == -1 else w.number(turned)
+    y = target if target and p.axis == -1 else w.number(transposed)
     _rows_call(w, "softmax", data, chain, y.flat(len(full) - 1, 1), log=p.log)
-    return [y if p.axis == -1 else y.turned(back)]
+    return [y if p.axis == -1 else y.transposed(back)]
 
 
 def _rows_call(

@@ -61,7 +61,7 @@ def attention(
             "attention_rows", dtype.short, **named, y=y, mask_kind=params.mask,
             order=params.causal, zero_rows=params.zero_rows,
             window_left=before, window_right=behind,
-            global_keys=params.everywhere, y_type=dtype.short, scale=params.scale,
+            global_keys=params.global_keys, y_type=dtype.short, scale=params.scale,
             fill=params.fill, softcap=params.softcap,
         )  # fmt: skip
 
@@ -87,7 +87,7 @@ def _attention() -> Iterator[Case]:
     for order in ("top", "bottom", "placed"):
         one = replace(plain, causal=order, softcap=1.5)
         yield Case(f"rows {order}", attention(DType.F32, one, 3, 9, 41, late=1), ("128",))
-    near = replace(plain, mask="bool", window=8, everywhere=2, fill=-1e4)
+    near = replace(plain, mask="bool", window=8, global_keys=2, fill=-1e4)
     yield Case("rows window", attention(DType.F32, near, 1, 37, 37), ("128",))
     yield Case("rows nothing", attention(DType.F32, plain, 1, 4, 0), ("128",))
 

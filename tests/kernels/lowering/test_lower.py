@@ -365,7 +365,7 @@ CASES = {
 }
 
 GROUPED: dict[str, Any] = {"heads": 4, "head": 3, "head_v": 4, "scale": 0.5, "kv_heads": 2}
-LAYOUTS = ("heads", "turned", "split", "heads")
+LAYOUTS = ("heads", "transposed", "split", "heads")
 BY_HEADS: tuple[Shape, ...] = (("b", 4, "s", 3), ("b", 2, 3, "t"), ("b", "t", 2, 4))
 for order in ("top", "bottom"):
     CASES |= {

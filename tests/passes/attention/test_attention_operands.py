@@ -108,7 +108,12 @@ def test_turned_keys_are_read_as_they_are() -> None:
     q, k, v = net.input("q", B, H, S, D), net.input("k", B, H, D, 7), net.input("v", B, H, 7, D)
     p = net("Softmax", net("MatMul", q, k), axis=-1)
     graph = recognised(net, net("MatMul", p, v))
-    assert only(graph, "FusedAttention").params.layouts == ("heads", "turned", "heads", "heads")
+    assert only(graph, "FusedAttention").params.layouts == (
+        "heads",
+        "transposed",
+        "heads",
+        "heads",
+    )
     assert_same(net, graph, feeds(net))
 
 

@@ -54,7 +54,7 @@ def test_without_a_wish_nothing_changes() -> None:
 
 def test_the_last_window_that_names_a_layer_counts() -> None:
     found, _ = planned(layers()[1], AttentionWindow(64), AttentionWindow(16, 1, (1, 2)))
-    assert [(p.window, p.everywhere) for p in found] == [(64, 0), (16, 1), (64, 0)]
+    assert [(p.window, p.global_keys) for p in found] == [(64, 0), (16, 1), (64, 0)]
 
 
 def test_a_query_with_padding_all_around_gives_zeros() -> None:
@@ -89,15 +89,15 @@ def test_attention_to_another_sequence_sees_all() -> None:
 
 
 @pytest.mark.parametrize("seq", [1, 5, 13])
-@pytest.mark.parametrize("everywhere", [0, 2])
-def test_what_it_computes(seq: int, everywhere: int) -> None:
+@pytest.mark.parametrize("global_keys", [0, 2])
+def test_what_it_computes(seq: int, global_keys: int) -> None:
     """Half of the window on either side: the same as a mask of that shape."""
     net, graph = layers(1)
-    planned(graph, AttentionWindow(4, everywhere))
+    planned(graph, AttentionWindow(4, global_keys))
     feeds = {"x": normal(2, seq, 16)}
     place = np.arange(seq)
     near = abs(place[:, None] - place) <= 2
-    near |= (place < everywhere) | (place[:, None] < everywhere)
+    near |= (place < global_keys) | (place[:, None] < global_keys)
     same = Net()
     same.nodes, same.inputs, same.weights = list(net.nodes), net.inputs, dict(net.weights)
     scores = next(n for n in same.nodes if n.op_type == "Softmax")
