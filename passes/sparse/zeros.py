@@ -15,19 +15,18 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Weight
 from tracea_graph.ops.weights import ALIGNED, aligned
+from tracea_graph.ttg import TileSet, TTGBuilder
 
 __all__ = [
     "LEAST_ZEROS",
-    "BlockIndices",
     "Mask",
     "ZeroScan",
-    "active_places",
+    "nonzero_tiles",
     "sampled_zeros",
     "zero_map",
 ]  # fmt: skip
 
 Mask = npt.NDArray[np.bool_]
-BlockIndices = npt.NDArray[np.int32]
 _SAMPLE = 2048
 """Elements sampled before a matrix counts as dense."""
 LEAST_ZEROS = 0.1
@@ -54,17 +53,17 @@ def zero_map(matrix: npt.NDArray[Any]) -> Mask:
     return ~some.T
 
 
-def active_places(zeros: Mask, block: int) -> BlockIndices:
-    """Return the indices of non-zero blocks of ``block`` steps of k, by columns and then k.
+def nonzero_tiles(zeros: Mask, block: int) -> TileSet:
+    """Return the tiles of a zero map ``[⌈N/16⌉, K]``: sixteen columns by ``block`` steps of k.
 
-    This is the L1 map of the matrix's tile grid; the rows of its L2 table follow from the index.
+    Tiles without a number are skipped; those left are in order of columns, then k.
     """
     groups, k = zeros.shape
     depth = -(-k // block)
     whole = np.ones((groups, depth * block), np.bool_)
     whole[:, :k] = zeros
-    skipped = whole.reshape(groups * depth, block).all(1)
-    return np.flatnonzero(~skipped).astype(np.int32)
+    active: Mask = ~np.all(whole.reshape(1, groups, depth, block), axis=-1)
+    return TTGBuilder(1, groups, k, (1, ALIGNED, block)).build_active(active)
 
 
 @dataclass

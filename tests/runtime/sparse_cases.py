@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import pack_block_sparse, pack_block_sparse_vnni2, pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.passes.sparse.zeros import active_places
+from tracea_graph.passes.sparse.zeros import nonzero_tiles
 
 __all__ = ["SPARSE_CHAIN", "infinite", "sparse_cases", "with_zeros"]
 
@@ -54,7 +54,7 @@ def blocks_case(
     """
     (m, k), n = x.shape, w.shape[1]
     panels = pack_panels(w)
-    true = active_places(~panels.any(2), block)
+    true = nonzero_tiles(~panels.any(2), block).l1_map
     stored = pack_block_sparse(panels, true, block)
     chance = np.random.default_rng(m)
     b, full, row = (chance.standard_normal(s).astype(np.float32) for s in ((n,), (m, n), (n,)))
@@ -114,7 +114,7 @@ def sparse_cases() -> tuple[Case, ...]:
         return chance.standard_normal((m, k)).astype(np.float32)
 
     x, w = numbers(20, 40), with_zeros(40, 70, 4, 0.5)
-    wrong = active_places(~pack_panels(w).any(2), 4)
+    wrong = nonzero_tiles(~pack_panels(w).any(2), 4).l1_map
     twice = wrong[[0, 0, *range(2, len(wrong))]]
     order = "in ascending order"
     return (

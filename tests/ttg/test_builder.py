@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tracea_graph.errors import GraphError
@@ -61,6 +62,19 @@ def test_out_of_range() -> None:
         TTGBuilder(2, 2).add_tile(tile(0, 0, 4, 4))
     with pytest.raises(GraphError, match="every size must be at least 1"):
         TTGBuilder(0, 2)
+
+
+def test_active_tiles_are_numbered_in_the_whole_grid() -> None:
+    active = np.array([[[True, False], [False, True], [True, True]]])
+    tiles = TTGBuilder(1, 3, 7, (8, 16, 4)).build_active(active)
+    assert tiles.l1_map.tolist() == [0, 3, 4, 5]
+    assert [(t.region_n, t.k_start, t.k_end) for t in tiles] == [
+        (0, 0, 4), (1, 4, 7), (2, 0, 4), (2, 4, 7),
+    ]  # fmt: skip
+    with pytest.raises(GraphError, match="needs k"):
+        TTGBuilder(1, 3).build_active(active)
+    with pytest.raises(GraphError, match="do not fit 1x3 tiles"):
+        TTGBuilder(1, 3, 9, (8, 16, 4)).build_active(active)
 
 
 def test_overlap() -> None:

@@ -8,9 +8,19 @@ from itertools import pairwise
 
 import networkx as nx
 import numpy as np
+import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.tiles import EDGE, TILE, EdgeKind, Role, Shape, TileMetadata, TileSet
+from tracea_graph.ttg.tiles import (
+    EDGE,
+    TILE,
+    EdgeKind,
+    Role,
+    Shape,
+    TileMetadata,
+    TileSet,
+    dense_tiles,
+)
 
 __all__ = ["TTGBuilder"]
 
@@ -66,6 +76,24 @@ class TTGBuilder:
         tiles = self._sorted()
         _check_overlap(tiles)
         return self._build(tiles, order)
+
+    def build_active(self, active: npt.NDArray[np.bool_], order: str = "row-major") -> TileSet:
+        """Return the full tiles of the grid where ``active`` (``[m, n, slices of k]``) is true.
+
+        Tile ids count the whole grid, so that a tile's metadata follows from its id: kernels need
+        the L1 map alone.  Raises GraphError without ``k``, after :meth:`add_tile`, or for another
+        shape of ``active``.
+        """
+        if self.k is None or self._tiles:
+            raise GraphError("a map of active tiles needs k, and no tiles added one by one")
+        rows, columns, depth = self.tile
+        problem = (1, self.m * rows, self.n * columns, self.k)
+        dense = dense_tiles(problem, (rows, columns, depth))
+        if active.shape != (self.m, self.n, -(-self.k // depth)):
+            raise GraphError(
+                f"active tiles {active.shape} do not fit {self.m}x{self.n} tiles, k={self.k}"
+            )
+        return dense.skipping(~active.reshape(-1), order)
 
     def _sorted(self) -> list[TileMetadata]:
         return sorted(self._tiles, key=lambda t: (t.region_m, t.region_n, t.k_start, t.k_end))

@@ -22,7 +22,10 @@ from tracea_graph.ttg.model import BoundModel, Tiles
 from tracea_graph.ttg.orders import CRITICAL_PATH, order_keys
 from tracea_graph.ttg.space import Ints, Ranges
 
-__all__ = ["EDGE", "TILE", "EdgeKind", "Reuse", "Role", "TileMetadata", "TileSet", "expand"]
+__all__ = [
+    "EDGE", "TILE", "EdgeKind", "Reuse", "Role", "TileMetadata", "TileSet",
+    "dense_tiles", "expand",
+]  # fmt: skip
 
 TILE = np.dtype([(name, "<i4") for name in ("region_m", "region_n", "k_start", "k_end", "role")])
 """A row of the L2 table."""
@@ -243,7 +246,16 @@ def expand(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major")
 
     Raises GraphError for a negative tile size, an unknown order, or more than 2³¹ tiles.
     """
-    batch, m, n, k = model.problem
+    tiles = replace(dense_tiles(model.problem, tile), model=model)
+    return tiles if order == "row-major" else tiles.ordered(order)
+
+
+def dense_tiles(problem: tuple[int, int, int, int], tile: Shape = (0, 0, 0)) -> TileSet:
+    """Return all tiles of a problem (batch, m, n, k), in row-major order; see :func:`expand`.
+
+    A tile's id is its place in the grid ``[batch · rows, columns, slices of k]``.
+    """
+    batch, m, n, k = problem
     if min(tile) < 0:
         raise GraphError(f"tile sizes {tile} must not be negative")
     sizes = [min(t or e, e) or 1 for t, e in zip(tile, (m, n, k), strict=True)]
@@ -261,10 +273,8 @@ def expand(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major")
     cut = cut | ((j == columns - 1) & cut_column) | ((s == slices - 1) & (k % sizes[2] != 0))
     table["role"] = np.where(cut, Role.BOUNDARY, Role.MAIN)
     flat = table.reshape(-1)
-    shape = (sizes[0], sizes[1], sizes[2])
-    dense = _launch_order(flat, "row-major")
-    tiles = TileSet(flat, dense, (rows, columns), shape, batch, model)
-    return tiles if order == "row-major" else tiles.ordered(order)
+    order = np.arange(len(flat), dtype=np.int32)
+    return TileSet(flat, order, (rows, columns), (sizes[0], sizes[1], sizes[2]), batch)
 
 
 def _cut(index: Ints, size: int, extent: int) -> Ranges:

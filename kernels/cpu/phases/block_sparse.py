@@ -31,9 +31,10 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.passes.sparse.zeros import BlockIndices, active_places, zero_map
+from tracea_graph.passes.sparse.zeros import nonzero_tiles, zero_map
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.tiles import Ids
 
 __all__ = ["BlockSparseGemm", "PruneBlocks", "dense_matrix", "sources_of", "without_scatter"]
 
@@ -65,7 +66,7 @@ class BlockSparseGemm(PatternPass):
             return ""
         if reason := without_scatter(graph):
             return reason
-        maps = {block: active_places(zeros, block) for block in self.blocks}
+        maps = {block: nonzero_tiles(zeros, block).l1_map for block in self.blocks}
         stored = {b: len(places) * b / zeros.size for b, places in maps.items()}
         if min(stored.values()) > _MOST_STORED:
             return f"the zeros of {weight.name!r} do not fill runs of {PANEL} columns"
@@ -94,7 +95,7 @@ class PruneBlocks(PatternPass):
         zeros = zero_map(matrix)
         if zeros.mean() < 1 - _MOST_STORED:
             return f"the zeros of {region.operands[1]!r} do not fill runs of {PANEL} columns"
-        maps = {block: active_places(zeros, block) for block in self.blocks}
+        maps = {block: nonzero_tiles(zeros, block).l1_map for block in self.blocks}
         name = f"{region.operands[1]}_pruned"
         return [
             _skipping(self.name, region, name, lambda: matrix, block, places, found.error)
@@ -109,7 +110,7 @@ def _skipping(
     name: str,
     matrix: Callable[[], Floats],
     block: int,
-    places: BlockIndices,
+    places: Ids,
     error: float = 0.0,
 ) -> Rewrite:
     """The product over the blocks at ``places``; a zero matrix keeps one block."""

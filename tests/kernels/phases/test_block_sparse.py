@@ -13,7 +13,7 @@ from models.zero_blocks import block_mask
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
+from tracea_graph.passes.sparse.zeros import ZeroScan, nonzero_tiles, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import TileGraph
@@ -133,9 +133,9 @@ def test_a_matrix_is_looked_at_once_whatever_its_name() -> None:
     assert scan.looked == 1
 
 
-def test_places_count_panels_then_k() -> None:
+def test_tiles_count_panels_then_k() -> None:
     zeros = np.ones((2, 6), np.bool_)
     zeros[0, 5] = zeros[1, 0] = False
-    assert active_places(zeros, 4).tolist() == [1, 2]
-    assert active_places(zeros, 1).tolist() == [5, 6]
+    assert nonzero_tiles(zeros, 4).l1_map.tolist() == [1, 2]
+    assert nonzero_tiles(zeros, 1).l1_map.tolist() == [5, 6]
     assert sampled_zeros(zeros) == pytest.approx(2 / 12)
