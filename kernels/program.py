@@ -136,7 +136,8 @@ class Call:
 
     Calls are made by their schema (``kernels.schema``), which names views and attributes.
     ``chain`` is the fused elementwise expression, if any.  Each of ``schedules`` applies up to its
-    own row limit.
+    own row limit.  ``step`` is the number of the region's step that the call belongs to, for
+    reports; −1 if it belongs to none.
     """
 
     op: str
@@ -145,6 +146,7 @@ class Call:
     attributes: Attributes = field(default_factory=Attributes)
     chain: Chain | None = None
     schedules: tuple[Schedule, ...] = ()
+    step: int = field(default=-1, compare=False, repr=False)
 
     @staticmethod
     def name_of(op: str, dtype: str) -> str:

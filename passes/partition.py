@@ -13,9 +13,9 @@ anchor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain
@@ -99,6 +99,7 @@ def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Pro
             if out is None:
                 params, operands, results = _build(membership, members)
                 new = fused(name, params, operands, results, members)
+                new = replace(new, step_nodes=_step_nodes(membership, members))
                 joined |= {r.id for r in members}
                 yield Proposal(name, tuple(members), (new,))
                 break
@@ -352,6 +353,18 @@ def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region |
                 return region
             specs |= zip(results, found, strict=False)
     return None
+
+
+def _step_nodes(
+    membership: _Membership, members: Sequence[Region]
+) -> tuple[tuple[Node, ...], ...]:
+    """Return the original operators of each step of the program that ``members`` make."""
+    found: list[tuple[Node, ...]] = []
+    for region in members:
+        count = len(membership.steps_of(region) or ())
+        known = len(region.step_nodes) == count
+        found += region.step_nodes if known else (region.nodes,) * count
+    return tuple(found)
 
 
 def _build(

@@ -42,6 +42,8 @@ def fused(
         raise ValueError(f"{rule} gives {len(operands)} operands to what takes {params.operands}")
     nodes = {id(n): n for r in covered for n in r.nodes}
     order = sorted(nodes.values(), key=lambda n: n.source if n.source is not None else -1)
+    # a rule that changes the steps of one region keeps their number and order
+    steps = covered[0].step_nodes if len(covered) == 1 else ()
     return Region(
         f"{rule}:{results[0]}",
         _OP_NAMES[type(params)],
@@ -50,6 +52,7 @@ def fused(
         tuple(order),
         params,
         rule,
+        step_nodes=steps,
     )
 
 

@@ -135,6 +135,8 @@ def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
     assert several and all(sum(c.flops or 0 for c in r.calls) == pytest.approx(r.flops)
                            for r in several)  # fmt: skip
     assert any("/attention/self/Softmax" in name for r in programs for name in r.originals)
+    attention = [c for r in programs for c in r.calls if c.op == "attention"]
+    assert all(any("/attention/self/" in name for name in c.originals) for c in attention)
     products = [r for r in programs if "Gemm" in r.op]
     assert all(r.unfused and r.bytes and r.unfused > r.bytes for r in products)
     assert taken.us > 0 and taken.run_ms > 0

@@ -24,7 +24,10 @@ from interpreter import run
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.rewrite import SchedulerLimits
+from tracea_graph.target import backend_named
 from tracea_graph.ttg import TileGraph
 
 FEEDS = {"x": normal(2, 16, 9, 7)}
@@ -60,6 +63,22 @@ def test_a_residual_net_is_one_program() -> None:
     optimized(graph)
     assert ops(graph) == ["FusedRegion"]
     check(net, graph, FEEDS)
+
+
+def test_calls_of_a_program_know_the_nodes_they_compute() -> None:
+    net, x = new()
+    y = net("Relu", conv(net, x, 16), name="first")
+    z = net("Relu", net("Add", conv(net, y, 16), y), name="second")
+    graph = net.graph(z)
+    optimized(graph)
+    region = only(graph, "FusedRegion")
+    (made,) = assemble(graph, backend_named("cpu")).placed
+    named = [names for names in made.call_originals if names]
+    assert len(made.program.calls) == len(made.call_originals)
+    found = dict.fromkeys(n for names in named for n in names if n in ("first", "second"))
+    assert list(found) == ["first", "second"]
+    assert {n for names in named for n in names} <= set(made.originals)
+    assert [step.nodes for step in Subgraph(graph, region).regions()] == list(region.step_nodes)
 
 
 def test_values_others_read_leave_the_program() -> None:

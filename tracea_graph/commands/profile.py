@@ -129,7 +129,7 @@ def _row(
     if work is None:
         return named
     resident, passing = roofs.memory(op_stats.weight_bytes), roofs.memory(work.activations)
-    calls = _calls(traced, work, call.inputs if call else (), op_stats, roofs)
+    calls = _calls(traced, work, call, op_stats, roofs)
     compute_us = sum(c.compute_us for c in calls) or work.flops / roofs.gflops / 1e3
     return ProfileRow(
         node.name, node.op, named.kernel, us, work.flops, work.weights, work.activations,
@@ -161,7 +161,7 @@ def _done_by(
 def _calls(
     traced: Sequence[CallTime],
     work: NodeStats,
-    inputs: Sequence[str],
+    call: CustomOpNode | None,
     op_stats: OpStatistics,
     roofs: Roofs,
 ) -> tuple[ProfileRow, ...]:
@@ -172,8 +172,11 @@ def _calls(
     resident = roofs.memory(op_stats.weight_bytes)
     beside = max(work.flops - sum(t.work.products for t in traced), 0.0)
     written = sum(t.work.results for t in traced) or 1.0
+    inputs, names = (call.inputs, call.call_originals) if call else ((), ())
+    if len(names) != len(traced):
+        names = (call.originals if call else (),) * len(traced)
     rows = list[ProfileRow]()
-    for one in traced:
+    for one, originals in zip(traced, names, strict=True):
         outer = [v for v in one.work.views if v.input is not None]
         weights = sum(v.bytes for v in outer if op_stats.is_constant(inputs[v.input or 0]))
         moved = one.work.bytes - weights
@@ -187,6 +190,7 @@ def _calls(
                 memory=max((weights, resident.name), (moved, passing.name))[1],
                 size=one.work.size,
                 multiplies=one.work.multiplies,
+                originals=originals,
             )
         )  # fmt: skip
     return tuple(rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
+from tracea_graph.onnx_io.call_names import decode_calls
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.model import Model
@@ -30,7 +31,8 @@ class CustomOpNode:
     """One custom-op node of a result; ``name`` is its own or that of its first output.
 
     ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
-    rewrite that replaced them.  ``plan`` are the integers of its program.
+    rewrite that replaced them.  ``plan`` are the integers of its program, ``call_originals`` the
+    original nodes of each kernel call in it, if they are recorded.
     """
 
     name: str
@@ -40,6 +42,7 @@ class CustomOpNode:
     originals: tuple[str, ...]
     rule: str
     plan: tuple[int, ...] = ()
+    call_originals: tuple[tuple[str, ...], ...] = ()
 
 
 def calls_of(model: Model) -> tuple[CustomOpNode, ...]:
@@ -84,7 +87,7 @@ def _call(node: NodeProto) -> CustomOpNode:
     return CustomOpNode(
         _name(node), node.op_type, tuple(node.input), tuple(node.output),
         tuple(filter(None, originals)), said.get("tracea.rule", ""),
-        tuple(attribute(node, "plan", ())),
+        tuple(attribute(node, "plan", ())), decode_calls(originals, said.get("tracea.calls", "")),
     )  # fmt: skip
 
 

@@ -20,11 +20,12 @@ class Subgraph(TileGraph):
         names = list(region.operands)
         found = params.infer_all([graph.spec(v) for v in names])
         self.steps: list[Region] = []
-        for step in params.steps:
+        nodes = region.step_nodes or ((),) * len(params.steps)
+        for step, own in zip(params.steps, nodes, strict=True):
             made = tuple(f"{region.id}#{len(names) + i}" for i in range(step.results))
             reads = tuple(names[i] for i in step.operands)
             op = _OP_NAMES[type(step.params)]
-            self.steps.append(Region(made[0], op, reads, made, (), step.params))
+            self.steps.append(Region(made[0], op, reads, made, own, step.params))
             names += made
         weights = {v: w for v in region.operands if (w := graph.weight(v)) is not None}
         inputs = dict.fromkeys(v for v in region.operands if v and v not in weights)

@@ -11,6 +11,7 @@ from tracea_graph.errors import GraphError, RuleErrorContext
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.onnx_io import LocalFunction
+from tracea_graph.onnx_io.call_names import encode_calls
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
@@ -36,7 +37,24 @@ class AssembledNode:
     @property
     def originals(self) -> tuple[str, ...]:
         """Names of the original nodes it replaces; an unnamed node goes by its first output."""
-        return tuple(n.name or n.outputs[0] for n in self.region.nodes)
+        return tuple(map(_name, self.region.nodes))
+
+    @property
+    def step_originals(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the original nodes of each step of the program; empty if they are not known."""
+        return tuple(tuple(map(_name, nodes)) for nodes in self.region.step_nodes)
+
+    @property
+    def call_originals(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the original nodes that each kernel call computes."""
+        steps = self.step_originals
+        if not steps:
+            return (self.originals,) * len(self.program.calls)
+        return tuple(steps[c.step] if c.step >= 0 else () for c in self.program.calls)
+
+
+def _name(node: Node) -> str:
+    return node.name or node.outputs[0]
 
 
 def row_tiling_key(group: str) -> str:
@@ -147,16 +165,20 @@ class Assembly:
         return nodes
 
     def metadata(self, nodes: Sequence[Node], domain: str) -> dict[str, dict[str, str]]:
-        """Return, per custom node, the original nodes it replaced and the rule that did so."""
+        """Return, per custom node, the original nodes it replaced and the rule that did so.
+
+        For programs of several steps, also which of the original nodes each kernel call computes.
+        """
         by_result = {item.region.results[0]: item for item in self.placed}
-        return {
-            n.name: {
-                "tracea.nodes": "\n".join(by_result[n.outputs[0]].originals),
-                "tracea.rule": by_result[n.outputs[0]].region.rule,
-            }
-            for n in nodes
-            if domain and n.domain == domain
-        }
+        custom = {n.name: by_result[n.outputs[0]] for n in nodes if domain and n.domain == domain}
+        return {name: _metadata(item) for name, item in custom.items()}
+
+
+def _metadata(item: AssembledNode) -> dict[str, str]:
+    said = {"tracea.nodes": "\n".join(item.originals), "tracea.rule": item.region.rule}
+    if item.step_originals:
+        said["tracea.calls"] = encode_calls(item.originals, item.call_originals)
+    return said
 
 
 def assemble(graph: TileGraph, backend: Backend) -> Assembly:

@@ -18,7 +18,8 @@ class Region:
     ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a custom op (``"FusedGemm"``),
     whose parameters are ``params``.  ``nodes`` are the original operators it replaces, in order;
     ``rule`` is the rewrite that made it, empty for an original operator.  Operands are values in
-    the op's own order, ``""`` where an optional one is absent.
+    the op's own order, ``""`` where an optional one is absent.  ``step_nodes`` are the original
+    operators of each step of a region with several steps.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Region:
     params: Any = None
     rule: str = ""
     captures: tuple[str, ...] = ()
+    step_nodes: tuple[tuple[Node, ...], ...] = ()
 
     @cached_property
     def reads(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class Profile:
             entry |= {"bound": row.bound, "bytes": row.bytes}
             for inner, call in zip(entry["calls"], row.calls, strict=True):
                 inner |= {"bound": call.bound, "bytes": call.bytes}
-                del inner["calls"], inner["originals"], inner["rule"], inner["name"]
+                del inner["calls"], inner["rule"], inner["name"]
         return json.dumps(data, indent=1, sort_keys=True) + "\n"
 
 

@@ -72,10 +72,11 @@ def lower_region(
     )
     v.dense |= dict(enumerate(operands))
     value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
-    for step in p.steps:
+    for number, step in enumerate(p.steps):
         begins.append(len(w.calls))
         if value not in scaled:
             _lower_step(v, step, value, lower, scaled)
+        w.calls[begins[-1] :] = [replace(call, step=number) for call in w.calls[begins[-1] :]]
         value += step.results
     begins.append(len(w.calls))
     for result in p.results:
