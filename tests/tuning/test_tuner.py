@@ -138,6 +138,15 @@ def test_what_promises_less_than_a_hundredth_is_not_begun(cache: TuningCache) ->
     assert not {t.case for t in asked} & set(fixture.cases)
 
 
+def test_a_selective_search_takes_requested_cases_that_pay_alone(cache: TuningCache) -> None:
+    fixture = ModelFixture()
+    loads = (Workload(SMALL, 1, (128,)), Workload(LARGE, 12, (128,)))
+    found = {t.case: t for t in tuner(cache, fixture, selective=True).run(loads, 1e6)}
+    assert set(fixture.cases) == {Case(LARGE, 128)} and found[Case(LARGE, 128)].gain > 1.1
+    assert found[Case(SMALL, 128)].why == NOT_WORTH_TUNING
+    assert {t.case.rows for t in found.values() if t.source == "default"} >= {1, 16, 1024}
+
+
 def test_hits_and_misses_are_told(cache: TuningCache) -> None:
     heard: list[Event] = []
     tuner(cache, ModelFixture(), listen=heard.append).run(LOADS, 1e6)

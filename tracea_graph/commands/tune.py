@@ -8,16 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
+from tracea_graph.pipeline.assembly import unscheduled_us
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.policy import CostModel
 from tracea_graph.target import target_of, tile_words
-from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Case, Listener, Propose, TuningOptions, TuningResult, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 from tracea_graph.tuning.tasks import MIN_GAIN
@@ -58,13 +53,12 @@ def tune_model(
     target = target_of(options.target, options.precision)
     planner = Planner(model.graph, options, inputs.timed[0].symbols, target)
     assembly, plan = planner.assembled(planner.plan)
-    graph = plan.graph
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
-    rest = sum(_beside(planner.cost, graph, region) for region in graph.regions())
     tuning = TuningOptions(
-        target.levels, options.thread_counts, options.budget, rest * len(bindings), options.seed,
-        options.storage, lost_after, min_gain,
+        target.levels, options.thread_counts, options.budget,
+        unscheduled_us(plan.graph, planner.cost) * len(bindings), options.seed, options.storage,
+        lost_after, min_gain,
     )  # fmt: skip
     found = tune(
         loads, tuning, target.backend, options.environment, listen=listen, propose=propose,
@@ -72,11 +66,3 @@ def tune_model(
     )  # fmt: skip
     counts = {Case(w.problem, rows): w.count for w in loads for rows in w.rows}
     return TunedModel(path, tuple(found), counts)
-
-
-def _beside(cost: CostModel, graph: TileGraph, region: Region) -> float:
-    """Predicted µs of a region without its matmuls and convolutions, which have schedules."""
-    if isinstance(region.params, RegionParams):
-        inside = Subgraph(graph, region)
-        return sum(_beside(cost, inside, step) for step in inside.steps)
-    return 0.0 if isinstance(region.params, GemmParams | ConvParams) else cost(graph, region)

@@ -14,14 +14,17 @@ from tracea_graph.onnx_io import LocalFunction
 from tracea_graph.onnx_io.call_names import encode_calls
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
+from tracea_graph.policy import CostModel
 from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
 
-__all__ = ["AssembledNode", "Assembly", "assemble", "row_tiling_key"]
+__all__ = ["AssembledNode", "Assembly", "assemble", "row_tiling_key", "unscheduled_us"]
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,18 @@ def assemble(graph: TileGraph, backend: Backend) -> Assembly:
                 result.unfit.append((region, str(error)))
         _place(result, region, program, body)
     return result
+
+
+def unscheduled_us(graph: TileGraph, cost: CostModel) -> float:
+    """Return the predicted µs of all that takes no schedule: not a matmul, not a convolution."""
+    return sum(_unscheduled_us(cost, graph, region) for region in graph.regions())
+
+
+def _unscheduled_us(cost: CostModel, graph: TileGraph, region: Region) -> float:
+    if isinstance(region.params, RegionParams):
+        inside = Subgraph(graph, region)
+        return sum(_unscheduled_us(cost, inside, step) for step in inside.steps)
+    return 0.0 if isinstance(region.params, GemmParams | ConvParams) else cost(graph, region)
 
 
 def _place(result: Assembly, region: Region, program: Program, body: Body) -> None:

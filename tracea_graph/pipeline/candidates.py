@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -19,7 +18,7 @@ from tracea_graph.onnx_io import BACKEND_KEY, DataFile, DataPool, Model, write, 
 from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
-from tracea_graph.pipeline.assembly import Assembly
+from tracea_graph.pipeline.assembly import Assembly, unscheduled_us
 from tracea_graph.pipeline.planning import (
     Constraints,
     Planner,
@@ -120,7 +119,7 @@ class LibraryBuilder:
 
 _PLANNING_SHARE = 0.5
 """Share of the budget for the first plan; the rest is needed to verify and time it."""
-_TUNING_SHARE = {"quick": 0.0, "default": 0.0, "thorough": 0.15}
+_TUNING_SHARE = {"quick": 0.0, "default": 0.03, "thorough": 0.15}
 """Share of the budget for tuning, by effort; at 0, schedules found by earlier runs still apply."""
 
 
@@ -312,26 +311,33 @@ class CandidateBuilder:
         self,
         bindings: Sequence[Mapping[str, int]],
         measure: bool = True,
-        seconds: float = math.inf,
+        deadline: Deadline | None = None,
     ) -> None:
         """Find better schedules for the whole model; later plans use them.
 
-        Takes up to ``seconds``.  If not ``measure``, only schedules found by earlier runs are
-        used, and UsageError is raised if they differ from the ones in use.
+        Takes a share of the budget, and ends with the ``deadline``.  If not ``measure``, only
+        schedules found by earlier runs are used, and UsageError is raised if they differ from the
+        ones in use.
         """
-        start = time.perf_counter()
+        start, deadline = time.perf_counter(), deadline or Deadline()
         assembly, _ = self.plan()
         options = self.options
         tuning = TuningOptions(
             self.libraries.target.levels,
             options.thread_counts,
-            min(_TUNING_SHARE[options.effort] * options.budget, seconds) * measure,
+            min(_TUNING_SHARE[options.effort] * options.budget, deadline.left) * measure,
+            unscheduled_us(assembly.graph, self.planner.cost) * len(bindings),
             seed=options.seed,
             storage=options.storage,
+            selective=options.effort != "thorough",
         )
         loads = assembly.workloads(bindings)
         pin = partial(hinted, hints_from(options.patterns, tile_words()))
-        found = tables(tune(loads, tuning, self.planner.backend, options.environment, pin=pin))
+        tuned = tune(
+            loads, tuning, self.planner.backend, options.environment, pin=pin,
+            building=deadline.suspended,
+        )  # fmt: skip
+        found = tables(tuned)
         if not measure and dict(self._schedules) != found:
             raise UsageError("better schedules have been found since")
         self._schedules = found

@@ -178,7 +178,7 @@ def tune(run: PipelineRun) -> None:
     run.timer.step("tuning")
     if run.options.keep == "faster" and (run.lock is None or run.lock.cached):
         sizes = [b.symbols for b in run.inputs.timed]
-        run.builder.tune(sizes, measure=run.lock is None, seconds=run.deadline.left)
+        run.builder.tune(sizes, measure=run.lock is None, deadline=run.deadline)
 
 
 def build(run: PipelineRun) -> None:

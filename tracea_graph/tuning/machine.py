@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tasks import MIN_GAIN
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
-__all__ = ["CACHE_FILE", "TuningOptions", "tuner"]
+__all__ = ["CACHE_FILE", "Building", "TuningOptions", "tuner"]
 
 CACHE_FILE = "tuning.sqlite"
+
+Building = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class TuningOptions:
 
     ``rest_us`` is the predicted µs of the model's other regions; ``storage`` the URL of studies
     shared with other machines; ``lost_after`` the seconds after which a trial there is given up;
-    ``min_gain`` the end-to-end gain (a share) below which cases are not tuned.
+    ``min_gain`` the end-to-end gain (a share) below which cases are not tuned.  If ``selective``,
+    only requested row counts are tuned, and no cases that contribute little.
     """
 
     levels: Sequence[str]
@@ -40,6 +43,7 @@ class TuningOptions:
     storage: str = ""
     lost_after: float = 60.0
     min_gain: float = MIN_GAIN
+    selective: bool = False
 
 
 @contextmanager
@@ -51,8 +55,12 @@ def tuner(
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
+    building: Building = nullcontext,
 ) -> Iterator[Tuner]:
-    """Yield a tuner on this machine's cache and fixture, for a backend with a schedule space."""
+    """Yield a tuner on this machine's cache and fixture, for a backend with a schedule space.
+
+    A fixture's library is compiled inside ``building()``.
+    """
     environment, schedule_space = environment or Environment(), backend.schedule_space
     assert schedule_space is not None
     with (
@@ -61,13 +69,14 @@ def tuner(
     ):
 
         def fixture(problems: Sequence[Problem]) -> ModelFixture:
-            return ModelFixture(
-                problems, backend, options.levels[-1], Path(folder), environment=environment
-            )
+            with building():
+                return ModelFixture(
+                    problems, backend, options.levels[-1], Path(folder), environment=environment
+                )
 
         yield Tuner(
             cache, fixture, schedule_space=schedule_space, level=options.levels[-1],
             threads=options.threads, facts=machine_facts(backend.fingerprint(), environment),
             architecture=schedule_space.architecture, seed=options.seed, min_gain=options.min_gain,
-            listen=listen, propose=propose, pin=pin,
+            selective=options.selective, listen=listen, propose=propose, pin=pin,
         )  # fmt: skip

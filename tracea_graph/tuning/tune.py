@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from tracea_graph.config import Environment
 from tracea_graph.tuning.events import Listener, TuningResult, ignore
-from tracea_graph.tuning.machine import TuningOptions, tuner
+from tracea_graph.tuning.machine import Building, TuningOptions, tuner
 from tracea_graph.tuning.problem import Workload
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose
@@ -23,15 +24,19 @@ def tune(
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
+    building: Building = nullcontext,
 ) -> list[TuningResult]:
     """Return the result of every case of a model's workloads; empty without a schedule space.
 
-    Raises BuildError if there is no working compiler, UsageError for a storage that cannot be
-    used. After KeyboardInterrupt, everything measured is in the cache.
+    The budget does not include compiling, which happens inside ``building()``.  Raises BuildError
+    if there is no working compiler, UsageError for a storage that cannot be used.  After
+    KeyboardInterrupt, everything measured is in the cache.
     """
     if backend.schedule_space is None:
         return []
-    with tuner(options, backend, environment, listen=listen, propose=propose, pin=pin) as made:
+    with tuner(
+        options, backend, environment, listen=listen, propose=propose, pin=pin, building=building
+    ) as made:
         if options.storage and options.budget > 0:
             from tracea_graph.tuning.distributed import tune_distributed  # optuna imports slowly
 

@@ -47,6 +47,8 @@ __all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 
 CUT_SHORT = "its time ran out; another run continues it"
 NOT_WORTH_TUNING = "what is left promises less than 1 % end to end"
+_ALONE = 0.2
+"""Share of ``min_gain`` that a single case must promise in a selective search."""
 _COMPARISON_SECONDS = 5.0
 """Time limit of a single comparison."""
 
@@ -79,7 +81,8 @@ class Tuner:
     problem (see ``identity``); ``architecture`` the processor family whose heroes are seeds;
     ``limit`` the maximum number of candidates per case, in the policy's order.  ``propose`` may
     change the candidates of a case, ``pin`` may prescribe its schedule.  Runs whose expected
-    end-to-end gain is below ``min_gain`` are not tuned.
+    end-to-end gain is below ``min_gain`` are not tuned; if ``selective``, neither are row counts
+    that were not requested, nor single cases that contribute little.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Tuner:
         limit: int | None = None,
         seed: int = 0,
         min_gain: float = MIN_GAIN,
+        selective: bool = False,
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
         propose: Propose = lambda case, ranked: ranked,
@@ -105,7 +109,7 @@ class Tuner:
         self._cache, self.fixture, self._limit = cache, fixture, limit
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
-        self._pin, self._min_gain = pin, min_gain
+        self._pin, self._min_gain, self._selective = pin, min_gain, selective
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
@@ -114,7 +118,6 @@ class Tuner:
 
         ``rest_us`` is the predicted µs of the model's other regions.
         """
-        end = self.clock() + budget
         tasks = tasks_of(workloads, self.schedule_space, self.level, self.threads, rest_us)
         found = {task.case: self.known(task) for task in tasks}
         if budget <= 0:
@@ -130,6 +133,7 @@ class Tuner:
         if left:
             trials = allot(left, estimates, budget)
             with self.fixture([task.case.problem for task in left]) as fixture:
+                end = self.clock() + budget  # compiling is done once and does not count
                 while left and self.clock() < end:
                     until = self.clock() + estimates.slice_of(left, end - self.clock())
                     task, *left = left
@@ -147,12 +151,20 @@ class Tuner:
         estimates: GainEstimates,
         found: dict[Case, TuningResult],
     ) -> list[TuningTask]:
-        """Return tasks of runs with sufficient expected gain; record the reason for the others."""
+        """Return tasks with sufficient expected gain; record the reason for the others."""
         below_min_gain = estimates.below_min_gain(tasks)
+
+        def promising(task: TuningTask) -> bool:
+            if task.run in below_min_gain:
+                return False
+            floor = _ALONE * self._min_gain
+            return not self._selective or (task.asked and estimates.of(task) >= floor)
+
+        kept = [task for task in tasks if promising(task)]
         for task in tasks:
-            if task.run in below_min_gain and found[task.case].source == "default":
+            if task not in kept and found[task.case].source == "default":
                 found[task.case] = replace(found[task.case], why=NOT_WORTH_TUNING)
-        return [task for task in tasks if task.run not in below_min_gain]
+        return kept
 
     def about(self, case: Case) -> dict[str, str]:
         """Return everything a case's result depends on, on this machine."""
