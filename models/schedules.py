@@ -41,7 +41,7 @@ from tracea_graph.tuning.tasks import tasks_of
 _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 
-def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
+def named_cases(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
     """Return the cases of the models' programs, except small ones, by unique names."""
     options = Options(keep="all", verify=False, skip=WEIGHT_DEPENDENT, precision=precision)
     found: dict[str, Case] = {}
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {f"{row[0]} {row[1]}" for row in rows}
     target = target_of(HOST, args.precision)
-    named = _named(args.models, args.precision, target.levels[-1])
+    named = named_cases(args.models, args.precision, target.levels[-1])
     todo = {name: case for name, case in named.items() if name not in done}
     print(f"{len(todo)} of {len(named)} regions are not timed yet", flush=True)
     with tempfile.TemporaryDirectory() as folder, ModelFixture(
