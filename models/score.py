@@ -146,14 +146,14 @@ def markdown(scores: Sequence[Score], note: str, threads: Sequence[int] = THREAD
     return "\n".join([*lines, "", note, ""])
 
 
-def marks(precision: str) -> tuple[str, str]:
-    """Return the lines of a file that enclose the table of a precision."""
-    return f"<!-- models.bench {precision}: begin -->", f"<!-- models.bench {precision}: end -->"
+def marks(precision: str, tool: str = "models.bench") -> tuple[str, str]:
+    """Return the lines of a file that enclose a tool's table of a precision."""
+    return f"<!-- {tool} {precision}: begin -->", f"<!-- {tool} {precision}: end -->"
 
 
-def replace_table(path: Path, precision: str, table: str) -> None:
+def replace_table(path: Path, precision: str, table: str, tool: str = "models.bench") -> None:
     """Put ``table`` between its marker lines of a file.  Raises UsageError without them."""
-    text, (first, last) = path.read_text(encoding="utf-8"), marks(precision)
+    text, (first, last) = path.read_text(encoding="utf-8"), marks(precision, tool)
     before, begin, rest = text.partition(first)
     _, end, after = rest.partition(last)
     if not (begin and end):

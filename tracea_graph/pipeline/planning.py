@@ -86,7 +86,7 @@ class Planner:
     is over.
 
     A rule that raises is left out of every later plan, and the trace says so; with a strict
-    environment, RuleError is raised instead.
+    environment, RuleError is raised instead.  ``rules`` are the names that options may select.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class Planner:
         named = every
         if not request.prepack:  # plans without some rules, but users may name them
             named = self._every(replace(request, prepack=True))
-        known = {p.name for phase in named if not phase.always for p in phase.passes} | {
-            *CLUSTERING
-        }
+        self.rules = frozenset(CLUSTERING).union(
+            p.name for phase in named if not phase.always for p in phase.passes
+        )
         for rule in (*options.only, *options.skip):
-            if rule not in known:
-                every_name = f"; the rules are {', '.join(sorted(known))}"
-                which = close_match(rule, known) or every_name
+            if rule not in self.rules:
+                every_name = f"; the rules are {', '.join(sorted(self.rules))}"
+                which = close_match(rule, self.rules) or every_name
                 raise UsageError(f"there is no rule {rule!r}{which}")
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
