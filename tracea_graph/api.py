@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.doctor import Doctor
-from tracea_graph.errors import OutdatedError
+from tracea_graph.errors import OutdatedError, UsageError
 from tracea_graph.hardware import Decision
-from tracea_graph.onnx_io import library_of
+from tracea_graph.onnx_io import library_of, write_masked
+from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING
 from tracea_graph.pipeline.candidates import LibraryBuilder
@@ -75,24 +76,44 @@ class Outcome:
 
 
 def optimize(
-    path: str | Path,
+    model: str | Path | TileGraph,
     options: Options = DEFAULTS,
     progress: Progress = lambda step: None,
     folder: bool = False,
 ) -> Report:
-    """Write a faster model that computes the function of ``path``, and return a report.
+    """Write a faster model that computes the function of ``model``, and return a report.
 
-    ``progress`` is called with the name of each step; ``folder`` says that ``options.output`` can
-    only be a folder.  A model that ONNX Runtime can read but this tool cannot is kept unchanged.
+    Of a graph, the model is the file it was loaded from.  If tiles were set in it, the model
+    masked by them is written beside the result, as ``NAME.tiles.onnx``; the result is compared
+    with that one.  ``progress`` is called with the name of each step; ``folder`` says that
+    ``options.output`` can only be a folder.  A model that ONNX Runtime can read but this tool
+    cannot is kept unchanged.
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without a
     working compiler, VerifyError if a result is wrong and no rewrite is the culprit.  In all cases
     the input is untouched and no partial file is left.
     """
-    (outcome,) = optimize_many([path], options, progress, folder)
+    if isinstance(model, TileGraph):
+        model, options = _masked(model, options)
+    (outcome,) = optimize_many([model], options, progress, folder)
     if outcome.report is None:
         raise outcome.error or AssertionError("an outcome without a report has an error")
     return outcome.report
+
+
+def _masked(graph: TileGraph, options: Options) -> tuple[Path, Options]:
+    """Return the file of a graph's model, masked if tiles were set, and options for it."""
+    if graph.source is None:
+        raise UsageError("this graph was not loaded from a file: use tracea_graph.load")
+    read = load_model(graph.source, freeze=options.freeze_initializers)
+    if not graph.patterns.keys() - read.graph.patterns.keys():
+        return graph.source, options
+    result = paths_of_all([graph.source], options.output)[0].model
+    result.parent.mkdir(exist_ok=True)
+    stem = graph.source.stem if options.output is None else result.stem
+    masked = result.with_name(f"{stem}.tiles.onnx")
+    write_masked(read, graph.patterns, masked)
+    return masked, replace(options, output=result)
 
 
 def optimize_many(

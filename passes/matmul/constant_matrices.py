@@ -10,6 +10,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.tile_pattern import matrix_pattern
 from tracea_graph.ops.weights import KN, NK, Floats, Plain
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph, ValueUse
@@ -51,9 +52,11 @@ def must_stay_plain(graph: TileGraph, root: str) -> bool:
 
 def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) -> Weight | None:
     """Return a product's stored matrix if it may be replaced; with ``twice``, also if other
-    readers need the original beside it."""
+    readers need the original beside it.  A matrix masked by tiles set by hand stays."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
+        return None
+    if matrix_pattern(region, graph) is not None:
         return None
     weight = graph.weight(region.operands[1])
     if weight is None or (not twice and must_stay_plain(graph, weight.name)):

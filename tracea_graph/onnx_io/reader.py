@@ -22,9 +22,11 @@ from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
+from tracea_graph.onnx_io.tile_masks import patterns_of
 from tracea_graph.onnx_io.wire import Span, Spans, WireError, parse_lazily
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ops.subgraph import subgraph_of
+from tracea_graph.ops.tile_pattern import pattern_of
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["load"]
@@ -101,6 +103,7 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
     inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
     extra = [n for n in names if n in unknown or n in stored.sparse]
     graph = _tile_graph(editor, (*inputs, *dict.fromkeys(extra)))
+    graph.source = path
     return Model(
         path, graph, opsets, skeleton.ir_version, inputs, frozenset(overridable), total,
         skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
@@ -195,6 +198,7 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
         editor.opsets.get("", validate.newest_opset()),
         editor.skeleton.graph.name,
     )
-    graph.model_of, graph.subgraph_of = space_of, subgraph_of
+    graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, pattern_of
+    graph.patterns = patterns_of(editor.skeleton)
     graph.loose = editor.loose
     return graph

@@ -338,7 +338,10 @@ _LEAST = 1 << 14
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
-_USING = ("dead-channels", "block-sparse-gemm", "low-rank-exact", "unstructured-sparse-gemm")
+_USING = (
+    "dead-channels", "tiled-gemm", "block-sparse-gemm", "low-rank-exact",
+    "unstructured-sparse-gemm",
+)  # fmt: skip
 """Rules that exploit each kind of structure."""
 
 

@@ -8,6 +8,7 @@ from tracea_graph.ttg.graph import Region, TileGraph, ValueUse, Viewer
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.partition import PartitionRules, partition_from
+from tracea_graph.ttg.pattern import PatternKind, TilePattern
 from tracea_graph.ttg.plan import ExecutionPlan, Link, make_plan, make_plans
 from tracea_graph.ttg.row_tiling import (
     CACHE_FRACTIONS,
@@ -35,6 +36,7 @@ __all__ = [
     "Link",
     "MemoryLevel",
     "PartitionRules",
+    "PatternKind",
     "Region",
     "RegionModel",
     "Reuse",
@@ -46,6 +48,7 @@ __all__ = [
     "TTGBuilder",
     "TileGraph",
     "TileMetadata",
+    "TilePattern",
     "TileSet",
     "Tiling",
     "ValueUse",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
 from tracea_graph.ttg.export import to_dot, to_json, to_networkx
 from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.pattern import TilePattern
 from tracea_graph.ttg.region import Region, ValueUse, region_of
 from tracea_graph.ttg.states import History, States
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
@@ -41,7 +43,9 @@ class TileGraph:
 
     The callbacks are set by the code that knows operators: ``model_of`` returns the model of a
     region (by default all are opaque), ``subgraph_of`` the steps of a program region as a graph,
-    ``cost_of`` a region's cost (``microseconds``, ``bound`` …), and ``viewer`` draws.
+    ``cost_of`` a region's cost (``microseconds``, ``bound`` …), ``pattern_of`` what tiles set by
+    hand mask, and ``viewer`` draws.  ``patterns`` are such tiles, by the constants that mask, and
+    ``source`` is the file the graph was read from.
     """
 
     def __init__(
@@ -64,6 +68,9 @@ class TileGraph:
         self.viewer: Viewer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
+        self.pattern_of: PatternOf = _no_tiles
+        self.patterns: Mapping[str, TilePattern] = {}
+        self.source: Path | None = None
         self._sinks = frozenset(self.outputs)
         self._nx = MultiDiGraph(name=name)
         self._shown = nx.graphviews.generic_graph_view(self._nx)
@@ -110,6 +117,7 @@ class TileGraph:
             self.subgraph_of,
         )
         twin.viewer, twin.bindings, twin.loose = self.viewer, self.bindings, self.loose
+        twin.pattern_of, twin.patterns, twin.source = self.pattern_of, self.patterns, self.source
         if history is not None:
             twin.record(history)
             twin._models = self._models
@@ -397,6 +405,22 @@ class TileGraph:
         """
         return expand(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
+    def set_tiles(self, region: Region | str, tiles: TileSet) -> None:
+        """Compute only these tiles of a region, given by itself, its id or a value it writes.
+
+        The tiles mask the constant matrix of a product (one row of tiles: ``region_n`` counts
+        columns and k rows of the matrix; elsewhere it becomes zero), or the scores of attention
+        (``region_m`` counts queries and ``region_n`` keys; elsewhere they become −∞).  A later
+        pattern of the same region replaces the earlier one.  ``tracea_graph.optimize`` accepts the
+        graph.  Raises GraphError for an unknown region, one that takes no tiles, and tiles that
+        overlap or do not fit.
+        """
+        found = self.region(region) or self.producer(region) if isinstance(region, str) else region
+        if found is None or self.region(found.id) is not found:
+            raise GraphError(f"this graph has no region {getattr(region, 'id', region)!r}")
+        pattern = self.pattern_of(found, self, tiles)
+        self.patterns = {**self.patterns, pattern.constant: pattern}
+
     def stage(
         self,
         regions: Sequence[Region],
@@ -555,6 +579,13 @@ def _opaque(region: Region, graph: TileGraph) -> RegionModel | None:
 
 def _closed(region: Region, graph: TileGraph) -> TileGraph | None:
     return None
+
+
+PatternOf = Callable[[Region, TileGraph, TileSet], TilePattern]
+
+
+def _no_tiles(region: Region, graph: TileGraph, tiles: TileSet) -> TilePattern:
+    raise GraphError("tiles can be set in a graph that tracea_graph.load returned")
 
 
 def _unknown(region: Region) -> Mapping[str, float | str]:

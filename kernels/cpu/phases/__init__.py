@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracea_graph.kernels.cpu.phases.block_sparse import BlockSparseGemm, PruneBlocks
+from tracea_graph.kernels.cpu.phases.block_sparse import BlockSparseGemm, PruneBlocks, TiledGemm
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
@@ -54,6 +54,8 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         Phase(PARTITION, (partition.ClusterConv(),)),
         *LAYOUT,
         *((Phase("compress", other),) if compressed else ()),
+        # tiles set by hand are what was asked for, and compete with nothing
+        *((Phase("tiles", (TiledGemm(blocks),)),) if request.prepack else ()),
         Phase("sparsity", (*(skipping if request.prepack else ()), *near)),
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles),

@@ -25,18 +25,23 @@ from tracea_graph.kernels.cpu.panels import (
     pack_panels,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import BLOCKS, Floats
+from tracea_graph.ops.tile_pattern import matrix_pattern
+from tracea_graph.ops.weights import BLOCKS, Floats, Plain
 from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.zeros import nonzero_tiles, zero_map
+from tracea_graph.reasons import not_constant
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.tiles import Ids
 
-__all__ = ["BlockSparseGemm", "PruneBlocks", "dense_matrix", "sources_of", "without_scatter"]
+__all__ = [
+    "BlockSparseGemm", "PruneBlocks", "TiledGemm", "dense_matrix", "sources_of",
+    "without_scatter",
+]  # fmt: skip
 
 _MOST_STORED = 0.9
 """Share of blocks above which skipping the others is not worth a proposal."""
@@ -74,6 +79,38 @@ class BlockSparseGemm(PatternPass):
             _skipping(self.name, region, weight.name, matrix, block, places)
             for block, places in maps.items() if stored[block] <= _MOST_STORED
         ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TiledGemm(PatternPass):
+    """Store and visit exactly the tiles that were set by hand for a product's matrix."""
+
+    blocks: tuple[int, ...] = BLOCKS
+    name: str = "tiled-gemm"
+    patterns = (gemm,)
+
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
+        graph, region = m.graph, m.root
+        params, pattern = region.params, matrix_pattern(region, graph)
+        weight = graph.weight(region.operands[1])
+        if pattern is None or not isinstance(params.layout, Plain):
+            return ""
+        if weight is None:
+            return not_constant(region.operands[1])
+        if reason := without_scatter(graph):
+            return reason
+        width = pattern.tiles.tile[1]
+        if pattern.tiles.grid[1] > 1 and width % PANEL:
+            return f"tiles of {width} columns are no whole panels of {PANEL}"
+        starts = [t.k_start for t in pattern.tiles]
+        ends = [t.k_end for t in pattern.tiles if t.k_end < params.k]
+        fitting = [b for b in self.blocks if not any(k % b for k in (*starts, *ends))]
+        if not fitting:
+            return f"the tiles are not cut along k by blocks of {self.blocks[0]}"
+        active = pattern.mask(params.k, params.n)
+        places = nonzero_tiles(zero_map(active), max(fitting)).l1_map
+        matrix = partial(matrix_of, params, weight)
+        return [_skipping(self.name, region, weight.name, matrix, max(fitting), places)]
 
 
 @dataclass(frozen=True)
