@@ -684,7 +684,7 @@ def arg_reduce(
     y[...] = found
 
 
-def iota(call: Call, *, y: Array, start: float, steps: Sequence[float]) -> None:
+def iota(call: Call, *, y: Array, y_type: str, start: float, steps: Sequence[float]) -> None:
     y[...] = start + sum(s * i for s, i in zip(steps, np.indices(y.shape), strict=True))
 
 

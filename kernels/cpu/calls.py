@@ -197,10 +197,11 @@ _EMBEDDING = CallSchema(
     ),
     (number("count", 1, LIMITS["kMaxTables"]), _INDEX), kernels=("gather",),
 )  # fmt: skip
-_GATHER_ELEMENTS = CallSchema(
-    "gather_elements", (_op("x"), _op("index", "...", "i32", "i64"), _out()), (_INDEX,)
-)
-_IOTA = CallSchema("iota", (_out(),), (real("start"), reals("steps", 0)))
+_TAKEN = _op("x"), _op("index", "...", "i32", "i64"), _out()
+_GATHER_ELEMENTS = CallSchema("gather_elements", _TAKEN, (_INDEX,))
+_COUNTED = _out("y", "...", "f32", "i32", "i64")
+_COUNT_TYPE = choice("y_type", {"f32": 1, "i32": 6, "i64": 7})
+_IOTA = CallSchema("iota", (_COUNTED,), (_COUNT_TYPE, real("start"), reals("steps", 0)))
 _BYTES_EQUAL = CallSchema(
     "bytes_equal",
     (
@@ -580,8 +581,7 @@ CALLS = Calls(
         _pool("bf16"),
         _images("bf16x2", _out("y", "N Cb H' W' 32", "bf16")),
         _convolution(
-            "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem,
-            "conv",
+            "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem, "conv"
         ),
         _IOTA,
         _BYTES_EQUAL,

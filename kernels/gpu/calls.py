@@ -23,6 +23,7 @@ from tracea_graph.kernels.schema import (
     number,
     numbers,
     real,
+    reals,
 )
 from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 
@@ -186,6 +187,12 @@ def _take(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+_IOTA = CallSchema(
+    "iota", (_out("y", "...", "f32", *INDICES),),
+    (choice("y_type", ("f32", *INDICES)), real("start"), reals("steps", 0)),
+)  # fmt: skip
+"""Schema of an index ramp, ``start`` plus a step for each axis times the index of that axis."""
+
 _SAME = CallSchema(
     "same", (_op("x", "N", "any"), _op("reference", "N", "any"), _out("y", "*", "bool")),
     dtype="b1",
@@ -266,6 +273,7 @@ CALLS = Calls(
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_pool, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),
+        _IOTA,
         _SAME,
     )
 )

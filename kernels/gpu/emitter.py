@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.families import (
     lookups,
     moves,
     products,
+    ramps,
     rows,
     windows,
 )
@@ -70,6 +71,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "same.cu.in": lookups,
         "take.cu.in": lookups,
         "arg.cu.in": extremes,
+        "iota.cu.in": ramps,
         "window.cu.in": windows,
         "move.cu.in": moves,
         "transpose.cu.in": moves,

@@ -142,7 +142,7 @@ def launch_for(call: Call) -> tuple[Launch, str]:
 _NUMBERS = {
     "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout",),
     "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
-    "take": ("index_type",), "arg": ("kind", "last"),
+    "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 
@@ -156,7 +156,8 @@ def _skeleton(call: Call) -> Call:
         if call.op.startswith("attention"):
             value = _told(attribute.name, value, call)
         elif attribute.name not in kept:
-            value = (1,) * attribute.count if attribute.count > 1 else 1.0
+            several = attribute.count > 1 or isinstance(value, tuple)
+            value = (1,) * attribute.count if several else 1.0
             if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
                 value = (1, 1)
         values[attribute.name] = value

@@ -1,6 +1,7 @@
 """Let producers write into a concatenation, or compute its consumer part by part.
 
 Concat(f(x), Slice(y))         -> FusedConcat that computes every part in place
+Concat(Expand(x, sizes), y)    -> FusedConcat that expands x to the sizes of y
 elementwise(Concat(a, b), y)   -> FusedConcat of elementwise(a, y), elementwise(b, y)
 """
 
@@ -22,7 +23,7 @@ from tracea_graph.passes.pointwise.compose import (
     read_operation,
     slice_operation,
 )
-from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.passes.regions import attribute, fused, only_read_by, with_feeders
 from tracea_graph.reasons import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -36,17 +37,18 @@ class _Piece:
 
     params: ElementwiseParams | ConcatParams
     names: tuple[str, ...]
+    like: int = -1
 
 
 def _pieces(params: ConcatParams, names: Sequence[str]) -> list[_Piece]:
-    return [_Piece(p.params, tuple(names[i] for i in p.operands)) for p in params.parts]
+    return [_Piece(p.params, tuple(names[i] for i in p.operands), p.like) for p in params.parts]
 
 
 def _assembled(
     axis: int, pieces: Sequence[_Piece], target: tuple[int, ...] = ()
 ) -> tuple[ConcatParams, tuple[str, ...]]:
     names = tuple(dict.fromkeys(n for p in pieces for n in p.names))
-    parts = tuple(Part(p.params, tuple(map(names.index, p.names))) for p in pieces)
+    parts = tuple(Part(p.params, tuple(map(names.index, p.names)), p.like) for p in pieces)
     return ConcatParams(axis, parts, target), names
 
 
@@ -65,7 +67,7 @@ class Concat:
             yield Miss(self.name, region.id, f"it has more than {MAX_PARTS} parts")
             return
         axis = int(attribute(region, "axis", 0)) % spec.rank  # type: ignore[call-overload]
-        pieces = [_Piece(ElementwiseParams(IDENTITY), (v,)) for v in region.operands]
+        pieces, expands = _plain_pieces(graph, region, axis)
         params, names = _assembled(axis, pieces)
         if not fits(graph, params, names, [spec]):
             yield Miss(
@@ -74,8 +76,43 @@ class Concat:
                 Reason("its parts do not provably fit together", Code.UNKNOWN_SHAPE),
             )
             return
-        new = fused(self.name, params, names, region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+        covered = with_feeders(graph, [region, *expands], names)
+        new = fused(self.name, params, names, region.results, covered)
+        yield Proposal(self.name, tuple(covered), (new,))
+
+
+def _plain_pieces(
+    graph: TileGraph, region: Region, axis: int
+) -> tuple[list[_Piece], list[Region]]:
+    """Return the parts of a Concat, and the Expands of which it reads the source instead.
+
+    The sizes of an Expand that was replaced are those of a part that is none.
+    """
+    found = [_expanded(graph, v, axis) for v in region.operands]
+    like = next((i for i, first in enumerate(found) if first is None), -1)
+    pieces, expands = list[_Piece](), list[Region]()
+    for value, first in zip(region.operands, found, strict=True):
+        if first is None or like < 0:
+            pieces.append(_Piece(ElementwiseParams(IDENTITY), (value,)))
+            continue
+        pieces.append(_Piece(ElementwiseParams(IDENTITY), (first.operands[0],), like))
+        if only_read_by(graph, value, region):
+            expands.append(first)
+    return pieces, expands
+
+
+def _expanded(graph: TileGraph, value: str, axis: int) -> Region | None:
+    """Return the Expand by a computed size that gives a value, unless it expands ``axis``."""
+    first = graph.producer(value)
+    if first is None or first.op != "Expand" or first.fused:
+        return None
+    if graph.weight(first.operands[1]) is not None:
+        return None
+    shape, source = graph.spec(value).shape, graph.spec(first.operands[0]).shape
+    if shape is None or source is None or len(shape) != len(source):
+        return None
+    kept = all(d in (1, s) for s, d in zip(shape, source, strict=True))
+    return first if kept and source[axis] == shape[axis] else None
 
 
 class FuseIntoConcat:
@@ -119,7 +156,11 @@ class FuseIntoConcat:
             ]
             if reason := next((p for p in inside if isinstance(p, str)), None):
                 return reason
-            known = [p for p in inside if isinstance(p, _Piece)]
+            known = [
+                replace(p, like=old.like)
+                for p, old in zip(inside, _pieces(piece.params, piece.names), strict=True)
+                if isinstance(p, _Piece)
+            ]
             return _Piece(*_assembled(piece.params.axis, known, piece.params.target))
         plain = piece.params == ElementwiseParams(IDENTITY)
         if isinstance(first.params, ConcatParams):
@@ -180,7 +221,7 @@ class SinkConcat:
             part = self._part(graph, outer, value, piece, inner.axis, start, end)
             if part is None:
                 return Reason("a part would have too many operands", Code.TOO_MANY_OPERANDS)
-            pieces.append(part)
+            pieces.append(replace(part, like=piece.like))
             start = end
         params, names = _assembled(inner.axis, pieces)
         if not fits(graph, params, names, [graph.spec(region.results[0])]):

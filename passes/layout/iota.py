@@ -242,8 +242,16 @@ _READERS: Mapping[str, Callable[[_IotaReader, Region, int], _Affine | None]] = M
 )
 
 
+def _worth(graph: TileGraph, value: str, dtype: DType | None) -> bool:
+    """Return whether a value of this type is converted: a float, or integers that an op of ours
+    reads, such as positions that are looked up in a table."""
+    if dtype is DType.F32:
+        return True
+    return dtype in _NUMBERS and any(use.region.fused for use in graph.uses(value))
+
+
 class Iota:
-    """Convert float32 numbers that count along axes whose extents are those of other values."""
+    """Convert numbers that count along axes whose extents are those of other values."""
 
     name = "iota"
 
@@ -252,7 +260,7 @@ class Iota:
             return
         value = region.results[0]
         spec, reader = graph.spec(value), _IotaReader(graph)
-        if spec.dtype is not DType.F32 or not spec.rank or spec.rank > MAX_RANK:
+        if not spec.rank or spec.rank > MAX_RANK or not _worth(graph, value, spec.dtype):
             return
         grid = reader.read(value)
         if grid is None or all(isinstance(s, int) for s in grid.sizes):
@@ -266,7 +274,8 @@ class Iota:
             return f"{values.index(read)}.{axis}"
 
         sizes = tuple(substitute(s, number) for s in grid.sizes)
-        params = IotaParams(len(values), sizes, grid.start, grid.steps)
+        dtype = spec.dtype or DType.F32
+        params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype)
         known = params.infer([graph.spec(v) for v in values])[0].shape or ()
         if len(known) != spec.rank or not all(map(where_equal, known, spec.shape or ())):
             yield Miss(

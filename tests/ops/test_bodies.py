@@ -297,10 +297,24 @@ CASES = {
         GatherElementsParams(3), ((2, 5, 9), ids(2, 1, 6, dtype=np.int32))
     ),
     "take from a line": Case(GatherElementsParams(1), ((9,), ids(4))),
+    "expanded": Case(
+        ConcatParams(
+            1,
+            (
+                Part(ElementwiseParams(IDENTITY), (0,), like=1),
+                Part(ElementwiseParams(IDENTITY), (1,)),
+            ),
+        ),
+        ((1, 2, 6), (3, 4, 6)),
+    ),
     "centres of cells": Case(IotaParams(1, ("0.2", "0.3"), 0.5, (0.0, 1.0)), ((1, 3, 4, 5),)),
     "a grid over sizes of two, of integers too": Case(
         IotaParams(2, ("1.0", 3, Expr("mul", ("0.0", "0.1"))), -1.5, (2.0, -8.0, 0.25)),
         ((2, 3), ids(4)),
+    ),
+    "positions": Case(IotaParams(1, ("0.1",), 0.0, (1.0,), DType.I64), ((2, 5),)),
+    "numbers of 32 bits": Case(
+        IotaParams(1, ("0.1", "0.0"), -3.0, (2.0, 1.0), DType.I32), ((2, 5),)
     ),
     "one number": Case(IotaParams(1, ("0.0",), 7.0, (0.0,)), ((6,),)),
     "a grid without numbers": Case(IotaParams(1, ("0.0", 2), 1.0, (1.0, 1.0)), ((0, 3),)),
@@ -523,7 +537,9 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
     whole = [np.asarray(r).dtype.kind == "i" for r in results]
-    assert [s.dtype for s in specs] == [DType.I64 if w else DType.F32 for w in whole]
+    integers = [kinds[np.asarray(r).dtype.name] if w else DType.F32
+                for r, w in zip(results, whole, strict=True)]  # fmt: skip
+    assert [s.dtype for s in specs] == integers
 
 
 def test_every_op_has_cases() -> None:

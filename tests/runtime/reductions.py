@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gather_elements import GatherElementsParams
+from tracea_graph.ops.iota import DTYPES
 from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["REDUCED_CHAINS", "reduction_cases"]
@@ -143,19 +144,23 @@ def take(
     )
 
 
-def grid(*dims: int, start: float, steps: Sequence[float], order: Sequence[int] = ()) -> Case:
+def grid(
+    *dims: int, start: float, steps: Sequence[float], order: Sequence[int] = (), dtype: str = "f32"
+) -> Case:
     """The result lies with its axes in an ``order``; its sizes are those of an input."""
     full = [dims[a] for a in order] if order else list(dims)
     steps_of = dense("output", 0, *full).strides
     strides = [steps_of[list(order).index(a)] if order else steps_of[a] for a in range(len(dims))]
     call = CALLS.make(
-        "iota", y=strided("output", 0, dims, strides), start=start, steps=tuple(steps)
-    )
+        "iota", y=strided("output", 0, dims, strides), y_type=dtype, start=start,
+        steps=tuple(steps),
+    )  # fmt: skip
     want = start + sum(s * i for s, i in zip(steps, np.indices(dims), strict=True))
-    program = single(call, [spec(*dims)], [spec(*full)])
+    kind = next(t for t in DType if t.short == dtype)
+    program = single(call, [spec(*dims)], [TensorSpec(kind, full)])
     turned = want.transpose(order) if order else want
-    name = f"grid_{'x'.join(map(str, dims))}_{''.join(map(str, order))}"
-    return Case(name, program, (_random(*dims),), (turned.astype(np.float32),))
+    name = f"grid_{dtype}_{'x'.join(map(str, dims))}_{''.join(map(str, order))}"
+    return Case(name, program, (_random(*dims),), (turned.astype(DTYPES[kind]),))
 
 
 def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = None) -> Case:
@@ -231,6 +236,8 @@ def reduction_cases() -> tuple[Case, ...]:
         grid(28, 37, start=-4.0, steps=(0.0, 0.25)),
         grid(5, 3, 4, start=16.0, steps=(8.0, -1.0, 2.0), order=(2, 0, 1)),
         grid(300, 4000, start=1.0, steps=(2.0, 0.5)),
+        grid(11, start=2.0, steps=(3.0,), dtype="i64"),
+        grid(3, 40, start=-2.0, steps=(-1.0, 5.0), order=(1, 0), dtype="i32"),
         grid(0, 3, start=1.0, steps=(1.0, 1.0)),
         grid(3, 0, start=1.0, steps=(1.0, 1.0)),
         take(2, 3, 5, 7, elements=9),

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, resolve_target
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout, resolve_target
 from tracea_graph.ops.mapped_space import Index, mapped_space
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape
@@ -35,10 +35,14 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """One range of the axis, and the operands of the op that it reads."""
+    """One range of the axis, and the operands of the op that it reads.
+
+    ``like`` is the part whose sizes along the other axes it is expanded to, -1 if it has them.
+    """
 
     params: ElementwiseParams | ConcatParams
     operands: tuple[int, ...]
+    like: int = -1
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class ConcatParams:
     """``axis`` counts from the front; ``target`` reshapes the result (empty: no reshape).
 
     Raises ValueError for no parts or too many, for a part with several results, for parts of
-    different element types, and for an operand that no part reads.
+    different element types, for a part expanded to another that is, and for an operand that no
+    part reads.
     """
 
     axis: int
@@ -63,6 +68,8 @@ class ConcatParams:
             raise ValueError("a part reads as many operands as its op takes")
         if any(p.params.target for p in self.parts):
             raise ValueError("a part keeps its shape")
+        if any(p.like >= 0 and self.parts[p.like].like >= 0 for p in self.parts):
+            raise ValueError("a part is expanded to one that has its sizes")
         kinds = {p.params.result_types for p in self.parts}
         if len(kinds) != 1 or len(next(iter(kinds))) != 1:
             raise ValueError("the parts have one result each, all of one element type")
@@ -82,11 +89,20 @@ class ConcatParams:
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Return the shape of each part; raises ValueError if they do not provably fit."""
-        found = [p.params.common([shapes[i] for i in p.operands]) for p in self.parts]
+        own = [p.params.common([shapes[i] for i in p.operands]) for p in self.parts]
+        found = [self._expanded(s, own[p.like]) if p.like >= 0 else s
+                 for p, s in zip(self.parts, own, strict=True)]  # fmt: skip
         around = {(len(s), s[: self.axis], s[self.axis + 1 :]) for s in found}
         if len(around) != 1 or self.axis >= len(found[0]):
             raise ValueError("the parts do not provably fit together")
         return found
+
+    def _expanded(self, shape: Shape, like: Shape) -> Shape:
+        """Return a shape with the sizes of another where it has a size of 1, but on the axis."""
+        if len(shape) != len(like):
+            raise ValueError("the parts do not provably fit together")
+        pairs = enumerate(zip(shape, like, strict=True))
+        return tuple(w if d == 1 and a != self.axis else d for a, (d, w) in pairs)
 
     def common(self, shapes: Sequence[Shape]) -> Shape:
         """Return the shape of the concatenation before ``target``."""
@@ -106,6 +122,11 @@ class ConcatParams:
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         parts = [p.params.reference([arrays[i] for i in p.operands])[0] for p in self.parts]
+        for i, part in enumerate(self.parts):
+            if part.like >= 0:
+                around = list(parts[part.like].shape)
+                around[self.axis] = parts[i].shape[self.axis]
+                parts[i] = np.broadcast_to(parts[i], around)
         reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
         return [reshaped.reference(np.concatenate(parts, self.axis))]
 
@@ -118,9 +139,18 @@ class ConcatParams:
 
     def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the parts and the Concat on the named operands; return the result's name."""
-        parts = [p.params.to_onnx(b, [operands[i] for i in p.operands])[0] for p in self.parts]
+        own = [p.params.to_onnx(b, [operands[i] for i in p.operands])[0] for p in self.parts]
+        parts = [b("Expand", y, self._sizes_around(b, own[p.like])) if p.like >= 0 else y
+                 for p, y in zip(self.parts, own, strict=True)]  # fmt: skip
         y = b("Concat", *parts, axis=self.axis)
         return [b("Reshape", y, b.ints(*self.target)) if self.target else y]
+
+    def _sizes_around(self, b: BodyBuilder, like: str) -> str:
+        """Write the sizes of a part, with 1 for the axis of the concatenation."""
+        sizes = b("Shape", like)
+        before = b("Slice", sizes, b.ints(0), b.ints(self.axis))
+        behind = b("Slice", sizes, b.ints(self.axis + 1), b.ints(HUGE))
+        return b("Concat", before, b.ints(1), behind, axis=0)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model one point per element, with every part reading as if it covered the whole axis.

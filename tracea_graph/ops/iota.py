@@ -8,9 +8,10 @@ centers, coordinates, positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,43 +25,54 @@ from tracea_graph.ops.space_parts import aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 
-__all__ = ["IotaParams"]
+__all__ = ["DTYPES", "IotaParams"]
 
-Floats = npt.NDArray[np.floating[Any]]
+Numbers = npt.NDArray[Any]
+DTYPES: Mapping[DType, Any] = MappingProxyType(
+    {DType.F32: np.float32, DType.I32: np.int32, DType.I64: np.int64}
+)
+"""NumPy's type of each element type of results."""
 _SINCE = 11
 """Opset that introduced Range."""
 
 
 @dataclass(frozen=True)
 class IotaParams:
-    """Operands are read for their sizes only; one step per axis of the float32 result.
+    """Operands are read for their sizes only; one step per axis of the result.
 
-    ``sizes`` of the result are expressions over the operands' dimensions
-    (:mod:`tracea_graph.ops.sizes`) that are never negative.
+    The result's ``dtype`` is float32, int32 or int64; integers have integer steps.  ``sizes`` of
+    the result are expressions over the operands' dimensions (:mod:`tracea_graph.ops.sizes`) that
+    are never negative.
     """
 
     operands: int
     sizes: tuple[Extent, ...]
     start: float
     steps: tuple[float, ...]
+    dtype: DType = DType.F32
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not self.sizes or len(self.sizes) != len(self.steps):
             raise ValueError(f"an iota has operands and one step per axis, not {self}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"an iota is of float32, int32 or int64, not of {self.dtype}")
+        whole = all(float(n).is_integer() for n in (self.start, *self.steps))
+        if self.dtype is not DType.F32 and not whole:
+            raise ValueError(f"integers have integer steps, not {self.steps}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the result's spec; raises ValueError if the rank of an operand is unknown."""
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
             raise ValueError("the rank of an operand is unknown")
-        return (TensorSpec(DType.F32, tuple(resolve(s, shapes) for s in self.sizes)),)
+        return (TensorSpec(self.dtype, tuple(resolve(s, shapes) for s in self.sizes)),)
 
-    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+    def reference(self, arrays: Sequence[Any]) -> list[Numbers]:
         shapes = [np.shape(a) for a in arrays]
         sizes = [evaluate(resolve(s, shapes), {}) for s in self.sizes]
         counts = np.indices(sizes, np.float64)
         steps = np.reshape(self.steps, (-1, *(1,) * len(sizes)))
-        return [np.asarray(self.start + (steps * counts).sum(0), np.float32)]
+        return [np.asarray(self.start + (steps * counts).sum(0), DTYPES[self.dtype])]
 
     def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result))
@@ -71,14 +83,21 @@ class IotaParams:
             raise ValueError(f"numbers are counted since opset {_SINCE}")
         b = BodyBuilder(self.operands, opset)
         sizes = [size_to_onnx(b, s) for s in self.sizes]
-        total, rank = b.number(self.start), len(sizes)
+        total, rank = self._number(b, self.start), len(sizes)
         for axis, (size, step) in enumerate(zip(sizes, self.steps, strict=True)):
             if step:
-                count = b("Cast", self._count_to_onnx(b, size), to=DType.F32.onnx)
+                count = self._count_to_onnx(b, size)
+                if self.dtype is not DType.I64:
+                    count = b("Cast", count, to=self.dtype.onnx)
                 line = b("Reshape", count, b.ints(-1, *(1,) * (rank - axis - 1)))
-                total = b("Add", total, b("Mul", line, b.number(step)))
+                total = b("Add", total, b("Mul", line, self._number(b, step)))
         shape = b("Concat", *sizes, axis=0)
         return b.done(b("Expand", total, shape))
+
+    def _number(self, b: BodyBuilder, value: float) -> str:
+        if self.dtype is DType.F32:
+            return b.number(value)
+        return b("Constant", value=np.asarray(int(value), DTYPES[self.dtype]))
 
     @staticmethod
     def _count_to_onnx(b: BodyBuilder, size: str) -> str:

@@ -60,7 +60,8 @@ def chain_call(
 def lower_grid(w: RegionWriter, p: IotaParams, shapes: Sequence[Shape], result: Slot) -> None:
     """Emit ``iota``; it depends on the ``shapes`` of its operands only."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
-    w.call("iota", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)
+    y = View.dense(result.buffer, sizes)
+    w.call("iota", y=y, y_type=p.dtype.short, start=p.start, steps=p.steps)
 
 
 def _write_chain(

@@ -117,7 +117,8 @@ def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: i
     stretches = places(p, [v.shape(i) for i in operands], v.out(result))
     for part, place in zip(p.parts, stretches, strict=True):
         own, params = [operands[i] for i in part.operands], part.params
-        if not (reshapes(params) and v.unblock_into(own[0], place)):
+        whole = part.like < 0 and reshapes(params)
+        if not (whole and v.unblock_into(own[0], place)):
             write_part(v.w, part, [v.slot(i) for i in own], place)
 
 

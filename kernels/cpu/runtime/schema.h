@@ -191,8 +191,10 @@ enum Int : int32_t { kSmallest, kInts };
 enum View : int32_t { kX, kY, kIndex };
 }
 namespace iota_call {
+enum Int : int32_t { kYType, kInts };
 enum Float : int32_t { kStart, kSteps };
 enum View : int32_t { kY };
+enum YType : int32_t { kYTypeF32 = 1, kYTypeI32 = 6, kYTypeI64 };
 }
 namespace bytes_equal_call {
 enum Int : int32_t { kCount, kFurther, kInts };
@@ -690,8 +692,11 @@ constexpr OperandSpec kRoundImagesBf16x2Operands[] = {
     {"x", 5, 0, kOnce, 0x2},
     {"y", 5, kWritten, kOnce, 0x10000},
 };
+constexpr AttributeSpec kIotaInts[] = {
+    {"y_type", 1, 7, 1, 0xc2},
+};
 constexpr OperandSpec kIotaOperands[] = {
-    {"y", 0, kOpen | kWritten, kOnce, 0x2},
+    {"y", 0, kOpen | kWritten, kOnce, 0xc2},
 };
 constexpr AttributeSpec kBytesEqualInts[] = {
     {"count", 1, 11, 1, 0x0},
@@ -806,7 +811,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"conv_bf16x2", kConvOp, kEpilogue, kNoSchedule,
      7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
     {"iota", kIotaOp, kNoChain, kNoSchedule,
-     0, 1, 1, -1, true, nullptr, kIotaOperands},
+     1, 1, 1, -1, true, kIotaInts, kIotaOperands},
     {"bytes_equal", kBytesEqualOp, kNoChain, kNoSchedule,
      2, 0, 3, -1, false, kBytesEqualInts, kBytesEqualOperands},
 };

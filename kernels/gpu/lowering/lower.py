@@ -17,7 +17,7 @@ from tracea_graph.kernels.gpu.lowering.pointwise import (
     Targets,
     lower_concat,
     lower_elementwise,
-    lower_grid,
+    lower_iota,
     lower_move,
 )
 from tracea_graph.kernels.gpu.lowering.products import lower_attention, lower_gemm, lower_matmul
@@ -166,7 +166,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ElementwiseParams: lower_elementwise,
         ConcatParams: lower_concat,
         LayoutParams: lower_move,
-        IotaParams: lower_grid,
+        IotaParams: lower_iota,
         NormParams: lower_norm,
         EmbeddingParams: lower_embedding,
         GatherElementsParams: lower_take,

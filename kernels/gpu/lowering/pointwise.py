@@ -16,7 +16,7 @@ from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.sizes import resolve
 
-__all__ = ["Targets", "lower_concat", "lower_elementwise", "lower_grid", "lower_move", "room"]
+__all__ = ["Targets", "lower_concat", "lower_elementwise", "lower_iota", "lower_move", "room"]
 
 Targets = Sequence[Value | None]
 """Required destinations of results; None leaves the choice to the lowering."""
@@ -102,10 +102,13 @@ def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Value], whole: V
         start = combine("add", start, shape[p.axis])
 
 
-def lower_grid(
+def lower_iota(
     w: Writer, p: IotaParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    raise LackingError("there is no GPU kernel that counts along axes")
+    sizes = tuple(resolve(size, [v.shape for v in operands]) for size in p.sizes)
+    y = targets[0] or w.temp(p.dtype, sizes)
+    w.call("iota", y=y.view, y_type=p.dtype.short, start=p.start, steps=p.steps)
+    return [y]
 
 
 def lower_move(

@@ -75,6 +75,17 @@ def attention(
     return make
 
 
+def ramp(dtype: DType, shape: Sequence[int], order: Sequence[int] = ()) -> Maker:
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        y = memory.room(shape, NUMPY[dtype], order=order)
+        steps = tuple(map(float, rng.integers(-9, 9, len(shape))))
+        call = CALLS.make("iota", y=y, y_type=dtype.short, start=-2.0, steps=steps)
+        value = -2 + sum(s * i for s, i in zip(steps, np.indices(shape), strict=True))
+        return call, lambda: [Expected(y, value, 0.0)]
+
+    return make
+
+
 def _attention() -> Iterator[Case]:
     plain = AttentionParams(2, 40, 24, 0.2, kv_heads=1, layouts=("heads",) * 4)
     for dtype in FLOATS:
@@ -181,6 +192,9 @@ def _lookups() -> Iterator[Case]:
     yield Case("embedding nothing", embedding(f32, f32, (0, 8), DType.I64, 1), ("256",))
     yield Case("take", take(f32, DType.I64, (2, 3, 5), 9, 20), ("256",))
     yield Case("take f16", take(f16, DType.I32, (1, 1, 70), 12, 7), ("256",))
+    yield Case("ramp", ramp(f32, (3, 1, 7), (2, 0, 1)), ("256",))
+    yield Case("ramp i64", ramp(DType.I64, (300,)), ("256",))
+    yield Case("ramp nothing", ramp(f32, (0, 5)), ("256",))
     for cols in (1, 300, 1000):
         yield Case(f"arg {cols}", arg(f32, 7, cols, "max"), ("256",))
         yield Case(f"arg last {cols}", arg(f16, 7, cols, "min", True), ("256",))

@@ -323,6 +323,19 @@ def test_parts_are_computed_where_they_belong() -> None:
     assert ops(graph) == ["FusedConcat"]
 
 
+@pytest.mark.parametrize("added", [False, True])
+def test_an_expanded_part_needs_no_sizes(added: bool) -> None:
+    """A class token in front of the patches, and positions added to both."""
+    net = Net()
+    x = net.input("x", "batch", 5, 24)
+    sizes = net("Concat", net("Gather", net("Shape", x), net.ints(0)), net.ints(1, 24), axis=0)
+    y = net("Concat", net("Expand", net.weight(1, 1, 24), sizes), x, axis=1)
+    graph = loaded(net, net("Add", y, net.weight(6, 24)) if added else y)
+    optimized(graph)
+    assert_same(net, graph, {"x": normal(3, 5, 24)})
+    assert ops(graph) == ["FusedConcat"]
+
+
 def test_work_on_a_concatenation_is_done_part_by_part() -> None:
     net, x = new()
     both = net("Concat", net("Relu", x), cut(net, x, 0, 8), axis=-1)

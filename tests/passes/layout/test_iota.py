@@ -60,6 +60,23 @@ def test_centres_of_cells(floats: bool, opset: int) -> None:
     assert lifted(net, y) == [IotaParams(1, ("0.2",), 0.0, (8.0,))]
 
 
+def test_positions_that_are_looked_up() -> None:
+    """Integers are converted where an op of ours reads them, and nowhere else."""
+    net = Net()
+    ids = net.ids("ids", "n", "s")
+    zero, one = (net.const(i, np.int64) for i in (0, 1))
+    places = net("Range", zero, size(net, ids, 1), one)
+    tables = net("Gather", net.weight(50, 16), ids), net("Gather", net.weight(9, 16), places)
+    graph = loaded(net, net("Add", *tables))
+    optimized(graph)
+    assert set(ops(graph)) == {"FusedIota", "FusedEmbedding"}
+    iota = only(graph, "FusedIota")
+    assert iota.params == IotaParams(1, ("0.1",), 0.0, (1.0,), DType.I64)
+    alone = loaded(net, places)
+    schedule_only(alone, Iota())
+    assert "FusedIota" not in ops(alone)
+
+
 def test_grids_of_rows_and_columns() -> None:
     net, x = new()
     half = [net("Add", counted(net, x, axis), 0.5) for axis in (2, 3)]
