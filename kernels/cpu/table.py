@@ -176,14 +176,12 @@ def _sides(level: str, tiles: Tiles) -> tuple[int, ...]:
 
 
 def _codes(index: int, t: OpType) -> str:
-    inputs = _array("int32_t", f"inputs_{index}", [str(d.onnx) for d in t.inputs])
-    outputs = _array("int32_t", f"outputs_{index}", [str(d.onnx) for d in t.outputs])
-    return f"{inputs}{outputs}"
+    return _array("int32_t", f"elements_{index}", [str(d.onnx) for d in (*t.inputs, *t.outputs)])
 
 
 def _types(types: Sequence[OpType]) -> str:
     rows = [
-        f'    {{"{t.name}", {len(t.inputs)}, {len(t.outputs)}, inputs_{i}, outputs_{i}}}'
+        f'    {{"{t.name}", {len(t.inputs)}, {len(t.outputs)}, elements_{i}}}'
         for i, t in enumerate(types)
     ]
     return _array("tracea_op_type", "types", rows, "\n")

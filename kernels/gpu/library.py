@@ -215,7 +215,7 @@ def _table(
         lines.append(f"const int32_t elements{i}[] = {{{elements}}};")
     rows = [f'{{"{t.name}", {len(t.inputs)}, {len(t.outputs)}, elements{i}}}'
             for i, t in enumerate(types)]  # fmt: skip
-    lines.append(f"const tracea_gpu_type types[] = {{{', '.join((*rows, '{}'))}}};")
+    lines.append(f"const tracea_op_type types[] = {{{', '.join((*rows, '{}'))}}};")
     at, offsets = 0, list[list[int]]()
     for level in images:
         offsets.append([])

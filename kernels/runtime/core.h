@@ -95,7 +95,7 @@ inline bool apply(int64_t op, int64_t a, int64_t b, int64_t* out) {
 struct Step {
   int64_t op, a, b;
 };
-constexpr int64_t kNoValue = INT64_MIN;  // of a step that overflows or divides by zero
+constexpr int64_t kNoValue = INT64_MIN;  // unknown, or of a step that overflows or divides by zero
 
 // Computes the steps once for a run, behind the symbols that they and expressions read.
 inline void compute(const Step* steps, int32_t count, int64_t first, int64_t* values) {
@@ -133,14 +133,15 @@ inline bool evaluate(const Expr& expr, const int64_t* symbols, int64_t* out) {
   return true;
 }
 
-// Whether an expression uses a symbol for which `known` is false.
-inline bool unknown(const Expr& expr, const bool* known) {
-  if (expr.form != Expr::kIsCode) return expr.form == Expr::kIsSymbol && !known[expr.value];
+// Whether an expression uses a symbol that has no value.
+inline bool unknown(const Expr& expr, const int64_t* symbols) {
+  if (expr.form != Expr::kIsCode)
+    return expr.form == Expr::kIsSymbol && symbols[expr.value] == kNoValue;
   for (int i = 0; i < expr.words; ++i) {
     const int64_t op = expr.code[i];
     if (op > kSymbol) continue;
     ++i;
-    if (op == kSymbol && !known[expr.code[i]]) return true;
+    if (op == kSymbol && symbols[expr.code[i]] == kNoValue) return true;
   }
   return false;
 }

@@ -63,7 +63,7 @@ inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t ra
 inline void find_constants(const Host& host, const OrtKernelInfo* info, const Program& program,
                            Memory* known) {
   for (int32_t i = 0; i < program.input_count; ++i) {
-    const Tensor& tensor = program.inputs[i];
+    const Tensor& tensor = program.tensors[i];
     Run run(host, nullptr);
     int constant = 0;
     const OrtValue* value = nullptr;
@@ -96,7 +96,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats&
       return false;
     if (!value) return run.error.fail("Input %d is missing.", i);
     int64_t* dims = frame.dims + i * kMaxRank;
-    const int32_t rank = program.inputs[i].rank;
+    const int32_t rank = program.tensors[i].rank;
     if (!read_dims(run, value, i, rank, dims) ||
         !run.good(ort::GetTensorMutableData(api, const_cast<OrtValue*>(value), &data)))
       return false;
@@ -109,7 +109,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats&
   compute(program.steps, program.step_count, program.all_symbols(), frame.symbols);
   for (int32_t i = 0; i < program.input_count; ++i) {
     if (run.host.constants[i].data) continue;
-    const Tensor& tensor = program.inputs[i];
+    const Tensor& tensor = program.tensors[i];
     const int64_t* actual = frame.dims + i * kMaxRank;
     int64_t wanted[kMaxRank];
     bool repeats_it = false;
@@ -130,7 +130,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats&
 inline bool bind_outputs(Run& run, const Program& program, Frame& frame) {
   const OrtApi* api = run.host.api;
   for (int32_t i = 0; i < program.output_count; ++i) {
-    const Tensor& tensor = program.outputs[i];
+    const Tensor& tensor = program.tensors[program.input_count + i];
     int64_t dims[kMaxRank], count = element_size(tensor.type);
     for (int32_t axis = 0; axis < tensor.rank; ++axis)
       if (!evaluate(tensor.dims[axis], frame.symbols, &dims[axis]) || dims[axis] < 0 ||

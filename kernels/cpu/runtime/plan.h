@@ -2,6 +2,7 @@
 // The format is written down in plan.py.
 #pragma once
 #include "runtime/core.h"
+#include "runtime/plan_words.h"
 #include "runtime/schema.h"
 #include "runtime/table.h"
 #include "tracea_kernels.h"
@@ -13,7 +14,6 @@ constexpr int64_t kVersion = 5;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 512, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxSchedules = 16;
 constexpr int kMaxLoops = 64, kMaxSteps = 1024;
-constexpr int kLoose = 16;  // the bit of an input's first axis above its rank
 
 inline bool is_winograd(int32_t opcode) {
   const Op op = kCalls[opcode - 1].op;
@@ -25,9 +25,6 @@ struct Tensor {
   int32_t type, rank;
   int32_t loose;  // the bits of an input's axes that may have a size of 1 as well
   const Expr* dims;
-};
-struct Symbol {
-  int32_t input, axis;
 };
 struct Loop {
   int32_t first, last;  // calls
@@ -71,7 +68,7 @@ struct Call {
 
 struct Program {
   int32_t input_count, output_count, symbol_count, loop_count, temp_count, call_count;
-  const Tensor *inputs, *outputs;
+  const Tensor* tensors;  // inputs, then outputs
   const Symbol* symbols;
   const Loop* loops;  // in order, with no call in common
   const Temp* temps;
@@ -85,41 +82,18 @@ struct Program {
   int32_t all_values() const { return all_symbols() + step_count; }
 };
 
-// Reads words in order; after the first error every read gives the smallest legal value.
-class Reader {
+// Reads a plan's words into a program.
+class Reader : PlanWords {
  public:
   Reader(const int64_t* words, int64_t count, Program* program, Error* error)
-      : at_(words), end_(words + count), program_(program), error_(error) {}
+      : PlanWords(words, count, program->pool, *error), program_(program) {}
 
   bool program();
 
  private:
-  int64_t word(int64_t low, int64_t high, const char* what) {
-    if (error_->set) return low;
-    if (at_ == end_) return error_->fail("The plan ends too early, at its %s.", what), low;
-    const int64_t value = *at_++;
-    if (value < low || value > high) {
-      error_->fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
-                   static_cast<long long>(value), static_cast<long long>(low),
-                   static_cast<long long>(high));
-      return low;
-    }
-    return value;
-  }
-  int32_t small(int64_t low, int64_t high, const char* what) {
-    return static_cast<int32_t>(word(low, high, what));
-  }
-  template <class T>
-  T* array(int64_t count) {
-    T* items = program_->pool.array<T>(count);
-    if (!items) error_->fail("There is no memory for a plan.");
-    return items;
-  }
-
   void expression(Expr* out);
   const Expr* expressions(int32_t count);
   Tensor tensor();
-  int32_t type();
   bool in_parallel_loop(int32_t call) const;
   void view(View* out, int32_t call);
   void call(Call* out, int32_t index);
@@ -130,37 +104,28 @@ class Reader {
   void share(Expr* out);
   int32_t step(int64_t op, int64_t a, int64_t b);
 
-  const int64_t *at_, *end_;
   int32_t symbols_ = 0;  // that expressions may use
   Step* steps_ = nullptr;  // of expressions that are shared from here on
   int16_t places_[2 * kMaxSteps] = {};  // by hash: 1 + the step, or 0
   Program* program_;
-  Error* error_;
 };
 
 bool check_call(Call& call, Error& error);  // what the call's kernel asks of it; runtime/host_loops.h
 
-inline int32_t Reader::type() {
-  const int32_t code = small(1, 32, "element type");
-  if (!element_size(code))
-    error_->fail("The plan names element type %d, which it cannot hold.", code);
-  return code;
-}
-
 inline void Reader::expression(Expr* out) {
   const int32_t words = small(1, kMaxExpression, "expression length");
-  if (error_->set) return;
-  if (end_ - at_ < words) return (void)error_->fail("The plan ends inside an expression.");
+  if (error_.set) return;
+  if (end_ - at_ < words) return (void)error_.fail("The plan ends inside an expression.");
   int depth = 0;
   for (int i = 0; i < words; ++i) {
     const int64_t op = at_[i];
     const bool leaf = op == kNumber || op == kSymbol;
     if (op < kNumber || op > kMin || (leaf ? ++i >= words : depth < 2) ||
         (op == kSymbol && (at_[i] < 0 || at_[i] >= symbols_)))
-      return (void)error_->fail("The plan holds a size expression that makes no sense.");
+      return (void)error_.fail("The plan holds a size expression that makes no sense.");
     depth += leaf ? 1 : -1;
   }
-  if (depth != 1) return (void)error_->fail("The plan holds a size expression without one value.");
+  if (depth != 1) return (void)error_.fail("The plan holds a size expression without one value.");
   out->form = words > 2 ? Expr::kIsCode : at_[0] == kNumber ? Expr::kIsNumber : Expr::kIsSymbol;
   out->words = words;
   out->value = at_[1];
@@ -215,18 +180,15 @@ inline void Reader::share(Expr* out) {
 
 inline const Expr* Reader::expressions(int32_t count) {
   Expr* items = array<Expr>(count);
-  for (int32_t i = 0; items && i < count && !error_->set; ++i) expression(&items[i]);
+  for (int32_t i = 0; items && i < count && !error_.set; ++i) expression(&items[i]);
   return items;
 }
 
 inline Tensor Reader::tensor() {
   Tensor out = {};
   out.type = type();
-  const int32_t word = small(0, (kLoose << kMaxRank) - 1, "rank");
-  out.rank = word % kLoose, out.loose = word / kLoose;
-  if (out.rank > kMaxRank || out.loose >> out.rank)
-    error_->fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
-  if (!error_->set) out.dims = expressions(out.rank);
+  rank(&out.rank, &out.loose);
+  if (!error_.set) out.dims = expressions(out.rank);
   return out;
 }
 
@@ -241,7 +203,7 @@ inline bool Reader::in_parallel_loop(int32_t call) const {
 inline void Reader::view(View* out, int32_t call) {
   const Program& p = *program_;
   out->kind = static_cast<BufferKind>(small(kNone, kTemp, "buffer kind"));
-  if (out->kind == kNone || error_->set) return;
+  if (out->kind == kNone || error_.set) return;
   const int32_t counts[] = {p.input_count, p.output_count, p.temp_count};
   const int32_t before[] = {0, p.input_count, p.input_count + p.output_count};
   out->index = small(0, counts[out->kind] - 1, "buffer index");
@@ -249,21 +211,21 @@ inline void Reader::view(View* out, int32_t call) {
   expression(&out->offset);
   out->dims = expressions(out->rank);
   out->strides = expressions(out->rank);
-  if (error_->set) return;
+  if (error_.set) return;
   out->buffer = before[out->kind] + out->index;
   if (out->kind == kTemp) {
     const Temp& temp = p.temps[out->index];
     out->type = temp.type;
     if (call < temp.first || call > temp.last)
-      error_->fail("Call %d of the plan uses temp %d outside its lifetime.", call, out->index);
+      error_.fail("Call %d of the plan uses temp %d outside its lifetime.", call, out->index);
   } else {
-    out->type = (out->kind == kInput ? p.inputs : p.outputs)[out->index].type;
+    out->type = p.tensors[out->buffer].type;
   }
   // Indices are checked and then used: no other thread may write them in between.
   const bool places = out->type == ORT_I32 || out->type == ORT_I64;
   const bool own = out->kind == kInput || (out->kind == kTemp && p.temps[out->index].loop >= 0);
   if (places && !own && in_parallel_loop(call))
-    error_->fail("Call %d of the plan takes integers that other iterations may write.", call);
+    error_.fail("Call %d of the plan takes integers that other iterations may write.", call);
 }
 
 inline const GemmSchedule* Reader::gemm_schedules(int32_t count) {
@@ -301,7 +263,7 @@ inline void Reader::call(Call* out, int32_t index) {
   const int64_t key = word(-1, INT64_MAX, "chain");
   out->chain = key < 0 ? -1 : find_chain(key);
   if (key >= 0 && out->chain < 0)
-    error_->fail("The plan names chain %llx, which this library does not hold.",
+    error_.fail("The plan names chain %llx, which this library does not hold.",
                  static_cast<unsigned long long>(key));
   int64_t* ints = array<int64_t>(out->int_count);
   double* floats = array<double>(out->float_count);
@@ -318,12 +280,12 @@ inline void Reader::call(Call* out, int32_t index) {
   out->views = views;
   if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->conv_schedules = conv_schedules(out->schedule_count);
   else out->gemm_schedules = gemm_schedules(out->schedule_count);
-  if (!error_->set) check_call(*out, *error_);
+  if (!error_.set) check_call(*out, error_);
 }
 
 inline void Reader::loops(Loop* out) {
   int32_t free = 0;  // the first call that is in no loop yet
-  for (int32_t i = 0; i < program_->loop_count && !error_->set; ++i) {
+  for (int32_t i = 0; i < program_->loop_count && !error_.set; ++i) {
     out[i].first = small(free, program_->call_count - 1, "loop's first call");
     out[i].last = small(out[i].first, program_->call_count - 1, "loop's last call");
     out[i].step = word(1, INT32_MAX, "loop's rows");
@@ -335,11 +297,7 @@ inline void Reader::loops(Loop* out) {
 
 inline bool Reader::program() {
   Program& p = *program_;
-  const int64_t words = end_ - at_;
-  word(kMagic, kMagic, "first word");
-  if (word(0, INT64_MAX, "version") != kVersion)
-    error_->fail("The plan was written for another version of this library.");
-  word(words, words, "length");
+  header(kMagic, kVersion);
   p.input_count = small(1, kMaxInputs, "number of inputs");
   p.output_count = small(1, kMaxOutputs, "number of outputs");
   p.symbol_count = symbols_ = small(0, kMaxSymbols, "number of symbols");
@@ -352,12 +310,11 @@ inline bool Reader::program() {
   Temp* temps = array<Temp>(p.temp_count);
   Call* calls = array<Call>(p.call_count);
   if (!tensors || !symbols || !loop_items || !temps || !calls) return false;
-  p.inputs = tensors, p.outputs = tensors + p.input_count;
-  p.symbols = symbols, p.loops = loop_items, p.temps = temps, p.calls = calls;
+  p.tensors = tensors, p.symbols = symbols, p.loops = loop_items, p.temps = temps, p.calls = calls;
   for (int32_t i = 0; i < p.input_count + p.output_count; ++i) tensors[i] = tensor();
   for (int32_t i = 0; i < p.symbol_count; ++i) {
     symbols[i].input = small(0, p.input_count - 1, "symbol's input");
-    symbols[i].axis = small(0, p.inputs[symbols[i].input].rank - 1, "symbol's axis");
+    symbols[i].axis = small(0, tensors[symbols[i].input].rank - 1, "symbol's axis");
   }
   loops(loop_items);
   steps_ = array<Step>(kMaxSteps);
@@ -375,9 +332,24 @@ inline bool Reader::program() {
         temps[i].loop = k;
   }
   symbols_ = p.all_symbols();
-  for (int32_t i = 0; i < p.call_count && !error_->set; ++i) call(&calls[i], i);
-  if (!error_->set && at_ != end_) error_->fail("The plan goes on after its end.");
-  return !error_->set;
+  for (int32_t i = 0; i < p.call_count && !error_.set; ++i) call(&calls[i], i);
+  return finished();
 }
+
+// Sizes of tensors where some symbols are unknown, which then have kNoValue.
+class KnownSizes {
+ public:
+  KnownSizes(Program&, const int64_t* symbols) : symbols_(symbols) {}
+
+  // Negative if it depends on an unknown symbol or cannot be computed.
+  int64_t of(const Tensor& tensor, int32_t axis) const {
+    const Expr& expr = tensor.dims[axis];
+    int64_t size;
+    return !unknown(expr, symbols_) && evaluate(expr, symbols_, &size) ? size : kNoValue;
+  }
+
+ private:
+  const int64_t* symbols_;
+};
 
 }  // namespace tracea

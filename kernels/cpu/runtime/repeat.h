@@ -15,10 +15,10 @@ inline int64_t widest(const Program& program, const Memory* constants, const int
                       int32_t symbol) {
   const Symbol& own = program.symbols[symbol];
   const int64_t size = dims[own.input * kMaxRank + own.axis];
-  if (size != 1 || !(program.inputs[own.input].loose >> own.axis & 1)) return size;
+  if (size != 1 || !(program.tensors[own.input].loose >> own.axis & 1)) return size;
   for (int32_t i = 0; i < program.input_count; ++i)
-    for (int32_t axis = 0; !constants[i].data && axis < program.inputs[i].rank; ++axis) {
-      const Expr& named = program.inputs[i].dims[axis];
+    for (int32_t axis = 0; !constants[i].data && axis < program.tensors[i].rank; ++axis) {
+      const Expr& named = program.tensors[i].dims[axis];
       if (named.form == Expr::kIsSymbol && named.value == symbol &&
           dims[i * kMaxRank + axis] != 1)
         return dims[i * kMaxRank + axis];

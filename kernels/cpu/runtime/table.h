@@ -4,14 +4,7 @@
 #include <stdint.h>
 
 #include "runtime/kernels.h"
-
-// One custom-op type of this library.
-typedef struct {
-  const char* name;            // "FusedGemm_3f2a91"
-  int32_t inputs, outputs;
-  const int32_t* input_type;   // ONNX element codes
-  const int32_t* output_type;
-} tracea_op_type;
+#include "runtime/op_type.h"
 
 // The generated table (table.cpp): defined once per library, read by the runtime.
 typedef struct {

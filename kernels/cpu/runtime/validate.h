@@ -104,8 +104,7 @@ inline bool valid_type(const Image& image, const tracea_op_type& type, Digest& d
     return false;
   digest.text(type.name);
   digest.number(type.inputs), digest.number(type.outputs);
-  return element_codes(image, type.input_type, type.inputs, digest) &&
-         element_codes(image, type.output_type, type.outputs, digest);
+  return element_codes(image, type.elements, type.inputs + type.outputs, digest);
 }
 
 inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {

@@ -322,7 +322,7 @@ inline void give_context(Node& node, Context* c) {
 // What a symbol stands for whose own axis may be 1: the size of an axis it names that is not.
 inline int64_t widest(const Node& node, const int64_t* dims, int32_t symbol) {
   const Program& p = node.program;
-  const Place& own = p.symbols[symbol];
+  const Symbol& own = p.symbols[symbol];
   const int64_t size = dims[own.input * kMaxRank + own.axis];
   if (size != 1 || !(p.tensors[own.input].loose >> own.axis & 1)) return size;
   for (int32_t i = 0; i < p.input_count; ++i)

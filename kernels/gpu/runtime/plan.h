@@ -1,6 +1,7 @@
 // A node's plan, decoded: every word is checked (kernels/gpu/plan.py says what they are).
 #pragma once
 #include "runtime/core.h"
+#include "runtime/plan_words.h"
 #include "runtime/table.h"
 
 namespace tracea {
@@ -8,13 +9,9 @@ namespace tracea {
 constexpr int64_t kMagic = 0x7570676165636172, kVersion = 2;
 constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
-constexpr int32_t kLoose = 16;  // the bit of an input's first axis above its rank
 constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
 
-struct Place {
-  int32_t input, axis;
-};
 struct Size {  // a number, a symbol, or an operation on two sizes before it
   int64_t op, a, b;
 };
@@ -43,7 +40,7 @@ struct Launch {
 
 struct Program {
   int32_t input_count, output_count, symbol_count, size_count, temp_count, launch_count;
-  const Place* symbols;
+  const Symbol* symbols;
   const Size* sizes;
   const Tensor* tensors;  // inputs, then outputs
   const Temp* temps;
@@ -80,25 +77,21 @@ inline void evaluate(const Program& p, const int64_t* symbols, int64_t* sizes) {
   }
 }
 
-// Reads words in order; after the first error every read gives the smallest legal value.
-class Reader {
+// Reads a plan's words into a program.
+class Reader : PlanWords {
  public:
   Reader(const int64_t* words, int64_t count, Program* program, Error* error)
-      : at_(words), end_(words + count), p_(*program), error_(*error) {}
+      : PlanWords(words, count, program->pool, *error), p_(*program) {}
 
   bool program() {
-    const int64_t words = end_ - at_;
-    word(kMagic, kMagic, "first word");
-    if (word(0, INT64_MAX, "version") != kVersion)
-      error_.fail("The plan was written for another version of this library.");
-    word(words, words, "length");
+    header(kMagic, kVersion);
     p_.input_count = small(1, kMaxInputs, "number of inputs");
     p_.output_count = small(1, kMaxOutputs, "number of outputs");
     p_.symbol_count = small(0, kMaxSymbols, "number of symbols");
     p_.size_count = small(0, kMaxSizes, "number of sizes");
     p_.temp_count = small(0, kMaxTemps, "number of temps");
     p_.launch_count = small(0, kMaxLaunches, "number of launches");
-    Place* symbols = array<Place>(p_.symbol_count);
+    Symbol* symbols = array<Symbol>(p_.symbol_count);
     Size* sizes = array<Size>(p_.size_count);
     Tensor* tensors = array<Tensor>(p_.tensor_count());
     Temp* temps = array<Temp>(p_.temp_count);
@@ -122,38 +115,11 @@ class Reader {
       temps[i].last = small(temps[i].first, p_.launch_count - 1, "temp's last launch");
     }
     for (int32_t i = 0; i < p_.launch_count && !error_.set; ++i) launch(&launches[i], i);
-    if (!error_.set && at_ != end_) error_.fail("The plan goes on after its end.");
-    return !error_.set;
+    return finished();
   }
 
  private:
-  int64_t word(int64_t low, int64_t high, const char* what) {
-    if (error_.set) return low;
-    if (at_ == end_) return error_.fail("The plan ends too early, at its %s.", what), low;
-    const int64_t value = *at_++;
-    if (value >= low && value <= high) return value;
-    error_.fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
-                static_cast<long long>(value), static_cast<long long>(low),
-                static_cast<long long>(high));
-    return low;
-  }
-  int32_t small(int64_t low, int64_t high, const char* what) {
-    return static_cast<int32_t>(word(low, high, what));
-  }
-  template <class T>
-  T* array(int64_t count) {
-    T* items = p_.pool.array<T>(count);
-    if (!items) error_.fail("There is no memory for a plan.");
-    return items;
-  }
   int32_t size_number() { return small(0, p_.size_count - 1, "size"); }
-  int32_t type() {
-    const int32_t code = small(1, 32, "element type");
-    if (!element_size(code))
-      error_.fail("The plan names element type %d, which it cannot hold.", code);
-    return code;
-  }
-
   void size(Size* out, int32_t index) {
     out->op = word(kNumber, kMin, "operator");
     const bool number = out->op == kNumber, symbol = out->op == kSymbol;
@@ -164,10 +130,7 @@ class Reader {
 
   void tensor(Tensor* out) {
     out->type = type();
-    const int32_t word = small(0, (kLoose << kMaxRank) - 1, "rank");
-    out->rank = word % kLoose, out->loose = word / kLoose;
-    if (out->rank > kMaxRank || out->loose >> out->rank)
-      error_.fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
+    rank(&out->rank, &out->loose);
     if (error_.set) return;
     for (int32_t i = 0; i < out->rank; ++i) out->dims[i] = size_number();
   }
@@ -210,9 +173,24 @@ class Reader {
     }
   }
 
-  const int64_t *at_, *end_;
   Program& p_;
-  Error& error_;
+};
+
+// Sizes of tensors where some symbols are unknown, which then have kNoValue.
+class KnownSizes {
+ public:
+  KnownSizes(Program& program, const int64_t* symbols)
+      : sizes_(program.pool.array<int64_t>(program.size_count + 1)) {
+    if (sizes_) evaluate(program, symbols, sizes_);
+  }
+
+  // Negative if it depends on an unknown symbol or cannot be computed.
+  int64_t of(const Tensor& tensor, int32_t axis) const {
+    return sizes_ ? sizes_[tensor.dims[axis]] : kNoValue;
+  }
+
+ private:
+  int64_t* sizes_;
 };
 
 }  // namespace tracea

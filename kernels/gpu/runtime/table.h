@@ -2,11 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-struct tracea_gpu_type {
-  const char* name;
-  int32_t inputs, outputs;
-  const int32_t* elements;  // of inputs, then of outputs
-};
+#include "runtime/op_type.h"
 
 // A kernel for one architecture: a cubin, or PTX that the driver compiles for newer ones.
 struct tracea_gpu_image {
@@ -30,7 +26,7 @@ struct tracea_gpu_library {
   int32_t driver;  // the least version of the driver, as CUDA counts: 13000
   int32_t level_count, type_count, kernel_count;
   const tracea_gpu_level* levels;    // the best of what a device can run comes last
-  const tracea_gpu_type* types;
+  const tracea_op_type* types;
   const tracea_gpu_kernel* kernels;  // by key
 };
 

@@ -40,15 +40,13 @@ static const tracea_isa_table levels[] = {
     {"avx2", 6, 1, 6, 1, 6, 1, 6, tracea_f32_gemm_6x16__avx2, tracea_f32_gemm_dot_6x16__avx2, tracea_f32_gemm_pack_6x16__avx2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, tracea_f32_norm_layer_4x8__avx2, tracea_f32_norm_rms_4x8__avx2, tracea_f32_norm_group_4x8__avx2, tracea_f32_norm_columns_4x8__avx2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
      2, chain_keys, chains_avx2}};
 
-static const int32_t inputs_0[] = {1, 1, 1};
-static const int32_t outputs_0[] = {1, 1};
+static const int32_t elements_0[] = {1, 1, 1, 1, 1};
 
-static const int32_t inputs_1[] = {1, 1};
-static const int32_t outputs_1[] = {1};
+static const int32_t elements_1[] = {1, 1, 1};
 
 static const tracea_op_type types[] = {
-    {"FusedGemm_b2", 3, 2, inputs_0, outputs_0},
-    {"FusedNorm_a1", 2, 1, inputs_1, outputs_1}};
+    {"FusedGemm_b2", 3, 2, elements_0},
+    {"FusedNorm_a1", 2, 1, elements_1}};
 
 extern "C" const uint64_t tracea_table_digest = 17046000320034868414ULL;
 
