@@ -16,11 +16,10 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import gpu, memo
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
 from tracea_graph.hardware.decision import Decision
-from tracea_graph.hardware.diagnostics import Diagnostics
 from tracea_graph.hardware.gpu import Gpu, Gpus
-from tracea_graph.hardware.health import Health, Runtime
+from tracea_graph.hardware.health import BackendHealth, Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
-from tracea_graph.target import BACKENDS, Backend, read_environment
+from tracea_graph.target import BACKENDS, Backend, host_fingerprint, read_environment
 
 __all__ = ["Doctor"]
 
@@ -47,7 +46,7 @@ class Doctor:
     def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:
         self._environment = environment or read_environment()
         self._refresh = refresh
-        self._backend: Backend = BACKENDS[0]
+        self._figures = dict[str, Measurements]()
 
     @cached_property
     def cpu(self) -> CpuProfile:
@@ -56,19 +55,38 @@ class Doctor:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Levels of the backend that this machine supports, lowest first."""
-        return self._backend.levels("", "fp32")
+        """Levels of the host's backend that this machine supports, lowest first."""
+        return BACKENDS[0].levels("", "fp32")
 
     @property
-    def _told(self) -> Diagnostics:
-        if (told := self._backend.diagnostics) is None:
-            raise UsageError(f"{self._backend.name} has no diagnostics for this machine")
-        return told
+    def figures(self) -> Measurements:
+        """Measured peaks, bandwidths and thread wake-up costs of the host's backend."""
+        if (found := self._measured(BACKENDS[0])) is None:
+            raise UsageError(f"{BACKENDS[0].name} has no diagnostics for this machine")
+        return found
 
     @cached_property
-    def figures(self) -> Measurements:
-        """Measured peaks, bandwidths and thread wake-up costs."""
-        return self._told.measure(self._environment, refresh=self._refresh)
+    def backends(self) -> tuple[BackendHealth, ...]:
+        """What each backend says about this machine."""
+        return tuple(
+            BackendHealth(
+                backend.name,
+                backend.levels("", "fp32"),
+                backend.diagnostics.features if backend.diagnostics else (),
+                backend.unmeasured().partition(": ")[0],  # the rest is about results
+                self._measured(backend),
+            )
+            for backend in BACKENDS
+        )
+
+    def _measured(self, backend: Backend) -> Measurements | None:
+        if backend.diagnostics is None:
+            return None
+        if backend.name not in self._figures:
+            self._figures[backend.name] = backend.diagnostics.measure(
+                self._environment, refresh=self._refresh
+            )
+        return self._figures[backend.name]
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -102,19 +120,25 @@ class Doctor:
 
     def health(self) -> Health:
         """Return everything at once."""
-        fingerprint = fingerprint_hash(self._backend.fingerprint())
-        return Health(
-            fingerprint, self.cpu, self.levels, self._told.features, self.figures, self.runtime,
-            self.gpus,
-        )  # fmt: skip
+        fingerprint = fingerprint_hash(host_fingerprint())
+        return Health(fingerprint, self.cpu, self.backends, self.runtime, self.gpus)
 
     def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
         """Return the variant chosen for a problem, by modelled time, and why not the others.
 
-        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
+        Asks the backends in order; the first that has a variant decides.  Raises UsageError if
+        none has: for an unknown op or shape, if no variant qualifies, or if two tie.
         """
-        cap = self._environment.level
-        return self._told.plan_kernel(op, shape, precision, self.figures, cap)
+        refused: UsageError | None = None
+        for backend in BACKENDS:
+            if backend.diagnostics is None or (figures := self._measured(backend)) is None:
+                continue
+            cap = self._environment.level if self._environment.level in backend.caps else None
+            try:
+                return backend.diagnostics.plan_kernel(op, shape, precision, figures, cap)
+            except UsageError as error:
+                refused = refused or error
+        raise refused or UsageError("no backend has diagnostics for this machine")
 
     def _recall(self, name: str, key: str) -> Any | None:
         if self._refresh:

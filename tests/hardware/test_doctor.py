@@ -84,11 +84,14 @@ def test_a_hit_is_equal_and_runs_nothing(cache: Path, monkeypatch: pytest.Monkey
 def test_all_of_it_as_table_and_json(cache: Path) -> None:
     health = Doctor(Environment(cache=cache)).health()
     data = json.loads(health.to_json())
-    assert data["levels"] == list(levels_of(HERE))
-    assert data["figures"]["bandwidth"]["dram"] == health.figures.bandwidth.dram
+    host, other = data["backends"]
+    assert (host["name"], host["levels"]) == ("cpu", list(levels_of(HERE)))
+    assert host["figures"]["bandwidth"]["dram"] > 0 and not host["problem"]
+    assert other["name"] == "cuda" and other["levels"] and other["figures"] is None
     assert health.runtime.version and "CPUExecutionProvider" in health.runtime.providers
     shown = text_of(render_health(health))
     assert HERE.model in shown and "GB/s" in shown and health.runtime.version in shown
+    assert all(backend.problem in shown.replace("\n", " ") for backend in health.backends)
 
 
 @pytest.mark.compiler

@@ -9,7 +9,7 @@ from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.gpu import Gpus
 from tracea_graph.hardware.measurements import Measurements
 
-__all__ = ["Health", "Runtime"]
+__all__ = ["BackendHealth", "Health", "Runtime"]
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,28 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class Health:
-    """The doctor's findings; ``fingerprint`` is equal on equal machines.
+class BackendHealth:
+    """What one backend says about this machine.
 
-    ``levels`` are the ISA levels of kernels, lowest first, ``features`` what else they can use.
+    ``levels`` are the levels that kernels are built for, lowest first, ``features`` what else they
+    can use.  ``problem`` is why they cannot run here, empty if they can.  ``figures`` is None for
+    a backend that measures nothing.
     """
+
+    name: str
+    levels: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    problem: str = ""
+    figures: Measurements | None = None
+
+
+@dataclass(frozen=True)
+class Health:
+    """The doctor's findings; ``fingerprint`` is equal on equal machines."""
 
     fingerprint: str
     cpu: CpuProfile
-    levels: tuple[str, ...]
-    features: tuple[str, ...]
-    figures: Measurements
+    backends: tuple[BackendHealth, ...]
     runtime: Runtime
     gpus: Gpus
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.hardware.health import Health, Runtime
+from tracea_graph.hardware.health import BackendHealth, Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
 
 __all__ = ["decision_json", "render_decision", "render_health"]
@@ -49,8 +49,9 @@ def decision_json(decision: Decision) -> str:
 
 def _health(health: Health) -> Iterator[RenderableType]:
     yield _machine(health)
-    yield _figures(health.figures)
-    yield from (Text(f"note: {note}") for note in health.figures.notes)
+    for figures in filter(None, (backend.figures for backend in health.backends)):
+        yield _figures(figures)
+        yield from (Text(f"note: {note}") for note in figures.notes)
     if health.gpus.devices:
         yield _gpus(health.gpus.devices)
     yield from (Text(note) for note in health.gpus.notes)
@@ -61,20 +62,28 @@ def _health(health: Health) -> Iterator[RenderableType]:
 
 def _machine(health: Health) -> Table:
     cpu = health.cpu
+    compilers = dict.fromkeys(b.figures.compiler for b in health.backends if b.figures)
     table = Table(show_header=False, title="machine", title_justify="left")
     rows = (
         ("processor", cpu.model),
         ("cores, threads", f"{cpu.cores}, {cpu.threads} usable"),
-        ("kernel levels", " ".join(health.levels)),
-        ("further features", " ".join(health.features) or "none that kernels could use"),
+        *((f"{backend.name} kernels", _levels(backend)) for backend in health.backends),
         ("caches", f"L1 {_bytes(cpu.l1d)}, L2 {_bytes(cpu.l2)}, L3 {_bytes(cpu.l3)}"),
-        ("compiler", health.figures.compiler or "none"),
+        ("compiler", " ".join(filter(None, compilers)) or "none"),
         ("ONNX Runtime", _runtime(health.runtime)),
         ("fingerprint", health.fingerprint),
     )
     for name, value in rows:
         table.add_row(name, escape(value))
     return table
+
+
+def _levels(backend: BackendHealth) -> str:
+    """``LEVEL LEVEL, with FEATURE``, or why they cannot run here."""
+    levels = " ".join(backend.levels)
+    if backend.problem:
+        return f"built for {levels}; {backend.problem}"
+    return f"{levels}, with {' '.join(backend.features)}" if backend.features else levels
 
 
 def _figures(figures: Measurements) -> Table:
