@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tracea_graph.check.distance import (
     is_float,
 )
 from tracea_graph.check.feeds import Feeds
+from tracea_graph.check.sensitivity import UNCHECKED, Sensitivity
 from tracea_graph.check.worker import (
     Array,
     Port,
@@ -50,7 +52,9 @@ class Reference:
     levels a candidate must run at (only ``all`` if the original needs it).  ``trouble`` says why
     the original cannot be a reference; empty if it can.  ``valid`` says whether onnx's checker
     accepts the original.  ``drawn`` are the random values to feed, per feed.  ``floors`` are ONNX
-    Runtime's own distances between levels, per output (:func:`.distance.floors`).
+    Runtime's own distances between levels, per output (:func:`.distance.floors`).  ``extra`` are
+    feeds that were added because outputs hardly changed with the others; ``changes`` says by how
+    much those that are computed from inputs do (:func:`.sensitivity.changes`).
     """
 
     off: Mapping[str, Outputs]
@@ -64,7 +68,10 @@ class Reference:
     valid: bool = True
     drawn: Mapping[str, Outputs] = field(default_factory=dict)
     floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    extra: Feeds = field(default_factory=dict)
+    changes: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    model: Path = Path()
     unloadable: bool = False
     """Whether ONNX Runtime fails to load the original."""
 
@@ -84,20 +91,24 @@ def reference(
     trouble: str = "",
     threads: int = 1,
     acquire: AcquireWorker = new_worker,
+    sensitivity: Sensitivity = UNCHECKED,
 ) -> Reference:
     """Run the original, optimizations off on one thread, then on; reusable for many candidates.
 
     ``threads`` are the candidates' thread count, because some operators' answers depend on it.
     The ``spare`` feeds, which come last, are left out if the others take long.  ``watched`` values
-    (:func:`ill_conditioned`) must not be so large that rounding changes outputs.  With a known
-    ``trouble`` the original is not run.
+    (:func:`ill_conditioned`) must not be so large that rounding changes outputs.  ``sensitivity``
+    says which outputs must change with the inputs, and how much.  With a known ``trouble`` the
+    original is not run.
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
     scores = {choice.scores for choice in index_outputs.values()}
     try:
         with acquire(None, {}) as worker:
-            return _reference(worker, original, feeds, scores, watched, spare, threads)
+            return _reference(
+                worker, original, feeds, scores, watched, spare, threads, sensitivity
+            )
     except WorkerError as error:
         why = f"the original does not run: {error}"
         return Reference(
@@ -113,6 +124,7 @@ def _reference(
     watched: Sequence[str],
     spare: Set[str],
     threads: int,
+    sensitivity: Sensitivity,
 ) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
     extra = sorted({*scores, *watched})
@@ -135,6 +147,10 @@ def _reference(
     rejected |= unfit
     first = next(iter(raw), None)
     stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
+    sensitivity = UNCHECKED if drawn else sensitivity
+    added, changes = sensitivity.more(partial(_answers, worker, "off"), raw, feeds)
+    feeds |= {label: feed for label, (feed, _) in added.items()}
+    raw |= {label: answers for label, (_, answers) in added.items()}
     worker.close("off")
     info = worker.open("on", original, level="all", cut=cut, threads=threads)
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
@@ -150,7 +166,9 @@ def _reference(
     on = {**off, **on}
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, floors(off, on), seconds,
+        drawn, floors(off, on), seconds=seconds,
+        model=original,
+        extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
     )  # fmt: skip
 
 
@@ -193,6 +211,14 @@ def _runs(
         except RejectedByRuntime as error:
             rejected[label] = str(error)
     return answers, rejected
+
+
+def _answers(worker: Worker, name: str, feed: Mapping[str, Array]) -> Outputs | None:
+    """Return the answers to one feed; None if it is rejected."""
+    try:
+        return worker.run(name, feed)
+    except RejectedByRuntime:
+        return None
 
 
 def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: bool) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,11 +28,13 @@ from tracea_graph.check.distance import (
     IndexOutput,
     describe_difference,
     errors,
+    floors,
     is_float,
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.reference import SPARE, Outputs, Reference, random_outputs, reference
+from tracea_graph.check.sensitivity import FACTOR, UNCHECKED, Sensitivity
 from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.documents import Figure
@@ -40,6 +42,8 @@ from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Verification", "compare", "verify"]
 
+_INNER = 64  # inner values that are compared, at most
+_RESOLUTION = 2**-22  # of float32 results, as a share of max|y|
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
@@ -68,7 +72,8 @@ class Verification:
 
     ``outputs`` has one entry per output and feed; ``rejected`` maps the feeds the original
     rejected to its messages; ``loads`` is False if the library could not be loaded at all, in
-    which case no rewrite is the culprit.
+    which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with the inputs
+    tried, and ``inner`` counts the inner values compared because of them.
     """
 
     status: str
@@ -77,6 +82,13 @@ class Verification:
     rejected: Mapping[str, str] = field(default_factory=dict)
     limits: ErrorLimits = field(default_factory=ErrorLimits)
     loads: bool = True
+    insensitive: tuple[str, ...] = ()
+    inner: int = 0
+
+    @property
+    def blind(self) -> bool:
+        """Whether an error may not show, since nothing compared depends on the inputs."""
+        return bool(self.insensitive) and not self.inner
 
     @property
     def spent(self) -> float:
@@ -102,17 +114,20 @@ def verify(
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     acquire: AcquireWorker = new_worker,
+    sensitivity: Sensitivity = UNCHECKED,
 ) -> Verification:
     """Run the original and a candidate on ``feeds``, and compare their outputs.
 
     ``index_outputs`` are the outputs that hold indices chosen by score
-    (:func:`~tracea_graph.check.distance.index_outputs`).  ``env`` is set in the candidate's
+    (:func:`~tracea_graph.check.distance.index_outputs`), and ``sensitivity`` says which outputs
+    must change with the inputs.  ``env`` is set in the candidate's
     worker, and ``acquire`` supplies workers.  A worker that dies or rejects a request fails the
     candidate; nothing is raised.
     """
     known = reference(
-        original, feeds, index_outputs=index_outputs, threads=threads, acquire=acquire
-    )
+        original, feeds, index_outputs=index_outputs, threads=threads, acquire=acquire,
+        sensitivity=sensitivity,
+    )  # fmt: skip
     return compare(
         known, candidate, library, feeds,
         limits=limits, index_outputs=index_outputs, threads=threads, env=env, acquire=acquire,
@@ -146,7 +161,9 @@ def compare(
     limits = limits or ErrorLimits()
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, limits)
+    feeds = {**feeds, **known.extra}
     found: list[OutputError] = []
+    inner: list[OutputError] = []
     try:
         with acquire(library, env) as worker:
             if wrong := _refusal(worker, library):
@@ -174,10 +191,12 @@ def compare(
                     found += _compare_outputs(known, label, answers, limits, index_outputs)
                     if brief and not all(output.passed for output in found):
                         return _verdict(known, _worst_of(found), limits)
+            if _insensitive(known, limits, found):
+                inner = _compare_inner(worker, known, candidate, library, feeds, limits)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
         return Verification("failed", sentence, tuple(found), known.rejected, limits)
-    return _verdict(known, _worst_of(found), limits)
+    return _verdict(known, _worst_of(found), limits, _worst_of(inner))
 
 
 def _refusal(worker: Worker, library: Path | None) -> str:
@@ -284,23 +303,98 @@ def _worst_of(found: Sequence[OutputError]) -> tuple[OutputError, ...]:
 
 
 def _verdict(
-    known: Reference, outputs: tuple[OutputError, ...], limits: ErrorLimits
+    known: Reference,
+    outputs: tuple[OutputError, ...],
+    limits: ErrorLimits,
+    inner: tuple[OutputError, ...] = (),
 ) -> Verification:
-    failed = [o for o in outputs if not o.passed]
+    failed = [o for o in (*outputs, *inner) if not o.passed]
     if not failed:
         largest = max((o.relative for o in outputs), default=0.0)
         random = len(random_outputs(known.drawn))
         alike = f"; {random} random values were fed alike" if random else ""
         within = _limit_clause(limits, outputs)
+        still = _insensitive(known, limits, outputs)
         sentence = f"the largest error is {largest:.1e} of max|y|, {within}{alike}"
-        return Verification("passed", sentence, outputs, known.rejected, limits)
+        sentence += _insensitive_clause(still, len(inner))
+        return Verification(
+            "passed", sentence, outputs, known.rejected, limits,
+            insensitive=tuple(still), inner=len(inner),
+        )  # fmt: skip
     worst = max(failed, key=lambda o: o.relative)
     allowed = limits.allowed(worst.output, worst.floor)
     off = _format_beside(allowed, worst.relative)
     limit = limits.elementwise or f"{allowed:.1e} is allowed"
     what = worst.note or f"it is off by {off} of max|y|, {limit}"
-    sentence = f"output {worst.output!r} with {worst.feed}: {what}"
-    return Verification("failed", sentence, outputs, known.rejected, limits)
+    kind = "inner value" if worst in inner else "output"
+    sentence = f"{kind} {worst.output!r} with {worst.feed}: {what}"
+    return Verification("failed", sentence, (*outputs, *inner), known.rejected, limits)
+
+
+def _insensitive(
+    known: Reference, limits: ErrorLimits, outputs: Sequence[OutputError]
+) -> dict[str, float]:
+    """Return the outputs that change with the inputs by too little to show an error.
+
+    Those change by less than ``FACTOR`` times both the error allowed and the error that was found:
+    an output that was found equal to within a small share of what it changes is shown to be right.
+    """
+    found: dict[str, float] = {}
+    for o in outputs:
+        found[o.output] = max(found.get(o.output, _RESOLUTION), o.relative)
+    return {
+        name: by
+        for name, by in known.changes.items()
+        if by < FACTOR * min(limits.of(name), found.get(name, _RESOLUTION))
+    }
+
+
+def _insensitive_clause(outputs: Mapping[str, float], inner: int) -> str:
+    if not outputs:
+        return ""
+    name, by = min(outputs.items(), key=lambda pair: pair[1])
+    more = f" and {len(outputs) - 1} more" * (len(outputs) > 1)
+    said = f"; output {name!r}{more} changes with the inputs by only {by:.1e} of max|y|"
+    if inner:
+        return f"{said}, so {inner} inner values were compared too"
+    return f"{said}, so an error may not show; give real inputs with --data"
+
+
+def _compare_inner(
+    worker: Worker,
+    known: Reference,
+    candidate: Path,
+    library: Path | None,
+    feeds: Feeds,
+    limits: ErrorLimits,
+) -> list[OutputError]:
+    """Compare values that both models compute between nodes, under one feed.
+
+    At most ``_INNER`` of them, evenly spread; limits are those of outputs, with ONNX Runtime's own
+    distance at each value.
+    """
+    ours = {*worker.values(candidate)} - {port.name for port in known.outputs}
+    names = [name for name in worker.values(known.model) if name in ours]
+    names = names[:: max(1, -(-len(names) // _INNER))]
+    label = min(known.off, key=lambda k: sum(a.nbytes for a in feeds[k].values()))
+    if not names or known.drawn:
+        return []
+    answers = []
+    for model, own, level in (
+        (known.model, None, known.levels[0]),
+        (known.model, None, "all"),
+        (candidate, library, "all"),
+    ):
+        worker.open("inner", model, own, level=level, extra=names)
+        run = worker.run("inner", feeds[label], limit=known.patience)
+        answers.append({name: run[name] for name in names if name in run})
+    off, on, found = ({label: run} for run in answers)
+    shared = {name: a for name, a in off[label].items() if is_float(a) and name in found[label]}
+    there = replace(
+        known, off={label: shared}, on=on, scores={label: {}},
+        floors=floors({label: shared}, {label: {name: on[label][name] for name in shared}}),
+    )  # fmt: skip
+    return list(_compare_outputs(there, label, found[label], limits, NO_INDEX_OUTPUTS))
 
 
 def _limit_clause(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:

@@ -269,6 +269,10 @@ class Worker(AbstractContextManager["Worker"]):
         """Run onnx's checker with shape inference.  Raises RejectedByRuntime with its message."""
         self._ask("check", f"check {model.name}", None, model=str(model.resolve()))
 
+    def values(self, model: Path) -> tuple[str, ...]:
+        """Return the values that nodes of the model's main graph write, in node order."""
+        return tuple(self._ask("values", f"read {model.name}", None, model=str(model.resolve())))
+
     def random(self, model: Path) -> tuple[str, ...]:
         """Return values that random operators write and the outputs depend on."""
         found = self._ask(

@@ -57,8 +57,8 @@ DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
 """Random operators with operands beside a shape."""
 ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
 """ONNX's names of element types that differ from NumPy's."""
-GRAPH, OUTPUT, NAME = 7, 12, 1
-"""Field numbers in onnx.proto3: of a model, of a graph, of a value."""
+GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
+"""Field numbers in onnx.proto3: of a model, of a graph (two), of a node, of a value."""
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -266,6 +266,9 @@ class Server:
 
         onnx.checker.check_model(request["model"], full_check=True)
 
+    def values(self, request: Request) -> list[str]:
+        return written_values(request["model"])
+
     def random(self, request: Request) -> list[str]:
         import onnx
 
@@ -369,6 +372,17 @@ def extended(path: str, extra: Sequence[str], _: object) -> bytes:
     }  # fmt: skip
     outputs = (message(OUTPUT, message(NAME, v.encode())) for v in extra if v not in known)
     return b"".join((data, message(GRAPH, b"".join(outputs))))
+
+
+def written_values(path: str) -> list[str]:
+    """Return what the nodes of a model's main graph write, without parsing its weights."""
+    data = Path(path).read_bytes()
+    return [
+        data[a:b].decode()
+        for field, *graph in fields(data, 0, len(data)) if field == GRAPH
+        for field, *node in fields(data, *graph) if field == NODE
+        for field, a, b in fields(data, *node) if field == WRITES and a < b
+    ]  # fmt: skip
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -48,6 +48,7 @@ def verify_models(
     wanted = reference(
         original, feeds, index_outputs=chosen, spare=inputs.spare, trouble=inputs.trouble,
         threads=threads,
+        sensitivity=inputs.sensitivity(model.graph, options.limits.tolerance),
     )  # fmt: skip
     if wanted.unloadable:
         raise ModelError(wanted.trouble)

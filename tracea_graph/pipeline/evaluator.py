@@ -104,6 +104,7 @@ class Evaluator:
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
             acquire=self._acquire,
+            sensitivity=self.inputs.sensitivity(self.model.graph, self._limits().tolerance),
         )
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import numpy.typing as npt
 from tracea_graph.check.bindings import Binding, binding_of, bindings, fed
 from tracea_graph.check.feeds import fill, from_file, synthesize
 from tracea_graph.check.memory_limit import oversized
+from tracea_graph.check.sensitivity import FACTOR, Sensitivity, input_dependent
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
+from tracea_graph.ttg.graph import TileGraph
 
 __all__ = ["Inputs", "gather_inputs", "inputs_to_run"]
 
@@ -35,7 +37,8 @@ class Inputs:
 
     Of the feeds to verify with, the ``spare`` ones are used only if the model runs quickly, and
     ``real`` ones are the caller's (there may be hundreds).  ``trouble`` says why the model must
-    not be run with these inputs; empty if it may.
+    not be run with these inputs; empty if it may.  ``others`` are more feeds, for models whose
+    outputs hardly change with these.
     """
 
     timed: tuple[Binding, ...]
@@ -44,6 +47,7 @@ class Inputs:
     spare: frozenset[str] = frozenset()
     real: bool = False
     trouble: str = ""
+    others: Mapping[str, Feed] = field(default_factory=dict, repr=False)
 
     @property
     def brief(self) -> tuple[str, ...]:
@@ -61,9 +65,14 @@ class Inputs:
         labels = [label for label in self.brief if label not in self.spare]
         return min(labels[-1:] + labels[:1], key=self.bytes_of, default="")
 
+    def sensitivity(self, graph: TileGraph, tolerance: float) -> Sensitivity:
+        """Return how much the model's outputs must change for errors to show."""
+        return Sensitivity(input_dependent(graph), FACTOR * tolerance, self.others, self.foremost)
+
     def bytes_of(self, label: str) -> int:
-        """Return the size in bytes of a feed to verify with."""
-        return sum(array.nbytes for array in self.verification[label].values())
+        """Return the size in bytes of a feed to verify with, or of one like the foremost."""
+        feed = self.verification.get(label) or self.verification[self.foremost]
+        return sum(array.nbytes for array in feed.values())
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -104,7 +113,10 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     count = _MANY if model.size < _SMALL else 1
     more = _uniform(timed[0].label, timing, options.seed, count)
     trouble = oversized(graph, (*timed, *verified))
-    return Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
+    found = Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
+    same = next(b for b in verified if b.label == found.foremost)
+    other = {f"{same.label}, other values": _made(model, same, options.seed + 1)}
+    return replace(found, others=other)
 
 
 def inputs_to_run(model: Model, options: Options) -> Inputs:

@@ -163,7 +163,7 @@ class Reporter:
             kernels=len(placed),
             nodes_before=before,
             nodes_after=len(kept.assembly.graph.regions()) if kept else before,
-            status=check.status if check else "skipped",
+            status=("insensitive" if check.blind else check.status) if check else "skipped",
             status_reason=check.sentence if check else self._unverified(),
             error=check.worst if check and check.outputs else None,
             floor=max((o.floor for o in check.outputs), default=None) if check else None,

@@ -216,7 +216,8 @@ class Report:
 
     ``reason`` is a sentence, ``code`` its identifier.  ``error`` is the largest difference from
     the original relative to ``max|y|``, ``floor`` that between ONNX Runtime with and without its
-    own optimizations; ``status`` is ``passed``, ``inconclusive`` or ``skipped``.
+    own optimizations; ``status`` is ``passed``, ``insensitive`` (equal, but outputs hardly
+    change with the inputs, so an error may not show), ``inconclusive`` or ``skipped``.
     ``holdout_error`` is the error of all compressed layers on holdout inputs, by the user's own
     metric if there is one. ``tried`` are the timings of the rejected result if the original was
     kept; ``rejected`` the inputs that the original itself rejects, with its message; ``faults``

@@ -1,0 +1,136 @@
+"""Find outputs that hardly change with the inputs, where a wrong result could pass unseen.
+
+A network with random or badly scaled weights may answer nearly the same for every input: its
+biases outweigh everything that was computed from the input, and an error in an early layer is far
+below the error allowed for the output.  Such a network gets more inputs, with other values and at
+larger scales, until its outputs change; where they never do, inner values are compared as well
+(:func:`.verify.compare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from tracea_graph.check.distance import is_float
+from tracea_graph.check.worker import Array
+from tracea_graph.ttg.graph import TileGraph
+
+__all__ = ["FACTOR", "UNCHECKED", "Sensitivity", "changes", "input_dependent", "scaled_feeds"]
+
+FACTOR = 4.0
+"""Multiple of the allowed error by which an output must change between inputs."""
+_SCALES = (8.0, 64.0, 512.0)
+_SAMPLE = 4096  # elements looked at to tell a mask from numbers
+
+_SIZES = frozenset(("Shape", "Size"))
+
+Outputs = Mapping[str, Array]
+Feed = Mapping[str, Array]
+
+
+def input_dependent(graph: TileGraph) -> frozenset[str]:
+    """Return the outputs that are computed from an input, not from constants or sizes alone."""
+    reached = set(graph.inputs)
+    for region in graph.regions():
+        if region.op not in _SIZES and not reached.isdisjoint(region.reads):
+            reached.update(region.writes)
+    return frozenset(v for v in graph.outputs if v in reached)
+
+
+def changes(runs: Iterable[Outputs]) -> dict[str, float]:
+    """Return how much each output changes between runs of equal dims, at most.
+
+    As a share of ``max|y|`` of the larger run for floats; infinite for other types if an element
+    differs, 0 if none does.  Outputs that have other dims in every run are missing.
+    """
+    found: dict[str, float] = {}
+    first: dict[tuple[str, tuple[int, ...]], Array] = {}
+    for name, array in (pair for run in runs for pair in run.items()):
+        if (base := first.setdefault((name, array.shape), array)) is not array:
+            found[name] = max(found.get(name, 0.0), _change(base, array))
+    return found
+
+
+def _change(a: Array, b: Array) -> float:
+    if not is_float(a):
+        return 0.0 if np.array_equal(a, b) else np.inf
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not finite.any():
+        return 0.0
+    x, y = x[finite], y[finite]
+    scale = max(float(np.max(np.abs(x))), float(np.max(np.abs(y))))
+    return float(np.max(np.abs(x - y))) / scale if scale else 0.0
+
+
+def scaled_feeds(label: str, feed: Feed) -> Iterator[tuple[str, Feed]]:
+    """Yield a feed with its numbers multiplied by growing factors; masks stay as they are."""
+    numbers = [name for name, array in feed.items() if _is_numbers(array)]
+    for scale in _SCALES if numbers else ():
+        with np.errstate(over="ignore"):
+            more = {name: (feed[name] * scale).astype(feed[name].dtype) for name in numbers}
+        if all(np.isfinite(array).all() for array in more.values()):
+            yield f"{label}, × {scale:g}", {**feed, **more}
+
+
+def _is_numbers(array: Array) -> bool:
+    """Return True for floats of more than two values, which are no mask, length or flag."""
+    if array.dtype.kind != "f" or array.size < 3:
+        return False
+    return len(np.unique(array.reshape(-1)[:_SAMPLE])) > 2
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How much which outputs must change with the inputs, and feeds to try if they do not.
+
+    ``outputs`` are checked (:func:`input_dependent`) and must change by ``wanted``, a share of
+    ``max|y|``.  ``feeds`` are tried first, then the feed called ``label`` at larger scales.
+    """
+
+    outputs: frozenset[str] = frozenset()
+    wanted: float = 0.0
+    feeds: Mapping[str, Feed] = field(default_factory=dict)
+    label: str = ""
+
+    def changes(self, runs: Iterable[Outputs]) -> dict[str, float]:
+        """Return :func:`changes` of the outputs that are checked."""
+        return {name: by for name, by in changes(runs).items() if name in self.outputs}
+
+    def more(
+        self,
+        run: Callable[[Feed], Outputs | None],
+        known: Mapping[str, Outputs],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[dict[str, tuple[Feed, Outputs]], dict[str, float]]:
+        """Return more feeds, with their answers, until the outputs change as wanted.
+
+        Also returns by how much each output changes then.  ``known`` are the answers to ``feeds``
+        so far; ``run`` answers one feed, or returns None if the model rejects it.  Feeds that
+        change no output more than those before are left out.
+        """
+        found: dict[str, tuple[Feed, Outputs]] = {}
+        if not known:
+            return found, {}
+        label = self.label if self.label in known else next(iter(known))
+        so_far = self.changes(known.values())
+        for name, feed in chain(self.feeds.items(), scaled_feeds(label, feeds[label])):
+            lacking = [o for o in self.outputs if so_far.get(o, 0.0) < self.wanted]
+            if not lacking:
+                break
+            if (answers := run(feed)) is None:
+                continue
+            runs = [*known.values(), *(other for _, other in found.values()), answers]
+            after = {**so_far, **self.changes(runs)}
+            if any(after.get(output, 0.0) > so_far.get(output, 0.0) for output in lacking):
+                found[name] = feed, answers
+            so_far = after
+        return found, so_far
+
+
+UNCHECKED = Sensitivity()
+"""Nothing is checked."""
