@@ -168,7 +168,7 @@ class Sizes:
     """The operand dims, by name, and the attributes of a call at given sizes."""
 
     def __init__(self, call: Call, named: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
-        self.attributes, self._dims = call.attributes, named
+        self.call, self.attributes, self._dims = call, call.attributes, named
 
     def __getitem__(self, attribute: str) -> Any:
         return self.attributes[attribute]

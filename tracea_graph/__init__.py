@@ -19,22 +19,23 @@ from tracea_graph.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
+    from tracea_graph.context import Context
     from tracea_graph.doctor import Doctor
     from tracea_graph.options import Options
     from tracea_graph.ttg import TileGraph, TTGBuilder
     from tracea_graph.views import Report
 
 __all__ = [
-    "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize",
-    "optimize_many", "plan_kernel", "session",
+    "Context", "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load",
+    "optimize", "optimize_many", "plan_kernel", "session",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # applications configure logging
 
 _HOMES: Mapping[str, str] = MappingProxyType(
     {
-        "Doctor": "doctor", "Options": "options", "Report": "views", "TTGBuilder": "ttg",
-        "TileGraph": "ttg",
+        "Context": "context", "Doctor": "doctor", "Options": "options", "Report": "views",
+        "TTGBuilder": "ttg", "TileGraph": "ttg",
     }
     | dict.fromkeys(("load", "optimize", "optimize_many", "plan_kernel", "session"), "api")
 )  # fmt: skip

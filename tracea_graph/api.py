@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
-from tracea_graph.doctor import Doctor
+from tracea_graph.context import Context
 from tracea_graph.errors import OutdatedError, UsageError
-from tracea_graph.hardware import Decision
 from tracea_graph.onnx_io import library_of, write_masked
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
@@ -35,8 +34,9 @@ from tracea_graph.pipeline.run import (
     verify,
 )
 from tracea_graph.pipeline.timer import Deadline, StepTimer
+from tracea_graph.policy import KernelPlan
 from tracea_graph.scratch import Scratch, sweep
-from tracea_graph.target import resolve_precision, target_of
+from tracea_graph.target import HOST, resolve_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -213,14 +213,17 @@ def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
     return Stages.run(Path(path), options, until)
 
 
-def plan_kernel(op: str, shape: Sequence[int], precision: str = "FP32") -> Decision:
-    """Return the kernel variant chosen for a problem on this machine, and why not the others.
+def plan_kernel(
+    op: str,
+    shape: Sequence[int] | None = None,
+    precision: str = "FP32",
+    target: str = HOST,
+) -> KernelPlan:
+    """Return the kernel that a target runs for a problem, by default this machine, and why.
 
-    ``op``: ``gemm``, ``conv2d``, ``flash_attention_2`` …, with the sizes that ``tracea doctor
-    --help`` lists.  Raises UsageError for an unknown op or shape, if no variant qualifies, or if
-    two tie.
+    See :meth:`tracea_graph.Context.plan_kernel`.
     """
-    return Doctor().plan_kernel(op, shape, precision)
+    return Context(target).plan_kernel(op, shape, precision)
 
 
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:

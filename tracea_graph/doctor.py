@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from tracea_graph.config import Environment
+from tracea_graph.context import Context
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import gpu, memo
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
-from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.gpu import Gpu, Gpus
 from tracea_graph.hardware.health import BackendHealth, Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.policy import KernelPlan
 from tracea_graph.target import BACKENDS, Backend, host_fingerprint, read_environment
 
 __all__ = ["Doctor"]
@@ -123,22 +124,11 @@ class Doctor:
         fingerprint = fingerprint_hash(host_fingerprint())
         return Health(fingerprint, self.cpu, self.backends, self.runtime, self.gpus)
 
-    def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
-        """Return the variant chosen for a problem, by modelled time, and why not the others.
-
-        Asks the backends in order; the first that has a variant decides.  Raises UsageError if
-        none has: for an unknown op or shape, if no variant qualifies, or if two tie.
-        """
-        refused: UsageError | None = None
-        for backend in BACKENDS:
-            if backend.diagnostics is None or (figures := self._measured(backend)) is None:
-                continue
-            cap = self._environment.level if self._environment.level in backend.caps else None
-            try:
-                return backend.diagnostics.plan_kernel(op, shape, precision, figures, cap)
-            except UsageError as error:
-                refused = refused or error
-        raise refused or UsageError("no backend has diagnostics for this machine")
+    def plan_kernel(
+        self, op: str, shape: Sequence[int] | None = None, precision: str = "fp32"
+    ) -> KernelPlan:
+        """Return the kernel that this machine runs for a problem, as ``Context.plan_kernel``."""
+        return Context(environment=self._environment).plan_kernel(op, shape, precision)
 
     def _recall(self, name: str, key: str) -> Any | None:
         if self._refresh:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracea_graph.documents import schema_of
 from tracea_graph.pipeline.lock import LockContent
+from tracea_graph.policy import KernelPlan
 from tracea_graph.toolchain import Manifest
 from tracea_graph.views import Report
 from tracea_graph.views.bench import BenchReport
@@ -22,6 +23,7 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
     {
         "bench": BenchReport,
         "explain": Explanation,
+        "kernel": KernelPlan,
         "lock": LockContent,
         "manifest": Manifest,
         "report": Report,
@@ -33,8 +35,8 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
 """The record of each document.
 
 ``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
-a part of it; the others are ``--json`` of the command of that name, ``sweep`` a point of its list,
-and ``lock`` the file of ``--save-lock``.
+a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, the others that of the command of
+their name, ``sweep`` a point of its list, and ``lock`` the file of ``--save-lock``.
 """
 
 

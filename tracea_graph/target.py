@@ -21,7 +21,7 @@ from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
-from tracea_graph.policy import Machine
+from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Phase
 from tracea_graph.target_names import HOST
 from tracea_graph.ttg import Region, TileGraph
@@ -81,6 +81,11 @@ class Backend(Tunable, Protocol):
         ...
 
     @property
+    def catalog(self) -> KernelCatalog:
+        """Its kernels, for the policy to choose from."""
+        ...
+
+    @property
     def diagnostics(self) -> Diagnostics | None:
         """Measurements for the doctor and the profiler; None if the backend has none."""
         ...
@@ -120,6 +125,13 @@ class Target:
 
     backend: Backend
     levels: tuple[str, ...]
+
+    def policy(self, cap: str | None = None) -> PolicyEngine:
+        """Return the policy for the levels up to ``cap``, the value of TRACEA_ISA."""
+        caps = self.backend.caps
+        below = caps[: caps.index(cap) + 1] if cap in caps else caps
+        allowed = [n for n in self.levels if n not in caps or n in below]
+        return PolicyEngine(self.backend.catalog, allowed or self.levels[:1])
 
 
 def read_environment(cache: Path | None = None) -> Environment:

@@ -12,6 +12,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Diagnostics, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
+from tracea_graph.kernels.cpu.catalog import CATALOG
 from tracea_graph.kernels.cpu.levels import (
     BF16_ISAS,
     ISAS,
@@ -39,7 +40,7 @@ from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
-from tracea_graph.policy import Machine
+from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
@@ -50,7 +51,10 @@ __all__ = ["CPU", "CpuBackend"]
 _PLAIN = tuple(isa.name for isa in ISAS)
 _BF16 = frozenset(isa.name for isa in BF16_ISAS)
 _NEEDED = MappingProxyType(
-    {"fp16": frozenset(), "bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({TILES})}
+    {
+        "int8": frozenset(), "fp16": frozenset(), "bf16": _BF16, "int16": _BF16,
+        "bf16x2": frozenset({TILES}),
+    }
 )
 """Levels of which a precision requires at least one; empty: no requirement."""
 
@@ -66,6 +70,7 @@ class CpuBackend:
     )
     most_guarded = MOST_GUARDED
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
+    catalog: KernelCatalog = CATALOG
     diagnostics: Diagnostics | None = DIAGNOSTICS
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:

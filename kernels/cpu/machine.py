@@ -6,13 +6,10 @@ from collections.abc import Sequence
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
-from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.levels import ISAS, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
-from tracea_graph.kernels.cpu.names import PROBLEMS
-from tracea_graph.kernels.cpu.selection import plan_kernel
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
 
@@ -54,8 +51,6 @@ def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
 class CpuDiagnostics:
     """Diagnostics of this machine and its kernels, for the doctor and the profiler."""
 
-    problems = PROBLEMS
-
     @property
     def features(self) -> tuple[str, ...]:
         """Processor features beyond its levels that kernels could use."""
@@ -64,22 +59,6 @@ class CpuDiagnostics:
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
         """Figures of one core, from the cache, or measured (at most 5 s) if new or ``refresh``."""
         return measure(profile_cpu(), environment, refresh=refresh)
-
-    def plan_kernel(
-        self,
-        op: str,
-        shape: Sequence[int],
-        precision: str,
-        figures: Measurements,
-        cap: str | None = None,
-    ) -> Decision:
-        """Select the variant for a problem on this machine, of levels up to ``cap``.
-
-        The decision includes the reasons against the other variants.
-
-        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
-        """
-        return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
         """The work of an encoded program's calls.  Raises GraphError for a malformed plan."""

@@ -1,4 +1,4 @@
-"""Words for the command line: the CPU targets one can name, and the problems a doctor takes.
+"""Words for the command line: the CPU targets and the operations that one can name.
 
 Parsers read them before anything else of the backend is loaded; keep this module light.
 """
@@ -8,22 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["PROBLEMS", "TARGETS"]
+from tracea_graph.kernels import operations
+from tracea_graph.kernels.operations import KernelOperation, over_images
+
+__all__ = ["OPERATIONS", "TARGETS"]
 
 TARGETS = ("cpu:scalar", "cpu:avx2", "cpu:avx512")
 """Lowest first."""
 
-_ROWS = ("rows", "cols")
-PROBLEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "gemm": ("M", "N", "K"),
-        "conv2d": ("batch", "channels", "height", "width", "filters", "kernel"),
-        "attention": ("batch", "heads", "queries", "keys", "head"),
-        "norm": _ROWS,
-        "gather": _ROWS,
-        "reduce": _ROWS,
-        "softmax": _ROWS,
-        "chain": _ROWS,
-    }
+_LAYOUTS = (over_images("reorder_to_nchw16c"), over_images("reorder_to_nchw"))
+OPERATIONS: Mapping[str, KernelOperation] = MappingProxyType(
+    {**operations.OPERATIONS, **{o.name: o for o in _LAYOUTS}}
 )
-"""Operations whose variants can be asked for, with the sizes each takes."""
+"""Operations one can ask for: the shared ones, and those between this backend's layouts."""

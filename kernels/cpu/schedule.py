@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tracea_graph.kernels.program import Schedule
 
-__all__ = ["ConvSchedule", "GemmSchedule"]
+__all__ = ["GEMM_SCHEDULES", "ConvSchedule", "GemmSchedule"]
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,16 @@ class ConvSchedule(Schedule):
     ic_block: int = 0
     h_tasks: int = 0
     oc_chunk: int = 0
+
+
+GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
+    GemmSchedule(max_rows=4, prefetch=0),
+    GemmSchedule(max_rows=32),
+    GemmSchedule(max_rows=512, mc=256),
+    GemmSchedule(max_rows=2**31 - 1, mc=256),
+)
+"""The policy's schedules by row count, used unless the tuner found better ones.
+
+Up to four rows time goes into reading the weights, which prefetching would slow down; many rows
+share a pass over them.
+"""

@@ -15,6 +15,8 @@ from tracea_graph.hardware.gpu import Gpu, nvidia
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.gpu import plan
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.catalog import GpuCatalog
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
 from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
 from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
@@ -27,7 +29,7 @@ from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
-from tracea_graph.policy import Machine
+from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
@@ -71,6 +73,7 @@ class GpuBackend:
         self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
     ) -> None:
         self.name, self._dialect, self._compiled = name, dialect, compiled
+        self.catalog: KernelCatalog = GpuCatalog(name, CALLS)
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """Return the named architecture; for "", this machine's architectures or two defaults."""

@@ -20,23 +20,21 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.selection import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 
-__all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "variant_of"]
+__all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "permutes", "variant_of"]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _SOME = "n"
 """Stands for a size or stride that the kernel's source does not depend on."""
-_FEW_OPERANDS = 2
-"""Maximum operands of a chain before a norm for which one warp has enough registers."""
 _LEAST_SIDE = 16
 """Minimum side of a tile that is transposed in shared memory."""
 _PIXELS = (2, 3, 5, 7)
 """Placeholder dimensions of an image (N, H, W, C)."""
-_LONG_ROWS, _MANY_ROWS = 1024, 1024
 
 
 @dataclass(frozen=True)
@@ -60,27 +58,21 @@ def variant_of(call: Call) -> Variant:
 
 def _tile(call: Call) -> str:
     """Return the tile for a call, "" if its op has only one."""
+    columns, operands, head = 0, 1, 0
     if call.op in ("norm", "softmax", "reduce"):
-        columns = call.views[0].dims[-1] if call.views[0] else 0
-        held = len(call.chain.operands) if call.chain else 1
-        short = isinstance(columns, int) and columns <= _LONG_ROWS and held <= _FEW_OPERANDS
-        return "4x32" if short else "1x256"
-    if call.op in ("gemm", "conv"):
-        wide = _rows(call) >= _MANY_ROWS
-        if call.dtype == "f32":
-            return "128x128x8" if wide and call.op == "gemm" else "64x64x8"
-        small = "32x64x64x4" if call.op == "gemm" else "64x64x64x3"
-        return "128x128x32x4" if wide else small
+        size = call.views[0].dims[-1] if call.views[0] else 0
+        columns = size if isinstance(size, int) else 0
+        operands = len(call.chain.operands) if call.chain else 1
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
-        return "64x64" if all(isinstance(d, int) and d <= 64 for d in depths) else "64x32"
-    if call.op == "copy":
-        return "32x32" if _turns(call) else "256x16"
-    return "256x16" if call.op == "elementwise" else ""
+        head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
+    rows = _rows(call) if call.op in ("gemm", "conv") else 0
+    permuted = call.op == "copy" and permutes(call)
+    return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
 
 
-def _turns(call: Call) -> bool:
-    """Whether a copy transposes: x and y are contiguous along different, long axes."""
+def permutes(call: Call) -> bool:
+    """Return whether a copy transposes: x and y are contiguous along different, long axes."""
     axis, y = lies(call), call.views[1]
     if axis is None or y is None:
         return False

@@ -32,7 +32,7 @@ from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes import LAYOUT, Request
-from tracea_graph.policy import Machine
+from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.scratch import Scratch
 from tracea_graph.toolchain import Library, find_compiler
@@ -192,6 +192,7 @@ class PlainBackend:
     rules = RuleNames()
     most_guarded = 8
     schedule_space = diagnostics = None
+    catalog = KernelCatalog("plain")
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         return ("c",)

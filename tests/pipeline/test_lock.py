@@ -15,7 +15,7 @@ from tiny import product, transformer
 from tracea_graph import Options, api
 from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
+from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.pipeline import candidates, evaluator
 from tracea_graph.tuning import Problem, Workload
 

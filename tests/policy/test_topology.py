@@ -1,30 +1,32 @@
-"""From shape and structure to a tiling, with reasons."""
+"""From sizes and structure to a tiling and a variant, with reasons."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from processors import flags_of
 
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CpuProfile
-from tracea_graph.kernels.cpu.architectures import ARCHITECTURES as PROCESSORS
 from tracea_graph.kernels.cpu.architectures import architecture_of
-from tracea_graph.kernels.gpu.heroes import HEROES
+from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.policy import (
     BlockSparse,
+    Channelwise,
     Dense,
     LowRank,
     OperatorTopology,
+    Pointwise,
+    PolicyEngine,
+    Rowwise,
+    SearchSpace,
+    Transformed,
+    Unstructured,
     Windowed,
-    decide_topology,
 )
-from tracea_graph.policy.topology import Kind, modelled_us
-from tracea_graph.ttg.orders import ORDERS
+from tracea_graph.policy.topology import Kind
 
-ARCHITECTURES = {**PROCESSORS, **HEROES}
-ZEN4 = ARCHITECTURES["zen4"]
+ENGINE = PolicyEngine(CPU.catalog, ("scalar", "avx2", "avx512"))
 
 
 def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTopology:  # noqa: B008
@@ -35,54 +37,66 @@ def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTo
     ("topology", "tiling", "reason"),
     [
         (gemm(128), "grid", "128x768 results, all of them computed"),
-        (gemm(1), "stream", "1 rows: time goes into reading the 768x768 operand once"),
-        (gemm(128, LowRank(64)), "two-products", "through rank 64 take 17%"),
-        (gemm(128, LowRank(700)), "grid", "rank 700 is too high"),
-        (gemm(128, BlockSparse(32, 32, 0.2)), "map", "only 20% of the 32x32 blocks"),
-        (gemm(128, BlockSparse(32, 32, 0.9)), "grid", "90% of the blocks are stored"),
-        (OperatorTopology("attention", 4096, 4096, 64, Windowed(128)), "band", "sees 257 of 4096"),
-        (OperatorTopology("attention", 128, 128, 64, Windowed(128)), "grid", "hides hardly any"),
+        (gemm(1), "stream", "1 row: time goes into reading the 768x768 operand once"),
+        (gemm(128, LowRank(64)), "two-products", "rank 64: both take 17% of the dense"),
+        (
+            OperatorTopology("gemm_block_sparse", 128, 768, 768, BlockSparse(32, 16, 0.2)), "map",
+            "20% of 32x16 blocks",
+        ),
+        (
+            OperatorTopology("gemm_bitmap", 1, 768, 768, Unstructured(0.3)), "bitmap",
+            "30% of the elements",
+        ),
+        (OperatorTopology("attention", 4096, 4096, 64, Windowed(128)), "band", "257 of 4096"),
+        (OperatorTopology("winograd", 3136, 64, 576, Transformed(4)), "transformed", "4x4"),
+        (
+            OperatorTopology("depthwise", 3136, 1, 9, Channelwise(), batch=96), "grid",
+            "one product for each of 96 channels",
+        ),
+        (OperatorTopology("norm", 128, 768, 1, Rowwise()), "rows", "128 rows of 768 numbers"),
+        (OperatorTopology("copy", 8, 9, 1, Pointwise()), "elements", "72 numbers"),
     ],
-)
+)  # fmt: skip
 def test_structure_decides_the_tiling(
     topology: OperatorTopology, tiling: str, reason: str
 ) -> None:
-    decision = decide_topology(topology, ZEN4)
+    decision = ENGINE.decide(topology)
     assert decision.tiling == tiling
     assert reason in decision.reasons[0]
-    assert decision.order in ORDERS and len(decision.reasons) == 4
+    assert decision.variant_id.endswith("__avx512")
+    assert any(decision.variant_id in reason for reason in decision.reasons)
+    assert decision is ENGINE.decide(topology)
 
 
-def test_the_order_follows_what_fits() -> None:
-    assert decide_topology(gemm(512, k=256, n=256), ZEN4).order == "row-major"
-    assert decide_topology(gemm(64, k=768, n=8192), ZEN4).order == "column-major"
-    assert decide_topology(gemm(4096, k=4096, n=4096), ZEN4).order == "z-order"
+def test_work_that_structure_saves_is_not_counted() -> None:
+    dense = gemm(128)
+    assert gemm(128, LowRank(64)).flops < 0.2 * dense.flops
+    assert gemm(128, Unstructured(0.25)).flops == 0.25 * dense.flops
+    window = OperatorTopology("attention", 4096, 4096, 64, Windowed(8))
+    assert window.flops == 2.0 * 4096 * 17 * 64
+    assert gemm(128, BlockSparse(32, 16, 0.1)).moved < dense.moved
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_heroes_are_legal_and_go_first(name: str) -> None:
-    on = ARCHITECTURES[name]
-    for m, hero in ((1024, "square"), (16, "flat")):
-        decision = decide_topology(gemm(m, n=1024, k=1024), on, "f32" if m == 16 else "bf16")
-        heroes = list(decision.space.heroes())
-        assert len(heroes) == len(on.heroes[hero]), (name, hero)
-        assert decision.configs[: len(heroes)] == tuple(heroes)
-        assert len(decision.configs) == 16
-        assert decision.space.size > sum(1 for _ in decision.space.legal()) > 16
+def test_a_product_gets_a_schedule_per_range_of_rows() -> None:
+    for m in (1, 4, 5, 128, 4096):
+        decision = ENGINE.decide(gemm(m))
+        assert decision.schedules == GEMM_SCHEDULES
+        own = next(s for s in GEMM_SCHEDULES if m <= s.max_rows)
+        assert decision.schedule == own and own.text in decision.reason
+    limits = [s.max_rows for s in GEMM_SCHEDULES]
+    assert limits == sorted(limits) and limits[-1] == 2**31 - 1
+    conv = ENGINE.decide(OperatorTopology("conv", 3136, 64, 576))
+    assert conv.schedules == () and conv.schedule is None
+    assert "by the actual sizes" in conv.reasons[-1]
 
 
-def test_blocks_and_tiles_nest() -> None:
-    configs = decide_topology(gemm(128, BlockSparse(128, 48, 0.1)), ZEN4, limit=500).configs
-    assert {c["tile_n"] for c in configs} == {16, 48}
-
-
-def test_modelled_time_prefers_tiles_that_fill_the_units() -> None:
-    space = decide_topology(gemm(512), ZEN4).space
-    bare = replace(space, seeds=())
-    best = bare.ranked(modelled_us(gemm(512), ZEN4))
-    first, last = best[0], best[-1]
-    assert first["tile_m"] * first["tile_n"] >= 8 * ZEN4.lanes
-    assert last["tile_m"] == 1
+def test_a_space_is_pruned_to_what_is_worth_measuring() -> None:
+    space = SearchSpace().axis("a", (1, 2, 3, 4, 50)).seed(a=50)
+    pruned = ENGINE.decide(gemm(8)).prune(space, lambda c: float(c["a"]), {"a": 4})
+    assert [c["a"] for c in pruned.legal()] == [1, 2, 3, 4, 50]  # the best, the kept, the seed
+    pruned = ENGINE.decide(gemm(8)).prune(space, lambda c: float(c["a"]), {"a": 1})
+    assert [c["a"] for c in pruned.legal()] == [1, 2, 3, 50]
+    assert "modelled time" in pruned.reason({"a": 4})
 
 
 @pytest.mark.parametrize(
@@ -91,6 +105,7 @@ def test_modelled_time_prefers_tiles_that_fill_the_units() -> None:
         (("gemm", 0, 1, 1, Dense()), "sizes above 0"),
         (("gemm", 8, 8, 8, LowRank(9)), "rank 9 is not between 1 and 8"),
         (("gemm", 8, 8, 8, BlockSparse(4, 4, 1.5)), "density 1.5"),
+        (("gemm", 8, 8, 8, Unstructured(-1)), "density -1"),
         (("attention", 8, 8, 8, Windowed(0)), "a window of 0 contains no columns"),
     ],
 )
@@ -99,8 +114,6 @@ def test_impossible_topologies_say_why(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         OperatorTopology(*topology)
-    with pytest.raises(UsageError, match="unknown dtype 'f64'"):
-        decide_topology(gemm(8), ZEN4, "f64")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tracea_graph.check.timing import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES as BY_ROWS
+from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES as BY_ROWS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem

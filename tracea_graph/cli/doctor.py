@@ -7,10 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
+from tracea_graph.context import Context
 from tracea_graph.doctor import Doctor
+from tracea_graph.documents import to_json
 from tracea_graph.errors import UsageError
+from tracea_graph.target import HOST
 from tracea_graph.version import runtime_conflict
-from tracea_graph.views.doctor import decision_json, render_decision, render_health
+from tracea_graph.views.doctor import render_health, render_kernel
 
 __all__ = ["run_doctor"]
 
@@ -19,15 +22,19 @@ def run_doctor(args: argparse.Namespace, console: Console) -> int:
     """Print the findings and return the exit code.  Raises UsageError for invalid arguments."""
     doctor = Doctor(refresh=args.refresh)
     if args.op is None:
-        if args.shape or args.dtype:
-            raise UsageError("--shape and --dtype belong to an operation: tracea doctor gemm …")
+        if args.shape or args.dtype or args.target:
+            raise UsageError(
+                "--shape, --dtype and --target belong to an operation: tracea doctor gemm …"
+            )
         health = doctor.health()
         _show(console, health.to_json() if args.json else render_health(health))
         if (conflict := runtime_conflict()) and not args.json:
             _show(console, f"warning: {conflict}")
         return 0
-    decision = doctor.plan_kernel(args.op, _shape(args.shape), args.dtype or "f32")
-    _show(console, decision_json(decision) if args.json else render_decision(decision))
+    plan = Context(args.target or HOST).plan_kernel(
+        args.op, _shape(args.shape), args.dtype or "fp32"
+    )
+    _show(console, to_json(plan).rstrip() if args.json else render_kernel(plan))
     return 0
 
 
@@ -35,8 +42,10 @@ def _show(console: Console, what: Any) -> None:
     console.print(what, markup=False, soft_wrap=isinstance(what, str))
 
 
-def _shape(text: str | None) -> tuple[int, ...]:
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
     try:
-        return tuple(int(part) for part in (text or "").split(",") if part)
+        return tuple(int(part) for part in text.split(",") if part)
     except ValueError:
         raise UsageError(f"--shape takes numbers such as 128,768,768, not {text!r}") from None

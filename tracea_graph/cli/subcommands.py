@@ -9,7 +9,7 @@ from typing import Any
 from tracea_graph.cli.flags import add_flags
 from tracea_graph.cli.parser import Parser
 from tracea_graph.options import TIMING, values
-from tracea_graph.target_names import PROBLEMS
+from tracea_graph.target_names import OPERATIONS, TARGETS
 
 __all__ = [
     "add_bench", "add_cache", "add_doctor", "add_explain", "add_inspect", "add_strip", "add_sweep",
@@ -162,16 +162,25 @@ def add_doctor(commands: Any) -> None:
     parser: Parser = commands.add_parser(
         "doctor",
         help="examine this machine",
-        usage="%(prog)s [OP --shape N,N...] [options]",
+        usage="%(prog)s [OP] [options]",
         description="Show what this machine can do (measured once, in under 5 s), or which kernel "
-        "variant a problem gets on it and why.",
-        epilog="sizes: " + "; ".join(f"{op} {','.join(sizes)}" for op, sizes in PROBLEMS.items()),
-        examples=("tracea doctor", "tracea doctor gemm --shape 128,768,3072 --dtype bf16"),
+        "variant a problem gets on a target and why.",
+        epilog="sizes: "
+        + "; ".join(f"{o.name} {','.join(o.sizes)}" for o in OPERATIONS.values()),
+        examples=(
+            "tracea doctor",
+            "tracea doctor gemm --shape 128,768,3072 --dtype bf16",
+            "tracea doctor flash_attention_2 --target cuda:sm_90",
+        ),
     )
-    parser.add_argument("op", nargs="?", help=f"one of {', '.join(PROBLEMS)}; needs --shape")
-    parser.add_argument("--shape", metavar="N[,N]", help="sizes of the problem, see below")
+    parser.add_argument("op", nargs="?", help="an operation, see below")
+    parser.add_argument("--shape", metavar="N[,N]", help="its sizes, in the order below")
     parser.add_argument(
-        "--dtype", help="f32 (default), bf16, f16 or int16; falls back where there are no kernels"
+        "--dtype",
+        help="fp32 (default), bf16, fp16, int16 …; falls back where there are no kernels",
+    )
+    parser.add_argument(
+        "--target", choices=TARGETS, metavar="TARGET", help="by default this machine"
     )
     parser.add_argument("--refresh", action="store_true", help="measure this machine again")
     add_flags(parser, "doctor")

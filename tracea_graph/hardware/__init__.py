@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
-from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.diagnostics import Diagnostics
 from tracea_graph.hardware.measurements import Measurements
 
 __all__ = [
     "CpuProfile",
-    "Decision",
     "Diagnostics",
     "Measurements",
     "fingerprint_hash",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from tracea_graph.config import Environment
-from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.program import CallStats
 
@@ -14,15 +13,10 @@ __all__ = ["Diagnostics"]
 
 
 class Diagnostics(Protocol):
-    """Queries about the machine, the variant chosen for a problem, and the work of calls.
+    """Queries about the machine, and about the work of calls.
 
     A backend that measures nothing has no diagnostics.
     """
-
-    @property
-    def problems(self) -> Mapping[str, Sequence[str]]:
-        """Return the operations with variants, and the sizes each takes."""
-        ...
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -31,20 +25,6 @@ class Diagnostics(Protocol):
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
         """Measure the machine; uses the cache unless ``refresh``."""
-        ...
-
-    def plan_kernel(
-        self,
-        op: str,
-        shape: Sequence[int],
-        precision: str,
-        figures: Measurements,
-        cap: str | None = None,
-    ) -> Decision:
-        """Return the variant chosen for a problem, of levels up to ``cap``, with reasons.
-
-        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
-        """
         ...
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracea_graph.errors import GraphError, RuleErrorContext
-from tracea_graph.ir import DType, Node, Weight
+from tracea_graph.ir import DType, Extent, Node, Weight
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.onnx_io import LocalFunction
 from tracea_graph.onnx_io.call_names import encode_calls
@@ -19,8 +19,8 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.policy import CostModel
-from tracea_graph.target import Backend
+from tracea_graph.policy import CallDecision, CostModel, PolicyEngine
+from tracea_graph.target import Backend, Target
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
 
@@ -29,13 +29,17 @@ __all__ = ["AssembledNode", "Assembly", "assemble", "row_tiling_key", "unschedul
 
 @dataclass(frozen=True)
 class AssembledNode:
-    """A custom-op node with its region, type, program, and the group it is timed in."""
+    """A custom-op node with its region, type, program, and the group it is timed in.
+
+    ``decisions`` are the policy's, one per call of the program.
+    """
 
     region: Region
     type: str
     program: Program
     body: Body
     group: str
+    decisions: tuple[CallDecision, ...] = ()
 
     @property
     def originals(self) -> tuple[str, ...]:
@@ -184,24 +188,29 @@ def _metadata(item: AssembledNode) -> dict[str, str]:
     return said
 
 
-def assemble(graph: TileGraph, backend: Backend) -> Assembly:
-    """Lower every fused region of a graph.
+def assemble(graph: TileGraph, backend: Backend, policy: PolicyEngine | None = None) -> Assembly:
+    """Lower every fused region of a graph, with the schedules that the policy decides.
 
-    Raises RuleError, naming the rule that made it, if a region cannot be lowered.
+    Without a ``policy``, the one for this machine decides.  Raises RuleError, naming the rule that
+    made it, if a region cannot be lowered.
     """
+    policy = policy or Target(backend, backend.levels("", "fp32")).policy()
     result = Assembly(graph, backend)
     bodies: dict[Any, Body] = {}
     for region in graph.regions():
         if not region.fused:
             continue
         with RuleErrorContext(region.rule):
-            program = backend.lower(graph, region)
+            specs = [graph.spec(v) for v in region.operands]
+            program, decisions = policy.planned(
+                backend.lower(graph, region), specs, graph.bindings, _rank(graph, region)
+            )
             body = bodies.setdefault(region.params, region.params.body(graph.opset))
             try:
                 backend.encode(program)
             except GraphError as error:
                 result.unfit.append((region, str(error)))
-        _place(result, region, program, body)
+        _place(result, region, program, body, decisions)
     return result
 
 
@@ -217,14 +226,36 @@ def _unscheduled_us(cost: CostModel, graph: TileGraph, region: Region) -> float:
     return 0.0 if isinstance(region.params, GemmParams | ConvParams) else cost(graph, region)
 
 
-def _place(result: Assembly, region: Region, program: Program, body: Body) -> None:
+def _rank(graph: TileGraph, region: Region) -> int | None:
+    """The rank of the matrix that a region's product is a factor of; None if of none."""
+    if region.rule not in (LOW_RANK_EXACT, *LOW_RANK):
+        return None
+    rank = _middle(graph, region)
+    return rank if isinstance(rank, int) else None
+
+
+def _middle(graph: TileGraph, region: Region) -> Extent:
+    """The extent between both factors of a low-rank pair."""
+    written = {v for n in region.nodes for v in n.outputs}
+    middle = region.operands[0] if region.results[0] in written else region.results[0]
+    axes = graph.spec(middle).shape or (0, 0)
+    return axes[1 if "Conv" in region.op else -1]
+
+
+def _place(
+    result: Assembly,
+    region: Region,
+    program: Program,
+    body: Body,
+    decisions: tuple[CallDecision, ...],
+) -> None:
     """Add a region's node, with the type, kernels and chains it needs."""
     inputs = tuple(s.dtype or DType.F32 for s in program.inputs)
     outputs = tuple(s.dtype or DType.F32 for s in program.outputs)
     type_name = f"{region.op}_{_type_key(body, inputs, outputs)}"
     result.types[type_name] = OpType(type_name, inputs, outputs)
     group = _group(result.graph, region, type_name)
-    result.placed.append(AssembledNode(region, type_name, program, body, group))
+    result.placed.append(AssembledNode(region, type_name, program, body, group, decisions))
     for call in program.calls:
         result.need(call)
 
@@ -243,10 +274,7 @@ def _group(graph: TileGraph, region: Region, type_name: str) -> str:
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK):
         weights = [graph.weight(n.inputs[n.op != "Gather"]) for n in region.nodes if n.op in _OF]
         shapes = "+".join("x".join(map(str, w.shape)) for w in weights if w)
-        written = {v for n in region.nodes for v in n.outputs}
-        middle = region.operands[0] if region.results[0] in written else region.results[0]
-        axes = graph.spec(middle).shape or (0, 0)
-        return f"{region.rule} {shapes} rank {axes[1 if 'Conv' in region.op else -1]}"
+        return f"{region.rule} {shapes} rank {_middle(graph, region)}"
     if isinstance(region.params, GemmParams):
         return f"{type_name} {region.params.k}x{region.params.n}"
     return type_name

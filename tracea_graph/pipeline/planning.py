@@ -101,7 +101,8 @@ class Planner:
         deadline: Deadline | None = None,
     ) -> None:
         self.deadline = deadline or Deadline()
-        self.backend = (target or target_of(options.target, options.precision)).backend
+        named = target or target_of(options.target, options.precision)
+        self.backend, self.policy = named.backend, named.policy(options.environment.level)
         if cost is None:
             measured = options.environment if options.keep == "faster" and target else None
             levels = target.levels if target else ()
@@ -112,11 +113,11 @@ class Planner:
             options.precision, options.prepack, options.windows, compressed, self.scan
         )
         every = self._every(request)
-        named = every
+        nameable = every
         if not request.prepack:  # plans without some rules, but users may name them
-            named = self._every(replace(request, prepack=True))
+            nameable = self._every(replace(request, prepack=True))
         self.rules = frozenset(CLUSTERING).union(
-            p.name for phase in named if not phase.always for p in phase.passes
+            p.name for phase in nameable if not phase.always for p in phase.passes
         )
         for rule in (*options.only, *options.skip):
             if rule not in self.rules:
@@ -184,7 +185,7 @@ class Planner:
         while True:
             made = plan()
             try:
-                return assemble(made.graph, self.backend), made
+                return assemble(made.graph, self.backend, self.policy), made
             except RuleError as error:
                 self._leave_out(error)
 

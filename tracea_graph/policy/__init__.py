@@ -1,34 +1,52 @@
-"""The cost model: it ranks proposals and prunes those not worth measuring."""
+"""The policy: the cost model that ranks proposals, and the engine that decides about kernels."""
 
 from __future__ import annotations
 
+from tracea_graph.policy.catalog import KernelCatalog
 from tracea_graph.policy.cost import CostModel
+from tracea_graph.policy.decision import Candidate, KernelPlan, PolicyDecision, Rejected
 from tracea_graph.policy.decision_cost import decision_cost
+from tracea_graph.policy.engine import CallDecision, PolicyEngine
 from tracea_graph.policy.machine import Machine
+from tracea_graph.policy.processor import Processor
 from tracea_graph.policy.space import Config, SearchSpace
 from tracea_graph.policy.topology import (
     BlockSparse,
+    Channelwise,
     Dense,
     LowRank,
     OperatorTopology,
-    Processor,
-    TopologyDecision,
+    Permuted,
+    Pointwise,
+    Rowwise,
+    Transformed,
+    Unstructured,
     Windowed,
 )
-from tracea_graph.policy.topology import decide as decide_topology
 
 __all__ = [
     "BlockSparse",
+    "CallDecision",
+    "Candidate",
+    "Channelwise",
     "Config",
     "CostModel",
     "Dense",
+    "KernelCatalog",
+    "KernelPlan",
     "LowRank",
     "Machine",
     "OperatorTopology",
+    "Permuted",
+    "Pointwise",
+    "PolicyDecision",
+    "PolicyEngine",
     "Processor",
+    "Rejected",
+    "Rowwise",
     "SearchSpace",
-    "TopologyDecision",
+    "Transformed",
+    "Unstructured",
     "Windowed",
-    "decide_topology",
     "decision_cost",
-]  # fmt: skip
+]

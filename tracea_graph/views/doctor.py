@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -11,12 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.gpu import Gpu
 from tracea_graph.hardware.health import BackendHealth, Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.policy import KernelPlan
+from tracea_graph.views.text import cell, new_table, three_digits
 
-__all__ = ["decision_json", "render_decision", "render_health"]
+__all__ = ["render_health", "render_kernel"]
 
 
 def render_health(health: Health) -> RenderableType:
@@ -24,27 +24,26 @@ def render_health(health: Health) -> RenderableType:
     return Group(*_health(health))
 
 
-def render_decision(decision: Decision) -> RenderableType:
-    """Return the winner, then slower variants, then those that do not qualify, with reasons."""
-    shape = "×".join(map(str, decision.shape))
-    table = Table(title=f"{decision.op} {shape}, {decision.precision}", title_justify="left")
-    table.add_column("variant")
-    table.add_column("modelled", justify="right")
-    table.add_column("verdict", overflow="fold")
-    best = decision.winner.us or 0.0
-    table.add_row(decision.winner.id, _time(best), "wins")
-    for other in decision.others:
-        if other.us is None:
-            table.add_row(other.id, "", escape(other.why))
-        else:
-            table.add_row(other.id, _time(other.us), f"{other.us / best:.2f}× the winner's time")
-    note = [Text(decision.precision_note)] if decision.precision_note else []
-    return Group(table, *note)
-
-
-def decision_json(decision: Decision) -> str:
-    """Return all fields of a decision as JSON."""
-    return json.dumps(asdict(decision), indent=2)
+def render_kernel(plan: KernelPlan) -> RenderableType:
+    """Return the kernel of a problem with the reasons for it, then the others, with theirs."""
+    sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
+    parts: list[RenderableType] = [
+        Text(f"{plan.op} on {plan.target}, {plan.precision}: {plan.variant_id}", style="bold"),
+        Text(f"  {sizes}"),
+    ]
+    if plan.us is not None:
+        rate = f", {three_digits(plan.gflops)} GFLOP/s" if plan.gflops else ""
+        parts.append(Text(f"  modelled {_time(plan.us)}{rate}"))
+    parts += [Text(f"  {reason}") for reason in plan.reasons]
+    parts += [Text(f"note: {note}") for note in (plan.shape_note, plan.precision_note) if note]
+    if plan.rejected:
+        table = new_table("other variants")
+        table.add_column("variant", no_wrap=True)
+        table.add_column("why not", overflow="fold")
+        for other in plan.rejected:
+            table.add_row(cell(other.variant_id), cell(other.why))
+        parts += ["", table]
+    return Group(*parts)
 
 
 def _health(health: Health) -> Iterator[RenderableType]:

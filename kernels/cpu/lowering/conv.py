@@ -19,7 +19,6 @@ from tracea_graph.kernels.cpu.filters import (
     PointwiseFilters,
 )
 from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C, BlockedValue, channel_tail
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
 from tracea_graph.kernels.cpu.lowering.rounding import accepts_nchw32c
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
@@ -180,7 +179,6 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
         "gemm", x=flat(v.slot(x), p.channels), w=v.slot(w).view,
         bias=v.slot(bias).view if bias is not None else None, inputs=views,
         y=flat(v.out(result), p.filters), layout="panels", chain=p.epilogue,
-        schedules=GEMM_SCHEDULES,
     )  # fmt: skip
 
 

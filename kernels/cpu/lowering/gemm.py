@@ -10,19 +10,10 @@ from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
 from tracea_graph.kernels.cpu.panels import BF16X2, INT16, SPLIT_STEPS
-from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
 
-__all__ = ["GEMM_SCHEDULES", "lower_gemm", "rounded"]
-
-GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
-    GemmSchedule(max_rows=4, prefetch=0),
-    GemmSchedule(max_rows=32),
-    GemmSchedule(max_rows=512, mc=256),
-    GemmSchedule(max_rows=2**31 - 1, mc=256),
-)
-"""Schedules by row count, used unless the tuner found better ones."""
+__all__ = ["lower_gemm", "rounded"]
 
 _BY_MAP = {
     "block_sparse": ("gemm_block_sparse", "f32"), "block_sparse_vnni2": ("gemm_block_sparse",
@@ -58,7 +49,6 @@ def lower_gemm(
         w.call(
             "gemm", GEMM_DTYPES[p.layout.name], x=x, w=weight, bias=bias, **scales,
             inputs=views, y=into, layout=p.layout.name, parts=len(p.splits) or 1, chain=chain,
-            schedules=GEMM_SCHEDULES,
         )  # fmt: skip
     if p.norm is not None and total is not None:
         norm_call(w, p.norm, total, affine, results[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import combine, product
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides
@@ -27,7 +26,7 @@ def lower_matmul(
     x, weight, *rest = flat
     w.call(
         "gemm", x=x, w=weight, inputs=rest[: len(views)], y=rest[len(views) :], layout="kn",
-        chain=p.epilogue, schedules=GEMM_SCHEDULES,
+        chain=p.epilogue,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.gates import GatePanels
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import dense_strides
@@ -30,7 +29,7 @@ def lower_recurrent(
         w.call(
             "gemm", x=matrix(x), w=_at(weight, d), bias=_at(bias, d),
             y=View(ahead.buffer, (rows, columns), (columns, 1), product((d, rows, columns))),
-            layout="panels", schedules=GEMM_SCHEDULES,
+            layout="panels",
         )  # fmt: skip
     found = dict(zip(p.results, results, strict=True))
     whole, last = replace(p, results=("y", "h")).infer([x.spec])

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.kernels.cpu.calls import CALLS, GEMM_DTYPES
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.program import Call, Schedule, View
 from tracea_graph.ops.chain import Chain
 

@@ -17,7 +17,6 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
-from tracea_graph.kernels.cpu.lowering.gemm import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.panels import BF16X2, INT16, PANELS, VNNI2, WEIGHT_ONLY_BF16
 from tracea_graph.kernels.program import Buffer, Program
@@ -551,13 +550,6 @@ def test_kernels_require_unit_strides_where_they_say() -> None:
 def test_elementwise_kinds_say_only_whether_the_last_axis_moves() -> None:
     chain = CASES["elementwise, two results"].program.calls[0].chain
     assert chain is not None and chain.operands == ("full", "col")
-
-
-def test_the_schedules_cover_every_number_of_rows() -> None:
-    (call,) = CASES["gemm"].program.calls
-    assert call.schedules == GEMM_SCHEDULES
-    rows = [d.max_rows for d in GEMM_SCHEDULES]
-    assert rows == sorted(rows) and rows[-1] == 2**31 - 1
 
 
 def test_only_fused_regions_are_lowered() -> None:

@@ -1,0 +1,146 @@
+"""GPU kernels as the policy asks about them: topologies of calls, variants and why they fit.
+
+Modelled times use nominal figures of one device per architecture.  They rank; nothing is decided
+by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from types import MappingProxyType
+
+from tracea_graph.hardware import Measurements
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
+from tracea_graph.kernels.gpu.families import attention, products
+from tracea_graph.kernels.gpu.kernels import permutes
+from tracea_graph.kernels.gpu.selection import choose_tile
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.schema import CallSchema, Sizes
+from tracea_graph.policy import (
+    Candidate,
+    Channelwise,
+    KernelCatalog,
+    OperatorTopology,
+    Permuted,
+    Windowed,
+)
+from tracea_graph.policy.topology import Kind
+
+__all__ = ["GpuCatalog", "shared_bytes", "tile_for", "variant_id"]
+
+_DEVICES: Mapping[str, tuple[int, float, int, int, int]] = MappingProxyType(
+    {
+        "sm_75": (40, 1.59, 1024, 128, 320),
+        "sm_80": (108, 1.41, 2048, 128, 1555),
+        "sm_86": (82, 1.70, 512, 256, 936),
+        "sm_89": (128, 2.52, 512, 256, 1008),
+        "sm_90a": (132, 1.76, 2048, 256, 3350),
+        "sm_100": (148, 1.85, 2048, 256, 8000),
+        "sm_120": (170, 2.41, 512, 256, 1792),
+    }
+)
+"""SMs, GHz, operations per cycle and SM in 16 bits and in float32, GB/s: nominal figures."""
+_PAD = 4
+_SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
+"""Bytes of an element, 4 by default."""
+
+
+def variant_id(variant: Variant, architecture: str) -> str:
+    """``<dtype>_<op>_<tile>__<architecture>``: a symbol without its call's own words."""
+    return f"{variant.dtype}_{variant.op}_{variant.tile}__{architecture}"
+
+
+def tile_for(topology: OperatorTopology) -> tuple[str, str]:
+    """Return the tile of an operator, and why; see :func:`choose_tile`."""
+    t = topology
+    return choose_tile(
+        t.op, t.dtype, t.batch * t.m if t.static else 0, t.n if t.static_columns else 0,
+        max(1, t.operands), t.k // 2, isinstance(t.kind, Permuted),
+    )  # fmt: skip
+
+
+def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
+    """Return the shared memory of a block in bytes; 0 for kernels that need hardly any."""
+    p = variant.params
+    size = _SIZES.get(variant.dtype, 4)
+    if variant.template in ("gemm.cu.in", "conv.cu.in"):
+        return products.Tile(
+            p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, "nk", p["stages"]
+        ).shared
+    if variant.template == "attention.cu.in":
+        head = ceil(topology.k / 2 / 16) * 16
+        return attention.Tile(p["queries"], p["keys"], head, head, p["stages"]).shared
+    if variant.template.endswith("_fma.cu.in"):
+        return 4 * p["k"] * (p["m"] + p["n"] + 2 * _PAD)
+    return 0
+
+
+class GpuCatalog(KernelCatalog):
+    """The GPU's kernels: several tiles per op, chosen by the sizes of a call."""
+
+    def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
+        """Return the structure of a call: a window, channels, a permuting copy …"""
+        if schema.op == "attention_rows" and sizes["window_left"] >= 0:
+            return Windowed(max(sizes["window_left"], sizes["window_right"], 1))
+        if schema.op == "depthwise":
+            return Channelwise()
+        if schema.op == "copy" and permutes(sizes.call):
+            return Permuted()
+        return super().kind(schema, sizes)
+
+    def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
+        """Return batch, m, n and k; of attention, k is twice the longer head size."""
+        if schema.op in ("attention", "attention_rows"):
+            batch, heads, queries, depth = sizes.of("q")
+            return batch * heads, queries, sizes.of("k")[2], 2 * max(depth, sizes.of("v")[3])
+        return super().problem(schema, sizes)
+
+    def candidates(
+        self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
+    ) -> tuple[Candidate, ...]:
+        """Return every variant of a call, the one for its sizes first, then by modelled time."""
+        architecture = ARCHITECTURES[levels[-1]]
+        tile, why = tile_for(topology)
+        made = list[tuple[bool, Candidate]]()
+        known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
+        for variant in known:
+            chosen = variant.tile == tile or (not tile and variant is known[0])
+            needed = shared_bytes(variant, topology)
+            refused = _refusal(variant, needed, [ARCHITECTURES[level] for level in levels])
+            us = _us(variant, topology, architecture)
+            reason = why or "the only tile of this call"
+            if needed:
+                reason += f"; {needed >> 10} of {architecture.block_shared >> 10} kB shared memory"
+            said = refused or (reason if chosen else f"not for these sizes: {why}")
+            name = variant_id(variant, architecture.name)
+            made.append((chosen, Candidate(name, architecture.name, said, us, not refused)))
+        made.sort(key=lambda one: (not one[0], not one[1].fits, one[1].us or 0.0))
+        return tuple(candidate for _, candidate in made)
+
+
+def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture]) -> str:
+    """Return why some architecture cannot run a variant; empty if all can."""
+    for one in architectures:
+        if reason := variant.refusal(one):
+            return reason
+        if shared > one.block_shared:
+            most = one.block_shared >> 10
+            return f"takes {shared >> 10} kB of shared memory; a block of {one.name} has {most}"
+    return ""
+
+
+def _us(variant: Variant, t: OperatorTopology, architecture: Architecture) -> float:
+    """Return modelled µs: the longer of arithmetic, in waves of tiles, and of the traffic."""
+    sms, ghz, narrow, wide, bandwidth = _DEVICES[architecture.name]
+    moved = t.moved * _SIZES.get(variant.dtype, 4) / bandwidth * 1e-3
+    if t.k == 1:
+        return moved
+    p = variant.params
+    m, n = p.get("m", p.get("queries", 64)), p.get("n", 64)
+    tiles = t.batch * ceil(t.m / m) * (1 if variant.op.startswith("attention") else ceil(t.n / n))
+    share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
+    columns = t.n if variant.op.startswith("attention") else n
+    each = 2.0 * m * columns * t.k * share
+    peak = wide if variant.dtype in ("f32", "tf32x3") else narrow
+    return max(ceil(tiles / sms) * each / (peak * ghz) * 1e-3, moved)

@@ -1,0 +1,28 @@
+"""Families of processors: sizes of their memories, and tiles known to suit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Processor"]
+
+
+@dataclass(frozen=True)
+class Processor:
+    """One family of processors.
+
+    ``near`` are the bytes available to a tile's operands (L1 of a core, shared memory of a block),
+    ``far`` those of the next level (L2); ``flops`` fp32 operations per cycle, ``lanes`` fp32 lanes
+    of a vector (a warp), ``registers`` vector registers (32-bit registers of an SM, for GPUs).
+    ``heroes`` are configurations of a matrix product by kind of shape: ``square`` and ``flat``.
+    """
+
+    name: str
+    device: str
+    near: int
+    far: int
+    flops: int
+    lanes: int
+    registers: int
+    heroes: Mapping[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
