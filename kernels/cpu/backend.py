@@ -52,7 +52,10 @@ _PLAIN = tuple(isa.name for isa in ISAS)
 _BF16 = frozenset(isa.name for isa in BF16_ISAS)
 _NEEDED = MappingProxyType(
     {
-        "int8": frozenset(), "fp16": frozenset(), "bf16": _BF16, "int16": _BF16,
+        "int8": frozenset(),
+        "fp16": frozenset(),
+        "bf16": _BF16,
+        "int16": _BF16,
         "bf16x2": frozenset({TILES}),
     }
 )

@@ -165,8 +165,7 @@ def add_doctor(commands: Any) -> None:
         usage="%(prog)s [OP] [options]",
         description="Show what this machine can do (measured once, in under 5 s), or which kernel "
         "variant a problem gets on a target and why.",
-        epilog="sizes: "
-        + "; ".join(f"{o.name} {','.join(o.sizes)}" for o in OPERATIONS.values()),
+        epilog="sizes: " + "; ".join(f"{o.name} {','.join(o.sizes)}" for o in OPERATIONS.values()),
         examples=(
             "tracea doctor",
             "tracea doctor gemm --shape 128,768,3072 --dtype bf16",
