@@ -3,13 +3,13 @@
 Of each model, the ``--problems`` slowest (as predicted) are recorded whose candidates are too many
 for the tuner to measure one by one.  A table is
 
-    {"problem": …, "rows": …, "level": …, "threads": …, "axes": [name…],
-     "candidates": [[value…]…], "speed": [ratio…]}
+    {"problem": …, "rows": …, "level": …, "default": us, "axes": [name…],
+     "candidates": [[value…]…], "us": [time…]}
 
-where candidates are in the order of the cost model and ``speed`` is the speed of each relative to
-the default schedule's: the quotient of the shortest of ``--pairs`` interleaved runs with cold
-weights, over ``--passes`` passes.  Tables in the file are not recorded again.  ``models.samplers``
-compares samplers on such a file.
+where candidates are in the order of the cost model.  A time is the shortest of ``--runs`` runs in
+each of ``--passes`` passes over all candidates, in µs of processor time of one thread, so that
+other processes matter little; weights are cold.  Tables in the file are not recorded again.
+``models.samplers`` compares samplers on such a file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
+
 from models.schedules import named_cases
 from tracea_graph.config import Environment
-from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.options import OPTIONS, values
@@ -36,58 +37,56 @@ from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import EXHAUSTIVE
 
-_SECONDS = 1.0
-"""Time limit of one candidate's pairs."""
-
 
 def record(
-    case: Case, level: str, threads: int, fixture: ModelFixture, pairs: int, passes: int
+    case: Case, level: str, fixture: ModelFixture, runs: int, passes: int
 ) -> dict[str, Any]:
-    """Return the table of one case at one thread count."""
-    ranked = candidates(case, SCHEDULE_SPACE, level, (threads,), on=SCHEDULE_SPACE.architecture)
-    shortest = {schedule: [math.inf, math.inf] for schedule in ranked}
-    for _ in range(passes):
-        for schedule, best in shortest.items():
-            for i, ms in enumerate(_shortest(case, schedule, threads, fixture, pairs)):
-                best[i] = min(best[i], ms)
+    """Return the table of one case."""
     first = default_of(case)
+    ranked = candidates(case, SCHEDULE_SPACE, level, (1,), on=SCHEDULE_SPACE.architecture)
+    us = dict.fromkeys((first, *ranked), math.inf)
+    for _ in range(passes):
+        for schedule in us:
+            us[schedule] = min(us[schedule], _shortest_us(case, schedule, fixture, runs))
     names = [f.name for f in dataclasses.fields(first)][1:]  # the first is the rows' limit
     return {
         "problem": str(case.problem),
         "rows": case.rows,
         "level": level,
-        "threads": threads,
+        "default": round(us[first], 2),
         "axes": names,
         "candidates": [[getattr(s, name) for name in names] for s in ranked],
-        "speed": [round(a / b, 4) if b < math.inf else 0.0 for a, b in shortest.values()],
+        "us": [round(us[s], 2) for s in ranked],
     }
 
 
-def _shortest(
-    case: Case, schedule: Schedule, threads: int, fixture: ModelFixture, pairs: int
-) -> tuple[float, float]:
-    """Return the shortest times of the default and a schedule; infinite if it cannot run."""
-    try:
-        times = fixture.compare(case, default_of(case), schedule, threads, pairs, _SECONDS)
-    except WorkerError as error:
-        print(f"{case}: {schedule}: {error}", flush=True)
-        return math.inf, math.inf
-    return min(times.a_ms), min(times.b_ms)
+def _shortest_us(case: Case, schedule: Schedule, fixture: ModelFixture, runs: int) -> float:
+    """Return the processor time of one call, the shortest of some runs."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.register_custom_ops_library(str(fixture.library.path))
+    path = fixture.write(case, schedule, "table")
+    session, feeds = onnxruntime.InferenceSession(str(path), options), fixture.feeds(case)
+    session.run(None, feeds)
+    best = math.inf
+    for _ in range(runs):
+        start = time.thread_time()
+        session.run(None, feeds)
+        best = min(best, time.thread_time() - start)
+    return best / fixture.model(case).count * 1e6
 
 
-def _worth_recording(paths: Sequence[Path], args: argparse.Namespace, level: str) -> list[Case]:
+def _worth_recording(paths: Sequence[Path], precision: str, level: str, most: int) -> list[Case]:
     """Return the largest problems of each model whose spaces are sampled."""
     found: dict[str, Case] = {}
     for path in paths:
-        cases = named_cases([path], args.precision, level)
+        cases = named_cases([path], precision, level)
         large = sorted(
-            (
-                (-SCHEDULE_SPACE.modelled_us(case, default_of(case), level, 1), name)
-                for name, case in cases.items()
-                if len(candidates(case, SCHEDULE_SPACE, level, (1,))) > EXHAUSTIVE
-            ),
+            (-SCHEDULE_SPACE.modelled_us(case, default_of(case), level, 1), name)
+            for name, case in cases.items()
+            if len(candidates(case, SCHEDULE_SPACE, level, (1,))) > EXHAUSTIVE
         )
-        found |= {name: cases[name] for _, name in large[: args.problems]}
+        found |= {name: cases[name] for _, name in large[:most]}
     return list(found.values())
 
 
@@ -98,29 +97,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
     add("--problems", type=int, default=2, help="of each model (default: 2)")
-    add("--threads", type=values.threads, default=(1,), metavar="N[,M]")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
-    add("--pairs", type=int, default=3, help="of a candidate in a pass (default: 3)")
-    add("--passes", type=int, default=2, help="over all candidates (default: 2)")
+    add("--runs", type=int, default=3, help="of a candidate in a pass (default: 3)")
+    add("--passes", type=int, default=3, help="over all candidates (default: 3)")
     add("--budget", type=values.seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     tables = json.loads(args.out.read_text()) if args.out.exists() else []
-    done = {(t["problem"], t["rows"], t["threads"]) for t in tables}
+    done = {(t["problem"], t["rows"]) for t in tables}
     target, end = target_of(HOST, args.precision), time.monotonic() + args.budget
     level = target.levels[-1]
-    cases = _worth_recording(args.models, args, level)
+    cases = _worth_recording(args.models, args.precision, level, args.problems)
     with tempfile.TemporaryDirectory() as folder, ModelFixture(
         [case.problem for case in cases], target.backend, level, Path(folder),
         environment=Environment(),
     ) as fixture:  # fmt: skip
         for case in cases:
-            for threads in args.threads:
-                if (str(case.problem), case.rows, threads) in done or time.monotonic() > end:
-                    continue
-                tables.append(record(case, level, threads, fixture, args.pairs, args.passes))
-                args.out.write_text("[\n" + ",\n".join(map(json.dumps, tables)) + "\n]\n")
-                speeds = tables[-1]["speed"]
-                print(case, threads, len(speeds), max(speeds), flush=True)
+            if (str(case.problem), case.rows) in done or time.monotonic() > end:
+                continue
+            table = record(case, level, fixture, args.runs, args.passes)
+            tables.append(table)
+            args.out.write_text("[\n" + ",\n".join(map(json.dumps, tables)) + "\n]\n")
+            best = table["default"] / min(table["us"])
+            print(f"{case}: {len(table['us'])} candidates, the best {best:.3f}×", flush=True)
 
 
 if __name__ == "__main__":

@@ -146,11 +146,8 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
-        """Prepare feeds and weights for a case; sessions of the last case are closed."""
-        model = self.model(case)
-        self._provide(model)
-        random = np.random.default_rng(0)
-        self._feeds = {name: _draw(random, spec) for name, spec in model.inputs.items()}
+        """Prepare feeds for a case; sessions of the last case are closed."""
+        self._feeds = self.feeds(case)
         for name in self._open.values():
             if self._worker is not None:
                 self._worker.close(name)
@@ -170,13 +167,24 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
             for _ in range(have, size, _BLOCK):
                 file.write(block)
 
+    def write(self, case: Case, schedule: Schedule, name: str) -> Path:
+        """Write the model of a case with a schedule, beside the data of its weights."""
+        path, model = self._folder / f"{name}.onnx", self.model(case)
+        self._provide(model)
+        plan = self._encode(self._schedule_space.bench(case.problem, (schedule,)))
+        path.write_bytes(model.serialize(plan))
+        return path
+
+    def feeds(self, case: Case) -> dict[str, Array]:
+        """Return synthetic inputs of a case's model."""
+        random = np.random.default_rng(0)
+        return {name: _draw(random, spec) for name, spec in self.model(case).inputs.items()}
+
     def _opened(self, worker: Worker, case: Case, schedule: Schedule, threads: int) -> str:
         key = (schedule, threads)
         if key not in self._open:
             name = f"s{len(self._open)}"
-            path = self._folder / f"{name}.onnx"
-            plan = self._encode(self._schedule_space.bench(case.problem, (schedule,)))
-            path.write_bytes(self.model(case).serialize(plan))
+            path = self.write(case, schedule, name)
             worker.open(name, path, self.library.path, threads=threads)
             self._open[key] = name
         return self._open[key]
