@@ -19,22 +19,28 @@ from tracea_graph.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
+    from tracea_graph.commands.autotuner import AutoTuner
     from tracea_graph.context import Context
     from tracea_graph.doctor import Doctor
     from tracea_graph.options import Options
+    from tracea_graph.policy import SearchSpace
+    from tracea_graph.problem_descriptor import ProblemDescriptor
     from tracea_graph.ttg import TileGraph, TTGBuilder
     from tracea_graph.views import Report
 
 __all__ = [
-    "Context", "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load",
-    "optimize", "optimize_many", "plan_kernel", "session",
+    "AutoTuner", "Context", "Doctor", "Options", "ProblemDescriptor", "Report", "SearchSpace",
+    "TTGBuilder", "TileGraph", "__version__", "load", "optimize", "optimize_many", "plan_kernel",
+    "session",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # applications configure logging
 
 _HOMES: Mapping[str, str] = MappingProxyType(
     {
-        "Context": "context", "Doctor": "doctor", "Options": "options", "Report": "views",
+        "AutoTuner": "commands.autotuner", "Context": "context", "Doctor": "doctor",
+        "Options": "options", "ProblemDescriptor": "problem_descriptor", "Report": "views",
+        "SearchSpace": "policy",
         "TTGBuilder": "ttg", "TileGraph": "ttg",
     }
     | dict.fromkeys(("load", "optimize", "optimize_many", "plan_kernel", "session"), "api")

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from tracea_graph import AutoTuner, Options, ProblemDescriptor
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
+from tracea_graph.commands.autotuner import TunedProblem
 from tracea_graph.commands.tune import TunedModel
+from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
@@ -78,3 +81,40 @@ def test_what_makes_no_sense_is_one_sentence(
 ) -> None:
     assert main(["tune", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_problem_is_tuned_without_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def tuned_problem(problem: Any, options: Any, **more: Any) -> TunedProblem:
+        asked.append(problem)
+        return TunedProblem(problem, fake(Path(), options, listen=more["listen"]))
+
+    monkeypatch.setattr(command, "tune_problem", tuned_problem)
+    text = "gemm:128x3072x768"
+    assert main(["tune", "--problem", text, "--cache", "c", "--budget", "5"]) == 0
+    assert asked == [ProblemDescriptor("gemm", (128, 3072, 768))]
+    out = capsys.readouterr().out
+    assert out.startswith(text) and "gemm 768x3072, 128 rows" in out
+    assert main(["tune", "--cache", "c"]) == 2
+    assert "name a model or a --problem" in capsys.readouterr().err
+    assert main(["tune", "--problem", "gemn:1x2x3"]) == 2
+    assert "did you mean gemm?" in capsys.readouterr().err
+
+
+@pytest.mark.compiler
+def test_problems_become_cases_of_models(tmp_path: Path) -> None:
+    """No time to measure: which kernel calls take schedules is known nevertheless."""
+    options = Options(cache=tmp_path)
+    tuner = AutoTuner(threads=(1,), budget=1e-9, options=options)
+    gemm = tuner.optimize(ProblemDescriptor("gemm", (128, 96, 80), {"epilogue": "relu"}))
+    assert [str(t.case) for t in gemm.tuned.tuned if t.case in gemm.tuned.counts] == [
+        "gemm 80x96 + epilogue, 128 rows"
+    ]
+    assert gemm.gain == 1.0
+    conv = tuner.optimize(ProblemDescriptor("conv", (1, 32, 14, 14, 48, 3), {"stride": 2}))
+    assert [str(case) for case in conv.tuned.counts] == ["conv 32x3x3 to 48x7x7, 1 image"]
+    with pytest.raises(UsageError, match="4 groups do not divide 30"):
+        tuner.optimize(ProblemDescriptor("conv", (1, 30, 14, 14, 48, 3), {"groups": 4}))

@@ -11,12 +11,14 @@ import pytest
 
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES as BY_ROWS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
+from tracea_graph.policy import SearchSpace
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.tuning import (
     CaseFinished,
@@ -145,6 +147,20 @@ def test_a_selective_search_takes_requested_cases_that_pay_alone(cache: TuningCa
     assert set(fixture.cases) == {Case(LARGE, 128)} and found[Case(LARGE, 128)].gain > 1.1
     assert found[Case(SMALL, 128)].why == NOT_WORTH_TUNING
     assert {t.case.rows for t in found.values() if t.source == "default"} >= {1, 16, 1024}
+
+
+def test_a_space_of_the_user_is_what_is_searched(cache: TuningCache) -> None:
+    fixture, heard = ModelFixture(), list[Event]()
+    loads = (Workload(LARGE, 12, (128,)),)
+    within = SearchSpace().tile_m([64, 32]).tile_n([0]).axis("columns", [0]).stages([2])
+    made = tuner(cache, fixture, within=within, selective=True, listen=heard.append)
+    (found,) = (t for t in made.run(loads, 1e6) if t.case == Case(LARGE, 128))
+    assert {e.schedule.mc for e in heard if isinstance(e, TrialMeasured)} == {64, 32}
+    assert found.schedule.mc == 64 and found.gain > 1.1
+    (other,) = (t for t in tuner(cache, fixture).run(loads, 0) if t.case == found.case)
+    assert other.source == "default", "a narrowed search says nothing about the whole space"
+    with pytest.raises(UsageError, match="no axis 'tile_q'; did you mean tile_n"):
+        tuner(cache, fixture, within=SearchSpace().axis("tile_q", [1])).run(loads, 1e6)
 
 
 def test_hits_and_misses_are_told(cache: TuningCache) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tracea_graph.cli.flags import add_flags
 from tracea_graph.cli.parser import Parser
 from tracea_graph.options import TIMING, values
+from tracea_graph.problem_descriptor import EPILOGUES, GRAMMAR, ProblemDescriptor
 from tracea_graph.target_names import OPERATIONS, TARGETS
 
 __all__ = [
@@ -211,13 +212,23 @@ def add_tune(commands: Any) -> None:
     models: Parser = commands.add_parser(
         "tune",
         help="search for better blocking of a model's matmuls",
-        usage="%(prog)s MODEL.onnx... [options]",
+        usage="%(prog)s [MODEL.onnx...] [options]",
         description="Measure which blocking is fastest here, within a time limit. Results go to "
         "the cache, where tracea-optimize finds them; nothing is measured twice, Ctrl-C keeps "
         "what was measured, and the next run continues.",
-        examples=("tracea tune model.onnx --budget 5m",),
+        epilog=f"problems: {GRAMMAR}; pad=-1 is half the kernel; an epilogue is one of "
+        f"{', '.join(EPILOGUES)}",
+        examples=(
+            "tracea tune model.onnx --budget 5m",
+            "tracea tune --problem gemm:128x768x3072 --precision bf16",
+            "tracea tune --problem conv:1x64x56x56x64x3,stride=2,epilogue=relu",
+        ),
     )
-    models.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    models.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
+    models.add_argument(
+        "--problem", dest="problems", type=ProblemDescriptor.parse, action="append", default=[],
+        metavar="KIND:SIZES", help="tune one problem without a model; may be repeated, see below",
+    )  # fmt: skip
     add_flags(models, "tune")
     _add_lost(models)
     models.add_argument(

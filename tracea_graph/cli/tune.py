@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from rich.markup import escape
 
 from tracea_graph.cli.flags import made_options
 from tracea_graph.cli.progress import Bar
+from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.errors import UsageError
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import Event, TuningOptions
 from tracea_graph.tuning.hints import hint_of, proposals
@@ -36,11 +39,14 @@ _SAVED = ("threads", "shapes", "precision", "target", "seed", "storage")
 
 def run_tune(args: argparse.Namespace, console: Console) -> int:
     """Tune models one after another and return the exit code."""
+    work: list[Path | ProblemDescriptor] = [*args.models, *args.problems]
+    if not work:
+        raise UsageError("name a model or a --problem; tracea tune --help shows both")
     if args.save_config is not None:
         check_file(args.save_config, "--save-config", args.models)
     console.quiet = args.quiet
-    options = made_options(args, budget=args.budget / len(args.models), effort="thorough")
-    found = [_tune(path, options, args, console) for path in args.models]
+    options = made_options(args, budget=args.budget / len(work), effort="thorough")
+    found = [_tune(one, options, args, console) for one in work]
     if args.save_config is not None:
         _save(args, found)
     if args.json:
@@ -48,20 +54,27 @@ def run_tune(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _tune(path: Path, options: Options, args: argparse.Namespace, console: Console) -> TunedModel:
+def _tune(
+    what: Path | ProblemDescriptor, options: Options, args: argparse.Namespace, console: Console
+) -> TunedModel:
     silent = args.quiet or args.json
     folder = options.environment.cache / FOLDER
-    with Telemetry(folder, path.stem) as telemetry, Bar(path.name, silent) as bar:
+    name, stem = (what.name, what.stem) if isinstance(what, Path) else (str(what), what.kind)
+    with Telemetry(folder, stem) as telemetry, Bar(name, silent) as bar:
 
         def listen(event: Event) -> None:
             telemetry(event)
             bar(event)
 
-        found = tune_model(
-            path, options, lost_after=args.lost_after, listen=listen, propose=proposals()
-        )
+        how: dict[str, Any] = {
+            "lost_after": args.lost_after, "listen": listen, "propose": proposals(),
+        }  # fmt: skip
+        if isinstance(what, Path):
+            found = tune_model(what, options, **how)
+        else:
+            found = replace(tune_problem(what, options, **how).tuned, path=Path(name))
     if not args.json:
-        console.print(escape(plain(path.name)), highlight=False)
+        console.print(escape(plain(name)), highlight=False)
         console.print(render_tuned(found.tuned, found.counts, found.saved))
     return found
 

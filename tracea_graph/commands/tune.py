@@ -12,6 +12,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import unscheduled_us
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.policy import SearchSpace
 from tracea_graph.target import target_of, tile_words
 from tracea_graph.tuning import Case, Listener, Propose, TuningOptions, TuningResult, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
@@ -40,13 +41,16 @@ def tune_model(
     *,
     lost_after: float = 60.0,
     min_gain: float = MIN_GAIN,
+    selective: bool = False,
+    within: SearchSpace | None = None,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
     """Tune the kernels of a model as ``options`` would build it, within their budget.
 
-    Cases whose predicted end-to-end gain is below ``min_gain`` are not tuned.  Raises ModelError,
-    UsageError and BuildError as optimizing does.
+    Cases whose predicted end-to-end gain is below ``min_gain`` are not tuned; if ``selective``,
+    only requested row counts are.  ``within`` replaces axes of the search space.  Raises
+    ModelError, UsageError and BuildError as optimizing does.
     """
     model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)
@@ -58,7 +62,7 @@ def tune_model(
     tuning = TuningOptions(
         target.levels, options.thread_counts, options.budget,
         unscheduled_us(plan.graph, planner.cost) * len(bindings), options.seed, options.storage,
-        lost_after, min_gain,
+        lost_after, min_gain, selective, within,
     )  # fmt: skip
     found = tune(
         loads, tuning, target.backend, options.environment, listen=listen, propose=propose,

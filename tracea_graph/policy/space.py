@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from tracea_graph.errors import UsageError, close_match
+
 __all__ = ["Config", "Constraint", "SearchSpace"]
 
 Config = Mapping[str, int]
@@ -90,6 +92,22 @@ class SearchSpace:
     def once(self, alike: Callable[[Config], Hashable]) -> SearchSpace:
         """Count equivalent configurations once."""
         return replace(self, alike=alike)
+
+    def within(self, other: SearchSpace) -> SearchSpace:
+        """Return this space with the axes, constraints and seeds that ``other`` sets.
+
+        Raises UsageError for an axis that this space lacks.
+        """
+        space = self
+        for name, values in other.axes:
+            if name not in dict(self.axes):
+                every = f"; the axes are {', '.join(n for n, _ in self.axes)}"
+                which = close_match(name, dict(self.axes)) or every
+                raise UsageError(f"there is no axis {name!r}{which}")
+            space = space.axis(name, values)
+        for constraint in other.constraints:
+            space = space.require(constraint.reason, constraint.holds)
+        return replace(space, seeds=(*other.seeds, *space.seeds))
 
     # ---- queries -----------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.config import Environment
+from tracea_graph.policy import SearchSpace
 from tracea_graph.scratch import Scratch
 from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
@@ -32,7 +33,8 @@ class TuningOptions:
     ``rest_us`` is the predicted µs of the model's other regions; ``storage`` the URL of studies
     shared with other machines; ``lost_after`` the seconds after which a trial there is given up;
     ``min_gain`` the end-to-end gain (a share) below which cases are not tuned.  If ``selective``,
-    only requested row counts are tuned, and no cases that contribute little.
+    only requested row counts are tuned, and no cases that contribute little.  ``within`` replaces
+    axes of the search space.
     """
 
     levels: Sequence[str]
@@ -44,6 +46,7 @@ class TuningOptions:
     lost_after: float = 60.0
     min_gain: float = MIN_GAIN
     selective: bool = False
+    within: SearchSpace | None = None
 
 
 @contextmanager
@@ -78,5 +81,6 @@ def tuner(
             cache, fixture, schedule_space=schedule_space, level=options.levels[-1],
             threads=options.threads, facts=machine_facts(backend.fingerprint(), environment),
             architecture=schedule_space.architecture, seed=options.seed, min_gain=options.min_gain,
-            selective=options.selective, listen=listen, propose=propose, pin=pin,
+            selective=options.selective, within=options.within, listen=listen, propose=propose,
+            pin=pin,
         )  # fmt: skip

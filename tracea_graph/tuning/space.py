@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Config, Processor
+from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -29,12 +29,16 @@ def candidates(
     threads: Sequence[int],
     limit: int | None = None,
     on: Processor | None = None,
+    within: SearchSpace | None = None,
 ) -> list[Schedule]:
     """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
 
-    Ties are broken by the order of :func:`legal_schedules`; the default is not included.
+    Ties are broken by the order of :func:`legal_schedules`; the default is not included.  Axes
+    that ``within`` sets replace the backend's.  Raises UsageError for an axis it has not.
     """
     space, default = schedule_space.space(case, level, on), default_of(case)
+    same = next(space.legal())  # the default's values are first on every axis
+    space = space.within(within) if within else space
     before = [schedule_space.modelled_us(case, default, level, t) for t in threads]
 
     def total(config: Config) -> float:
@@ -44,5 +48,4 @@ def candidates(
         return sum(a / b for a, b in zip(after, before, strict=True))
 
     schedules = [schedule_space.schedule(case, config) for config in space.ranked(total)]
-    same = next(space.legal())  # the default's values are first on every axis
     return [d for d in schedules if d != schedule_space.schedule(case, same)][:limit]

@@ -7,6 +7,7 @@ Cases with too small an expected gain, or that the budget does not reach, keep t
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Processor
+from tracea_graph.policy import Processor, SearchSpace
 from tracea_graph.tuning.cache import CacheEntry, TuningCache
 from tracea_graph.tuning.events import (
     CaseFinished,
@@ -82,7 +83,8 @@ class Tuner:
     ``limit`` the maximum number of candidates per case, in the policy's order.  ``propose`` may
     change the candidates of a case, ``pin`` may prescribe its schedule.  Runs whose expected
     end-to-end gain is below ``min_gain`` are not tuned; if ``selective``, neither are row counts
-    that were not requested, nor single cases that contribute little.
+    that were not requested, nor single cases that contribute little.  ``within`` replaces axes of
+    the search space.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Tuner:
         seed: int = 0,
         min_gain: float = MIN_GAIN,
         selective: bool = False,
+        within: SearchSpace | None = None,
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
         propose: Propose = lambda case, ranked: ranked,
@@ -110,6 +113,7 @@ class Tuner:
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
         self._pin, self._min_gain, self._selective = pin, min_gain, selective
+        self._within = within
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
@@ -168,7 +172,8 @@ class Tuner:
 
     def about(self, case: Case) -> dict[str, str]:
         """Return everything a case's result depends on, on this machine."""
-        return about_case(case, self.facts, self.schedule_space, self.level, self.threads)
+        about = about_case(case, self.facts, self.schedule_space, self.level, self.threads)
+        return about | ({"space": json.dumps(self._within.to_dict())} if self._within else {})
 
     def known(self, task: TuningTask) -> TuningResult:
         """Return a case's hint, or its cached result."""
@@ -209,8 +214,9 @@ class Tuner:
         case, start = task.case, self.clock()
         default = default_of(case)
         ranked = candidates(
-            case, self.schedule_space, self.level, self.threads, self._limit, self._architecture
-        )
+            case, self.schedule_space, self.level, self.threads, self._limit, self._architecture,
+            self._within,
+        )  # fmt: skip
         study = Study(
             default,
             [d for d in self._propose(case, ranked) if d != default],

@@ -34,10 +34,10 @@ MCS = (32, 64, 96, 128, 192, 256, 384, 512)
 NCS = (1, 2, 4, 8, 16, 32)
 
 SEEDS: tuple[tuple[Config, ...], ...] = (
-    ({"nc": 8, "prefetch": 0},),
-    ({"nc": 1}, {"nr_panels": 2, "nc": 4}),
-    ({"mc": 64}, {"nc": 4, "mc": 128}),
-    ({"mc": 64},),
+    ({"columns": 8, "stages": 1},),
+    ({"columns": 1}, {"tile_n": 2 * PANEL, "columns": 4}),
+    ({"tile_m": 64}, {"columns": 4, "tile_m": 128}),
+    ({"tile_m": 64},),
 )
 """Configurations to measure first, per row class: they were fastest on some machine."""
 
@@ -111,6 +111,8 @@ def _together(case: Case, columns: int, width: int) -> int:
 def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     """All schedules of a case with distinct divisions, the default first.
 
+    Axes: ``tile_n`` columns of a register tile (0: the widest), ``tile_m`` rows and ``columns``
+    register tiles of a task (0: automatic), ``stages`` 2 to prefetch the next weights.
     Seeds are :data:`SEEDS` and the rows per task recommended for the architecture ``on``.
     """
     mr, widest = _tile(_product(case), isa)
@@ -120,29 +122,30 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     chunks = [default.mc, *(r // mr * mr for r in (*MCS, *heroes))]
     space = (
         SearchSpace()
-        .axis("nr_panels", (0, *range(1, widest)))
-        .axis("mc", [c for c in chunks if c])
-        .axis("nc", (0, *NCS))
-        .axis("prefetch", (default.prefetch, 1 - default.prefetch))
+        .tile_n([PANEL * panels for panels in range(widest)])
+        .tile_m([c for c in chunks if c])
+        .axis("columns", (0, *NCS))
+        .stages((1 + default.prefetch, 2 - default.prefetch))
         .once(lambda config: divide(case, schedule_of(case, config), isa))
     )
     for seed in SEEDS[row_class(case.problem, case.rows)]:
         space = space.seed(**{**seed, **_whole_tiles(seed, mr)})
     for rows in heroes if large else ():
-        space = space.seed(mc=rows)
+        space = space.seed(tile_m=rows)
     return space
 
 
 def _whole_tiles(seed: Config, mr: int) -> Config:
-    rows = seed.get("mc", 0)
-    return {"mc": rows // mr * mr} if rows else {}
+    rows = seed.get("tile_m", 0)
+    return {"tile_m": rows // mr * mr} if rows else {}
 
 
 def schedule_of(case: Case, config: Config) -> GemmSchedule:
     """Convert a configuration to a schedule of the case's row class."""
     default = default_of(case)
     assert isinstance(default, GemmSchedule)
-    return GemmSchedule(default.max_rows, **config)
+    panels, prefetch = config["tile_n"] // PANEL, config["stages"] - 1
+    return GemmSchedule(default.max_rows, panels, config["tile_m"], config["columns"], prefetch)
 
 
 # ---- the cost model --------------------------------------------------------------------
