@@ -104,7 +104,8 @@ def test_an_equal_run_decides_nothing_and_verifies(
     assert first.improved and again.improved and again.status == "passed"
     assert "2.00× as fast" in first.reason and "decided on" not in first.reason
     assert "decided on 20" in again.reason and again.reason.endswith("verified again now")
-    assert "2.00× as fast" in again.reason and not again.timings
+    assert "2.00× as fast" in again.reason and again.timings == first.timings
+    assert again.timed_at and not first.timed_at
     assert again.groups == first.groups
     assert [(tmp_path / f"out{end}").read_bytes() for end in (".onnx", ".so")] == files
     assert any("verified earlier with an identical library" in note for note in again.notes) == (

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from commands.samples import profile, row
 from rich.console import Console
 
 from tracea_graph import Report
@@ -16,6 +17,7 @@ from tracea_graph.reasons import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (
     GroupRow,
+    Profiled,
     RuleRow,
     TimingRow,
     plain,
@@ -186,7 +188,7 @@ def test_names_of_a_model_are_text_and_nothing_more() -> None:
 def test_the_page_stands_alone_and_tells_everything() -> None:
     page = report_page(IMPROVED, KEPT_ORIGINAL)
     found = Page(page)
-    assert not {"script", "link", "img", "iframe"} & set(found.tags)
+    assert not {"link", "img", "iframe"} & set(found.tags) and found.tags.count("script") == 1
     assert "http" not in page and "url(" not in page
     assert found.tags.count("h1") == 2
     for word in (KEPT.group, "2.00×", "the machine is busy", "no gain predicted", "./m.tracea.so"):
@@ -199,14 +201,61 @@ def test_the_page_escapes_what_a_model_says() -> None:
         groups=(replace(KEPT, group=EVIL, reason=EVIL, originals=(EVIL,)),),
         timings=(replace(TIMING, binding=EVIL),), rules=(RuleRow(EVIL, 1, EVIL, EVIL),),
     )  # fmt: skip
-    page = report_page(evil)
-    assert "<script" not in page and "script" not in Page(page).tags
+    found = Page(report_page(evil))
+    assert found.tags.count("script") == 1 and "alert('[bold]')" in found.text
+    harmless = Page(report_page(IMPROVED))
+    assert set(found.tags) - {"wbr"} == set(harmless.tags)
 
 
 def test_a_notebook_gets_the_same_without_the_frame() -> None:
     part = IMPROVED._repr_html_()
-    assert "<!doctype" not in part and "</html>" not in part and "<h1>" in part
+    assert "<!doctype" not in part and "</html>" not in part and "<script" not in part
+    assert "h1" in Page(part).tags
 
 
 def test_the_page_of_the_barest_report() -> None:
-    assert "Kept original" in report_page(Report("a", "b", "kept original", ""))
+    assert "The original was kept" in report_page(Report("a", "b", "kept original", ""))
+
+
+def test_the_page_begins_with_milliseconds_speedup_and_bound() -> None:
+    text = Page(report_page(IMPROVED)).text
+    start = text[text.index("2 ms became") :]
+    assert start.startswith("2 ms became 1 ms: 2.00× as fast")
+    assert "At least 1.90× with 99 % confidence" in start[:100]
+    assert (
+        "timed on 2026-01-02" in Page(report_page(replace(IMPROVED, timed_at="2026-01-02"))).text
+    )
+
+
+def test_the_page_of_a_kept_original_begins_with_the_reason() -> None:
+    few = replace(KEPT_ORIGINAL, tried=(replace(TIMING, low=0.0, high=float("inf"), pairs=4),))
+    text = Page(report_page(few)).text
+    assert "The original was kept\nNothing was faster.\nOnly 4 pairs were timed" in text
+
+
+def test_the_page_names_layers_by_the_original_nodes() -> None:
+    names = ("/net/layer.0/MatMul", "/net/layer.1/MatMul")
+    kept = replace(KEPT, originals=names)
+    calls = tuple(row("FusedGemm", us=40.0, originals=(n,)) for n in names)
+    profiled = profile(row("FusedGemm_0a1b2c", us=90.0, calls=calls, originals=names))
+    page = report_page(
+        replace(IMPROVED, groups=(kept,)),
+        profiles={IMPROVED.output: Profiled(profile(row("MatMul", us=200.0)), profiled)},
+    )
+    text = Page(page).text
+    assert "layer.0 … layer.1" in text and "100 %" in text
+    assert "What changed" in text and "Where the time goes" in text and "Why not more" in text
+    assert all(name in text for name in names)
+
+
+def test_a_model_without_a_profile_says_why() -> None:
+    page = report_page(IMPROVED, profiles={IMPROVED.output: Profiled(missing="it <b>broke</b>")})
+    assert "There is no profile: it <b>broke</b>" in Page(page).text
+
+
+def test_names_of_any_length_and_kind_are_text() -> None:
+    odd = ("<script>alert(1)</script>", "\"'</style>", "a\nb", "x" * 300)
+    page = report_page(replace(IMPROVED, groups=(replace(KEPT, originals=odd),)))
+    found = Page(page)
+    assert found.tags.count("script") == 1 and found.tags.count("style") == 2
+    assert "alert(1)" in found.text and "x" * 300 in found.text

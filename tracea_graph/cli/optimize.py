@@ -16,6 +16,7 @@ from tracea_graph.cli.arguments import options_of, wants_folder
 from tracea_graph.cli.complaints import complain, failed
 from tracea_graph.cli.console import made_console
 from tracea_graph.commands.inspect import explain
+from tracea_graph.commands.page import profiled
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.target import target_of
@@ -57,7 +58,7 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
             console.print(render_report(reports[-1], args.verbose))
         if args.explain and not (args.json or args.quiet):
             _explain(outcome.source, options, reports[-1], console)
-    _finish(reports, args, console)
+    _finish(reports, options, args, console)
     return codes[0] if codes else 0
 
 
@@ -85,10 +86,15 @@ def _explain(source: Path, options: Options, report: Report, console: Console) -
     console.print(render_explanation(explanation))
 
 
-def _finish(reports: Sequence[Report], args: argparse.Namespace, console: Console) -> None:
+def _finish(
+    reports: Sequence[Report], options: Options, args: argparse.Namespace, console: Console
+) -> None:
     """Write the outputs that cover all models, the report page and the JSON; name the files."""
     if args.report is not None and reports:
-        write_text(args.report, report_page(*reports))
+        status = made_console(stderr=True, quiet=args.quiet or args.json).status("profiling")
+        with status:
+            profiles = {r.output: profiled(r, options, status.update) for r in reports}
+        write_text(args.report, report_page(*reports, profiles=profiles))
     for path in (args.report, args.save_lock):
         if path is not None and path.exists() and not args.json:
             console.print(f"wrote {path}", markup=False, soft_wrap=True)

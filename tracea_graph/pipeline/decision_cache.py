@@ -32,7 +32,7 @@ from tracea_graph.target import Target
 from tracea_graph.toolchain.cache import digest, write_whole
 from tracea_graph.toolchain.trust import make_private, read_private, trusted
 from tracea_graph.tuning.identity import machine_facts
-from tracea_graph.views import Report, WeightRow
+from tracea_graph.views import Report, TimingRow, WeightRow
 
 __all__ = ["FOLDER", "DecisionCache"]
 
@@ -83,10 +83,11 @@ class DecisionCache:
             provenance = f"decided on {made} ({found['gain']}), verified again now"
             lock = parse_lock(found["lock"], str(self.path))
             weight_analysis = tuple(WeightRow(**row) for row in found["weight_analysis"])
+            timings = tuple(TimingRow(**row) for row in found["timings"])
             library = str(found["library"])
             return dataclasses.replace(
                 lock, provenance=provenance, library=library, data=_data_of(found["data"]),
-                weight_analysis=weight_analysis,
+                weight_analysis=weight_analysis, timings=timings, made=made,
             )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
             _log.debug("no cached decisions in %s: %s", self.path, error)
@@ -104,6 +105,7 @@ class DecisionCache:
             "lock": plain_data(lock.content),
             "data": data and {"sha256": data.sha256, "places": dict(data.places)},
             "weight_analysis": plain_data(report.weight_analysis),
+            "timings": [dataclasses.asdict(row) for row in report.timings],
         }  # fmt: skip
         try:
             make_private(self.path.parent)

@@ -30,7 +30,7 @@ from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import ScheduleSpace, ScheduleTables, Workload
 from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.version import VERSION
-from tracea_graph.views import GroupRow, WeightRow
+from tracea_graph.views import GroupRow, TimingRow, WeightRow
 
 __all__ = ["Lock", "parse_lock", "read_lock"]
 
@@ -75,7 +75,8 @@ class Lock:
 
     For decisions of an earlier equal run, ``provenance`` says when they were made, ``library`` is
     the SHA-256 of the verified library, ``data`` describes the data file (its path is only a
-    name), and ``weight_analysis`` is what was found in the model's weights.
+    name), ``weight_analysis`` is what was found in the model's weights, and ``timings`` were
+    measured at the time ``made``.
     """
 
     where: str
@@ -84,6 +85,8 @@ class Lock:
     library: str = ""
     data: DataFile | None = None
     weight_analysis: tuple[WeightRow, ...] = ()
+    timings: tuple[TimingRow, ...] = ()
+    made: str = ""
 
     @classmethod
     def of(

@@ -149,6 +149,7 @@ class Reporter:
     def _report(self, kept: BuiltModel | None, evaluator: Evaluator, data: Path | None) -> Report:
         self.timer.step("done")
         check, timings = evaluator.verification, _timings(evaluator)
+        earlier = self.lock.timings if self.lock else ()
         placed = kept.assembly.placed if kept else []
         before = len(self.model.skeleton.graph.node)
         return Report(
@@ -175,7 +176,8 @@ class Reporter:
             weight_analysis=self._weight_analysis(kept),
             compressed=self._compressed(kept),
             holdout_error=self.holdout_error,
-            timings=timings if kept else (),
+            timings=(timings or earlier) if kept else (),
+            timed_at=self.lock.made if self.lock and kept and earlier and not timings else "",
             tried=() if kept else timings,
             warnings=(*self._warnings(evaluator), *self._faults(kept)),
             bindings=self.inputs.labels,

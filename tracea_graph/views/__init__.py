@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from tracea_graph.views.graph import render_graph, render_stages
+from tracea_graph.views.notebook_report import Report
 from tracea_graph.views.report import (
     CompressionRow,
     GroupRow,
-    Report,
     RuleRow,
     StorageRow,
     TimingRow,
     WeightRow,
     gain_of,
-    report_page,
     rule_rows,
 )
+from tracea_graph.views.report_page import Profiled, report_page
 from tracea_graph.views.text import plain, render_report, render_rules
 
 __all__ = [
     "CompressionRow",
     "GroupRow",
+    "Profiled",
     "Report",
     "RuleRow",
     "StorageRow",

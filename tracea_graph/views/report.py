@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
-
-import jinja2
 
 from tracea_graph.documents import Figure, to_json
 from tracea_graph.reasons import VERDICTS, Code
@@ -23,7 +21,7 @@ from tracea_graph.views.retuned import Retuned
 __all__ = [
     "CompressionRow",
     "GroupRow",
-    "Report",
+    "ReportRecord",
     "RuleRow",
     "StorageRow",
     "TimingRow",
@@ -31,7 +29,6 @@ __all__ = [
     "gain_of",
     "located",
     "overridable_warning",
-    "report_page",
     "rule_rows",
     "unnamed",
     "with_folder",
@@ -210,8 +207,19 @@ class TimingRow:
     pairs: int
 
 
+_NEXT_STEPS: Mapping[Code, str] = MappingProxyType(
+    {
+        Code.NOT_FASTER: "--keep all applies every rewrite that verifies, faster or not.",
+        Code.OUT_OF_BUDGET: "A larger --budget measures the rest.",
+        Code.OUT_OF_TOLERANCE: "--max-error accepts a larger error.",
+        Code.NO_REWRITE: "tracea explain MODEL says which rules nearly applied, and why not.",
+    }
+)
+"""What a user can do if the original was kept, by the reason's code."""
+
+
 @dataclass
-class Report:
+class ReportRecord:
     """The outcome of an optimization: ``"improved"`` or ``"kept original"``, with a reason.
 
     ``reason`` is a sentence, ``code`` its identifier.  ``error`` is the largest difference from
@@ -220,9 +228,10 @@ class Report:
     change with the inputs, so an error may not show), ``inconclusive`` or ``skipped``.
     ``holdout_error`` is the error of all compressed layers on holdout inputs, by the user's own
     metric if there is one. ``tried`` are the timings of the rejected result if the original was
-    kept; ``rejected`` the inputs that the original itself rejects, with its message; ``faults``
-    the tracebacks of rules that raised and were left out; ``retuned`` the outcome of ``bench
-    --retune``.  The document is ``docs/schema/report.json``.
+    kept; ``timed_at`` is the date of timings that an equal earlier run measured; ``rejected`` the
+    inputs that the original itself rejects, with its message; ``faults`` the tracebacks of rules
+    that raised and were left out; ``retuned`` the outcome of ``bench --retune``.  The
+    document is ``docs/schema/report.json``.
     """
 
     input: str
@@ -249,6 +258,7 @@ class Report:
     holdout_error: float | None = None
     timings: tuple[TimingRow, ...] = ()
     tried: tuple[TimingRow, ...] = ()
+    timed_at: str = ""
     warnings: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -286,8 +296,18 @@ class Report:
         """Return indented JSON with sorted keys; infinite figures become null."""
         return to_json(self)
 
-    def _repr_html_(self) -> str:
-        return _template().render(reports=(self,), page=False)
+    @property
+    def next_step(self) -> str:
+        """What could change the outcome if the original was kept; empty otherwise."""
+        if self.improved:
+            return ""
+        pairs = min((row.pairs for row in self.tried if math.isinf(row.high)), default=0)
+        if pairs:
+            return (
+                f"Only {pairs} pairs were timed, too few for 99 % bounds: "
+                "a larger --budget gives more."
+            )
+        return _NEXT_STEPS.get(self.code, "")
 
 
 def gain_of(timings: Sequence[TimingRow]) -> str:
@@ -303,18 +323,3 @@ def gain_of(timings: Sequence[TimingRow]) -> str:
 def with_folder(path: str) -> str:
     """Return a path that the dynamic loader does not search for; a bare name would be."""
     return path if os.sep in path else f".{os.sep}{path}"
-
-
-def report_page(*reports: Report) -> str:
-    """Return one HTML page without scripts or external resources; model strings are escaped."""
-    return _template().render(reports=reports, page=True)
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = resources.files("tracea_graph.views").joinpath("report.html.jinja").read_text("utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["as_path"] = with_folder
-    return environment.from_string(text)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tracea_graph.views.report import (
     CompressionRow,
-    Report,
+    ReportRecord,
     RuleRow,
     StorageRow,
     TimingRow,
@@ -25,7 +25,7 @@ from tracea_graph.views.report import (
 __all__ = ["cell", "new_table", "plain", "render_report", "render_rules"]
 
 
-def render_report(report: Report, verbosity: int = 0) -> RenderableType:
+def render_report(report: ReportRecord, verbosity: int = 0) -> RenderableType:
     """Return timings, rewrites, outcome and files; with verbosity 1, full reasons and rules."""
     return Group(*_parts(report, verbosity))
 
@@ -35,7 +35,7 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _parts(report: Report, verbosity: int) -> Iterator[RenderableType]:
+def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
     yield Text(f"{plain(report.input)}: {report.nodes_before} nodes", style="bold")
     for table in _tables(report, verbosity > 0):
         yield from ("", table)
@@ -54,7 +54,7 @@ def _parts(report: Report, verbosity: int) -> Iterator[RenderableType]:
         yield Text(f'load it with options.register_custom_ops_library("{hint}")')
 
 
-def _tables(report: Report, full: bool) -> Iterator[Table]:
+def _tables(report: ReportRecord, full: bool) -> Iterator[Table]:
     if report.timings:
         yield _timings("original against result", report.timings)
     if report.tried:
@@ -89,7 +89,7 @@ def _timings(title: str, rows: Sequence[TimingRow]) -> Table:
     return table
 
 
-def _groups(report: Report, full: bool) -> Table:
+def _groups(report: ReportRecord, full: bool) -> Table:
     """One line per group of equal rewrites; ``full`` gives reasons with all figures."""
     table = new_table("rewrites")
     table.add_column("kernel", no_wrap=True)
@@ -160,7 +160,7 @@ def _compressed(rows: Sequence[CompressionRow]) -> Table:
     return table
 
 
-def _details(report: Report) -> Iterator[RenderableType]:
+def _details(report: ReportRecord) -> Iterator[RenderableType]:
     for label, said in report.rejected.items():
         yield Text(f"not verified with {plain(label)}, which the original rejects: {plain(said)}")
     for fault in report.faults:
@@ -259,7 +259,7 @@ def cell(text: str) -> Text:
     return Text(plain(text))
 
 
-def _verification(report: Report) -> str:
+def _verification(report: ReportRecord) -> str:
     if report.status != "passed":
         return f"not verified: {plain(report.status_reason)}"
     if report.error is None:

@@ -1,0 +1,37 @@
+"""Profile the models of a report, for its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracea_graph.commands.bench import BenchOptions, Progress
+from tracea_graph.commands.profile import profile
+from tracea_graph.errors import TraceaError
+from tracea_graph.options import Options
+from tracea_graph.target import backend_named
+from tracea_graph.views import Profiled, Report
+
+__all__ = ["profiled"]
+
+_PAIRS, _SECONDS = 20, 3.0
+"""Runs of each model, and the time limit."""
+
+
+def profiled(report: Report, options: Options, progress: Progress = lambda _: None) -> Profiled:
+    """Profile the original and the result of a run, under its first shape and thread count.
+
+    A model that cannot be profiled is left out, with the reason; nothing is raised for it.
+    """
+    bench = BenchOptions(
+        threads=options.thread_counts[:1], shapes=tuple(options.shapes), pairs=_PAIRS,
+        seconds=_SECONDS, data=options.data, seed=options.seed,
+    )  # fmt: skip
+    try:
+        before = profile(Path(report.input), bench, progress)
+        if not report.improved:
+            return Profiled(before)
+        if report.backend and backend_named(report.backend).diagnostics is None:
+            return Profiled(before, missing=f"kernels of {report.backend} are not traced")
+        return Profiled(before, profile(Path(report.output), bench, progress))
+    except TraceaError as error:
+        return Profiled(missing=str(error))

@@ -1,0 +1,238 @@
+"""The report of an optimization as one HTML page: gains, changes, where the time goes, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from tracea_graph.views.layer_names import LayerNames
+from tracea_graph.views.profile_table import in_bytes
+from tracea_graph.views.profiling import Profile
+from tracea_graph.views.report import GroupRow, ReportRecord, RuleRow, TimingRow, with_folder
+from tracea_graph.views.text import plain, three_digits
+from tracea_graph.views.time_share import LayerTime, OpTotals, layers_of, op_totals
+
+__all__ = ["Profiled", "report_fragment", "report_page"]
+
+_MOST_LAYERS, _MOST_STEPS = 24, 40
+_PETTY = 0.001
+"""Share of the time below which a layer has no row of its own."""
+_MOST_NAMES = 400
+"""Original names listed for one group of rewrites."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Profiles of the original and of the result, as far as they could be taken.
+
+    ``missing`` says why one could not.
+    """
+
+    before: Profile | None = None
+    after: Profile | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A group of equal rewrites as the page shows it."""
+
+    row: GroupRow
+    layers: str
+    nodes: int
+    share: float | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.row.originals[:_MOST_NAMES]
+
+
+@dataclass(frozen=True)
+class _Ops:
+    """Totals of one op type before and after; None where the model has none."""
+
+    op: str
+    before: OpTotals | None
+    after: OpTotals | None
+
+
+@dataclass(frozen=True)
+class _View:
+    """What the page says about one report."""
+
+    report: ReportRecord
+    headline: str
+    detail: str
+    advice: str
+    changes: Sequence[_Change] = ()
+    dropped: Sequence[_Change] = ()
+    profile: Profile | None = None
+    layers: Sequence[LayerTime] = ()
+    other_layers: Sequence[LayerTime] = ()
+    missing: str = ""
+    ops: Sequence[_Ops] = ()
+    missed: Sequence[RuleRow] = ()
+    limits: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def total(self) -> float:
+        """Time of all layers, µs."""
+        return sum(layer.us for layer in (*self.layers, *self.other_layers)) or 1.0
+
+    @property
+    def most(self) -> float:
+        """Time of the slowest layer, µs."""
+        return max((layer.us for layer in self.layers), default=0.0) or 1.0
+
+
+def report_page(*reports: ReportRecord, profiles: Mapping[str, Profiled] | None = None) -> str:
+    """Return one HTML page without external resources; model strings are escaped.
+
+    ``profiles`` are by the output of a report.
+    """
+    views = [_view(r, (profiles or {}).get(r.output, Profiled())) for r in reports]
+    return _template().render(views=views, page=True)
+
+
+def report_fragment(report: ReportRecord) -> str:
+    """Return the HTML of one report for a notebook, without page and script."""
+    return _template().render(views=[_view(report, Profiled())], page=False)
+
+
+def _view(report: ReportRecord, profiled: Profiled) -> _View:
+    profile = profiled.after if report.improved else profiled.before
+    names = [name for row in report.groups for name in row.originals]
+    for one in (profiled.before, profiled.after):
+        names += [row.name for row in one.rows if not row.kernel] if one else []
+    layer_names = LayerNames(names)
+    changes = [_change(row, layer_names, profile) for row in report.groups]
+    layers = sorted(layers_of(profile, layer_names), key=lambda one: -one.us) if profile else []
+    total = sum(layer.us for layer in layers)
+    shown = [one for one in layers[:_MOST_LAYERS] if one.us >= _PETTY * total]
+    return _View(
+        report,
+        *_headline(report),
+        changes=[c for c in changes if c.row.kept],
+        dropped=[c for c in changes if not c.row.kept],
+        profile=profile,
+        layers=shown,
+        other_layers=layers[len(shown) :],
+        missing=profiled.missing,
+        ops=_ops(profiled, report.improved),
+        missed=[row for row in report.rules if row.verdict != "applied"],
+        limits=tuple(_limits(profile)) if profile else (),
+    )
+
+
+def _headline(report: ReportRecord) -> tuple[str, str, str]:
+    """Return the headline, a sentence below it, and what to do next."""
+    if not report.improved:
+        return "The original was kept", _sentence(report.reason), report.next_step
+    if not report.timings:
+        return "Rewritten, not timed", _sentence(report.reason), ""
+    worst = min(report.timings, key=lambda row: row.low)
+    best = max(report.timings, key=lambda row: row.ratio)
+    least = min(report.timings, key=lambda row: row.ratio)
+    speed = f"{least.ratio:.2f}× as fast"
+    if best is not least:
+        speed = f"{least.ratio:.2f}× to {best.ratio:.2f}× as fast"
+    first = report.timings[0]
+    headline = f"{_ms(first.before_ms)} became {_ms(first.after_ms)}: {speed}"
+    bound = f"At least {worst.low:.2f}× with 99 % confidence" if worst.low > 0 else ""
+    when = f"timed on {report.timed_at}, by an equal earlier run" if report.timed_at else ""
+    return headline, "; ".join(filter(None, (bound, when))), ""
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
+
+
+def _ms(ms: float) -> str:
+    return f"{three_digits(ms)} ms"
+
+
+def _change(row: GroupRow, names: LayerNames, profile: Profile | None) -> _Change:
+    share = None
+    if profile is not None and row.kept and profile.us:
+        nodes = set(row.originals)
+        us = sum(r.us for r in profile.rows if r.kernel and not nodes.isdisjoint(r.originals))
+        share = us / profile.us
+    layers = names.of(row.originals)
+    _, _, part = row.group.partition(" ") if layers else ("", "", "")
+    return _Change(row, f"{layers or row.group} {part}".strip(), len(row.originals), share)
+
+
+def _ops(profiled: Profiled, improved: bool) -> list[_Ops]:
+    before = op_totals(profiled.before) if profiled.before else {}
+    after = op_totals(profiled.after) if profiled.after and improved else {}
+    found = [_Ops(op, before.get(op), after.get(op)) for op in {**before, **after}]
+    return sorted(found, key=lambda o: -max(t.us for t in (o.before, o.after) if t is not None))
+
+
+def _limits(profile: Profile) -> Iterator[str]:
+    """What the machine still allows, in sentences."""
+    total = profile.us or 1.0
+    known = [row for row in profile.rows if row.flops is not None]
+    floor = sum(min(row.us, max(row.compute_us, row.memory_us)) for row in known)
+    outside = sum(row.us for row in profile.rows if not row.kernel)
+    if known:
+        yield (
+            f"{floor / total:.0%} of the nodes' time is what this machine's peak arithmetic and "
+            f"bandwidth need ({profile.roofs.source}): the same work cannot become more than "
+            f"{total / floor if floor else float('inf'):.1f}× as fast here."
+        )
+    if outside > 0.005 * total:
+        count = sum(not row.kernel for row in profile.rows)
+        yield f"{outside / total:.0%} of the time is spent in {count} operators of ONNX Runtime."
+    gap = profile.run_ms * 1e3 - total
+    if not profile.warnings and gap > 0.05 * profile.run_ms * 1e3:
+        share = gap / (profile.run_ms * 1e3)
+        yield f"{share:.0%} of a run passes between nodes, where nothing is computed."
+
+
+def _percent(number: float) -> str:
+    return f"{100 * number:.1f} %" if number < 0.0995 else f"{100 * number:.0f} %"
+
+
+def _flops(number: float) -> str:
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.0f}" if number else ""
+
+
+def _breaking(text: str) -> Markup:
+    """Text in which a line may end after each part of a path."""
+    return Markup("/<wbr>").join(plain(text).split("/"))
+
+
+def _bars(rows: Sequence[TimingRow]) -> Iterator[tuple[TimingRow, float, float]]:
+    """Timings with the lengths of their bars, in percent."""
+    for row in rows:
+        longest = max(row.before_ms, row.after_ms) or 1.0
+        yield row, 100 * row.before_ms / longest, 100 * row.after_ms / longest
+
+
+@cache
+def _template() -> jinja2.Template:
+    folder = resources.files("tracea_graph.views")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "as_path": with_folder, "plain": plain, "ms": _ms, "percent": _percent, "bars": _bars,
+        "bytes": in_bytes, "flops": _flops, "file_name": lambda path: Path(path).name,
+        "breaking": _breaking,
+    }  # fmt: skip
+    environment.globals |= {
+        "style": folder.joinpath("page.css").read_text("utf-8"),
+        "script": folder.joinpath("page.js").read_text("utf-8"),
+        "most_steps": _MOST_STEPS,
+    }
+    return environment.from_string(folder.joinpath("report.html.jinja").read_text("utf-8"))
