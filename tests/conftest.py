@@ -61,7 +61,6 @@ LONG = (
     "suite/test_light_models.py",
     "tuning/test_shared.py",
     "compress/test_compress.py",
-    "kernels/test_conv_sources.py",
     "runtime/test_runtime_conv_bf16.py",
     "runtime/test_runtime_kernels.py",
     "runtime/test_conv_shapes.py",

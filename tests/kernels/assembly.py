@@ -39,19 +39,17 @@ def loops(kernel: str, isa: str, function: str) -> list[list[str]]:
 
 def instructions(kernel: str, isa: str, function: str) -> list[list[str]]:
     """Address and text of every instruction of a function."""
-    text = disassembled(kernel, isa)
-    start = re.search(rf"^\w+ <.*{function}.*>:$", text, re.MULTILINE)
-    assert start is not None
-    body = text[start.end() :].lstrip("\n").split("\n\n")[0]
+    body = next(body for name, body in disassembled(kernel, isa) if re.search(function, name))
     return [line.split(":\t") for line in body.splitlines() if ":\t" in line]
 
 
 @cache
-def disassembled(kernel: str, isa: str) -> str:
-    """All of a kernel's unit, names demangled."""
+def disassembled(kernel: str, isa: str) -> list[tuple[str, str]]:
+    """Demangled name and code of every function of a kernel's unit."""
     library = compile_unit(emit(kernel, isa))
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(library)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^[0-9a-f]+ <(.*)>:\n((?:.+\n)*)", text, re.MULTILINE)
 
 
 def count(pattern: str, code: list[str]) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import hashlib
 import mmap
 import os
-import shutil
-import subprocess
+import re
 import tempfile
 from collections.abc import Callable
 from ctypes import c_float, c_int32, c_int64, c_void_p
@@ -19,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import tracea_graph.kernels.cpu
 from tracea_graph.config import TOLERANCE, Environment
+from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.intrinsics import precompiled, takes_intrinsics
+from tracea_graph.kernels.cpu.intrinsics import takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 from tracea_graph.toolchain.cache import ObjectCache
@@ -30,7 +27,7 @@ from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
 Array = npt.NDArray[Any]
 
-HEADERS = Path(tracea_graph.kernels.cpu.__file__).parent
+HEADERS = Path(library.__file__).parent
 LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
 """Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
 CANARY = np.float32(-7.25e11)
@@ -180,46 +177,30 @@ class AttentionTile(ctypes.Structure):
 
 
 def compile_unit(source: CompilationUnit) -> Path:
-    """The shared object of one unit, with its symbols visible; compiled once per text."""
-    flags = (
-        *source.flags,
-        *(
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            '-DTRACEA_VISIBILITY="default"',
-            f"-I{HEADERS}",
-            f"-I{HEADERS.parent}",
-        ),
-    )
-    command = [*find_compiler().command, *flags]
-    contract = (path.read_text() for path in sorted(HEADERS.glob("tracea_*.h")))
-    key = hashlib.sha256("\0".join((*command, *contract, source.text)).encode()).hexdigest()[:24]
+    """The shared object of one unit, from the object that libraries link and the cache holds.
+
+    Its functions are hidden, as they are in libraries, and exported with ``test_`` before them.
+    """
+    compiler, objects = find_compiler(), ObjectCache(Environment().cache / "objects")
     folder = Path(tempfile.gettempdir()) / f"tracea-kernel-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
-    library = folder / f"{key}.so"
-    if not library.exists():
-        fresh = folder / f"{key}.{os.getpid()}"  # another process may compile the same
-        text = fresh.with_name(f"{fresh.name}.cpp")
-        text.write_text(source.text)
-        parsed = _parsed(flags) if takes_intrinsics(source.text) else ()
-        done = subprocess.run(
-            [*command, *parsed, "-shared", str(text), *LINK, "-o", str(fresh)],
-            capture_output=True,
-            text=True,
+    made = folder / f"{library.object_key(compiler, source)[:24]}.so"
+    if made.exists():
+        return made
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        shop = library._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
+        if takes_intrinsics(source.text) and compiler.family == "gcc":
+            shop.header("header", source.flags, make=True)  # a lone unit would not
+        library._compile(shop, [source])
+        exported = re.findall(r"^// (tracea_\w+)$", source.text, re.MULTILINE)
+        lines = (
+            f".globl test_{s}\n.type test_{s}, @function\ntest_{s}: jmp {s}" for s in exported
         )
-        assert done.returncode == 0, f"{source.symbol} does not compile:\n{done.stderr}"
-        fresh.rename(library)
-    return library
-
-
-@cache
-def _parsed(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags that take the intrinsics as they were parsed once, as libraries are compiled."""
-    folder = tempfile.mkdtemp(prefix="tracea-intrinsics-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    cache = ObjectCache(Environment().cache / "objects")
-    return precompiled(find_compiler(), cache, flags, Path(folder), COMPILE_SECONDS)
+        stack = '.section .note.GNU-stack,"",@progbits\n'
+        (shop.folder / "exports.s").write_text("\n".join((*lines, stack)))
+        compiler.run(("-shared", "0.o", "exports.s", *LINK, "-o", "unit.so"), shop.folder)
+        (shop.folder / "unit.so").rename(made)  # another process may have made the same
+    return made
 
 
 @cache
@@ -229,7 +210,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 def kernel(source: CompilationUnit, symbol: str) -> Callable[..., None]:
     """The exported function ``symbol`` of a unit, called with its tile, if it takes one."""
-    found = _open(compile_unit(source))[symbol]
+    found = _open(compile_unit(source))[f"test_{symbol}"]
     found.restype = None
 
     def call(*tile: ctypes.Structure) -> None:
@@ -382,7 +363,7 @@ def close(got: Array, want: Array, tolerance: float = TOLERANCE.kernel_f32) -> N
 
 def function(source: CompilationUnit, symbol: str, gives: Any, *takes: Any) -> Any:
     """The exported function ``symbol`` of a unit, with its C types."""
-    found = _open(compile_unit(source))[symbol]
+    found = _open(compile_unit(source))[f"test_{symbol}"]
     found.restype, found.argtypes = gives, takes
     return found
 

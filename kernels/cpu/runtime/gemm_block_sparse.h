@@ -199,7 +199,7 @@ inline void block_sparse_task(void* usr, size_t index) {
     }
 }
 
-inline bool block_sparse_shapes(Run& run, const Call& call, const TensorView* views, BlockSparseJob& job) {
+inline bool block_sparse_shapes(Run& run, const TensorView* views, BlockSparseJob& job) {
   GemmJob& gemm = job.gemm;
   const TensorView &x = views[0], &w = views[1], &places = views[3];
   const int64_t lane = job.pairs ? 2 : 1;  // elements of x and w in four bytes
@@ -238,7 +238,7 @@ inline bool run_gemm_block_sparse(Run& run, const Call& call, const TensorView* 
   job.pairs = call.opcode == kGemmBlockSparseBf16;
   job.kernel = job.pairs ? gemm.isa->gemm_block_sparse_bf16 : gemm.isa->gemm_block_sparse;
   job.all_finite = job.pairs ? gemm.isa->all_finite_bf16 : gemm.isa->all_finite;
-  if (!block_sparse_shapes(run, call, views, job)) return false;
+  if (!block_sparse_shapes(run, views, job)) return false;
   if (gemm.m == 0 || gemm.n == 0) return true;
   gemm.x_row = gemm.x->strides[0] / (job.pairs ? 2 : 1), gemm.x_step = gemm.x->strides[1];
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;

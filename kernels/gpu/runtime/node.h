@@ -22,7 +22,7 @@ struct Node {
 struct Run {
   const OrtApi* api;
   OrtStatus* status = nullptr;
-  Error error;
+  Error error = {};
 
   bool good(OrtStatus* given) {
     if (given) status = given;

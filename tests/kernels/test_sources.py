@@ -1,0 +1,58 @@
+"""The text of the CPU's kernels and runtime: golden files, and nothing the compiler warns of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.conformance import HEADERS
+from tracea_graph.kernels.cpu.combined_units import _one
+from tracea_graph.kernels.cpu.emitter import CompilationUnit, emit, units
+from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS
+from tracea_graph.toolchain.compilers import find_compiler
+
+WARNINGS = ("-Wall", "-Wextra", "-Werror", f"-I{HEADERS.parent}")
+
+
+def compile_text(text: str, flags: tuple[str, ...], folder: Path) -> None:
+    """Compile quickly, but all the way: templates that are not instantiated do not warn."""
+    (folder / "unit.cpp").write_text(text)
+    command = (*flags, "-O0", *WARNINGS, "-c", "unit.cpp", "-o", "unit.o")
+    find_compiler().run(command, folder)
+
+
+@pytest.mark.parametrize(("kernel", "level"), [("conv", "avx512"), ("depthwise", "avx2")])
+def test_golden(kernel: str, level: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"{kernel}_{level}.cpp", emit(kernel, level).text)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "level",
+    [
+        pytest.param("scalar", marks=pytest.mark.slow), "avx2",
+        pytest.param("avx512", marks=pytest.mark.slow), "avx512bf16",
+        pytest.param("amxbf16", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_all_kernels_compile_without_a_warning(level: str, tmp_path: Path) -> None:
+    """All of a level in one file; a level has the kernels of the one below that it lacks."""
+
+    def flags(unit: CompilationUnit) -> tuple[str, ...]:
+        return unit.flags
+
+    every = sorted(units(KERNELS, (), (level,)), key=flags)
+    for own, alike in groupby(every, flags):
+        compile_text(_one(list(alike)).text, (*own, f"-I{HEADERS}"), tmp_path)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_runtimes_compile_without_a_warning(backend: str, tmp_path: Path) -> None:
+    folder = HEADERS.parent / backend
+    text = (folder / "runtime" / "runtime.cpp").read_text()
+    compile_text(text, (*COMMON_FLAGS, f"-I{folder}"), tmp_path)
