@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,14 @@ from tracea_graph.ops.spaces import COSTS
 from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
-from tracea_graph.policy import CostModel
+from tracea_graph.policy import CallDecision, CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
 from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation
+from tracea_graph.views.kernels import kernel_rows
 from tracea_graph.views.report import located, overridable_warning, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
 
@@ -46,7 +47,8 @@ def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
 class Stages:
     """What each stage made of one model; fields of stages that have not run are empty.
 
-    ``imported`` is the graph before the passes.  Programs are planned for the memory ``levels``.
+    ``imported`` is the graph before the passes, ``decisions`` are the policy's about the
+    calls of a region, by its first result.  Programs are planned for the memory ``levels``.
     ``overridable`` initializers may be fed, and therefore cannot become kernel constants.
     """
 
@@ -55,6 +57,7 @@ class Stages:
     imported: TileGraph
     levels: tuple[MemoryLevel, ...]
     programs: tuple[tuple[str, Program], ...] = ()
+    decisions: Mapping[str, tuple[CallDecision, ...]] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     overridable: int = 0
 
@@ -89,11 +92,15 @@ class Stages:
         planned, trace = plan.graph, plan.trace
         set_cost_model(planner.cost, planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
+        decisions = {item.region.results[0]: item.decisions for item in assembly.placed}
+        made = cls(
+            planned, trace, graph, levels, programs, decisions, overridable=len(model.unknown)
+        )
         if until == "lower":
-            return cls(planned, trace, graph, levels, programs)
+            return made
         target, chains = target_of(options.target, options.precision), assembly.chains.values()
         sources = target.backend.sources(assembly.kernels, chains, target.levels)
-        return cls(planned, trace, graph, levels, programs, tuple(sources))
+        return replace(made, sources=tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: regions, types with their kernels, sources by symbol."""
@@ -132,7 +139,7 @@ def explain(
     UsageError if ``node`` is no operator or value of the model, ModelError if ``path`` is no
     model.
     """
-    made = Stages.run(path, options, "passes", measured_for)
+    made = Stages.run(path, options, "lower", measured_for)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
     by_node: dict[str, list[_Placed]] = {}
     for placed in enumerate(made.trace.entries):
@@ -178,6 +185,7 @@ def _explained(
         untouched or "",
         untouched.code if untouched else None,
         _inside(made, region),
+        kernel_rows(made.decisions.get(region.results[0], ())) if region.results else (),
     )
 
 

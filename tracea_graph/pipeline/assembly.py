@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,6 +93,11 @@ class Assembly:
             if isinstance(item.region.params, RegionParams) and item.region.params.row_tiles:
                 groups.setdefault(row_tiling_key(item.group), []).append(item)
         return groups
+
+    @property
+    def decisions(self) -> Iterator[CallDecision]:
+        """The policy's decisions about all kernel calls, in graph order."""
+        return (one for item in self.placed for one in item.decisions)
 
     def within(self, other: Assembly) -> bool:
         """Return True if ``other`` contains every group, kernel and chain of this assembly."""

@@ -45,6 +45,7 @@ from tracea_graph.views import (
     gain_of,
     rule_rows,
 )
+from tracea_graph.views.kernels import KernelRow, kernel_rows
 from tracea_graph.views.report import overridable_warning
 
 __all__ = ["Reporter", "WeightProperty", "analyze_weights", "storage_rows", "weight_rows"]
@@ -172,6 +173,7 @@ class Reporter:
             levels=self.levels if kept and kept.library else (),
             groups=self._groups(kept, evaluator),
             rules=rule_rows(self.trace),
+            kernel_calls=self._kernel_calls(kept),
             compact_weights=self._compact_weights(kept),
             weight_analysis=self._weight_analysis(kept),
             compressed=self._compressed(kept),
@@ -206,6 +208,10 @@ class Reporter:
             return self.lock.weight_analysis
         trace = kept.trace if kept else self.trace
         return weight_rows(self.weight_properties, trace, kept is not None)
+
+    def _kernel_calls(self, kept: BuiltModel | None) -> tuple[KernelRow, ...]:
+        assembly = kept.assembly if kept else self.assembly
+        return kernel_rows(assembly.decisions) if assembly else ()
 
     def _compact_weights(self, kept: BuiltModel | None) -> tuple[StorageRow, ...]:
         if self.assembly is None:

@@ -10,7 +10,7 @@ from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.ir import Extent
 from tracea_graph.kernels.operations import OPERATIONS, KernelOperation
 from tracea_graph.kernels.program import Call, Schedule
-from tracea_graph.kernels.schema import Calls, CallSchema, Sizes
+from tracea_graph.kernels.schema import Calls, CallSchema, Operand, Sizes
 from tracea_graph.policy.decision import Candidate
 from tracea_graph.policy.topology import Dense, Kind, OperatorTopology, Pointwise, Rowwise
 
@@ -84,8 +84,8 @@ class KernelCatalog:
         """Return (batch, m, n, k) of a call; k is 1 without a product."""
         if schema.problem is not None:
             return schema.problem(sizes)
-        first = next(o for o in schema.operands if sizes.each(o.name))
-        *rows, columns = sizes.each(first.name)[0] or (1,)
+        seen = next(o for o in _spanning(schema) if sizes.each(o.name))
+        *rows, columns = sizes.each(seen.name)[0] or (1,)
         return 1, prod(rows), columns, 1
 
     # ---- choices -----------------------------------------------------------------------
@@ -110,8 +110,16 @@ class KernelCatalog:
         return (), ""
 
 
+def _spanning(schema: CallSchema) -> tuple[Operand, ...]:
+    """The operands whose first view spans what a call computes: its results if it picks rows."""
+    picks = any(o.touched == "picks" for o in schema.operands)
+    results = schema.problem is not None or picks
+    return tuple(o for o in schema.operands if o.written) if results else schema.operands
+
+
 def _sized(call: Call, schema: CallSchema) -> tuple[Extent, ...]:
-    """Dims of the result of a product; of the first view of a call without one."""
-    at = schema.written(call).start if schema.problem is not None else 0
-    view = next((v for v in call.views[at:] if v is not None), None)
+    """Dims of the first view that spans what a call computes."""
+    places = schema.slices(call)
+    views = (v for o in _spanning(schema) for v in call.views[places[o.name]] if v is not None)
+    view = next(views, None)
     return (view.dims if view else ()) or (1,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.console import Group, RenderableType
@@ -11,8 +11,16 @@ from rich.text import Text
 
 from tracea_graph.documents import to_json
 from tracea_graph.reasons import Code
+from tracea_graph.views.kernels import KernelRow
 from tracea_graph.views.report import RuleRow, unnamed
-from tracea_graph.views.text import cell, new_table, plain, render_rules, three_digits
+from tracea_graph.views.text import (
+    cell,
+    new_table,
+    plain,
+    render_kernels,
+    render_rules,
+    three_digits,
+)
 
 __all__ = ["Explanation", "NearMiss", "RegionExplanation", "render_explanation", "render_node"]
 
@@ -35,7 +43,7 @@ class RegionExplanation:
     report of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed``
     those that nearly applied, with the first reason that failed; ``superseded`` those that lost to
     another; ``untouched`` is why no rule came close; ``inside`` is the execution plan of a program
-    of several steps.
+    of several steps; ``kernel_calls`` is what the policy decided about its calls.
     """
 
     op: str
@@ -52,6 +60,7 @@ class RegionExplanation:
     untouched: str = ""
     untouched_code: Code | None = None
     inside: str = ""
+    kernel_calls: tuple[KernelRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,15 @@ class Explanation:
     def about(self, node: str) -> tuple[RegionExplanation, ...]:
         """Return the regions that replace an original operator or write a value."""
         return tuple(s for s in self.regions if node in s.nodes or node in s.results)
+
+    @property
+    def kernel_calls(self) -> tuple[KernelRow, ...]:
+        """Kernel calls of all regions; equal ones in one row."""
+        counts: dict[KernelRow, int] = {}
+        for row in (row for region in self.regions for row in region.kernel_calls):
+            alike = replace(row, count=1)
+            counts[alike] = counts.get(alike, 0) + row.count
+        return tuple(replace(row, count=count) for row, count in counts.items())
 
     def to_json(self) -> str:
         """Return the document ``docs/schema/explain.json``."""
@@ -122,6 +140,8 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
             said = "; ".join(_whys(group))
             table.add_row(cell(op), str(len(group)), three_digits(total), cell(said))
         yield from ("", table)
+    if calls := explanation.kernel_calls:
+        yield from ("", render_kernels(calls))
     if explanation.rules:
         yield from ("", render_rules(explanation.rules))
     yield ""
@@ -160,6 +180,9 @@ def _explained(region: RegionExplanation) -> Iterator[RenderableType]:
         yield Text(plain(f"  {region.inside}"))
     measured = f", measured {region.measured}" if region.measured else ""
     yield Text(plain(f"  predicted {_times(region)} µs{measured}"))
+    for row in region.kernel_calls:
+        count = f"{row.count} × " if row.count > 1 else ""
+        yield Text(plain(f"  runs {count}{row.problem}: {'; '.join(row.reasons)}"))
     for reason, rules in _shared(region.missed):
         yield Text(plain(f"  {rules} did not apply: {reason}"))
     for reason, rules in _shared(region.superseded):

@@ -16,6 +16,7 @@ from tracea_graph.documents import Figure, to_json
 from tracea_graph.reasons import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.toolchain import Manifest
+from tracea_graph.views.kernels import KernelRow
 from tracea_graph.views.retuned import Retuned
 
 __all__ = [
@@ -230,8 +231,9 @@ class ReportRecord:
     metric if there is one. ``tried`` are the timings of the rejected result if the original was
     kept; ``timed_at`` is the date of timings that an equal earlier run measured; ``rejected`` the
     inputs that the original itself rejects, with its message; ``faults`` the tracebacks of rules
-    that raised and were left out; ``retuned`` the outcome of ``bench --retune``.  The
-    document is ``docs/schema/report.json``.
+    that raised and were left out; ``kernel_calls`` what the policy decided about the calls of the
+    result, or of the plan if the original was kept; ``retuned`` the outcome of ``bench
+    --retune``.  The document is ``docs/schema/report.json``.
     """
 
     input: str
@@ -252,6 +254,7 @@ class ReportRecord:
     levels: tuple[str, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
+    kernel_calls: tuple[KernelRow, ...] = ()
     compact_weights: tuple[StorageRow, ...] = ()
     weight_analysis: tuple[WeightRow, ...] = ()
     compressed: tuple[CompressionRow, ...] = ()

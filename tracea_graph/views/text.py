@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracea_graph.views.kernels import KernelRow
 from tracea_graph.views.report import (
     CompressionRow,
     ReportRecord,
@@ -22,7 +23,7 @@ from tracea_graph.views.report import (
     with_folder,
 )
 
-__all__ = ["cell", "new_table", "plain", "render_report", "render_rules"]
+__all__ = ["cell", "new_table", "plain", "render_kernels", "render_report", "render_rules"]
 
 
 def render_report(report: ReportRecord, verbosity: int = 0) -> RenderableType:
@@ -67,6 +68,8 @@ def _tables(report: ReportRecord, full: bool) -> Iterator[Table]:
         yield _compact_weights(report.compact_weights)
     if report.compressed:
         yield _compressed(report.compressed)
+    if full and report.kernel_calls:
+        yield render_kernels(report.kernel_calls)
     if full and report.rules:
         yield render_rules(report.rules)
 
@@ -167,6 +170,20 @@ def _details(report: ReportRecord) -> Iterator[RenderableType]:
         yield from (Text(plain(line)) for line in fault.splitlines())
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in report.seconds.items())
     yield Text(f"seconds: {steps}")
+
+
+def render_kernels(rows: Sequence[KernelRow]) -> Table:
+    """Return a table of the variants that run a result, with the first reason of each."""
+    table = new_table("kernel calls, as the policy decided")
+    table.add_column("problem", overflow="fold")
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("variant", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for row in rows:
+        table.add_row(
+            cell(row.problem), str(row.count), cell(row.variant_id), cell(row.reasons[0])
+        )
+    return table
 
 
 def render_rules(rows: Iterable[RuleRow]) -> Table:
