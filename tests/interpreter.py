@@ -26,6 +26,7 @@ from tracea_graph.kernels.cpu.panels import (
     unpack_bf16x2,
     unpack_block_sparse,
     unpack_block_sparse_vnni2,
+    unpack_int8,
 )
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.arg import ArgParams
@@ -33,6 +34,7 @@ from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gather_elements import GatherElementsParams
+from tracea_graph.ops.int8 import Integers
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.resize import ResizeParams
@@ -207,6 +209,33 @@ def gemm(
         w = w if column_scales is None else w * column_scales[:columns]
     acc = x @ (w.swapaxes(-1, -2) if layout == "nk" else w) - lower
     side_by_side(call, acc if bias is None else acc + bias, inputs, y)
+
+
+def gemm_int8(
+    call: Call, *, x: Array, w: Array, bias: None, x_zero: Any, row_sums: Any,
+    inputs: list[Any], y: list[Any], layout: str, parts: int, zero: int,
+) -> None:  # fmt: skip
+    columns = y[-1].shape[-1] if parts == 1 else sum(part.shape[-1] for part in y)
+    matrix, own = unpack_int8(w, x.shape[-1], columns)
+    assert (own is None) == (row_sums is None) and bias is None and layout == "int8"
+    given = () if x_zero is None else (x_zero,)
+    operands = Integers(
+        DType.I8 if x.dtype == np.int8 else DType.U8, None if given else zero, own is not None
+    )
+    acc = operands.product(x, matrix, [*given, *([] if own is None else [own])])
+    side_by_side(call, acc, inputs, y)
+
+
+def sum_rows(call: Call, *, x: Array, sums: Any, y: Any) -> None:
+    if sums is not None:
+        sums[...] = x.astype(np.int64).sum(1) + (128 * x.shape[1] if x.dtype == np.int8 else 0)
+    if y is not None:
+        y[...] = 0
+        y[:, : x.shape[1]] = x
+
+
+def by_type(call: Call, **operands: Any) -> None:
+    (gemm_int8 if call.dtype == "int8" else gemm)(call, **operands)
 
 
 def side_by_side(call: Call, acc: Array, inputs: list[Any], y: list[Any]) -> None:
@@ -772,7 +801,8 @@ def recurrent(
 
 KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
+        "gemm": by_type, "sum_rows": sum_rows,
+        "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
         "round": round_rows_of, "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "kv_append": kv_append,
         "conv": conv, "conv_first_layer": conv_first_layer, "depthwise": depthwise,

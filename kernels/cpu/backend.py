@@ -18,6 +18,7 @@ from tracea_graph.kernels.cpu.levels import (
     ISAS,
     LEVELS,
     TILES,
+    VNNI_ISAS,
     fingerprint,
     host_levels,
 )
@@ -36,6 +37,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
 )
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
+from tracea_graph.kernels.cpu.variants import own_kernels
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
@@ -49,6 +51,8 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace
 __all__ = ["CPU", "CpuBackend"]
 
 _PLAIN = tuple(isa.name for isa in ISAS)
+_VNNI = frozenset(isa.name for isa in VNNI_ISAS)
+"""Levels of which a library only has code if they have kernels of their own in it."""
 _BF16 = frozenset(isa.name for isa in BF16_ISAS)
 _NEEDED = MappingProxyType(
     {
@@ -83,7 +87,8 @@ class CpuBackend:
         since its results could not be verified.
         """
         if not level:
-            return host_levels(precision)
+            found = {*host_levels(precision), *host_levels("int8")}
+            return tuple(isa.name for isa in LEVELS if isa.name in found)
         if level not in (have := host_levels()):
             raise UsageError(
                 f"this machine cannot run, so cannot check, cpu:{level}; it has {have[-1]}"
@@ -166,8 +171,9 @@ class CpuBackend:
 
         Raises BuildError, leaving nothing at ``out``.
         """
+        useful = [name for name in levels if name not in _VNNI or own_kernels(name) & {*kernels}]
         return build_library(
-            types, kernels, chains, levels, out, environment=environment, quick=quick
+            types, kernels, chains, useful, out, environment=environment, quick=quick
         )
 
 

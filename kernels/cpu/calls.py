@@ -8,11 +8,21 @@ A last axis of 2 holds a pair of 16-bit elements that are multiplied together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
-from typing import Any
 
-from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
+from tracea_graph.kernels.cpu.operands import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
+from tracea_graph.kernels.cpu.operands import operand as _op
+from tracea_graph.kernels.cpu.operands import result as _out
+from tracea_graph.kernels.cpu.product_calls import (
+    BITMAP,
+    BITMAP_BF16,
+    BLOCK_SPARSE,
+    BLOCK_SPARSE_BF16,
+    SUM_ROWS,
+    gemm,
+    round_rows,
+)
+from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
@@ -33,128 +43,9 @@ from tracea_graph.ops.resize import WAYS
 
 __all__ = ["BLOCK", "CALLS", "GEMM_DTYPES", "LIMITS"]
 
-BLOCK = 16
-"""Channels of a block, and columns of a panel (``TRACEA_PANEL``)."""
 RANK = 8
 MAX_INT = 2**31 - 1
-LIMITS = {
-    "kMaxStep": 1 << 16,  # stride, dilation, padding or halo
-    "kMaxWindow": 1 << 40,
-    "kMaxParts": 16,  # products side by side
-    "kMaxTables": 4,
-    "kMaxShuffled": 9,
-    "kMaxShuffledChannels": 1 << 20,
-    "kMaxCompared": 11,  # tensors of one call
-}
-"""Bounds of attributes; the runtime has the same constants."""
 _STEP, _SHUFFLED = LIMITS["kMaxStep"], LIMITS["kMaxShuffledChannels"]
-
-_NARROW = {"bf16": "bf16", "int16": "i16", "bf16x2": "bf16"}
-"""Element type that a call of a dtype multiplies, if it is not float32."""
-_F32_OR_BF16 = ("f32", "bf16")
-
-
-def _op(
-    name: str, shape: str = "...", *types: str, optional: bool = False, many: str | None = None,
-    rows: str = "row", touched: str = "all",
-) -> Operand:  # fmt: skip
-    axes = tuple(shape.split())
-    return Operand(name, axes, types or ("f32",), optional, many, False, rows, touched)
-
-
-def _out(name: str = "y", shape: str = "...", *types: str, **more: Any) -> Operand:
-    return replace(_op(name, shape, *types, **more), written=True)
-
-
-_BIAS = _op("bias", "N", optional=True, rows="all")
-
-
-def _epilogue(shape: str) -> tuple[Operand, Operand]:
-    """The further operands of a product's chain, and the results."""
-    inputs = _op("inputs", shape, "chain", many="inputs")
-    return inputs, _out("y", shape, "chain", many="results")
-
-
-# ---- products ------------------------------------------------------------------------------
-
-
-def _columns(s: Sizes) -> int:
-    return sum(dims[-1] for dims in s.each("y"))
-
-
-def _gemm_problem(s: Sizes) -> tuple[int, ...]:
-    *outer, rows, depth = s.of("x")
-    return prod(outer), rows, _columns(s), depth
-
-
-def _gemm_bf16x2_problem(s: Sizes) -> tuple[int, ...]:
-    """A row of x holds both terms of each element."""
-    count, rows, columns, depth = _gemm_problem(s)
-    return count, rows, columns, depth // 2
-
-
-def _stored_blocks(s: Sizes) -> tuple[int, ...]:
-    """Only stored blocks are multiplied: 16 columns by all their steps of k."""
-    return 1, s.of("x")[0], BLOCK, prod(s.of("w")) // BLOCK
-
-
-def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema:
-    """``y = epilogue(x · w + bias)``, with the columns in one or several results."""
-    scales = (_op("row_scales", "M"), _op("column_scales", "16*Np", rows="all"))
-    return CallSchema(
-        "gemm",
-        (
-            _op("x", "... M K", *x),
-            _op("w", "*", _NARROW.get(dtype, "f32"), rows="all"),
-            _BIAS,
-            *(scales if dtype == "int16" else ()),
-            *_epilogue("... M N"),
-        ),
-        (choice("layout", layouts), number("parts", 1, LIMITS["kMaxParts"], default=1)),
-        dtype,
-        chain="epilogue",
-        schedule=GemmSchedule,
-        kernels=("gemm",),
-        problem=_gemm_bf16x2_problem if dtype == "bf16x2" else _gemm_problem,
-        row_tiled=dtype in _F32_OR_BF16,
-    )
-
-
-def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:
-    """A product with sparse weights; ``index`` holds the positions of those that are stored."""
-    return CallSchema(
-        op,
-        (
-            _op("x", "M K", x),
-            _op("w", w, _NARROW.get(dtype, "f32"), rows="all"),
-            _BIAS,
-            _op("index", index, "i32", rows="all"),
-            *_epilogue("M N"),
-        ),
-        (number("parts", 1, LIMITS["kMaxParts"], default=1),),
-        dtype,
-        chain="epilogue",
-        kernels=(("gemm", "f32"), op) if op == "gemm_block_sparse" else (op,),
-        problem=problem,
-        row_tiled=op == "gemm_block_sparse" and dtype == "f32",
-    )  # fmt: skip
-
-
-_BLOCK_SPARSE = _sparse("gemm_block_sparse", "f32", "f32", "T block 16", "T", _stored_blocks)
-_STORED16 = "T block/2 16 2"
-_BLOCK_SPARSE_BF16 = _sparse("gemm_block_sparse", "bf16", "bf16", _STORED16, "T", _stored_blocks)
-_BITMAP = _sparse("gemm_bitmap", "f32", "f32", "numbers", "Np 1+K/2", _gemm_problem)
-_BITMAP_BF16 = _sparse("gemm_bitmap", "bf16", "f32", "numbers", "Np 1+K/2", _gemm_problem)
-
-
-def _round(dtype: str, *more: Operand) -> CallSchema:
-    """Round rows of float32 to a narrower type."""
-    y = _out("y", "M K'", _NARROW[dtype])
-    return CallSchema(
-        "round", (_op("x", "M K"), y, *more), dtype=dtype, kernels=("gemm",),
-        row_tiled=dtype == "bf16",
-    )  # fmt: skip
-
 
 # ---- rows ----------------------------------------------------------------------------------
 
@@ -276,7 +167,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
             _op("k", "B Hkv T D", low),
             _op("v", "B Hkv T Dv", low),
             _op("mask", "*", "f32", "bool", "i64", optional=True),
-            _out("y", "B H S Dv", *(_F32_OR_BF16 if dtype == "bf16" else ("f32",))),
+            _out("y", "B H S Dv", *(F32_OR_BF16 if dtype == "bf16" else ("f32",))),
         ),
         (
             choice("mask_kind", MASKS),
@@ -376,8 +267,8 @@ def _convolution(
     more: Sequence[Attribute] = (),
 ) -> CallSchema:
     """``y = epilogue(min(high, max(low, x * w + bias + add)), inputs)``, y blocked."""
-    low = _NARROW.get(dtype, "f32")
-    either = _F32_OR_BF16 if low == "bf16" else ("f32",)
+    low = NARROW.get(dtype, "f32")
+    either = F32_OR_BF16 if low == "bf16" else ("f32",)
     scales = (_op("image_scales", "N"), _op("filter_scales", "F"))
     return CallSchema(
         op,
@@ -423,7 +314,7 @@ _PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
 def _conv_dispatch(dtype: str, direct: str, planes: str) -> CallSchema:
     """A 3×3 convolution that the library computes directly or by Winograd's transform, depending
     on the actual sizes."""
-    low = _NARROW.get(dtype, "f32")
+    low = NARROW.get(dtype, "f32")
     scales = (_op("direct_scales", "16*Ob"),) if dtype == "int16" else ()
     first = (_op("direct", direct, low, touched="none"), *scales)
     integers = dtype == "int16"
@@ -472,7 +363,7 @@ _REORDER_TO_NCHW = CallSchema(
     "reorder_to_nchw", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_TAIL,),
     kernels=("reorder",),
 )  # fmt: skip
-_PADDED = _out("y", "N Cb H' W' 16", *_F32_OR_BF16)
+_PADDED = _out("y", "N Cb H' W' 16", *F32_OR_BF16)
 _ZERO_PAD = CallSchema("zero_pad", (_PADDED,), (_HALO,), row_tiled=True)
 _CONV_PLAIN = CallSchema(
     "conv_plain",
@@ -500,7 +391,7 @@ def _images(dtype: str, y: Operand, *more: Operand) -> CallSchema:
 
 CALLS = Calls(
     (
-        _gemm("f32", {"panels": 0, "kn": 1, "nk": 2}, ("f32",)),
+        gemm("f32", {"panels": 0, "kn": 1, "nk": 2}, ("f32",)),
         _NORM,
         _ELEMENTWISE,
         _EMBEDDING,
@@ -527,14 +418,14 @@ CALLS = Calls(
         _REORDER_TO_NCHW,
         _ZERO_PAD,
         _CONV_PLAIN,
-        _gemm("bf16", {"vnni2": 3, "weight_only_bf16": 4}, _F32_OR_BF16),
-        _round("bf16"),
+        gemm("bf16", {"vnni2": 3, "weight_only_bf16": 4}, F32_OR_BF16),
+        round_rows("bf16"),
         _REDUCE,
         _SOFTMAX,
         _CHANNEL_NORM,
         _COPY,
         _RECURRENT,
-        _BLOCK_SPARSE,
+        BLOCK_SPARSE,
         _attention("bf16", "", "attention"),
         _convolution(
             "conv", "bf16", "N Ib Hi Wi 16|32", "Ob Ib kh kw 8|16 16 2", _CONV,
@@ -555,14 +446,14 @@ CALLS = Calls(
         ),
         _RESIZE,
         _CHANNEL_SHUFFLE,
-        _BLOCK_SPARSE_BF16,
-        _BITMAP,
-        _BITMAP_BF16,
-        _gemm("int16", {"int16": 7}, ("i16",)),
-        _round("int16", _out("scales", "M")),
+        BLOCK_SPARSE_BF16,
+        BITMAP,
+        BITMAP_BF16,
+        gemm("int16", {"int16": 7}, ("i16",)),
+        round_rows("int16", _out("scales", "M")),
         _KV_APPEND,
-        _gemm("bf16x2", {"bf16x2": 10}, ("bf16",)),
-        _round("bf16x2"),
+        gemm("bf16x2", {"bf16x2": 10}, ("bf16",)),
+        round_rows("bf16x2"),
         _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv"),
         _images("int16", _out("y", "N Cb H' W' 16", "i16", optional=True), _out("scales", "N")),
         _convolution(
@@ -585,6 +476,8 @@ CALLS = Calls(
         ),
         _IOTA,
         _BYTES_EQUAL,
+        gemm("int8", {"int8": 11}, BYTES),
+        SUM_ROWS,
     )
 )  # fmt: skip
 """All calls, in the order of their opcodes."""

@@ -94,6 +94,7 @@ _OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
             Function("round{}", "const tracea_round_tile*"),
         ),
         ("gemm", "int16"): (Function("round{}", "const tracea_round_int16_tile*"),),
+        ("gemm", "int8"): (Function("sum_rows{}", "const tracea_sum_rows_tile*"),),
         ("gemm", "bf16x2"): (
             Function("gemm{}_end", "void"),
             Function(
@@ -122,6 +123,7 @@ _NOTES = MappingProxyType(
     {
         "gemm_bf16": "lanes of a tile are pairs of bf16, k counts pairs",
         "gemm_int16": "lanes are pairs of integers, k counts pairs",
+        "gemm_int8": "lanes are four bytes, k counts fours",
         "gemm_bf16x2": "as gemm_bf16; upper and lower halves take turns along k",
         "conv_bf16": "inputs are pairs of bf16, depth and strides count pairs",
         "conv_int16": "lanes are pairs of integers, depth and strides count pairs",

@@ -10,8 +10,8 @@ from typing import Any
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 
 __all__ = [
-    "BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "TILES", "Isa", "features_of", "fingerprint",
-    "host_levels", "isa_of", "levels_of", "vectors_of",
+    "BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "TILES", "VNNI_ISAS", "Isa", "features_of",
+    "fingerprint", "host_levels", "isa_of", "levels_of", "vectors_of",
 ]  # fmt: skip
 
 COMMON_FLAGS = (
@@ -57,13 +57,24 @@ ISAS = (
 )
 """Levels for every precision, lowest first, in the order of the library's table."""
 
+VNNI_ISAS = (
+    Isa(
+        "avx512vnni",
+        16,
+        (*_AVX512_FEATURES, "avx512_vnni"),
+        (*_AVX512, "-mavx512vnni"),
+        "avx512",
+    ),
+)
+"""Higher levels, for kernels that multiply 8-bit integers."""
+
 BF16_ISAS = (
     Isa(
         "avx512bf16",
         16,
         (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
         (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
-        "avx512",
+        "avx512vnni",
     ),
     Isa(
         "amxbf16",
@@ -75,7 +86,7 @@ BF16_ISAS = (
 )
 """Higher levels, for kernels that multiply bf16 or int16, lowest first."""
 
-LEVELS = (*ISAS, *BF16_ISAS)
+LEVELS = (*ISAS, *VNNI_ISAS, *BF16_ISAS)
 
 TILES = "amxbf16"
 """The level with matrix tiles."""
@@ -110,16 +121,21 @@ def vectors_of(name: str) -> str:
 
 
 def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
-    """The levels of a processor, lowest first; bf16 and int16 precisions add higher ones."""
+    """The levels of a processor, lowest first.
+
+    Int8, int16 and bf16 precisions add higher ones.
+    """
     found: tuple[str, ...] = ()
     for isa in ISAS:
         if not cpu.flags.issuperset(isa.features):
             break
         found += (isa.name,)
-    if precision.startswith(("bf16", "int16")):
-        for isa in BF16_ISAS:
-            if isa.base in found and cpu.flags.issuperset(isa.features):
-                found += (isa.name,)
+    higher = {"int8": VNNI_ISAS, "int16": BF16_ISAS, "bf16": BF16_ISAS, "bf16x2": BF16_ISAS}
+    if found and found[-1] == ISAS[-1].name:
+        for isa in higher.get(precision.removesuffix("-weights"), ()):
+            if not cpu.flags.issuperset(isa.features):
+                break
+            found += (isa.name,)
     return found
 
 

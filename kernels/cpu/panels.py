@@ -14,6 +14,11 @@ float32 or bf16, and a map of one bit per position (``bitmap``), the last operan
 In 16-bit integers panels have the bf16 layout, and the last operand holds one scale per column,
 padded to whole panels; x is rounded to integers row by row (``ops/int16.py``).
 
+8-bit integers (``int8``) lie in fours of k, ``[⌈N/16⌉][⌈K/4⌉ + 1][16][4]``; the last row of a
+panel holds, instead of weights, the int32 sums of its columns less their zero points, by which the
+kernel corrects for the zero point of x.  If columns have zero points of their own, these follow in
+one more row.
+
 In ``bf16x2`` panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``: for every 32 steps of k the pairs of the
 high terms, then those of the low terms, K padded with zeros.
 """
@@ -39,6 +44,9 @@ __all__ = [
     "BF16_SINCE",
     "BITMAP",
     "BITMAP_BF16",
+    "FOUR",
+    "INT8",
+    "INT8_ZEROS",
     "INT16",
     "PANEL",
     "PANELS",
@@ -49,11 +57,13 @@ __all__ = [
     "BitmapPanels",
     "BlockSparsePanels",
     "BlockSparseVnni2Panels",
+    "Int8Panels",
     "Panels",
     "Vnni2Panels",
     "pack_bf16x2",
     "pack_block_sparse",
     "pack_block_sparse_vnni2",
+    "pack_int8",
     "pack_int16",
     "pack_panels",
     "pack_scales",
@@ -61,6 +71,7 @@ __all__ = [
     "unpack_bf16x2",
     "unpack_block_sparse",
     "unpack_block_sparse_vnni2",
+    "unpack_int8",
     "unpack_panels",
     "unpack_vnni2",
 ]  # fmt: skip
@@ -70,6 +81,8 @@ SCATTER_SINCE = 11
 """First opset that has ScatterND, with which function bodies place blocks."""
 SPLIT_STEPS = 32
 """Steps of k whose high terms are stored together in bf16x2, followed by their low terms."""
+FOUR = 4
+"""Steps of k that one lane of 8-bit integers holds."""
 BF16_SINCE = 13
 """First opset whose Cast takes bf16."""
 
@@ -141,6 +154,30 @@ def pack_bf16x2(weight: Floats) -> Floats:
     turns = [h.reshape(len(h), -1, SPLIT_STEPS // 2, PANEL, 2) for h in halves]
     panels = np.stack(turns, 2).reshape(len(turns[0]), -1, PANEL, 2)
     return panels.astype(ml_dtypes.bfloat16)
+
+
+def pack_int8(weight: Numbers, zeros: Numbers | None = None) -> Numbers:
+    """Pack int8 ``[K, N]`` into ``[⌈N/16⌉, ⌈K/4⌉ + 1, 16, 4]``, the last row holding column sums.
+
+    With ``zeros``, the int8 zero points of the columns, there is one more row that holds them.
+    """
+    k, n = weight.shape
+    panels = pack_panels(np.pad(weight, ((0, -k % 4), (0, 0))))
+    p, deep, width = panels.shape
+    fours = panels.reshape(p, deep // 4, 4, width).transpose(0, 1, 3, 2)
+    own = np.zeros(n, np.int64) if zeros is None else np.asarray(zeros, np.int64)
+    rows = [weight.sum(0, dtype=np.int64) - k * own, *([] if zeros is None else [own])]
+    numbers = (np.pad(r, (0, -n % PANEL)).astype("<i4").reshape(p, 1, width) for r in rows)
+    return np.concatenate([fours, *(r[..., None].view(np.int8) for r in numbers)], 1)
+
+
+def unpack_int8(panels: Numbers, k: int, n: int) -> tuple[Numbers, Numbers | None]:
+    """The inverse of :func:`pack_int8`: the matrix and the zero points, None without them."""
+    p, rows, width, _ = panels.shape
+    deep = -(-k // 4)
+    fours = panels[:, :deep].transpose(0, 1, 3, 2).reshape(p, 4 * deep, width)
+    own = panels[:, -1, :, 0].reshape(-1)[:n] if rows > deep + 1 else None
+    return unpack_panels(fours, n)[:k], own
 
 
 def unpack_bf16x2(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
@@ -287,6 +324,41 @@ class Int16Panels(_Vnni2Panels):
 
 
 @dataclass(frozen=True)
+class Int8Panels(WeightLayout):
+    """Panels of 8-bit integers with sums of columns and, with ``own_zeros``, zero points."""
+
+    own_zeros: bool = False  # type: ignore[misc]
+    name: ClassVar[str] = "int8"
+    share: ClassVar[str] = "FusedGemm int8"
+
+    def shape(self, k: int, n: int) -> tuple[int, ...]:
+        return -(-n // PANEL), -(-k // 4) + 1 + self.own_zeros, PANEL, 4
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Numbers:
+        return unpack_int8(stored[0], k, n)[0]
+
+    def integers(
+        self, stored: Sequence[Numbers], k: int, n: int
+    ) -> tuple[Numbers, Numbers | None]:
+        return unpack_int8(stored[0], k, n)
+
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        deep = -(-k // 4)
+        fours = b("Transpose", b.slice_last(stored[0], 0, deep, 1), perm=(1, 3, 0, 2))
+        return _unpadded(b, b("Reshape", fours, b.ints(4 * deep, -1)), k, n, 4)
+
+    def integers_to_onnx(
+        self, b: BodyBuilder, stored: Sequence[str], k: int, n: int
+    ) -> tuple[str, str]:
+        matrix, own = self.to_onnx(b, stored, k, n), ""
+        if self.own_zeros:  # the lowest byte of each
+            row = b.slice_last(stored[0], -(-k // 4) + 1, -(-k // 4) + 2, 1)
+            own = b("Reshape", b.slice_last(row, 0, 1, 3), b.ints(-1))
+            own = b.slice_last(own, 0, n, 0) if n % PANEL else own
+        return matrix, own
+
+
+@dataclass(frozen=True)
 class Bf16x2Panels(WeightLayout):
     """Panels and x split into two bf16 terms."""
 
@@ -404,3 +476,4 @@ PANELS, VNNI2, WEIGHT_ONLY_BF16, INT16, BF16X2 = (
     Bf16x2Panels(),
 )
 BITMAP, BITMAP_BF16 = BitmapPanels(), BitmapPanels(in_bf16=True)
+INT8, INT8_ZEROS = Int8Panels(), Int8Panels(own_zeros=True)

@@ -15,6 +15,7 @@ from tracea_graph.kernels.cpu.variants import (
     conv_bf16_tile,
     conv_tile,
     gemm_bf16_tile,
+    gemm_int8_tile,
     gemm_tile,
 )
 from tracea_graph.kernels.program import OpType
@@ -171,7 +172,10 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int, tiles: Til
 def _sides(level: str, tiles: Tiles) -> tuple[int, ...]:
     """Sides of the level's largest register tiles, in the order of ``tracea_isa_table``."""
     pixels, _ = conv_bf16_tile(level, tiles)
-    wide = (gemm_tile(level, tiles), gemm_bf16_tile(level, tiles), conv_tile(level, tiles))
+    wide = (
+        gemm_tile(level, tiles), gemm_bf16_tile(level, tiles), gemm_int8_tile(level, tiles),
+        conv_tile(level, tiles),
+    )  # fmt: skip
     return (*(side for tile in wide for side in tile), pixels)
 
 

@@ -33,6 +33,8 @@ typedef struct {
   const float* row_scale;      // of gemm_int16: mr values, and
   const float* column_scale;   // 16 * nv values, of what is added to init
   int32_t streams;             // 1: c, in whole aligned lines, may go past the caches
+  int32_t zero, flip;          // of gemm_int8: zero point of A as unsigned; bits of A to invert
+  const int32_t* row_sums;     // and mr sums of A as unsigned where columns of B have zero points
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile
@@ -116,6 +118,16 @@ typedef struct {
   float* scale;
 } tracea_round_int16_tile;
 typedef void (*tracea_round_int16_fn)(const tracea_round_int16_tile*);
+
+// y[r] = the sum of a row of bytes, after inverting the bits `flip` of each.
+typedef struct {
+  int64_t rows, cols;
+  const uint8_t* x;
+  int64_t x_stride;
+  int32_t flip;
+  int32_t* y;
+} tracea_sum_rows_tile;
+typedef void (*tracea_sum_rows_fn)(const tracea_sum_rows_tile*);
 
 #ifdef __cplusplus
 }

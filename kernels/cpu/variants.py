@@ -23,14 +23,16 @@ __all__ = [
     "conv_tile",
     "find",
     "gemm_bf16_tile",
+    "gemm_int8_tile",
     "gemm_tile",
+    "own_kernels",
 ]  # fmt: skip
 
 PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_ELEMENTS = MappingProxyType({"int16": "i16", "bf16x2": "bf16"})
+_ELEMENTS = MappingProxyType({"int8": "i8", "int16": "i16", "bf16x2": "bf16"})
 """Element type in C symbols, where it differs from the dtype of the call."""
 Tiles = Mapping[tuple[str, str], str]
 """Requested tiles by kernel and level."""
@@ -98,6 +100,14 @@ def _gemm_int16(isa: str, mr: int, nv: int) -> KernelVariant:
     params = {"mr": mr, "nv": nv, "run": RUN, "limit": LIMIT}
     functions, tile = frozenset({"int16"}), f"{mr}x{nv * PANEL}"
     return KernelVariant("gemm", isa, "gemm_int16.cpp.in", tile, params, functions, "int16")
+
+
+def _gemm_int8(isa: str, mr: int, nv: int) -> KernelVariant:
+    """A GEMM on 8-bit integers, four steps of k to a lane."""
+    params, tile = {"mr": mr, "nv": nv}, f"{mr}x{nv * PANEL}"
+    return KernelVariant(
+        "gemm", isa, "gemm_int8.cpp.in", tile, params, frozenset({"int8"}), "int8"
+    )
 
 
 def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> KernelVariant:
@@ -341,6 +351,10 @@ VARIANTS = (
     _gemm_int16("avx2", 6, 1),
     _gemm_int16("avx512", 8, 3),
     _gemm_int16("avx512bf16", 8, 3),
+    _gemm_int8("scalar", 4, 1),
+    _gemm_int8("avx2", 3, 1),
+    _gemm_int8("avx512", 6, 2),
+    _gemm_int8("avx512vnni", 8, 3),
     _gemm_bf16x2("scalar", 4, 1),
     _gemm_bf16x2("avx2", 6, 1),
     _gemm_bf16x2("avx512", 8, 3),
@@ -447,6 +461,11 @@ def find(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
     raise KeyError(f"there is no kernel {kernel} for {isa}")
 
 
+def own_kernels(isa: str) -> frozenset[str]:
+    """The kernels that have a variant for exactly this level."""
+    return frozenset(kernel for kernel, level in _KNOWN if level == isa)
+
+
 def gemm_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """Rows and 16-wide panels of the level's largest register tile."""
     return _tile("gemm", isa, tiles)
@@ -455,6 +474,11 @@ def gemm_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
 def gemm_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """The same where both operands are in bf16."""
     return _tile("gemm_bf16", isa, tiles)
+
+
+def gemm_int8_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
+    """The same where both operands are 8-bit integers."""
+    return _tile("gemm_int8", isa, tiles)
 
 
 def conv_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """``FusedGemm``: a matrix product with row-wise post-processing.
 
-    acc = x · W + bias            x [..., K], W [K, N]
+    acc = x · W + bias            x [..., K], W [K, N]; of 8-bit integers, exact sums
     s   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
     y   = norm(s)                 layer or RMS over N, if given
 
@@ -11,7 +11,7 @@ or scales), it is the last operand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.int8 import MAX_DEPTH, Integers
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
@@ -40,7 +41,9 @@ STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 
 @dataclass(frozen=True)
 class GemmParams:
-    """Operands: x, W, bias, epilogue inputs, gamma, beta, second array of W (each if present).
+    """Operands: x, W, zero points, bias, epilogue inputs, gamma, beta, second array of W.
+
+    All but x and W are optional; zero points are those of ``integers``, which have no bias.
 
     Results: with a norm, y, then s if ``keep_sum`` (s has other readers too); with an epilogue
     alone, its one or two results; with neither, column ranges of the product, whose widths are
@@ -55,9 +58,12 @@ class GemmParams:
     norm: Norm | None = None
     keep_sum: bool = False
     splits: tuple[int, ...] = ()
+    integers: Integers | None = None
 
     def __post_init__(self) -> None:
         self.layout.check(self.k, self.n)
+        if self.integers and (self.bias or self.k > MAX_DEPTH):
+            raise ValueError(f"a product of integers has no bias and K up to {MAX_DEPTH}")
         if self.splits and (sum(self.splits) != self.n or self.epilogue or self.norm):
             raise ValueError("splits are all columns of a product that nothing follows")
         if not len(self.splits) <= MAX_SPLITS or any(p < 1 for p in self.splits):
@@ -77,20 +83,32 @@ class GemmParams:
     @property
     def operands(self) -> int:
         affine = self.norm.operands if self.norm else 0
-        return 1 + self.layout.operands + self.bias + self.epilogue_inputs + affine
+        return self.first + self.layout.operands - 1 + self.bias + self.epilogue_inputs + affine
+
+    @property
+    def first(self) -> int:
+        """Number of operands before the bias: x, W and zero points."""
+        return 2 + (self.integers.operands if self.integers else 0)
 
     def split(
         self, items: Sequence[Any]
     ) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
         """Return operands by role: x, W, bias or None, epilogue inputs, (gamma, beta)."""
-        first = 2 + self.bias
+        first = self.first + self.bias
         last = first + self.epilogue_inputs
         affine = items[last : last + (self.norm.operands if self.norm else 0)]
-        return items[0], items[1], items[2] if self.bias else None, items[first:last], affine
+        bias = items[self.first] if self.bias else None
+        return items[0], items[1], bias, items[first:last], affine
 
     def stored(self, items: Sequence[Any]) -> Sequence[Any]:
         """Return the operands that hold W."""
         return items[1:2] if self.layout.operands == 1 else (items[1], items[-1])
+
+    @property
+    def _integers(self) -> Integers:
+        """How the operands are multiplied; a layout may hold the columns' zero points itself."""
+        assert self.integers is not None
+        return replace(self.integers, own_zeros=self.integers.own_zeros or self.layout.own_zeros)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return x's shape with N (or the widths of the splits) as last dimension, per result."""
@@ -107,7 +125,13 @@ class GemmParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """Evaluate with NumPy in the operands' precision, with W in this op's layout."""
         x, _, bias, epilogue_inputs, affine = self.split(arrays)
-        acc = self.layout.product(x, self.stored(arrays), self.k, self.n)
+        stored = self.stored(arrays)
+        if self.integers:
+            matrix, own = self.layout.integers(stored, self.k, self.n)
+            zeros = (*arrays[2 : self.first], *([] if own is None else [own]))
+            acc = self._integers.product(x, matrix, zeros)
+        else:
+            acc = self.layout.product(x, stored, self.k, self.n)
         if bias is not None:
             acc = acc + bias
         if self.splits:
@@ -138,13 +162,19 @@ class GemmParams:
                 product *= fit.shares["FusedGemm"] / fit.shares[self.layout.share]
             packing = fit.instructions["fused packing"] * rows * self.k
             return OpCost(product, count * beside + packing, one_pass=True)
-        share = fit.shares[self.layout.share]
+        share = fit.shares["FusedGemm int8" if self.integers else self.layout.share]
         return OpCost(2.0 * count * self.k / share, count * beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x, _, bias, epilogue_inputs, affine = self.split(b.inputs)
-        acc = self.layout.product_to_onnx(b, x, self.stored(b.inputs), self.k, self.n)
+        stored = self.stored(b.inputs)
+        if self.integers:
+            name, own_name = self.layout.integers_to_onnx(b, stored, self.k, self.n)
+            zeros = (*b.inputs[2 : self.first], *filter(None, (own_name,)))
+            acc = self._integers.to_onnx(b, x, name, zeros)
+        else:
+            acc = self.layout.product_to_onnx(b, x, stored, self.k, self.n)
         if bias is not None:
             acc = b("Add", acc, bias)
         if self.splits:

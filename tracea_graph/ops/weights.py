@@ -43,7 +43,8 @@ class WeightLayout(ABC):
     ``name`` is unique among the layouts of a backend.  ``operands`` is the number of arrays; the
     second one (a map or scales) is the last operand of its product.  ``rounds`` is true if the
     left operand is read in bf16.  ``scattered`` is true if single zeros are left out wherever they
-    are.  ``share`` names the coefficient of the speed of its products.
+    are.  ``share`` names the coefficient of the speed of its products.  ``own_zeros`` is true if
+    the zero points of columns are stored with the matrix.
     """
 
     name: ClassVar[str]
@@ -51,6 +52,7 @@ class WeightLayout(ABC):
     rounds: ClassVar[bool] = False
     scattered: ClassVar[bool] = False
     share: ClassVar[str] = "FusedGemm"
+    own_zeros: ClassVar[bool] = False
 
     @property
     def block_steps(self) -> int:
@@ -81,6 +83,18 @@ class WeightLayout(ABC):
         """Return ``x · W`` as the kernel computes it, with x ``[..., K]`` rounded likewise."""
         made: Floats = x @ self.matrix(stored, k, n)
         return made
+
+    def integers(
+        self, stored: Sequence[Numbers], k: int, n: int
+    ) -> tuple[Numbers, Numbers | None]:
+        """Return the matrix of 8-bit integers, and its columns' zero points if stored with it."""
+        return self.matrix(stored, k, n), None
+
+    def integers_to_onnx(
+        self, b: BodyBuilder, stored: Sequence[str], k: int, n: int
+    ) -> tuple[str, str]:
+        """Write :meth:`integers` in ONNX; the second name may be empty."""
+        return self.to_onnx(b, stored, k, n), ""
 
     @abstractmethod
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:

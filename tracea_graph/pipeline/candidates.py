@@ -135,6 +135,10 @@ class BuiltModel:
     built: Library | None
     stored: DataFile | None = None
 
+    def levels(self, every: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the levels that its library has code for, lowest first; ``every`` if unknown."""
+        return self.built.levels if self.built else every
+
 
 @dataclass(frozen=True)
 class Decisions:

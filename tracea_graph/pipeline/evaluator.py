@@ -243,7 +243,7 @@ class Evaluator:
         the caller's own.  These levels may be many times slower, and ONNX Runtime's optimizations
         do not depend on them: only its full optimization runs there, on as little as one feed.
         """
-        levels = only or (self.levels[::-1] if candidate.library else self.levels[-1:])
+        levels = only or candidate.levels(self.levels[-1:])[::-1]
         found = self._found(candidate, levels, labels)
         if self.worker_pool is not None and self.worker_pool.discard(_suspect_workers(found)):
             self._reference = None
@@ -263,7 +263,10 @@ class Evaluator:
             raise ModelError(known.trouble)
         start = self.deadline.spent()
         first = self._compare(known, candidate, levels[0], labels)
-        if levels[0] == self.levels[-1] and first.status == "passed":
+        if (
+            levels[0] in (self.levels[-1], candidate.levels(self.levels)[-1])
+            and first.status == "passed"
+        ):
             self._check_seconds = self.deadline.spent() - start
         if first.status != "passed" or not levels[1:]:
             return [first]
@@ -276,7 +279,7 @@ class Evaluator:
     def _compare(
         self, known: Reference, candidate: BuiltModel, level: str, labels: frozenset[str] | None
     ) -> Verification:
-        highest = level == self.levels[-1]
+        highest = level in (self.levels[-1], candidate.levels(self.levels)[-1])
         return compare(
             known,
             candidate.model,

@@ -170,7 +170,7 @@ class Reporter:
             error=check.worst if check and check.outputs else None,
             floor=max((o.floor for o in check.outputs), default=None) if check else None,
             backend=kept.assembly.backend.name if kept and kept.library else "",
-            levels=self.levels if kept and kept.library else (),
+            levels=kept.levels(self.levels) if kept and kept.library else (),
             groups=self._groups(kept, evaluator),
             rules=rule_rows(self.trace),
             kernel_calls=self._kernel_calls(kept),

@@ -238,6 +238,29 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n = W) {
   for (int64_t i = 0; i < n; i++) p[i] = each[i];
 }
 //% endif
+//% if "int8" in needs
+
+// A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
+// products.  `flip` inverts bits of the left operand.  Products of bytes are added in 16 bits by
+// vpmaddubsw, which saturates; so even and odd bytes are widened to 16 bits, whose products are
+// added in 32.
+struct left_bytes { __m256i even, odd; };
+typedef left_bytes right_bytes;
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
+  const __m256i x = _mm256_xor_si256(_mm256_castps_si256(_mm256_set1_ps(*p)), (__m256i)flip);
+  return {_mm256_srli_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srli_epi16(x, 8)};
+}
+INLINE right_bytes load_bytes(const float* p) {
+  const __m256i x = _mm256_loadu_si256((const __m256i*)p);
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
+}
+INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
+  c = (vi)_mm256_add_epi32((__m256i)c, _mm256_madd_epi16(a.even, b.even));
+  return (vi)_mm256_add_epi32((__m256i)c, _mm256_madd_epi16(a.odd, b.odd));
+}
+INLINE vi set1_int(int32_t x) { return (vi)_mm256_set1_epi32(x); }
+INLINE vi load_ints(const float* p) { return (vi)_mm256_loadu_si256((const __m256i*)p); }
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

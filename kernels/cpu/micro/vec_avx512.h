@@ -248,6 +248,41 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), to_int16(v));
 }
 //% endif
+//% if "int8" in needs
+
+// A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
+// products.  `flip` inverts bits of the left operand.
+//% if isa in ("avx512vnni", "avx512bf16", "amxbf16")
+typedef __m512i left_bytes;
+typedef __m512i right_bytes;
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
+  return _mm512_xor_si512(_mm512_castps_si512(_mm512_set1_ps(*p)), (__m512i)flip);
+}
+INLINE right_bytes load_bytes(const float* p) { return _mm512_loadu_si512(p); }
+INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
+  return (vi)_mm512_dpbusd_epi32((__m512i)c, a, b);
+}
+//% else
+// Products of bytes are added in 16 bits by vpmaddubsw, which saturates; so even and odd bytes are
+// widened to 16 bits, whose products are added in 32.
+struct left_bytes { __m512i even, odd; };
+typedef left_bytes right_bytes;
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
+  const __m512i x = _mm512_xor_si512(_mm512_castps_si512(_mm512_set1_ps(*p)), (__m512i)flip);
+  return {_mm512_and_si512(x, _mm512_set1_epi32(0x00ff00ff)), _mm512_srli_epi16(x, 8)};
+}
+INLINE right_bytes load_bytes(const float* p) {
+  const __m512i x = _mm512_loadu_si512(p);
+  return {_mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), _mm512_srai_epi16(x, 8)};
+}
+INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
+  c = (vi)_mm512_add_epi32((__m512i)c, _mm512_madd_epi16(a.even, b.even));
+  return (vi)_mm512_add_epi32((__m512i)c, _mm512_madd_epi16(a.odd, b.odd));
+}
+//% endif
+INLINE vi set1_int(int32_t x) { return (vi)_mm512_set1_epi32(x); }
+INLINE vi load_ints(const float* p) { return (vi)_mm512_loadu_si512(p); }
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

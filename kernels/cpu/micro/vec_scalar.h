@@ -155,6 +155,25 @@ INLINE void store_int16(int16_t* p, vf v, int64_t = 1) {
   *p = (int16_t)(uint16_t)bits(v + 12582912.0f);
 }
 //% endif
+//% if "int8" in needs
+
+// A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
+// products.  `flip` inverts bits of the left operand.
+typedef vu left_bytes;
+typedef vu right_bytes;
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
+  vu x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x ^ (vu)flip;
+}
+INLINE right_bytes load_bytes(const float* p) { return broadcast_bytes(p, 0); }
+INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
+  for (int i = 0; i < 32; i += 8) c += (int32_t)(uint8_t)(a >> i) * (int8_t)(uint8_t)(b >> i);
+  return c;
+}
+INLINE vi set1_int(int32_t x) { return x; }
+INLINE vi load_ints(const float* p) { return (vi)broadcast_bytes(p, 0); }
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

@@ -13,8 +13,11 @@ constexpr int64_t kPackFloats = 64 * 1024;   // of w packed at a time
 constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
 constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
-// Views before those of the epilogue: x, w, bias and, of integers, the scales of rows and columns.
-inline int32_t fixed_views(int64_t layout) { return layout == gemm_call::kLayoutInt16 ? 5 : 3; }
+// Views before those of the epilogue: x, w, bias and, of integers, the scales of rows and columns,
+// or the zero point of x and the sums of its rows.
+inline int32_t fixed_views(int64_t layout) {
+  return layout == gemm_call::kLayoutInt16 || layout == gemm_call::kLayoutInt8 ? 5 : 3;
+}
 
 inline GemmSchedule choose_gemm_schedule(const Call& call, int64_t m) {
   GemmSchedule schedule = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
@@ -52,7 +55,7 @@ inline void divide_work(GemmJob& job, const GemmSchedule& schedule, int64_t proc
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
-  divide_k(job, (large && !job.row_scale) || job.packs ? kDepthBlock : job.k);
+  divide_k(job, (large && !job.whole_k) || job.packs ? kDepthBlock : job.k);
   if (job.packs && job.w_column == 1) divide_k(job, min(job.k_block, kThinPack));
   int64_t together = job.m >= 64 ? 1 : min(max(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
   if (job.packs) together = max(1, kPackFloats / (width * TRACEA_PANEL * max(job.k_block, 1)));
@@ -87,17 +90,37 @@ inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
   return run.parallel(tasks, gemm_task, &job);
 }
 
-// Panels are one axis more than a matrix, lanes of two elements another one; x has such lanes too,
-// unless it is rounded on the way.
+// Panels are one axis more than a matrix, lanes of several elements another one; x has such lanes
+// too, unless it is rounded on the way.
 inline bool check_gemm(Signature& call) {
   const int64_t layout = call.integer(gemm_call::kLayout);
-  const int32_t rank = call.rank(gemm_call::kX), lane = element_size(call.type(gemm_call::kW));
-  const int32_t more = lane == 2 ? 2 : layout == gemm_call::kLayoutPanels ? 1 : 0;
-  if (call.rank(gemm_call::kW) != rank + more || (lane == 2 && rank > 2))
+  const int32_t rank = call.rank(gemm_call::kX), size = element_size(call.type(gemm_call::kW));
+  const int32_t more = size < 4 ? 2 : layout == gemm_call::kLayoutPanels ? 1 : 0;
+  if (call.rank(gemm_call::kW) != rank + more || (size < 4 && rank > 2))
     return call.fail("operands that are no matrices");
-  const bool lanes = lane == 2 && layout != gemm_call::kLayoutWeightOnlyBf16;
-  return element_size(call.type(gemm_call::kX)) == (lanes ? 2 : 4) ||
+  if (layout == gemm_call::kLayoutInt8) {
+    if (!call.lacks(gemm_call::kBias)) return call.fail("a bias on integers");
+    if (!call.lacks(3) && call.type(3) != call.type(gemm_call::kX))
+      return call.fail("a zero point of another type");
+  }
+  const bool lanes = size < 4 && layout != gemm_call::kLayoutWeightOnlyBf16;
+  return element_size(call.type(gemm_call::kX)) == (lanes ? size : 4) ||
          call.fail("operands that are not as its layout says");
+}
+
+// Whether w is panels of fours of k, with rows of sums and, where x has some, of zero points; the
+// zero point of x and the sums of its rows go into the job.
+inline bool takes_fours(const TensorView* views, GemmJob& job) {
+  const TensorView &x = views[0], &w = views[1], &zero = views[3], &rows = views[4];
+  const int64_t rest = rows.data ? 2 : 1;
+  if (zero.data && !zero.is(1)) return false;
+  if (rows.data && (!rows.is(job.m) || (job.m > 1 && rows.strides[0] != 1))) return false;
+  job.row_sums = reinterpret_cast<const int32_t*>(rows.data);
+  return job.k % 4 == 0 && w.dims[0] == ceil_div(job.n, TRACEA_PANEL) &&
+         w.dims[1] == job.k / 4 + rest && w.dims[2] == TRACEA_PANEL && w.dims[3] == 4 &&
+         w.strides[3] == 1 && w.strides[2] == 4 && w.strides[1] == 4 * TRACEA_PANEL &&
+         w.strides[0] % 4 == 0 && (job.k <= 1 || x.strides[1] == 1) &&
+         (job.m <= 1 || x.strides[0] % 4 == 0);
 }
 
 // Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
@@ -122,6 +145,8 @@ inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, Gem
   if (layout == gemm_call::kLayoutPanels)
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && w.strides[o + 2] == 1;
+  else if (layout == gemm_call::kLayoutInt8)
+    ok = ok && takes_fours(views, job);
   else if (layout >= gemm_call::kLayoutVnni2)  // x and w as lanes of two elements
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && 2 * wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
@@ -134,7 +159,7 @@ inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, Gem
     const TensorView &rows = views[3], &columns = views[4];
     ok = ok && rows.is(job.m) && (job.m <= 1 || rows.strides[0] == 1) &&
          columns.is(ceil_div(job.n, TRACEA_PANEL) * TRACEA_PANEL) && columns.strides[0] == 1;
-    job.row_scale = rows.f32(), job.column_scale = columns.f32();
+    job.row_scale = rows.f32(), job.column_scale = columns.f32(), job.whole_k = 1;
   }
   const int32_t results = job.type ? job.type->results : job.parts;
   for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(job, job.results[i], TRACEA_FULL);
@@ -149,6 +174,21 @@ inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, Gem
   return ok || run.error.fail("The views of a gemm do not fit together (M %lld, N %lld, K %lld).",
                               static_cast<long long>(job.m), static_cast<long long>(job.n),
                               static_cast<long long>(job.k));
+}
+
+// Signed bytes of x become unsigned ones 128 greater by inverting their highest bits.
+inline void set_fours(const Call& call, const TensorView* views, GemmJob& job) {
+  const bool is_signed = call.views[0].type == ORT_I8;
+  const char* zero = views[3].data;
+  job.zero = static_cast<int32_t>(call.ints[gemm_call::kZero]);
+  if (zero && is_signed) job.zero = *reinterpret_cast<const int8_t*>(zero);
+  else if (zero) job.zero = *reinterpret_cast<const uint8_t*>(zero);
+  if (is_signed) job.zero += 128, job.flip = static_cast<int32_t>(0x80808080);
+  job.kernel = job.isa->gemm_int8;
+  job.mr = job.isa->int8_mr, job.nv = job.isa->int8_nv;
+  job.whole_k = 1;
+  job.x_row /= 4, job.k /= 4;
+  job.w_panel = views[1].strides[0] / 4, job.w_row = TRACEA_PANEL, job.w_column = 1;
 }
 
 inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
@@ -171,6 +211,8 @@ inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
   job.mr = job.isa->gemm_mr, job.nv = job.isa->gemm_nv;
   if (layout == gemm_call::kLayoutPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
+  } else if (layout == gemm_call::kLayoutInt8) {
+    set_fours(call, views, job);
   } else if (layout >= gemm_call::kLayoutVnni2) {
     job.split = layout == gemm_call::kLayoutBf16x2;
     if (layout == gemm_call::kLayoutVnni2 || job.split) {

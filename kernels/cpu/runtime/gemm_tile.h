@@ -27,7 +27,10 @@ struct GemmJob {
   int32_t parts;                              // results side by side; with a chain one
   int32_t outer;                              // leading axes: as many products of their own
   int32_t mr, nv;          // largest register tile
-  const float *row_scale, *column_scale;  // of integers; else null
+  const float *row_scale, *column_scale;  // of 16-bit integers; else null
+  const int32_t* row_sums;  // of 8-bit integers whose columns of w have zero points; else null
+  int32_t zero, flip;       // zero point of 8-bit integers as unsigned ones; bits of x to invert
+  int32_t whole_k;          // sums may not be kept in float32 between blocks of k
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
@@ -250,6 +253,8 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   tile.nv = static_cast<int32_t>(p1 - p0);
   tile.last = static_cast<int32_t>(columns - (tile.nv - 1) * TRACEA_PANEL);
   tile.b_exact = job.w_exact;
+  tile.zero = job.zero;
+  tile.flip = job.flip;
   tile.state = part.state;
   const bool finishes = ends && !in_place(job);
   tile.streams = job.streams && ends;
@@ -267,6 +272,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;
     if (job.row_scale) tile.row_scale = job.row_scale + row, tile.column_scale = job.column_scale + n0;
+    if (job.row_sums) tile.row_sums = job.row_sums + row;
     tile.c = finishes ? finished + held * wide : sum;
     tile.ldc = finishes ? wide : ld;
     job.kernel(&tile);

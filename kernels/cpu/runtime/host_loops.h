@@ -26,6 +26,7 @@
 #include "runtime/round_images_int16.h"
 #include "runtime/rows.h"
 #include "runtime/softmax.h"
+#include "runtime/sum_rows.h"
 #include "runtime/top_k.h"
 #include "runtime/weight_prefetch.h"
 #include "runtime/winograd.h"
@@ -77,6 +78,7 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kTopKOp, nullptr, run_top_k},
     {kIotaOp, check_iota, run_iota},
     {kBytesEqualOp, check_bytes_equal, run_bytes_equal},
+    {kSumRowsOp, nullptr, run_sum_rows},
 };
 
 constexpr bool host_loops_in_order() {

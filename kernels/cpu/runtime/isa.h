@@ -17,9 +17,9 @@
 
 namespace tracea {
 
-constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "avx512bf16",
+constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16",
                                    "amxbf16"};  // lowest first
-constexpr int kLevelCount = 5, kMatrixTiles = 4;
+constexpr int kLevelCount = 6, kMatrixTiles = 5;
 
 inline int level_of(const char* name) {
   for (int i = 0; i < kLevelCount; ++i)
@@ -45,9 +45,10 @@ inline int host_level() {
   if (!all_set(features, kAvx512) || !all_set(state, kZmmState)) return 1;
   uint32_t more = 0;
   if (a >= 1) __get_cpuid_count(7, 1, &more, &b, &c, &d);
-  if (!all_set(more, 1u << 5) || !all_set(c7, 1u << 11)) return 2;  // avx512_bf16, avx512_vnni
+  if (!all_set(c7, 1u << 11)) return 2;   // avx512_vnni
+  if (!all_set(more, 1u << 5)) return 3;  // avx512_bf16
   constexpr uint32_t kMatrix = 1u << 22 | 1u << 24, kTileState = 0x60000;  // amx_bf16, amx_tile
-  return all_set(d7, kMatrix) && all_set(state, kTileState) ? kMatrixTiles : 3;
+  return all_set(d7, kMatrix) && all_set(state, kTileState) ? kMatrixTiles : 4;
 }
 #else
 inline int host_level() { return 0; }
@@ -80,7 +81,7 @@ inline const tracea_isa_table* choose_isa(const tracea_library& library, Error& 
     const int level = level_of(wish);
     if (level < 0)
       return error.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512, "
-                        "avx512bf16, amxbf16.", wish),
+                        "avx512vnni, avx512bf16, amxbf16.", wish),
              nullptr;
     cap = static_cast<int>(min(cap, level));
   }

@@ -8,6 +8,7 @@ struct tracea_isa_table {
   const char* isa;             // its name in variants.py
   int32_t gemm_mr, gemm_nv;    // largest register tile
   int32_t bf16_mr, bf16_nv;  // the same of gemm_bf16
+  int32_t int8_mr, int8_nv;  // and of gemm_int8
   int32_t conv_pixels, conv_nv;
   int32_t bf16_pixels;        // conv_pixels of conv_bf16
   void (*gemm)(const tracea_gemm_tile*);
@@ -19,6 +20,8 @@ struct tracea_isa_table {
   void (*round_bf16)(const tracea_round_tile*);
   void (*gemm_int16)(const tracea_gemm_tile*);  // lanes are pairs of integers, k counts pairs
   void (*round_int16)(const tracea_round_int16_tile*);
+  void (*gemm_int8)(const tracea_gemm_tile*);  // lanes are four bytes, k counts fours
+  void (*sum_rows_int8)(const tracea_sum_rows_tile*);
   void (*gemm_bf16x2)(const tracea_gemm_tile*);  // as gemm_bf16; upper and lower halves take turns along k
   void (*gemm_bf16x2_end)(void);
   void (*round_bf16x2)(const tracea_round_tile*);  // rows of y are twice as long, filled up to whole turns
@@ -139,6 +142,8 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.conv_bf16x2 != nullptr; },  // conv_bf16x2
     nullptr,  // iota
     nullptr,  // bytes_equal
+    [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // gemm_int8
+    [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // sum_rows
 };
 
 }  // namespace tracea

@@ -20,26 +20,27 @@ enum Opcode : int32_t {
   kChannelShuffle, kGemmBlockSparseBf16, kGemmBitmap, kGemmBitmapBf16, kGemmInt16, kRoundInt16,
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
-  kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual
+  kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
+  kSumRows
 };
-constexpr int32_t kLastOpcode = 53;
+constexpr int32_t kLastOpcode = 55;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
   kZeroPadOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp,
   kRecurrentOp, kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp,
   kRoundImagesOp, kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp,
-  kBytesEqualOp
+  kBytesEqualOp, kSumRowsOp
 };
-constexpr int32_t kOps = 33;
+constexpr int32_t kOps = 34;
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
 namespace gemm_call {
-enum Int : int32_t { kLayout, kParts, kInts };
-enum View : int32_t { kX, kW, kBias, kRowScales, kColumnScales };
+enum Int : int32_t { kLayout, kParts, kZero };
+enum View : int32_t { kX, kW, kBias, kRowScales, kXZero = 3, kColumnScales, kRowSums = 4 };
 enum Layout : int32_t {
   kLayoutPanels, kLayoutKn, kLayoutNk, kLayoutVnni2, kLayoutWeightOnlyBf16, kLayoutInt16 = 7,
-  kLayoutBf16x2 = 10
+  kLayoutBf16x2 = 10, kLayoutInt8
 };
 }
 namespace norm_call {
@@ -199,6 +200,9 @@ enum YType : int32_t { kYTypeF32 = 1, kYTypeI32 = 6, kYTypeI64 };
 namespace bytes_equal_call {
 enum Int : int32_t { kCount, kFurther, kInts };
 enum View : int32_t { kX };
+}
+namespace sum_rows_call {
+enum View : int32_t { kX, kSums, kY };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
@@ -707,6 +711,25 @@ constexpr OperandSpec kBytesEqualOperands[] = {
     {"reference", 1, 0, 0, 0xfffffffe},
     {"y", 1, kWritten, kOnce, 0x200},
 };
+constexpr AttributeSpec kGemmInt8Ints[] = {
+    {"layout", 11, 11, 1, 0x800},
+    {"parts", 1, 16, 1, 0x0},
+    {"zero", -128, 255, 1, 0x0},
+};
+constexpr OperandSpec kGemmInt8Operands[] = {
+    {"x", 2, kOpen, kOnce, 0xc},
+    {"w", 0, kAnyRank, kOnce, 0x8},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"x_zero", 1, kOptional, kOnce, 0xc},
+    {"row_sums", 1, kOptional, kOnce, 0x40},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kSumRowsOperands[] = {
+    {"x", 2, 0, kOnce, 0xc},
+    {"sums", 1, kOptional | kWritten, kOnce, 0x40},
+    {"y", 2, kOptional | kWritten, kOnce, 0xc},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -814,6 +837,10 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      1, 1, 1, -1, true, kIotaInts, kIotaOperands},
     {"bytes_equal", kBytesEqualOp, kNoChain, kNoSchedule,
      2, 0, 3, -1, false, kBytesEqualInts, kBytesEqualOperands},
+    {"gemm_int8", kGemmOp, kEpilogue, kGemmSchedule,
+     3, 0, 7, 1, false, kGemmInt8Ints, kGemmInt8Operands},
+    {"sum_rows", kSumRowsOp, kNoChain, kNoSchedule,
+     0, 0, 3, -1, false, nullptr, kSumRowsOperands},
 };
 
 }  // namespace tracea

@@ -12,14 +12,14 @@ constexpr int32_t kPrefetchCalls = 6;  // calls searched for the next product
 inline WeightPrefetch packed_panels_of(Run& run, const Call& call, int32_t index, const int64_t* symbols,
                        const Memory* buffers) {
   const View& weights = call.views[1];
-  const bool pairs = call.opcode != kGemm;  // two elements are a lane of four bytes
+  const bool lanes = call.opcode != kGemm;  // several elements are a lane of four bytes
   TensorView box;
-  const bool panels = pairs || call.ints[gemm_call::kLayout] == gemm_call::kLayoutPanels;
+  const bool panels = lanes || call.ints[gemm_call::kLayout] == gemm_call::kLayoutPanels;
   if (weights.kind != kInput || !panels ||
-      weights.rank != (pairs ? 4 : 3) ||
+      weights.rank != (lanes ? 4 : 3) ||
       !find_view(run, call, index, 1, symbols, buffers, &box))
     return {};
-  const int64_t lines = box.dims[1], panel = box.strides[0] / (pairs ? 2 : 1);
+  const int64_t lines = box.dims[1], panel = box.strides[0] * element_size(weights.type) / 4;
   if (box.dims[0] < 1 || lines < 1 || panel != lines * TRACEA_PANEL) return {};
   return {box.f32(), box.dims[0], lines};
 }
@@ -29,7 +29,8 @@ inline WeightPrefetch packed_panels_of(Run& run, const Call& call, int32_t index
 inline WeightPrefetch prefetch_of(Run& run, const Program& program, int32_t index, const int64_t* symbols,
                       const Memory* buffers) {
   const auto multiplies = [](const Call& call) {
-    return call.opcode == kGemm || call.opcode == kGemmBf16 || call.opcode == kGemmInt16;
+    return call.opcode == kGemm || call.opcode == kGemmBf16 || call.opcode == kGemmInt16 ||
+           call.opcode == kGemmInt8;
   };
   const auto convolves = [](const Call& call) {
     return call.opcode == kConv || call.opcode == kConvBf16 || call.opcode == kConvInt16;

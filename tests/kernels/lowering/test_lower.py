@@ -18,7 +18,15 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.panels import BF16X2, INT16, PANELS, VNNI2, WEIGHT_ONLY_BF16
+from tracea_graph.kernels.cpu.panels import (
+    BF16X2,
+    INT8,
+    INT8_ZEROS,
+    INT16,
+    PANELS,
+    VNNI2,
+    WEIGHT_ONLY_BF16,
+)
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.arg import ARGS, ArgParams
@@ -26,11 +34,13 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.int8 import Integers
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -46,7 +56,10 @@ from tracea_graph.ttg import Region, TileGraph
 Shape = tuple[Extent, ...]
 F32, I64, I32, BOOL, BF16 = DType.F32, DType.I64, DType.I32, DType.BOOL, DType.BF16
 I16 = DType.I16
-KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, I16: np.int16, BOOL: np.bool_}
+KINDS = {
+    F32: np.float32, I64: np.int64, I32: np.int32, I16: np.int16, BOOL: np.bool_,
+    DType.I8: np.int8, DType.U8: np.uint8,
+}  # fmt: skip
 
 
 def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
@@ -61,6 +74,7 @@ FOUR_KINDS = Chain(
     (8,),
 )
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+RESCALE = Chain(("full", "row"), (Step("mul", (0, 1)),), (2,))
 TWICE = Chain(("full", "full"), (Step("mul", (0, 1)), Step("exp", (0,))), (2, 3))
 
 LAST = map_of(("unsqueeze", (3,)))
@@ -174,6 +188,17 @@ CASES = {
     "gemm, as sums of two, parts": Case(
         GemmParams(32, 20, BF16X2, splits=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
     ),
+    "gemm, of bytes": Case(
+        GemmParams(12, 20, INT8, integers=Integers(DType.U8, 3)),
+        (X, (2, 4, 16, 4)),
+        (DType.U8, DType.I8),
+    ),
+    "gemm, of bytes, zero points": Case(
+        GemmParams(12, 20, INT8_ZEROS, integers=Integers(DType.I8, None), epilogue=RESCALE),
+        (X, (2, 5, 16, 4), (), (20,)),
+        (DType.I8, DType.I8, DType.I8),
+    ),
+    "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
     "gemm, one row": Case(GemmParams(12, 20, PANELS), ((1, 12), STORED)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, KN, True), (X, (12, 20), (20,))),
     "gemm [N,K], bias": Case(GemmParams(12, 20, NK, True), (X, (20, 12), (20,))),

@@ -1,0 +1,125 @@
+"""The kernel calls of matrix products and of what prepares their operands (see ``calls``)."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tracea_graph.kernels.cpu.operands import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
+from tracea_graph.kernels.cpu.operands import operand as _op
+from tracea_graph.kernels.cpu.operands import result as _out
+from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.schema import CallSchema, Operand, Problem, Sizes, choice, number
+
+__all__ = [
+    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "SUM_ROWS", "epilogue", "gemm",
+    "gemm_problem", "round_rows",
+]  # fmt: skip
+
+_BIAS = _op("bias", "N", optional=True, rows="all")
+
+
+def epilogue(shape: str) -> tuple[Operand, Operand]:
+    """The further operands of a product's chain, and the results."""
+    inputs = _op("inputs", shape, "chain", many="inputs")
+    return inputs, _out("y", shape, "chain", many="results")
+
+
+def _columns(s: Sizes) -> int:
+    return sum(dims[-1] for dims in s.each("y"))
+
+
+def gemm_problem(s: Sizes) -> tuple[int, ...]:
+    *outer, rows, depth = s.of("x")
+    return prod(outer), rows, _columns(s), depth
+
+
+def _gemm_bf16x2_problem(s: Sizes) -> tuple[int, ...]:
+    """A row of x holds both terms of each element."""
+    count, rows, columns, depth = gemm_problem(s)
+    return count, rows, columns, depth // 2
+
+
+def _stored_blocks(s: Sizes) -> tuple[int, ...]:
+    """Only stored blocks are multiplied: 16 columns by all their steps of k."""
+    return 1, s.of("x")[0], BLOCK, prod(s.of("w")) // BLOCK
+
+
+def gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema:
+    """``y = epilogue(x · w + bias)``, with the columns in one or several results.
+
+    Of 8-bit integers, x less its zero point; its row sums are needed where w has zero points.
+    """
+    beside = {
+        "int16": (_op("row_scales", "M"), _op("column_scales", "16*Np", rows="all")),
+        "int8": (
+            _op("x_zero", "1", *BYTES, optional=True, rows="all"),
+            _op("row_sums", "M", "i32", optional=True),
+        ),
+    }
+    zero = (number("zero", -128, 255),) if dtype == "int8" else ()
+    return CallSchema(
+        "gemm",
+        (
+            _op("x", "... M K", *x),
+            _op("w", "*", NARROW.get(dtype, "f32"), rows="all"),
+            _BIAS,
+            *beside.get(dtype, ()),
+            *epilogue("... M N"),
+        ),
+        (choice("layout", layouts), number("parts", 1, LIMITS["kMaxParts"], default=1), *zero),
+        dtype,
+        chain="epilogue",
+        schedule=GemmSchedule,
+        kernels=("gemm",),
+        problem=_gemm_bf16x2_problem if dtype == "bf16x2" else gemm_problem,
+        row_tiled=dtype in (*F32_OR_BF16, "int8"),
+    )
+
+
+SUM_ROWS = CallSchema(
+    "sum_rows",
+    (
+        _op("x", "M K", *BYTES),
+        _out("sums", "M", "i32", optional=True),
+        _out("y", "M K'", *BYTES, optional=True),
+    ),
+    kernels=(("gemm", "int8"),),
+    row_tiled=True,
+)
+"""The sums of rows of bytes as unsigned ones, and those rows filled up to whole lanes of four."""
+
+
+def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:
+    """A product with sparse weights; ``index`` holds the positions of those that are stored."""
+    return CallSchema(
+        op,
+        (
+            _op("x", "M K", x),
+            _op("w", w, NARROW.get(dtype, "f32"), rows="all"),
+            _BIAS,
+            _op("index", index, "i32", rows="all"),
+            *epilogue("M N"),
+        ),
+        (number("parts", 1, LIMITS["kMaxParts"], default=1),),
+        dtype,
+        chain="epilogue",
+        kernels=(("gemm", "f32"), op) if op == "gemm_block_sparse" else (op,),
+        problem=problem,
+        row_tiled=op == "gemm_block_sparse" and dtype == "f32",
+    )  # fmt: skip
+
+
+BLOCK_SPARSE = _sparse("gemm_block_sparse", "f32", "f32", "T block 16", "T", _stored_blocks)
+_STORED16 = "T block/2 16 2"
+BLOCK_SPARSE_BF16 = _sparse("gemm_block_sparse", "bf16", "bf16", _STORED16, "T", _stored_blocks)
+BITMAP = _sparse("gemm_bitmap", "f32", "f32", "numbers", "Np 1+K/2", gemm_problem)
+BITMAP_BF16 = _sparse("gemm_bitmap", "bf16", "f32", "numbers", "Np 1+K/2", gemm_problem)
+
+
+def round_rows(dtype: str, *more: Operand) -> CallSchema:
+    """Round rows of float32 to a narrower type."""
+    y = _out("y", "M K'", NARROW[dtype])
+    return CallSchema(
+        "round", (_op("x", "M K"), y, *more), dtype=dtype, kernels=("gemm",),
+        row_tiled=dtype == "bf16",
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Products in 8-bit integers equal those in int64, at any zero points."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_int64, c_void_p
+
+import numpy as np
+import pytest
+
+from tests.kernels.conformance import PANEL, Array, GemmTile, Output, guarded, kernel
+from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.panels import pack_int8, unpack_int8
+from tracea_graph.kernels.cpu.variants import gemm_int8_tile
+
+LEVELS = host_levels("int8")
+
+
+class SumRowsTile(ctypes.Structure):
+    """``tracea_sum_rows_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("flip", c_int32), ("y", c_void_p),
+    ]  # fmt: skip
+
+
+def sums_of_rows(level: str, x: Array, flip: int) -> Array:
+    """The sums of rows as the kernel computes them."""
+    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[1])
+    made, rows = Output(1, len(x), dtype=np.int32), guarded(x)
+    run(SumRowsTile(*x.shape, rows.ctypes.data, x.shape[1], flip, made.address))
+    made.check_canaries()
+    return made.view[0].copy()
+
+
+def multiply(level: str, x: Array, zero: int, w: Array, own: Array | None, mr: int) -> Array:
+    """``(x - zero) (w - own)`` by tiles of at most ``mr`` rows."""
+    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[0])
+    (m, k), n, nv = x.shape, w.shape[1], gemm_int8_tile(level)[1]
+    weights, signed = guarded(pack_int8(w, own)), x.dtype == np.int8
+    flip = np.int32(np.uint32(0x80808080).view(np.int32)) if signed else np.int32(0)
+    rows = guarded(np.pad(x, ((0, 0), (0, -k % 4)), constant_values=0).view(np.int32))
+    sums = guarded(sums_of_rows(level, x, int(flip))) if own is not None else None
+    out, deep = Output(m, n), rows.shape[1]
+    for row in range(0, m, mr):
+        for col in range(0, n, nv * PANEL):
+            count = min(nv, -(-(n - col) // PANEL))
+            run(GemmTile(
+                k=deep, a=rows[row:].ctypes.data, lda=deep, a_step=1,
+                b=weights[col // PANEL :].ctypes.data, b_panel=weights.shape[1] * PANEL,
+                b_row=PANEL, c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
+                mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
+                zero=zero + 128 * signed, flip=flip,
+                row_sums=None if sums is None else sums[row:].ctypes.data,
+            ))  # fmt: skip
+    out.check_canaries()
+    return out.view.copy()
+
+
+def exact(x: Array, zero: int, w: Array, own: Array | None) -> Array:
+    """The product in int64, rounded to float32 once."""
+    columns = np.zeros(w.shape[1], np.int64) if own is None else own.astype(np.int64)
+    return ((x.astype(np.int64) - zero) @ (w.astype(np.int64) - columns)).astype(np.float32)
+
+
+def drawn(rng: np.random.Generator, dtype: type, *shape: int) -> Array:
+    bounds = np.iinfo(dtype)
+    return rng.integers(bounds.min, bounds.max, shape, dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("n", [1, 16, 17, 49, 97])
+def test_equals_int64(level: str, dtype: type, n: int) -> None:
+    mr, rng = gemm_int8_tile(level)[0], np.random.default_rng(n)
+    for m in (1, mr - 1, mr, 2 * mr + 1):
+        for k in (1, 4, 7, 63, 64, 260):
+            x, w = drawn(rng, dtype, m, k), drawn(rng, np.int8, k, n)
+            own = drawn(rng, np.int8, n)
+            for zero in (int(drawn(rng, dtype)[()]), 0):
+                for columns in (None, own):
+                    got = multiply(level, x, zero, w, columns, mr)
+                    np.testing.assert_array_equal(got, exact(x, zero, w, columns))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_largest_terms_do_not_saturate(level: str) -> None:
+    """Pairs of these exceed 16 bits, in which vpmaddubsw would add them."""
+    for dtype, a, b in ((np.uint8, 255, -128), (np.uint8, 255, 127), (np.int8, -128, -128)):
+        x, w = np.full((3, 4096), a, dtype), np.full((4096, 17), b, np.int8)
+        for zero in (np.iinfo(dtype).min, np.iinfo(dtype).max):
+            got = multiply(level, x, zero, w, None, 3)
+            np.testing.assert_array_equal(got, exact(x, zero, w, None))
+
+
+def test_panels_hold_the_matrix() -> None:
+    w, own = (drawn(np.random.default_rng(3), np.int8, *shape) for shape in ((7, 20), (20,)))
+    assert pack_int8(w).shape == (2, 3, 16, 4) and pack_int8(w, own).shape == (2, 4, 16, 4)
+    for columns in (None, own):
+        matrix, zeros = unpack_int8(pack_int8(w, columns), 7, 20)
+        np.testing.assert_array_equal(matrix, w)
+        assert (zeros is None) if columns is None else (zeros == own).all()
