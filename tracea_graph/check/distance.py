@@ -129,9 +129,11 @@ def describe_difference(found: Array, wanted: Array) -> str:
 
 
 def floors(
-    off: Mapping[str, Mapping[str, Array]], on: Mapping[str, Mapping[str, Array]]
+    off: Mapping[str, Mapping[str, Array]],
+    on: Mapping[str, Mapping[str, Array]],
+    noise: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, dict[str, float]]:
-    """Return the distance of ``on`` from ``off``, per feed and output.
+    """Return the distance of ``on`` from ``off``, per feed and output, or ``noise`` if larger.
 
     An output's noise under one feed also counts under the others, up to ``TOLERANCE.lent_floor``,
     so that one extreme feed does not excuse errors under the others.  16-bit numbers may be
@@ -147,7 +149,12 @@ def floors(
             lent[name] = max(lent.get(name, 0.0), min(own, TOLERANCE.lent_floor))
     return {
         label: {
-            name: max(own, lent.get(name, 0.0), _rounding(off[label][name]))
+            name: max(
+                own,
+                noise.get(label, {}).get(name, 0.0),
+                lent.get(name, 0.0),
+                _rounding(off[label][name]),
+            )
             for name, own in run.items()
         }
         for label, run in found.items()

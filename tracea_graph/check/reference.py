@@ -6,6 +6,7 @@ here, and replace the operators that draw them.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from tracea_graph.check.distance import (
     errors,
     floors,
     is_float,
+    relative_distance,
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.sensitivity import UNCHECKED, Sensitivity
@@ -33,6 +35,7 @@ from tracea_graph.check.worker import (
     Worker,
 )
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
+from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
 __all__ = ["SPARE", "Outputs", "Reference", "random_outputs", "reference"]
@@ -164,12 +167,45 @@ def _reference(
     kept = scores | off.get(first or "", {}).keys()
     raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
     on = {**off, **on}
+    noise = _noise(worker, original, {label: feeds[label] for label in off}, off, levels, cut)
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, floors(off, on), seconds=seconds,
+        drawn, floors(off, on, noise), seconds=seconds,
         model=original,
         extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
     )  # fmt: skip
+
+
+def _noise(
+    worker: Worker,
+    original: Path,
+    feeds: Feeds,
+    off: Mapping[str, Outputs],
+    levels: Sequence[str],
+    cut: RandomOutputs,
+) -> dict[str, dict[str, float]]:
+    """Return how far outputs move, per feed, if what is rounded to integers moves by the rounding
+    of float32 sums; nothing for a model that rounds nothing to integers.
+
+    A single integer that is rounded the other way moves an output by more than all rounding of
+    float32 does, and whether one is differs between ONNX Runtime's own optimization levels.
+    """
+    if not off or not worker.quantizes(original):
+        return {}
+    try:
+        worker.open("jitter", original, level=levels[0], cut=cut, jitter=TOLERANCE.rounding)
+        moved, _ = _runs(worker, "jitter", feeds)
+    except RejectedByRuntime:  # what is rounded is no float32 number
+        return {}
+    worker.close("jitter")
+    found = {
+        label: {name: relative_distance(run[name], y) for name, y in off[label].items()}
+        for label, run in moved.items()
+    }
+    return {
+        label: {name: far for name, far in run.items() if math.isfinite(far)}
+        for label, run in found.items()
+    }
 
 
 def _drawn(

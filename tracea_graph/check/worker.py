@@ -178,6 +178,7 @@ class Worker(AbstractContextManager["Worker"]):
         level: str = "all",
         extra: Sequence[str] = (),
         cut: RandomOutputs = _NOTHING,
+        jitter: float = 0.0,
         weigh: bool = False,
         limit: float | None = None,
     ) -> OpenInfo:
@@ -186,12 +187,14 @@ class Worker(AbstractContextManager["Worker"]):
         ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
         ``extra`` names inner values that become outputs too.  Values in ``cut`` (:meth:`random`)
         become inputs, and the operands of Dropout, Multinomial and Bernoulli an output
-        ``NAME.drawn_from``. ``weigh`` measures the memory that the session adds to the process.
+        ``NAME.drawn_from``.  ``jitter`` is the relative size of the noise added to what is rounded
+        to integers. ``weigh`` measures the memory that the session adds to the process.
         """
         request: dict[str, Any] = {
             "name": name, "model": str(model.resolve()), "threads": threads, "level": level,
             "library": str(library.resolve()) if library else "", "extra": list(extra),
             "cut": {name: list(spec) for name, spec in cut.items()}, "weigh": weigh,
+            "jitter": jitter,
         }  # fmt: skip
         try:
             found = self._ask("open", f"open {name!r} ({model.name})", limit, **request)
@@ -283,6 +286,10 @@ class Worker(AbstractContextManager["Worker"]):
             ops=sorted(RANDOM_OPS),
         )
         return tuple(found)
+
+    def quantizes(self, model: Path) -> bool:
+        """Return whether the model rounds computed values to integers."""
+        return bool(self._ask("quantizes", f"read {model.name}", None, model=str(model.resolve())))
 
     # ---- transport ---------------------------------------------------------------------
 

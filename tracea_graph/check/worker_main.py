@@ -57,6 +57,10 @@ DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
 """Random operators with operands beside a shape."""
 ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
 """ONNX's names of element types that differ from NumPy's."""
+QUANTIZERS = frozenset(
+    ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+)
+"""Operators that round their first operand to integers."""
 GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
 """Field numbers in onnx.proto3: of a model, of a graph (two), of a node, of a value."""
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -106,15 +110,20 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
 
 
 def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
-    """Create a CPU session; ``extra`` values become outputs, ``cut`` values become inputs."""
+    """Create a CPU session; ``extra`` values become outputs, ``cut`` values become inputs.
+
+    ``jitter`` is the relative size of the noise that is added to what is rounded to integers.
+    """
     made, source = options(request, profile_prefix), request["model"]
-    if request["extra"] or request["cut"]:
+    if request["extra"] or request["cut"] or request["jitter"]:
         folder = str(Path(source).resolve().parent)
         made.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
-        edit = edited if request["cut"] else extended
-        source = edit(source, request["extra"], request["cut"])
+        if request["cut"] or request["jitter"]:
+            source = edited(source, request["extra"], request["cut"], request["jitter"])
+        else:
+            source = extended(source, request["extra"])
     return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
 
 
@@ -275,6 +284,12 @@ class Server:
         model = onnx.load(request["model"], load_external_data=False)
         return random_values(model.graph, request["ops"])
 
+    def quantizes(self, request: Request) -> bool:
+        import onnx
+
+        model = onnx.load(request["model"], load_external_data=False)
+        return any(node.op_type in QUANTIZERS for node in model.graph.node)
+
     def answer(self, request: Request) -> dict[str, Any]:
         """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""
         try:
@@ -356,7 +371,7 @@ def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) ->
     return rows
 
 
-def extended(path: str, extra: Sequence[str], _: object) -> bytes:
+def extended(path: str, extra: Sequence[str]) -> bytes:
     """Return the model with more of its values as outputs, without parsing its weights.
 
     Protobuf merges a message that occurs twice: a second graph that has only outputs adds them to
@@ -419,12 +434,17 @@ def message(field: int, body: bytes) -> bytes:
     return bytes((*head, size)) + body
 
 
-def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) -> bytes:
-    """Return the model with more of its values as outputs, and random values as inputs."""
+def edited(
+    path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]], jitter: float
+) -> bytes:
+    """Return the model with more of its values as outputs, random values as inputs, and noise in
+    front of quantizers."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
     cut_random(model.graph, cut)
+    if jitter:
+        add_jitter(model.graph, jitter)
     known = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in extra if v not in known)
     return bytes(model.SerializeToString())
@@ -446,6 +466,37 @@ def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
     for name, (kind, dims) in cut.items():
         element = getattr(TensorProto, ELEMENTS.get(kind, kind.upper()))
         graph.input.append(helper.make_tensor_value_info(name, element, dims))
+
+
+def add_jitter(graph: Any, size: float) -> None:
+    """Let every quantizer of computed values read x + size · x · sin(1e5 · x) instead of x.
+
+    That is as much as float32 sums in another order differ, unlike for different elements.
+    """
+    from onnx import helper, numpy_helper
+
+    numbers = {"jitter.rate": 1e5, "jitter.size": size}
+    stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        if node.op_type in QUANTIZERS and node.input[0] not in stored:
+            x = node.input[0]
+            steps = [f"{node.output[0]}.jitter{i}" for i in range(5)]
+            graph.node.extend(
+                helper.make_node(op, inputs, [result])
+                for op, inputs, result in (
+                    ("Mul", [x, "jitter.rate"], steps[0]),
+                    ("Sin", [steps[0]], steps[1]),
+                    ("Mul", [steps[1], "jitter.size"], steps[2]),
+                    ("Mul", [steps[2], x], steps[3]),
+                    ("Add", [steps[3], x], steps[4]),
+                )
+            )
+            node.input[0] = steps[4]
+        graph.node.append(node)
+    graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v, np.float32), name) for name, v in numbers.items()
+    )
 
 
 def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
