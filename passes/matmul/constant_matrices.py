@@ -56,7 +56,7 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
         return None
-    if matrix_pattern(region, graph) is not None:
+    if params.integers or matrix_pattern(region, graph) is not None:
         return None
     weight = graph.weight(region.operands[1])
     if weight is None or (not twice and must_stay_plain(graph, weight.name)):

@@ -186,7 +186,7 @@ def _plus_vector(op: Any, x: Any, bias: Any) -> Any:
 def _bias_check(m: Match) -> str | None:
     gemm, spec = m.labels["gemm"], m.spec("bias")
     open_ = gemm.params.norm is None and gemm.results[0] in m.root.operands
-    if not open_ or gemm.params.bias or gemm.params.epilogue is not None:
+    if not open_ or gemm.params.bias or gemm.params.epilogue or gemm.params.integers:
         return ""
     return None if spec.shape == (gemm.params.n,) and spec.dtype is DType.F32 else ""
 

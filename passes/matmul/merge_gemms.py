@@ -101,7 +101,14 @@ class MergeGemms:
 def _alone(graph: TileGraph, region: Region) -> bool:
     """Return whether a product has constant weights, no epilogue and whole vectors of columns."""
     p = region.params
-    if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.splits:
+    if (
+        not isinstance(p, GemmParams)
+        or p.n % ALIGNED
+        or p.epilogue
+        or p.norm
+        or p.splits
+        or p.integers
+    ):
         return False
     constant = all(graph.weight(v) is not None for v in region.operands[2:])
     return constant and replaceable_matrix(graph, region) is not None

@@ -65,7 +65,7 @@ def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
     if not region.fused:
         return range(count) if region.op in BY_ELEMENT else None
     if isinstance(params, GemmParams):
-        first = 2 + params.bias
+        first = params.first + params.bias
         return (0, *range(first, first + params.epilogue_inputs))
     if isinstance(params, NormParams):
         return range(params.data_operands)

@@ -21,6 +21,7 @@ from tracea_graph.kernels.cpu.panels import (
     BF16X2,
     BITMAP,
     BITMAP_BF16,
+    INT8_ZEROS,
     INT16,
     PANEL,
     PANELS,
@@ -31,6 +32,7 @@ from tracea_graph.kernels.cpu.panels import (
     pack_bf16x2,
     pack_block_sparse,
     pack_block_sparse_vnni2,
+    pack_int8,
     pack_int16,
     pack_panels,
     pack_vnni2,
@@ -42,11 +44,13 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.int8 import Integers
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -103,6 +107,13 @@ def integers(k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return pack_int16(normal(k, n, seed=99))
 
 
+def signed(*shape: int) -> np.ndarray:
+    return np.random.default_rng(7).integers(-128, 127, shape, np.int8, endpoint=True)
+
+
+BYTES = signed(2, 5, 11).view(np.uint8)
+
+
 def blocks(k: int, n: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Stored blocks and their places; the second and every third one of a matrix are zero."""
     count = -(-n // PANEL) * -(-k // block)
@@ -148,6 +159,18 @@ CASES = {
         ((2, 5, 11), integers(11, 21)[0], (21,), integers(11, 21)[1]),
         1e-3,
     ),
+    "gemm, of bytes": Case(
+        GemmParams(11, 20, KN, integers=Integers(DType.U8, 7)), (BYTES, signed(11, 20))
+    ),
+    "gemm, of bytes, zero points": Case(
+        GemmParams(11, 20, NK, integers=Integers(DType.I8, None, True)),
+        (BYTES.view(np.int8), signed(20, 11), np.array(-9, np.int8), signed(20)),
+    ),
+    "gemm, of bytes in panels": Case(
+        GemmParams(11, 20, INT8_ZEROS, integers=Integers(DType.U8, None)),
+        (BYTES, pack_int8(signed(11, 20), signed(20)), np.array([200], np.uint8)),
+    ),
+    "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
     "gemm, as sums of two": Case(
         GemmParams(40, 21, BF16X2, bias=True),
         ((2, 5, 40), pack_bf16x2(normal(40, 21, seed=99)), (21,)),
@@ -532,11 +555,12 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     arrays = case.arrays()
     assert case.params.operands == len(arrays)
     kinds = {"float32": DType.F32, "bfloat16": DType.BF16, "int64": DType.I64,
-             "int32": DType.I32, "int16": DType.I16, "bool": DType.BOOL}  # fmt: skip
+             "int32": DType.I32, "int16": DType.I16, "bool": DType.BOOL,
+             "int8": DType.I8, "uint8": DType.U8}  # fmt: skip
     specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
-    whole = [np.asarray(r).dtype.kind == "i" for r in results]
+    whole = [np.asarray(r).dtype.kind in "iu" for r in results]
     integers = [kinds[np.asarray(r).dtype.name] if w else DType.F32
                 for r, w in zip(results, whole, strict=True)]  # fmt: skip
     assert [s.dtype for s in specs] == integers

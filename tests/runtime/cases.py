@@ -13,6 +13,7 @@ from runtime.bf16x2_cases import bf16x2_cases
 from runtime.bitmap_cases import bitmap_cases
 from runtime.caches import cache_cases
 from runtime.guard_cases import guard_cases
+from runtime.int8_cases import INT8_CHAINS, int8_cases
 from runtime.int16_cases import int16_cases
 from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
@@ -55,7 +56,7 @@ MASKED = Chain(
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
 CHAINS = (
     GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, SPARSE_CHAIN,
-    replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS,
+    replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS, *INT8_CHAINS,
 )  # fmt: skip
 
 
@@ -626,6 +627,7 @@ def all_cases() -> tuple[Case, ...]:
         *cache_cases(),
         *sparse_cases(),
         *bitmap_cases(),
+        *int8_cases(),
         *int16_cases(),
         *bf16x2_cases(),
         *guard_cases(),

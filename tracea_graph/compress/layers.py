@@ -115,6 +115,8 @@ def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tup
     for region in graph.regions():
         params = region.params
         if isinstance(params, GemmParams):
+            if params.integers:
+                continue
             if reason := _reason(graph, region):
                 notes.append(f"{reason}: it stays as it is")
             elif params.k * params.n >= _LEAST:

@@ -11,6 +11,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
@@ -44,6 +45,7 @@ OpParams = (
     | ArgParams
     | TopKParams
     | SoftmaxParams
+    | DynamicQuantizeParams
     | GatherElementsParams
     | IotaParams
     | RecurrentParams
@@ -68,6 +70,7 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedArg", ArgParams),
     ("FusedTopK", TopKParams),
     ("FusedSoftmax", SoftmaxParams),
+    ("FusedDynamicQuantize", DynamicQuantizeParams),
     ("FusedGatherElements", GatherElementsParams),
     ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),

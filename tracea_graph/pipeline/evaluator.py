@@ -263,10 +263,8 @@ class Evaluator:
             raise ModelError(known.trouble)
         start = self.deadline.spent()
         first = self._compare(known, candidate, levels[0], labels)
-        if (
-            levels[0] in (self.levels[-1], candidate.levels(self.levels)[-1])
-            and first.status == "passed"
-        ):
+        highest = (self.levels[-1], candidate.levels(self.levels)[-1])
+        if levels[0] in highest and first.status == "passed":
             self._check_seconds = self.deadline.spent() - start
         if first.status != "passed" or not levels[1:]:
             return [first]

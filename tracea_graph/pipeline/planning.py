@@ -280,14 +280,10 @@ def _of(regions: Sequence[Region], program: Region) -> list[Region]:
     return [r for r in regions if all(inside.issuperset(n.outputs) for n in r.nodes)]
 
 
-_ROUNDED = "is rounded to integers, which a change of one bit can alter"
+_ROUNDED = "is rounded to integers by a recurrent layer, which amplifies a change of one bit"
 _COMPARED = "is compared with thresholds, where a change of one bit can alter the result"
 _EXACT: Mapping[str, str] = MappingProxyType(
     {
-        "QuantizeLinear": _ROUNDED,
-        "DynamicQuantizeLinear": _ROUNDED,
-        "com.microsoft::QuantizeLinear": _ROUNDED,
-        "com.microsoft::DynamicQuantizeMatMul": _ROUNDED,
         "com.microsoft::DynamicQuantizeLSTM": _ROUNDED,
         "ai.onnx.ml::Binarizer": _COMPARED,
         "ai.onnx.ml::TreeEnsemble": _COMPARED,

@@ -9,7 +9,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
-from tracea_graph.kernels.cpu.panels import BF16X2, INT16, SPLIT_STEPS
+from tracea_graph.kernels.cpu.panels import BF16X2, FOUR, INT16, SPLIT_STEPS, Int8Panels
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
 
@@ -27,7 +27,7 @@ def lower_gemm(
 ) -> None:
     rows = product(operands[0].shape[:-1])
     weight = View.dense(operands[1].buffer, p.layout.shape(p.k, p.n) or operands[1].shape)
-    bias = operands[2].view if p.bias else None
+    bias = operands[p.first].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
     _, _, _, epilogue_inputs, affine = p.split(operands)
     views = [
@@ -36,15 +36,18 @@ def lower_gemm(
     total = sum_of(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]
-    x, rows_of = _left(w, p, operands[0])
-    if p.layout.name in _BY_MAP:
+    if p.integers:
+        _integer_call(w, p, operands, weight, inputs=views, y=into, chain=chain)
+    elif p.layout.name in _BY_MAP:
         op, dtype = _BY_MAP[p.layout.name]
+        x, _ = _left(w, p, operands[0])
         w.call(
             op, dtype, x=x, w=weight, bias=bias,
             index=View.dense(operands[-1].buffer, operands[-1].shape), inputs=views, y=into,
             parts=len(p.splits) or 1, chain=chain,
         )  # fmt: skip
     else:
+        x, rows_of = _left(w, p, operands[0])
         scales = {"row_scales": rows_of, "column_scales": operands[-1].view} if rows_of else {}
         w.call(
             "gemm", GEMM_DTYPES[p.layout.name], x=x, w=weight, bias=bias, **scales,
@@ -52,6 +55,29 @@ def lower_gemm(
         )  # fmt: skip
     if p.norm is not None and total is not None:
         norm_call(w, p.norm, total, affine, results[0])
+
+
+def _integer_call(
+    w: RegionWriter, p: GemmParams, operands: Sequence[Slot], weight: View, **rest: object
+) -> None:
+    """Emit a product of 8-bit integers, after row sums and padding of x where they are needed."""
+    assert p.integers is not None and isinstance(p.layout, Int8Panels)
+    x, given = operands[0], p.integers.zero is None
+    left, sums, rows = matrix(x), None, product(x.shape[:-1])
+    if p.k % FOUR or p.layout.own_zeros:
+        if p.layout.own_zeros:
+            sums = w.temp(TensorSpec(DType.I32, (rows,))).view
+        y = None
+        if p.k % FOUR:
+            y = w.temp(TensorSpec(x.spec.dtype, (rows, p.k + -p.k % FOUR))).view
+        w.call("sum_rows", x=left, sums=sums, y=y)
+        left = y or left
+    zero = View(operands[2].buffer, (1,), (1,)) if given else None
+    w.call(
+        "gemm", "int8", x=left, w=weight, bias=None, x_zero=zero, row_sums=sums,
+        zero=p.integers.zero or 0, layout="int8", parts=len(p.splits) or 1,
+        **rest,
+    )  # fmt: skip
 
 
 def _left(w: RegionWriter, p: GemmParams, slot: Slot) -> tuple[View, View | None]:

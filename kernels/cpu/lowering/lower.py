@@ -13,6 +13,7 @@ from typing import Any
 
 from tracea_graph.ir import Expr, Extent, TensorSpec, assumed, symbols_of
 from tracea_graph.kernels.cpu.lowering.attention import lower_append, lower_attention
+from tracea_graph.kernels.cpu.lowering.dynamic_quantize import lower_dynamic_quantize
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_elementwise
 from tracea_graph.kernels.cpu.lowering.gemm import lower_gemm
 from tracea_graph.kernels.cpu.lowering.matmul import lower_matmul
@@ -35,6 +36,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
@@ -197,6 +199,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         SoftmaxParams: lower_softmax,
         GatherElementsParams: lower_take,
         RecurrentParams: lower_recurrent,
+        DynamicQuantizeParams: lower_dynamic_quantize,
         RegionParams: _lower_region,
     }
 )

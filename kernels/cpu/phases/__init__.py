@@ -9,6 +9,7 @@ from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
+from tracea_graph.kernels.cpu.phases.pack_integers import PACK_INTEGERS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.kernels.cpu.phases.precision import (
     AttentionBf16,
@@ -22,7 +23,7 @@ from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
 from tracea_graph.passes.attention.window_attention import WindowAttention
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
-from tracea_graph.rewrite import Phase
+from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
 
@@ -47,6 +48,7 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     pack = Phase("layouts", (PackMatrices(twice),))
     return (
         Phase("gates", (PackGates(),), always=True),
+        Phase("integers", (RulePass(PACK_INTEGERS),), always=True),
         *((Phase("filters", (PackFilters(),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (ConvWinograd(),)),

@@ -1,0 +1,106 @@
+"""Products of a computed tensor of 8-bit integers with a constant matrix of such integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.int8 import MAX_DEPTH, Integers
+from tracea_graph.ops.weights import KN, NK
+from tracea_graph.reasons import Code, Reason, not_constant
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["IntegerGemm", "integer_gemm"]
+
+_BYTES = (DType.U8, DType.I8)
+
+
+@dataclass
+class IntegerGemm:
+    """Parameters of a product of integers, its operands, and the weights it adds."""
+
+    params: GemmParams
+    operands: tuple[str, ...]
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+
+def integer_gemm(
+    graph: TileGraph, x: str, w: str, zero: str, zeros: str, transposed: bool = False
+) -> IntegerGemm | str:
+    """Return the product of x less ``zero`` with W less ``zeros``, or why there is none.
+
+    ``zero`` and ``zeros`` may be empty: nothing is subtracted.  W is ``[N, K]`` if
+    ``transposed``.  An unsigned W becomes a signed one, 128 less.
+    """
+    spec, weight = graph.spec(x), graph.weight(w)
+    if weight is None:
+        return not_constant(w)
+    if spec.dtype not in _BYTES or weight.dtype not in _BYTES:
+        return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
+    if not spec.rank or len(weight.shape) != 2 or 0 in weight.shape:
+        return Reason("the operands are no matrices of known rank", Code.UNKNOWN_SHAPE)
+    k, n = weight.shape[::-1] if transposed else weight.shape
+    if k > MAX_DEPTH:
+        return f"sums of {k} products may not fit 32 bits"
+    own = _zeros(graph, weight, zeros, n)
+    if isinstance(own, str):
+        return own
+    left = _left(graph, x, zero)
+    if isinstance(left, str):
+        return left
+    signed, added = _signed(weight), own is not None and bool(own.any())
+    integers = Integers(spec.dtype, left, added)
+    params = GemmParams(k, n, NK if transposed else KN, integers=integers)
+    made = {} if signed is weight else {signed.name: signed}
+    operands = [x, signed.name, *([zero] if left is None else [])]
+    if added:
+        assert own is not None
+        name = f"{signed.name}_zeros_{zeros or 128}"
+        made[name] = Weight(name, DType.I8, (n,), _constant(own))
+        operands.append(name)
+    return IntegerGemm(params, tuple(operands), made)
+
+
+def _left(graph: TileGraph, x: str, zero: str) -> int | str | None:
+    """Return x's zero point; None if it is computed; a reason if it is not one number."""
+    spec = graph.spec(zero) if zero else None
+    if spec is None:
+        return 0
+    if spec.dtype is not graph.spec(x).dtype or spec.shape not in ((), (1,)):
+        return "the zero point of x is not one number of its type"
+    weight = graph.weight(zero)
+    return None if weight is None else int(weight.array().reshape(()))
+
+
+def _zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array | str | None:
+    """Return the columns' zero points as the signed matrix has them, or a reason."""
+    given = graph.weight(zeros) if zeros else None
+    if zeros and given is None:
+        return not_constant(zeros)
+    if given is not None and (
+        given.dtype is not weight.dtype or given.shape not in ((), (1,), (n,))
+    ):
+        return "the matrix does not have one zero point, or one for each column, of its type"
+    if given is None and weight.dtype is DType.I8:
+        return None
+    own = np.zeros((), np.int16) if given is None else given.array().astype(np.int16)
+    shifted = own - 128 if weight.dtype is DType.U8 else own
+    return np.broadcast_to(shifted.reshape(-1), (n,)).astype(np.int8)
+
+
+def _signed(weight: Weight) -> Weight:
+    """Return an int8 matrix: the weight itself, or one 128 less."""
+    if weight.dtype is DType.I8:
+        return weight
+    return Weight(
+        f"{weight.name}_signed", DType.I8, weight.shape,
+        lambda: (weight.load().astype(np.int16) - 128).astype(np.int8),
+    )  # fmt: skip
+
+
+def _constant(array: Array) -> Callable[[], Array]:
+    return lambda: array

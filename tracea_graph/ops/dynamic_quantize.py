@@ -1,0 +1,103 @@
+"""``FusedDynamicQuantize``: a tensor in uint8, with scale and zero point from its range.
+
+low, high = min(x, 0), max(x, 0)            over the whole tensor
+scale     = (high - low) / 255              1 if the range is empty
+zero      = round(-low / scale)             ties to even, saturated to 0 … 255
+y         = round(x / scale) + zero         likewise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import FULL, SCALAR, Chain, Step
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.space_parts import aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace
+
+__all__ = ["PARAMETERS", "QUANTIZE", "DynamicQuantizeParams"]
+
+PARAMETERS = Chain(
+    (FULL, FULL),
+    (
+        Step("max", (0, 0.0)),
+        Step("min", (1, 0.0)),
+        Step("sub", (2, 3)),
+        Step("equal", (4, 0.0)),
+        Step("div", (4, 255.0)),
+        Step("where", (5, 1.0, 6)),
+        Step("div", (3, 7)),
+        Step("sub", (0.0, 8)),
+        Step("round", (9,)),
+        Step("saturate", (10, 0.0, 255.0)),
+    ),
+    (7, 11),
+    (),
+    (DType.F32, DType.U8),
+)
+"""Scale and zero point from the largest and the smallest element."""
+QUANTIZE = Chain(
+    (FULL, SCALAR, SCALAR),
+    (
+        Step("div", (0, 1)),
+        Step("round", (3,)),
+        Step("add", (4, 2)),
+        Step("saturate", (5, 0.0, 255.0)),
+    ),
+    (6,),
+    (DType.F32, DType.F32, DType.U8),
+    (DType.U8,),
+)
+"""The integers, from x, the scale and the zero point."""
+
+
+@dataclass(frozen=True)
+class DynamicQuantizeParams:
+    """One float32 operand; results y, scale and zero point, the latter two of rank 0."""
+
+    operands: ClassVar[int] = 1
+    flops: ClassVar[int] = 14
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Raises ValueError if the rank of the operand is unknown."""
+        if specs[0].shape is None:
+            raise ValueError("the rank of the operand is unknown")
+        return (
+            TensorSpec(DType.U8, specs[0].shape), TensorSpec(DType.F32, ()),
+            TensorSpec(DType.U8, ()),
+        )  # fmt: skip
+
+    def reference(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Evaluate with NumPy in the operand's precision."""
+        (x,) = arrays
+        scale, zero = PARAMETERS.reference([x.max(initial=0.0), x.min(initial=0.0)])
+        (y,) = QUANTIZE.reference([x, scale, zero])
+        return [y, scale, zero]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=prod(result) * self.flops)
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(1, opset)
+        return b.done(*b.node("DynamicQuantizeLinear", b.inputs, ("y", "scale", "zero"), {}))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Every element needs the range of all: axes are read by reductions of their own."""
+        shape = graph.spec(region.operands[0]).shape or ()
+        names, space = axes_named("d", shape)
+        over = tuple(f"r{i}" for i in range(len(shape)))
+        axes = (*space.axes, *(Axis(r, e, True) for r, e in zip(over, shape, strict=True)))
+        reads = [aligned(graph, region.operands[0], over)]
+        writes = [aligned(graph, region.results[0], names)]
+        writes += [aligned(graph, v, ()) for v in region.results[1:]]
+        work = (Work(over, 2), Work(names, 12))
+        return model_of(region, IterationSpace(axes), reads, writes, work, names[:-1], (), over)
