@@ -26,14 +26,18 @@ from tracea_graph.kernels.schema import (
     reals,
 )
 from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
+from tracea_graph.ops.resize import WAYS
 
-__all__ = ["CALLS", "REDUCTIONS"]
+__all__ = ["CALLS", "CELLS", "REDUCTIONS"]
 
 _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
 DTYPES = ("f32", "f16", "bf16")
 INDICES = ("i32", "i64")
 MOST = 2**31 - 1
+CELLS = ("lstm", "gru", "gru_before")
+"""Recurrent cells; ``gru_before`` resets the state before its last product."""
+_LARGEST_CELL = 4096
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 
 
@@ -187,6 +191,49 @@ def _take(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _top_k(dtype: str) -> CallSchema:
+    """Schema of the k largest or smallest elements of each row, and their indices."""
+    operands = _op("x", "M N", dtype), _out("y", "M k", dtype), _out("index", "M k", "i64")
+    return CallSchema("top_k", operands, (flag("smallest", False),), dtype)
+
+
+def _resize(dtype: str) -> CallSchema:
+    """Schema of interpolation, channels-last; the sizes give a scale that is 0."""
+    operands = _op("x", "N H W C", dtype), _out("y", "N P Q C", dtype)
+    scales = tuple(map(real, ("scale_h", "scale_w")))
+    return CallSchema("resize", operands, (choice("how", WAYS), *scales), dtype)
+
+
+def _kv_append(dtype: str) -> CallSchema:
+    """Schema of a cache with rows of ``new`` from each item's position on, then zeros."""
+    return CallSchema(
+        "kv_append",
+        (
+            _op("new", "B H S D", dtype), _op("past", "B H T D", dtype, optional=True),
+            _op("positions", "B", "i64"), _out("y", "B H P D", dtype),
+        ),
+        dtype=dtype,
+    )  # fmt: skip
+
+
+def _recurrent(dtype: str) -> CallSchema:
+    """Schema of the steps of an LSTM or GRU, whose gates' products with x are in ``p``.
+
+    ``reverse`` has a bit for each direction that starts at the last step.
+    """
+    states = [_op(name, "D B H", optional=True) for name in ("h0", "c0")]
+    lasts = [_out(name, "D B H", optional=True) for name in ("h", "c")]
+    return CallSchema(
+        "recurrent",
+        (
+            _op("p", "D T B GH"), _op("r", "D GH H", dtype), _op("rest", "D H", optional=True),
+            *states, _out("y", "T D B H", optional=True), *lasts,
+        ),
+        (choice("kind", CELLS), number("hidden", 1, _LARGEST_CELL), number("reverse", 0, 3)),
+        dtype,
+    )  # fmt: skip
+
+
 _IOTA = CallSchema(
     "iota", (_out("y", "...", "f32", *INDICES),),
     (choice("y_type", ("f32", *INDICES)), real("start"), reals("steps", 0)),
@@ -272,6 +319,10 @@ CALLS = Calls(
         *(_conv("conv", d, "O kh kw C", _conv_size) for d in DTYPES),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_pool, DTYPES),
+        *map(_resize, DTYPES),
+        *map(_top_k, DTYPES),
+        *map(_kv_append, DTYPES),
+        *map(_recurrent, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),
         _IOTA,
         _SAME,

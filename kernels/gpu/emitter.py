@@ -18,6 +18,8 @@ from tracea_graph.kernels.gpu.dialect import Target
 from tracea_graph.kernels.gpu.families import (
     attention,
     attention_rows,
+    caches,
+    cells,
     convolution,
     elementwise,
     exact_convolution,
@@ -27,7 +29,9 @@ from tracea_graph.kernels.gpu.families import (
     moves,
     products,
     ramps,
+    resizing,
     rows,
+    selection,
     windows,
 )
 from tracea_graph.kernels.gpu.launch import Launch
@@ -72,6 +76,10 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "take.cu.in": lookups,
         "arg.cu.in": extremes,
         "iota.cu.in": ramps,
+        "kv_append.cu.in": caches,
+        "recurrent.cu.in": cells,
+        "resize.cu.in": resizing,
+        "top_k.cu.in": selection,
         "window.cu.in": windows,
         "move.cu.in": moves,
         "transpose.cu.in": moves,

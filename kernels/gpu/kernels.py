@@ -131,10 +131,12 @@ def launch_for(call: Call) -> tuple[Launch, str]:
     return launch, launch.symbol.rpartition("__")[0]
 
 
+_IMAGES = ("conv", "depthwise", "pool", "resize")
 _NUMBERS = {
     "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout",),
     "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
+    "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 
@@ -153,7 +155,7 @@ def _skeleton(call: Call) -> Call:
             if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
                 value = (1, 1)
         values[attribute.name] = value
-    heads, images = call.op.startswith("attention"), call.op in ("conv", "depthwise", "pool")
+    heads, images = call.op.startswith("attention"), call.op in _IMAGES
     views = tuple(v and (_image(v) if images else _bare(v, heads)) for v in call.views)
     return Call(call.op, call.dtype, views, Attributes(values.items()), call.chain)
 

@@ -119,12 +119,16 @@ VARIANTS = (
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
     *(
-        Variant(op, d, f"{op}.cu.in", "128" if op == "attention_rows" else "256", threads)
+        Variant(op, d, f"{op}.cu.in", str(threads), threads)
         for op, threads in (
             ("attention_rows", 128),
             ("embedding", 256),
             ("take", 256),
             ("arg", 256),
+            ("top_k", 256),
+            ("resize", 256),
+            ("kv_append", 256),
+            ("recurrent", 512),
         )
         for d in ("f32", "f16", "bf16")
     ),

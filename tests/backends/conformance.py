@@ -117,10 +117,40 @@ def taken(net: Net) -> str:
     return net("MatMul", net("GatherElements", y, places, axis=-1), net.weight(5, 3))
 
 
+def chosen(net: Net) -> str:
+    """Build a product of the largest elements of each row."""
+    y = net("MatMul", net.input("x", "batch", 40), net.weight(40, 33))
+    values, _ = net.many("TopK", 2, y, np.array([5]))
+    return net("MatMul", values, net.weight(5, 8))
+
+
+def resized(net: Net) -> str:
+    """Build a pyramid of images: interpolated, doubled, reflected at the borders, added up."""
+    x = net.input("x", "batch", 8, 7, 9)
+    weights = net.weight(6, 8, 3, 3), net.weight(6)
+    y = net("Conv", net("Pad", x, np.array([0, 0, 1, 1, 0, 0, 1, 1]), mode="reflect"), *weights)
+    sizes = np.array([1, 1, 2, 2], np.float32)
+    z = net("Resize", net("Relu", y), "", net.const(sizes), mode="linear")
+    z = net("Conv", z, net.weight(6, 6, 2, 2), net.weight(6), strides=[2, 2])
+    return net("Relu", net("Add", y, z))
+
+
+def spoken(net: Net) -> str:
+    """Build a tagger: a bidirectional LSTM, then a GRU, then a product for each step."""
+    x = net.input("x", "n", "batch", 12)
+    gates = net.weight(2, 64, 12), net.weight(2, 64, 16), net.weight(2, 128)
+    y, _, _ = net.many("LSTM", 3, x, *gates, hidden_size=16, direction="bidirectional")
+    y = net("Reshape", net("Transpose", y, perm=[0, 2, 1, 3]), np.array([0, 0, -1]))
+    gates = net.weight(1, 24, 32), net.weight(1, 24, 8), net.weight(1, 48)
+    y, _ = net.many("GRU", 2, y, *gates, hidden_size=8, linear_before_reset=1)
+    return net("MatMul", net("Squeeze", y, np.array([1])), net.weight(8, 5))
+
+
 NETS: dict[str, Callable[[Net], str]] = {
     "perceptron": _perceptron, "heads": heads, "images": images,
     "depthwise": lambda net: images(net, 8, 8), "groups": lambda net: images(net, 2, 16),
     "moved": moved, "lines": lines, "pasted": pasted, "taken": taken,
+    "chosen": chosen, "resized": resized, "spoken": spoken,
 }  # fmt: skip
 """Networks that together use every family of kernels."""
 

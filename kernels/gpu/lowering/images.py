@@ -20,9 +20,10 @@ from tracea_graph.ops.filters import PLAIN
 from tracea_graph.ops.index_map import Move
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import ConvWindow
 
-__all__ = ["lower_conv", "lower_pool"]
+__all__ = ["lower_conv", "lower_pool", "lower_resize"]
 
 LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
@@ -149,3 +150,19 @@ def lower_pool(
         kind=p.kind.replace("-", "_"), kernel=kernel, **_window(p.window),
     )  # fmt: skip
     return [y.moved(Move("squeeze", (2,))) if rank == 1 else y]
+
+
+def lower_resize(
+    w: Writer, p: ResizeParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    x = _plane(operands[0])
+    (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    shape: Shape = spec.shape or ()
+    full: Shape = (*shape[:2], 1, shape[2]) if len(shape) == 3 else shape
+    scales = (1.0, *p.scales) if len(p.scales) == 1 else p.scales or (0.0, 0.0)
+    y = w.temp(x.dtype, full, LAST)
+    w.call(
+        "resize", x.dtype.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view, how=p.how,
+        scale_h=scales[0], scale_w=scales[1],
+    )  # fmt: skip
+    return [y.moved(Move("squeeze", (2,))) if len(shape) == 3 else y]

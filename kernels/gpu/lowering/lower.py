@@ -12,23 +12,26 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed, product
-from tracea_graph.kernels.gpu.lowering.images import lower_conv, lower_pool
+from tracea_graph.kernels.gpu.lowering.cells import lower_recurrent
+from tracea_graph.kernels.gpu.lowering.images import lower_conv, lower_pool, lower_resize
+from tracea_graph.kernels.gpu.lowering.moves import lower_move
 from tracea_graph.kernels.gpu.lowering.pointwise import (
     Targets,
     lower_concat,
     lower_elementwise,
     lower_iota,
-    lower_move,
 )
 from tracea_graph.kernels.gpu.lowering.products import lower_attention, lower_gemm, lower_matmul
 from tracea_graph.kernels.gpu.lowering.rows import (
     lower_arg,
     lower_channel_norm,
     lower_embedding,
+    lower_kv_append,
     lower_norm,
     lower_reduce,
     lower_softmax,
     lower_take,
+    lower_top_k,
 )
 from tracea_graph.kernels.gpu.lowering.writer import Writer
 from tracea_graph.kernels.program import Call, Program, View
@@ -46,13 +49,17 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["MOST_GUARDED", "calls_of", "lower", "lower_guard"]
@@ -176,6 +183,10 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ChannelNormParams: lower_channel_norm,
         ConvParams: lower_conv,
         PoolParams: lower_pool,
+        ResizeParams: lower_resize,
+        RecurrentParams: lower_recurrent,
+        TopKParams: lower_top_k,
+        KvCacheAppendParams: lower_kv_append,
         RegionParams: _lower_region,
     }
 )

@@ -15,14 +15,16 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
-from tracea_graph.ops.index_map import Move
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.reduction import FOLDS, LOG_OF_SUM, SHIFTED_EXP, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.top_k import TopKParams
 
 __all__ = [
     "lower_arg", "lower_channel_norm", "lower_embedding", "lower_norm", "lower_reduce",
-    "lower_softmax", "lower_take", "norm_call",
+    "lower_kv_append", "lower_softmax", "lower_take", "lower_top_k", "norm_call",
 ]  # fmt: skip
 
 _MOST_AXES = 4
@@ -258,3 +260,36 @@ def lower_channel_norm(
         chain = Chain((FULL,) * (1 + len(wide)), tuple(steps), (len(wide) + len(steps),))
         w.chain(chain, [made, *wide], [made])
     return [made]
+
+
+def lower_top_k(
+    w: Writer, p: TopKParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    x = operands[0]
+    if x.dtype not in FLOATS:
+        raise LackingError("GPU kernels choose among floats")
+    shape = (*x.shape[:-1], p.k)
+    y, index = (w.temp(dtype, shape) for dtype in (x.dtype, DType.I64))
+    w.call(
+        "top_k", x.dtype.short, x=w.matrix(x).view, y=w.matrix(y).view,
+        index=w.matrix(index).view, smallest=not p.largest,
+    )  # fmt: skip
+    return [y, index]
+
+
+def lower_kv_append(
+    w: Writer, p: KvCacheAppendParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    new, *past, positions, _ = operands
+    y = targets[0]
+    (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    if y is None or y.dtype is not new.dtype:
+        y = w.temp(new.dtype, spec.shape or ())
+    part = new.part(2, p.offset, p.heads * p.size)
+    heads = (Move("reshape", (0, 0, p.heads, p.size)), Move("transpose", (0, 2, 1, 3)))
+    held = w.typed_as(past[0], new.dtype).view if past else None
+    w.call(
+        "kv_append", new.dtype.short, new=w.through(part, IndexMap(heads)).view, past=held,
+        positions=positions.view, y=y.view,
+    )  # fmt: skip
+    return [y]

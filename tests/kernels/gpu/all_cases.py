@@ -26,6 +26,10 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import LOWEST, AttentionParams
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
+from tracea_graph.ops.recurrent import RecurrentParams
+from tracea_graph.ops.resize import WAYS, ResizeParams
+from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["CASES"]
 
@@ -82,6 +86,107 @@ def ramp(dtype: DType, shape: Sequence[int], order: Sequence[int] = ()) -> Maker
         call = CALLS.make("iota", y=y, y_type=dtype.short, start=-2.0, steps=steps)
         value = -2 + sum(s * i for s, i in zip(steps, np.indices(shape), strict=True))
         return call, lambda: [Expected(y, value, 0.0)]
+
+    return make
+
+
+def top_k(dtype: DType, rows: int, cols: int, k: int, largest: bool = True) -> Maker:
+    """Rows of few different numbers; two have a NaN."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = rng.integers(-5, 5, (rows, cols)).astype(NUMPY[dtype])
+        if rows:
+            x[0, 0] = x[rows // 2, cols // 2] = np.nan
+        y, index = memory.room((rows, k), NUMPY[dtype]), memory.room((rows, k), np.int64)
+        call = CALLS.make(
+            "top_k", dtype.short, x=memory.put(x, 1, 3), y=y, index=index, smallest=not largest
+        )
+
+        def expected() -> list[Expected]:
+            value, places = TopKParams(k, largest).reference([wide(x)])
+            return [Expected(y, value, TOLERANCE[dtype]), Expected(index, places, 0)]
+
+        return call, expected
+
+    return make
+
+
+def resize(dtype: DType, image: tuple[int, int, int, int], params: ResizeParams) -> Maker:
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, image, dtype)
+        (value,) = params.reference([wide(x).astype(np.float32)])
+        scales = params.scales or (0.0, 0.0)
+        n, c, p, q = value.shape
+        y = memory.room((n, p, q, c), NUMPY[dtype])
+        call = CALLS.make(
+            "resize", dtype.short, x=memory.put(x.transpose(0, 2, 3, 1)), y=y, how=params.how,
+            scale_h=scales[0], scale_w=scales[1],
+        )  # fmt: skip
+        turned = value.transpose(0, 2, 3, 1)
+        return call, lambda: [Expected(y, turned, max(TOLERANCE[dtype], 4e-6))]
+
+    return make
+
+
+def kv_append(dtype: DType, past: bool, slots: int) -> Maker:
+    batch, heads, rows, size, held = 3, 2, 4, 20, 5
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        new = some(rng, (batch, rows, heads * size), dtype)
+        old = [some(rng, (batch, heads, held, size), dtype)] if past else []
+        positions = rng.integers(0, held + 1 if past else 1, batch)
+        y = memory.room((batch, heads, slots, size), NUMPY[dtype])
+        view = memory.put(new.reshape(batch, rows, heads, size).swapaxes(1, 2), order=(0, 2, 1, 3))
+        call = CALLS.make(
+            "kv_append", dtype.short, new=view, past=memory.put(old[0]) if past else None,
+            positions=memory.put(positions), y=y,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            params = KvCacheAppendParams(heads, size, 0, heads * size, past)
+            (value,) = params.reference([new, *old, positions, np.zeros(slots)])
+            return [Expected(y, value, TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+def recurrent(dtype: DType, params: RecurrentParams, steps: int, batch: int) -> Maker:
+    """The products with x in float32, as the kernel is given them."""
+    count, units = params.directions, params.hidden
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = rng.standard_normal((steps, batch, params.inputs))
+        w = rng.standard_normal((count, params.gates * units, params.inputs)) / params.inputs
+        r = (rng.standard_normal((count, params.gates * units, units)) / units).astype(
+            NUMPY[dtype]
+        )
+        bias = rng.standard_normal((count, params.gates * units))
+        late = [rng.standard_normal((count, units)).astype(np.float32)] * params.late
+        given = [
+            rng.standard_normal((count, batch, units)).astype(np.float32)
+            for _ in range(params.states * params.initial)
+        ]
+        ahead = np.stack([x @ w[d].T + bias[d] for d in range(count)]).astype(np.float32)
+        shapes = {"y": (steps, count, batch, units)}
+        made = {
+            name: memory.room(shapes.get(name, (count, batch, units)), np.float32)
+            for name in params.results
+        }
+        call = CALLS.make(
+            "recurrent", dtype.short, p=memory.put(ahead), r=memory.put(r),
+            rest=memory.put(late[0]) if late else None,
+            kind="gru_before" if params.before else params.kind, hidden=units,
+            reverse=sum(turned << d for d, turned in enumerate(params.reverse)), **made,
+            **{name: memory.put(a) for name, a in zip(("h0", "c0"), given, strict=False)},
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            values = params.reference([x, w, wide(r), bias, *map(wide, late), *map(wide, given)])
+            return [Expected(v, a, 1e-5) for v, a in zip(made.values(), values, strict=True)]
+
+        return call, expected
 
     return make
 
@@ -192,6 +297,23 @@ def _lookups() -> Iterator[Case]:
     yield Case("embedding nothing", embedding(f32, f32, (0, 8), DType.I64, 1), ("256",))
     yield Case("take", take(f32, DType.I64, (2, 3, 5), 9, 20), ("256",))
     yield Case("take f16", take(f16, DType.I32, (1, 1, 70), 12, 7), ("256",))
+    for cols, k in ((1, 1), (300, 7), (9, 9)):
+        yield Case(f"top {k} of {cols}", top_k(f32, 3, cols, k), ("256",))
+    yield Case("top smallest", top_k(f16, 4, 500, 20, False), ("256",))
+    yield Case("top nothing", top_k(f32, 0, 5, 2), ("256",))
+    for how in WAYS:
+        made = resize(f32, (2, 5, 7, 9), ResizeParams(how, sizes=(15, 4)))
+        yield Case(f"resize {how}", made, ("256",))
+    by_scales = ResizeParams("half_pixel", scales=(2.0, 0.6))
+    yield Case("resize by scales", resize(f16, (1, 24, 6, 10), by_scales), ("256",))
+    yield Case("cache", kv_append(f16, True, 12), ("256",))
+    yield Case("cache first", kv_append(f32, False, 4), ("256",))
+    lstm = RecurrentParams("lstm", 6, 40, (False, True), True, ("y", "h", "c"))
+    yield Case("lstm", recurrent(f32, lstm, 5, 3), ("512",))
+    gru = RecurrentParams("gru", 6, 33, (True,))
+    yield Case("gru", recurrent(f16, gru, 4, 2), ("512",))
+    before = RecurrentParams("gru", 6, 16, initial=True, results=("h",), before=True)
+    yield Case("gru before", recurrent(f32, before, 3, 1), ("512",))
     yield Case("ramp", ramp(f32, (3, 1, 7), (2, 0, 1)), ("256",))
     yield Case("ramp i64", ramp(DType.I64, (300,)), ("256",))
     yield Case("ramp nothing", ramp(f32, (0, 5)), ("256",))
