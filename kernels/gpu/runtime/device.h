@@ -156,23 +156,28 @@ inline bool allocate(Error& error, int64_t bytes, cu::Address* out) {
   return good(error, result, "give memory");
 }
 
+// Four lanes, so that one multiplication does not wait for another: memory limits it.
 inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
+  constexpr uint64_t kFactor = 0xff51afd7ed558ccdu;
   const unsigned char* at = static_cast<const unsigned char*>(data);
-  uint64_t a = 0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(bytes), b = 0xc2b2ae3d27d4eb4fu;
-  for (; bytes >= 8; bytes -= 8, at += 8) {
-    uint64_t word;
-    memcpy(&word, at, 8);
-    a = (a ^ word) * 0xff51afd7ed558ccdu, a ^= a >> 29;
-    b = (b + word) * 0xc4ceb9fe1a85ec53u, b ^= b >> 31;
+  uint64_t lanes[4] = {0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(bytes), 0xc2b2ae3d27d4eb4fu,
+                       0x165667b19e3779f9u, 0x27d4eb2f165667c5u};
+  for (; bytes > 0; bytes -= 32, at += 32) {
+    uint64_t words[4] = {};
+    memcpy(words, at, bytes < 32 ? static_cast<size_t>(bytes) : 32);
+    for (int i = 0; i < 4; ++i)
+      lanes[i] = (lanes[i] ^ words[i]) * kFactor, lanes[i] ^= lanes[i] >> 29;
   }
-  for (; bytes > 0; --bytes, ++at) a = (a ^ *at) * 0xff51afd7ed558ccdu, b = (b + *at) * 0x2127599bf4325c37u;
+  uint64_t a = lanes[0], b = lanes[3];
+  for (int i = 1; i < 4; ++i) {
+    a = (a ^ lanes[i]) * 0xc4ceb9fe1a85ec53u, a ^= a >> 31;
+    b = (b + lanes[3 - i]) * 0x2127599bf4325c37u, b ^= b >> 29;
+  }
   out[0] = a, out[1] = b;
 }
 
 // The bytes of a constant on the device: equal ones are there once.
-inline Weight* take_weight(Error& error, const void* data, int64_t bytes) {
-  uint64_t digest[2];
-  digest_of(data, bytes, digest);
+inline Weight* take_weight(Error& error, const void* data, int64_t bytes, const uint64_t* digest) {
   Lock lock(gpu.mutex);
   for (Weight* held = gpu.weights; held; held = held->next)
     if (held->bytes == bytes && held->digest[0] == digest[0] && held->digest[1] == digest[1])

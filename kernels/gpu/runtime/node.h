@@ -52,7 +52,7 @@ inline bool number_at(const Program& p, int32_t size, int64_t dim) {
 struct Constant {
   const void* data;
   int64_t bytes;
-  bool once, later;  // who reads it: what is done once, and runs
+  uint64_t digest[2];  // of one that a launch reads
 };
 
 inline bool find_constants(Run& run, const Program& p, const OrtKernelInfo* info, Constant* out) {
@@ -164,20 +164,22 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
         (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
     }
   digest_of(words, count * 8, o.digest);
-  for (int32_t i = 0; i < p.input_count; ++i)
-    if (o.constants[i].data && o.once[i]) {
-      uint64_t own[2];
-      digest_of(o.constants[i].data, o.constants[i].bytes, own);
-      o.digest[0] = (o.digest[0] ^ own[0]) * 0xff51afd7ed558ccdu;
-      o.digest[1] = (o.digest[1] + own[1]) * 0xc4ceb9fe1a85ec53u;
-    }
+  for (int32_t i = 0; i < p.input_count; ++i) {
+    Constant& constant = o.constants[i];
+    if (!constant.data || !(o.once[i] || o.later[i])) continue;
+    digest_of(constant.data, constant.bytes, constant.digest);
+    if (!o.once[i]) continue;
+    o.digest[0] = (o.digest[0] ^ constant.digest[0]) * 0xff51afd7ed558ccdu;
+    o.digest[1] = (o.digest[1] + constant.digest[1]) * 0xc4ceb9fe1a85ec53u;
+  }
   return true;
 }
 
 inline bool take(Run& run, Node& node, const Opening& o, const bool* wanted) {
   for (int32_t i = 0; i < node.program.input_count; ++i) {
     if (!o.constants[i].data || !wanted[i] || node.weights[i]) continue;
-    node.weights[i] = take_weight(run.error, o.constants[i].data, o.constants[i].bytes);
+    const Constant& constant = o.constants[i];
+    node.weights[i] = take_weight(run.error, constant.data, constant.bytes, constant.digest);
     if (!node.weights[i]) return false;
     node.shared.constants[i] = node.weights[i]->address;
   }

@@ -1,0 +1,177 @@
+"""Models on this machine's GPU for long, and under conditions that make runs fail.
+
+    python -m tests.gpu.endurance [NAME…] [--seconds 120] [--threads 8] [--sessions 500]
+
+Prints for each model: seconds to open the library, MB of the device that the first session, its
+runs and a second session take, runs per second of many threads at several sizes (each compared
+bitwise with the first of its size), and MB lost by sessions that come and go. Then what is said
+in a forked process, and when the device has no memory left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from models.make import make
+from tracea_graph import Options, Report, api
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.inputs import gather_inputs
+
+NAMES = ("minilm", "bert-base")
+Feed = Mapping[str, Any]
+
+
+def megabytes() -> int:
+    """Return how many MB of the first GPU are in use, by all processes."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return int(done.stdout)
+
+
+def opened(report: Report) -> tuple[Any, float]:
+    """Open a session; return it and the seconds it took."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    settings.register_custom_ops_library(str(report.library))
+    start = time.perf_counter()
+    session = onnxruntime.InferenceSession(report.output, settings)
+    return session, time.perf_counter() - start
+
+
+def same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(found, wanted, strict=True))
+
+
+def together(session: Any, feeds: Sequence[Feed], threads: int, seconds: float) -> str:
+    """Run feeds in turn from many threads; say how many runs there were, and how many differed."""
+    wanted = [session.run(None, feed) for feed in feeds]
+    end = time.perf_counter() + seconds
+
+    def work(first: int) -> tuple[int, int]:
+        runs = wrong = 0
+        while time.perf_counter() < end:
+            i = (first + runs) % len(feeds)
+            wrong += not same(session.run(None, feeds[i]), wanted[i])
+            runs += 1
+        return runs, wrong
+
+    with ThreadPoolExecutor(threads) as pool:
+        counts = list(pool.map(work, range(threads)))
+    runs, wrong = (sum(column) for column in zip(*counts, strict=True))
+    return f"{threads} threads {runs / seconds:.0f} runs/s, {wrong} of {runs} differ"
+
+
+def sessions(report: Report, feed: Feed, count: int) -> str:
+    """Open, run and close sessions; say what the device has lost."""
+    if not count:
+        return "no sessions"
+    before, start = megabytes(), time.perf_counter()
+    for _ in range(count):
+        session, _ = opened(report)
+        session.run(None, feed)
+        del session
+    seconds = (time.perf_counter() - start) / count
+    return f"{count} sessions of {1e3 * seconds:.0f} ms, {megabytes() - before:+} MB"
+
+
+def forked(session: Any, feed: Feed) -> str:
+    """Return what a run in a forked process says."""
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        try:
+            session.run(None, feed)
+            said = "it ran"
+        except Exception as error:  # ONNX Runtime's exception classes are not public
+            said = str(error)
+        os.write(write, said.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    said = os.read(read, 4096).decode()
+    os.waitpid(child, 0)
+    return said
+
+
+def crowded(report: Report, feed: Feed) -> str:
+    """Return what opening or running says while the device has no memory left, and after."""
+    from tests.gpu.device import Device, checked, driver
+
+    Device()
+    held = []
+    for size in (1 << 30, 1 << 26, 1 << 21):
+        while True:
+            result, place = driver.cuMemAlloc(size)
+            if result != driver.CUresult.CUDA_SUCCESS:
+                break
+            held.append(place)
+    try:
+        opened(report)[0].run(None, feed)
+        said = "it ran"
+    except Exception as error:  # ONNX Runtime's exception classes are not public
+        said = str(error)
+    for place in held:
+        checked(driver.cuMemFree(place))
+    opened(report)[0].run(None, feed)
+    return said
+
+
+def endured(name: str, precision: str, folder: Path, asked: argparse.Namespace) -> str:
+    """Optimize a model and put it under load; return lines of text."""
+    path = make(name, folder)
+    options = Options(target="cuda", keep="all", precision=precision)
+    report = api.optimize(path, options)
+    if report.library is None:
+        return f"{name}: no library: {report.reason}"
+    found = gather_inputs(load(path), options)
+    feeds = [*found.timing.values(), *found.verification.values()]
+    before = megabytes()
+    session, first = opened(report)
+    with_session = megabytes()
+    for feed in feeds * 2:
+        session.run(None, feed)
+    after_runs = megabytes()
+    other, second = opened(report)
+    other.run(None, feeds[0])
+    after_second = megabytes()
+    lines = [
+        f"{name} {precision}: {report.error or 0:.1e}, open {first:.2f} s, again {second:.2f} s",
+        f"MB: session {with_session - before}, runs {after_runs - with_session:+}, "
+        f"second session {after_second - after_runs:+}",
+        together(session, feeds, asked.threads, asked.seconds),
+        f"after that {megabytes() - after_second:+} MB",
+        sessions(report, feeds[0], asked.sessions),
+        f"forked: {forked(session, feeds[0])[-300:]}",
+        f"no memory: {crowded(report, feeds[0])[-300:]}",
+    ]
+    return "\n  ".join(lines)
+
+
+def main() -> int:
+    """Print the lines of each model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--sessions", type=int, default=500)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in asked.names or NAMES:
+            sys.stdout.write(f"{endured(name, asked.precision, Path(folder), asked)}\n")
+            sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
