@@ -137,7 +137,7 @@ def resized(net: Net) -> str:
 
 def spoken(net: Net) -> str:
     """Build a tagger: a bidirectional LSTM, then a GRU, then a product for each step."""
-    x = net.input("x", "n", "batch", 12)
+    x = net.input("x", "n", 3, 12)
     gates = net.weight(2, 64, 12), net.weight(2, 64, 16), net.weight(2, 128)
     y, _, _ = net.many("LSTM", 3, x, *gates, hidden_size=16, direction="bidirectional")
     y = net("Reshape", net("Transpose", y, perm=[0, 2, 1, 3]), np.array([0, 0, -1]))

@@ -23,8 +23,16 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 
 __all__ = [
-    "lower_arg", "lower_channel_norm", "lower_embedding", "lower_norm", "lower_reduce",
-    "lower_kv_append", "lower_softmax", "lower_take", "lower_top_k", "norm_call",
+    "lower_arg",
+    "lower_channel_norm",
+    "lower_embedding",
+    "lower_kv_append",
+    "lower_norm",
+    "lower_reduce",
+    "lower_softmax",
+    "lower_take",
+    "lower_top_k",
+    "norm_call",
 ]  # fmt: skip
 
 _MOST_AXES = 4

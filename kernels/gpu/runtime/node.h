@@ -124,6 +124,37 @@ inline void find_once(const Program& p, const Constant* constants, const bool* n
   }
 }
 
+// Digests of constants, which threads take in turn: memory is read fastest by several.
+struct Digests {
+  Constant** constants;
+  int32_t count, next;
+
+  static void* work(void* shared) {
+    Digests& own = *static_cast<Digests*>(shared);
+    for (;;) {
+      const int32_t i = __atomic_fetch_add(&own.next, 1, __ATOMIC_RELAXED);
+      if (i >= own.count) return nullptr;
+      Constant& constant = *own.constants[i];
+      digest_of(constant.data, constant.bytes, constant.digest);
+    }
+  }
+
+  void run() {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < count; ++i) bytes += constants[i]->bytes;
+    const int64_t wanted = min(bytes >> 25, sysconf(_SC_NPROCESSORS_ONLN) - 1);
+    pthread_t threads[kMostHelpers];
+    int32_t started = 0;
+    while (started < min(wanted, kMostHelpers) &&
+           !pthread_create(&threads[started], nullptr, work, this))
+      ++started;
+    work(this);
+    while (started) pthread_join(threads[--started], nullptr);
+  }
+
+  static constexpr int32_t kMostHelpers = 7;
+};
+
 // Everything that opening a node works with.
 struct Opening {
   Constant* constants;
@@ -164,11 +195,15 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
         (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
     }
   digest_of(words, count * 8, o.digest);
+  Digests digests = {pool.array<Constant*>(p.input_count), 0, 0};
+  if (!digests.constants) return run.error.fail("There is no memory for a node.");
+  for (int32_t i = 0; i < p.input_count; ++i)
+    if (o.constants[i].data && (o.once[i] || o.later[i]))
+      digests.constants[digests.count++] = &o.constants[i];
+  digests.run();
   for (int32_t i = 0; i < p.input_count; ++i) {
-    Constant& constant = o.constants[i];
-    if (!constant.data || !(o.once[i] || o.later[i])) continue;
-    digest_of(constant.data, constant.bytes, constant.digest);
-    if (!o.once[i]) continue;
+    const Constant& constant = o.constants[i];
+    if (!constant.data || !o.once[i]) continue;
     o.digest[0] = (o.digest[0] ^ constant.digest[0]) * 0xff51afd7ed558ccdu;
     o.digest[1] = (o.digest[1] + constant.digest[1]) * 0xc4ceb9fe1a85ec53u;
   }
