@@ -173,6 +173,9 @@ def test_a_tight_budget_judges_small_groups_together():
     judged = {r[0] for r in machine.compared} - {"original"}
     assert "a" in judged and any("," in name for name in judged) and len(judged) < 8
     assert found.kept == set("abcdefgh") and "timed together" in found.verdicts[-1].reason
+    alone = {v.group.key for v in found.verdicts if v.alone}
+    assert "a" in alone and "h" not in alone
+    assert all((v.code is Code.FASTER) == v.alone for v in found.verdicts)
 
 
 def test_the_budget_is_kept_and_what_was_not_timed_is_raced_together():

@@ -102,9 +102,9 @@ def test_an_equal_run_decides_nothing_and_verifies(
     again = run(shutil.copy(model, tmp_path / "copy.onnx"), target="host")
     assert len(decided) == 1
     assert first.improved and again.improved and again.status == "passed"
-    assert "2.00× as fast" in first.reason and "decided on" not in first.reason
+    assert "2.00× in the median" in first.reason and "decided on" not in first.reason
     assert "decided on 20" in again.reason and again.reason.endswith("verified again now")
-    assert "2.00× as fast" in again.reason and again.timings == first.timings
+    assert "2.00× in the median" in again.reason and again.timings == first.timings
     assert again.timed_at and not first.timed_at
     assert again.groups == first.groups
     assert [(tmp_path / f"out{end}").read_bytes() for end in (".onnx", ".so")] == files
@@ -284,7 +284,19 @@ def test_a_spoilt_decision_is_made_again(
     path.write_text(text)
     again()
     assert len(decided) == 1
-    assert json.loads(path.read_text())["gain"] == "2.00× as fast"
+    assert json.loads(path.read_text())["gain"].endswith("2.00× in the median")
+
+
+@pytest.mark.parametrize("still", [False, True])
+def test_a_decision_of_a_busy_machine_is_made_again_on_a_quiet_one(
+    again: Run, decided: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: bool
+) -> None:
+    (path,) = (tmp_path / "cache" / decision_cache.FOLDER).glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "busy": True}))
+    monkeypatch.setattr(decision_cache, "busy_cores", lambda: still)
+    again()
+    assert len(decided) == (0 if still else 1)
+    assert json.loads(path.read_text())["busy"] is still
 
 
 def test_an_original_that_was_kept_is_judged_anew(

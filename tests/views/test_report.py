@@ -25,7 +25,7 @@ from tracea_graph.views import (
     report_page,
     rule_rows,
 )
-from tracea_graph.views.report import with_folder
+from tracea_graph.views.report import gain_of, with_folder
 
 EVIL = "</p><script>alert('[bold]')</script>\x1b[31m\n"
 TIMING = TimingRow(1, "batch=1", 2.0, 1.0, 1.9, 0.9, 2.0, 1.9, 2.1, 15)
@@ -259,3 +259,10 @@ def test_names_of_any_length_and_kind_are_text() -> None:
     found = Page(page)
     assert found.tags.count("script") == 1 and found.tags.count("style") == 2
     assert "alert(1)" in found.text and "x" * 300 in found.text
+
+
+def test_the_headline_gives_the_lower_bound() -> None:
+    assert gain_of((TIMING,)) == "at least 1.90× as fast, 2.00× in the median"
+    slow = replace(TIMING, threads=2, ratio=1.5, low=1.1)
+    assert gain_of((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
+    assert gain_of(()) == "not timed"

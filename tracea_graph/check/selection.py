@@ -65,12 +65,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a group; ``ratios`` per (threads, binding label) are its speed-ups."""
+    """The decision on a group; ``ratios`` per (threads, binding label) are its speed-ups.
+
+    They are those of several groups unless it was timed ``alone``.
+    """
 
     group: Group
     kept: bool
     reason: str
     ratios: Mapping[Key, Ratio] = field(default_factory=dict)
+    alone: bool = True
 
     @property
     def code(self) -> Code:
@@ -88,7 +92,8 @@ class GroupSelection:
     """The groups that stay, and the model with them.
 
     ``total`` compares that model with the original (everything on, if nothing stays);
-    ``candidate`` is None if the original is kept; ``notes`` are warnings.
+    ``candidate`` is None if the original is kept; ``notes`` are warnings.  ``busy`` says that
+    other processes kept a core busy, so that a quiet machine may decide otherwise.
     """
 
     kept: frozenset[str]
@@ -96,6 +101,10 @@ class GroupSelection:
     total: Mapping[Key, Ratio]
     candidate: ModelWithLibrary | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def busy(self) -> bool:
+        return _BUSY in self.notes
 
 
 Build = Callable[[frozenset[str]], ModelWithLibrary]
@@ -157,7 +166,8 @@ class _Unit:
         kept = bool(self.trouble) or self.gains(keys)
         reason = self.trouble or _reason(kept, self.comparisons, self.groups)
         ratios = {key: comparison.ratio for key, comparison in self.comparisons.items()}
-        return [Verdict(group, kept, reason, ratios) for group in self.groups]
+        alone = len(self.groups) == 1
+        return [Verdict(group, kept, reason, ratios, alone) for group in self.groups]
 
 
 @dataclass
@@ -301,7 +311,10 @@ class _Selector:
         reason = Reason(
             f"kept: no clear gain alone, but all together {_numbers(first)}", Code.FASTER_TOGETHER
         )
-        kept = tuple(v if v.kept else replace(v, kept=True, reason=reason) for v in verdicts)
+        kept = tuple(
+            v if v.kept else replace(v, kept=True, reason=reason, ratios=first, alone=False)
+            for v in verdicts
+        )
         keys = frozenset(v.group.key for v in verdicts)
         return GroupSelection(keys, kept, first, self.full, self.notes)
 
@@ -323,7 +336,9 @@ class _Selector:
             Code.FASTER_TOGETHER,
         )
         return [
-            replace(v, kept=True, reason=why, ratios=ratios) if v.group.key in open_ else v
+            replace(v, kept=True, reason=why, ratios=ratios, alone=False)
+            if v.group.key in open_
+            else v
             for v in verdicts
         ]
 
@@ -376,7 +391,8 @@ def _reason(
     weak = {key: r for key, r in comparisons.items() if not (r.likely if proven else r.win)}
     if kept:
         numbers = _numbers({k: r.ratio for k, r in comparisons.items()})
-        return Reason(f"kept: {numbers}{_own_nodes(comparisons)}{along}", Code.FASTER)
+        code = Code.FASTER_TOGETHER if along else Code.FASTER
+        return Reason(f"kept: {numbers}{_own_nodes(comparisons)}{along}", code)
     if not weak:
         return Reason(
             f"dropped: the budget ran out before it was timed everywhere{along}",

@@ -5,7 +5,8 @@ relevant options, the machine, the compiler, ONNX Runtime, and this package's ve
 A run with an equal key applies the lock: it tunes and times nothing, but builds and verifies the
 result again.  Better schedules found since, or a result that is now wrong, invalidate the entry.
 Only results that were measured faster are cached; a model that was kept unchanged is evaluated
-again every time.
+again every time, and so is one that was decided while other processes kept a core busy, unless
+they still do.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import version
+from tracea_graph.check.timing import busy_cores
 from tracea_graph.documents import plain_data
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.onnx_io import DataFile
@@ -79,6 +81,8 @@ class DecisionCache:
             return None
         try:
             found = json.loads(read_private(self.path, self.path.parent) or b"null")
+            if found["busy"] and not busy_cores():
+                raise ValueError("they were made on a busy machine, and it is quiet now")
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
             provenance = f"decided on {made} ({found['gain']}), verified again now"
             lock = parse_lock(found["lock"], str(self.path))
@@ -93,15 +97,18 @@ class DecisionCache:
             _log.debug("no cached decisions in %s: %s", self.path, error)
             return None
 
-    def store(self, lock: Lock, report: Report, library: str, data: DataFile | None) -> None:
+    def store(
+        self, lock: Lock, report: Report, library: str, data: DataFile | None, busy: bool
+    ) -> None:
         """Store decisions with the SHA-256 of the library and of the data file.
 
-        Only logs a message if the folder cannot be written; the next run then decides again.
+        ``busy``: other processes kept a core busy while they were made.  Only logs a message if
+        the folder cannot be written; the next run then decides again.
         """
         if self.path is None or not report.timings:
             return
         found = {
-            "made": time.time(), "gain": report.gain, "library": library,
+            "made": time.time(), "busy": busy, "gain": report.gain, "library": library,
             "lock": plain_data(lock.content),
             "data": data and {"sha256": data.sha256, "places": dict(data.places)},
             "weight_analysis": plain_data(report.weight_analysis),

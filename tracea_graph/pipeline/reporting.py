@@ -130,7 +130,8 @@ class Reporter:
             write_text(self.options.save_lock, lock.to_json())
         if final is not None:
             library_hash = final.built.sha256 if final.built else ""
-            self.decision_cache.store(lock, report, library_hash, final.stored)
+            busy = evaluator.decision is not None and evaluator.decision.busy
+            self.decision_cache.store(lock, report, library_hash, final.stored, busy)
         if kept is not None and kept.built is not None:
             builder.libraries.published(kept.built, self.paths.library)
         return report
@@ -280,7 +281,8 @@ class Reporter:
         rows = []
         for key, items in {**planned, **final}.items():
             verdict, stays = verdicts.get(key), key in final
-            gains = tuple(r.median for r in verdict.ratios.values()) if verdict else ()
+            measured = verdict.ratios.values() if verdict and verdict.alone else ()
+            gains = tuple(ratio.median for ratio in measured)
             reason: str
             if verdict is None or verdict.kept != stays:
                 reason = _unjudged(

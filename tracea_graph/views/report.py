@@ -314,13 +314,12 @@ class ReportRecord:
 
 
 def gain_of(timings: Sequence[TimingRow]) -> str:
-    """Return the range of the timings' ratios, in words."""
-    ratios = sorted(row.ratio for row in timings)
-    if not ratios:
+    """Return the lower bound of the timings' ratios and the range of their medians, in words."""
+    if not timings:
         return "not timed"
-    if len(ratios) == 1:
-        return f"{ratios[0]:.2f}× as fast"
-    return f"{ratios[0]:.2f}× to {ratios[-1]:.2f}× as fast"
+    low, ratios = min(row.low for row in timings), sorted(row.ratio for row in timings)
+    most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
+    return f"at least {low:.2f}× as fast, {ratios[0]:.2f}×{most} in the median"
 
 
 def with_folder(path: str) -> str:
