@@ -105,7 +105,7 @@ class DecisionCache:
         ``busy``: other processes kept a core busy while they were made.  Only logs a message if
         the folder cannot be written; the next run then decides again.
         """
-        if self.path is None or not report.timings:
+        if self.path is None:
             return
         found = {
             "made": time.time(), "busy": busy, "gain": report.gain, "library": library,

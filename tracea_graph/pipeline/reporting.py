@@ -128,9 +128,8 @@ class Reporter:
         )  # fmt: skip
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())
-        if final is not None:
-            library_hash = final.built.sha256 if final.built else ""
-            busy = evaluator.decision is not None and evaluator.decision.busy
+        if final is not None and evaluator.decision is not None:
+            library_hash, busy = final.built.sha256 if final.built else "", evaluator.decision.busy
             self.decision_cache.store(lock, report, library_hash, final.stored, busy)
         if kept is not None and kept.built is not None:
             builder.libraries.published(kept.built, self.paths.library)
