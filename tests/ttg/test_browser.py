@@ -21,6 +21,9 @@ BROWSER = next(
 )
 pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
 
+FRAMES = "<script>window.requestAnimationFrame = (act) => setTimeout(act, 1);</script>"
+"""Chromium draws no frames when it only dumps a page."""
+
 PROBE = """
 <pre id="found"></pre>
 <script>
@@ -45,10 +48,29 @@ window.addEventListener("load", function () {
     found.regions += 1;
     box.dispatchEvent(new MouseEvent("click", { bubbles: true }));
     if (!sidebar.textContent.includes(box.dataset.node)) found.failed.push(box.dataset.node);
+    if (box.getAttribute("tabindex") !== "0") found.failed.push(box.dataset.node);
     const tile = sidebar.querySelector("svg rect");
     if (tile) { tile.dispatchEvent(new MouseEvent("click")); found.tiles += 1; }
   }
-  document.getElementById("found").textContent = JSON.stringify(found);
+  const field = document.querySelector(".ttg input[type=search]");
+  field.value = document.querySelector("g[data-node] text").textContent;
+  field.dispatchEvent(new Event("input"));
+  found.hits = document.querySelectorAll("g.found").length;
+  field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+  setTimeout(function () {  // Panzoom moves in the next frame
+    const drawing = document.querySelector(".drawing").getBoundingClientRect();
+    const hit = document.querySelector("g.found > rect").getBoundingClientRect();
+    const across = hit.left >= drawing.left && hit.right <= drawing.right;
+    found.revealed = across && hit.top >= drawing.top && hit.bottom <= drawing.bottom;
+    const svg = document.querySelector(".drawing svg");
+    const before = svg.style.transform;
+    document.querySelector('.tools button[aria-label="zoom in"]').click();
+    setTimeout(function () {
+      found.zoomed = svg.style.transform !== before;
+      found.wide = document.documentElement.scrollWidth > innerWidth;
+      document.getElementById("found").textContent = JSON.stringify(found);
+    }, 600);
+  }, 200);
 });
 </script>
 """
@@ -57,13 +79,15 @@ window.addEventListener("load", function () {
 def probed(page: Path, folder: Path) -> dict[str, Any]:
     """What a script finds that clicks every region of a page."""
     whole = page.read_text(encoding="utf-8")
-    (copy := folder / "probed.html").write_text(whole + PROBE, encoding="utf-8")
+    (copy := folder / "probed.html").write_text(
+        whole.replace("<head>", f"<head>{FRAMES}") + PROBE, encoding="utf-8"
+    )
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
         "--no-first-run", "--disable-background-networking", "--disable-component-update",
         "--disable-dev-shm-usage",
         f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1000",
-        "--dump-dom", f"file://{copy}",
+        "--virtual-time-budget=60000", "--dump-dom", f"file://{copy}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
     said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
@@ -79,6 +103,7 @@ def assert_usable(model: Path, folder: Path, *options: str) -> dict[str, Any]:
     found = probed(page, folder)
     assert found["regions"] and not found["failed"] and found["tiles"] > 0
     assert not found["overlaps"] and found["labels"] >= found["regions"]
+    assert found["hits"] and found["revealed"] and found["zoomed"] and not found["wide"]
     return found
 
 

@@ -17,6 +17,7 @@ from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
 from tracea_graph.ttg.blocks import repeated_blocks
 from tracea_graph.views.ttg import NOTEBOOK
+from tracea_graph.views.ttg.drawing import HEIGHT
 from tracea_graph.views.ttg.html import _facts, graph_html
 
 EVIL = '<script>alert("x")</script>&\x00\ud800'
@@ -102,7 +103,7 @@ def test_parallel_branches_lie_beside_each_other() -> None:
     boxes = [
         (float(r.get("x", 0)), float(r.get("y", 0)))
         for r in ElementTree.fromstring(html).iter("{http://www.w3.org/2000/svg}rect")
-        if r.get("height") == "36"
+        if r.get("height") == str(HEIGHT)
     ]
     assert len(set(boxes)) == 5 and len({y for _, y in boxes}) == 4
 

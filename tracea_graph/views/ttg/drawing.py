@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from tracea_graph.ir import Node
 from tracea_graph.ttg import TileGraph
 from tracea_graph.ttg.blocks import Block, repeated_blocks
+from tracea_graph.views.layer_names import LayerNames, shorten
 
-__all__ = ["MAX_NODES", "Drawing", "clean_text", "draw"]
+__all__ = ["MAX_NODES", "Drawing", "clean_text", "draw", "layer_names", "originals_of"]
 
 MAX_NODES = 2500
-WIDTH, HEIGHT, GAP_X, GAP_Y, PAD = 172, 36, 16, 30, 10
-LABEL = 24
+WIDTH, HEIGHT, GAP_X, GAP_Y, PAD = 190, 50, 16, 30, 10
+LABEL_SIZE, DETAIL_SIZE = 12, 10
+"""Font sizes of a box's first line and of the lines below it."""
+_WIDE = frozenset("mwMW@%&")
 STEP = WIDTH + GAP_X
 _SWEEPS = 7
 
@@ -28,9 +32,10 @@ Colour = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing: its SVG text, the names drawn, how many nodes the graph has, the blocks."""
+    """A drawing: SVG text, its height, the names drawn, the number of all nodes, and blocks."""
 
     svg: str
+    height: float
     shown: tuple[str, ...]
     total: int
     blocks: tuple[Block, ...]
@@ -57,16 +62,27 @@ def draw(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
     places = _layout(shown, edges)
     width = max((x for x, _ in places.values()), default=0.0) + WIDTH + GAP_X
     height = max((y for _, y in places.values()), default=0.0) + HEIGHT + GAP_Y
+    layers = layer_names(graph)
     parts = [
         *_group_boxes(blocks, places),
         *(_path(graph, edge, places) for edge in edges),
-        *(_box(graph, name, places[name], colour(name)) for name in shown),
+        *(_box(graph, name, places[name], colour(name), layers) for name in shown),
     ]
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'font-size="12">{"".join(parts)}</svg>'
+        f'font-size="{LABEL_SIZE}">{"".join(parts)}</svg>'
     )
-    return Drawing(svg, shown, len(names), blocks)
+    return Drawing(svg, height, shown, len(names), blocks)
+
+
+def layer_names(graph: TileGraph) -> LayerNames:
+    """Return what layers of the graph are called."""
+    return LayerNames(n.name for r in graph.regions() for n in r.nodes if n.name)
+
+
+def originals_of(nodes: Sequence[Node]) -> list[str]:
+    """Return the names of original operators; one without a name goes by its type."""
+    return [n.name or n.op for n in nodes]
 
 
 def _serves(graph: TileGraph, name: str, stands_for: Mapping[str, str]) -> bool:
@@ -165,16 +181,16 @@ def _group_boxes(blocks: Sequence[Block], places: Mapping[str, Place]) -> Iterat
         bottom = max(y for _, y in inside) + HEIGHT + PAD
         yield (
             f'<rect x="{left:.0f}" y="{top:.0f}" width="{right - left:.0f}" '
-            f'height="{bottom - top:.0f}" rx="8" fill="#f8fafc" stroke="#94a3b8" '
-            f'stroke-dasharray="6 4"/><text x="{left + 4:.0f}" y="{top - 4:.0f}" '
-            f'font-weight="600" fill="#475569">× {len(block.copies)}</text>'
+            f'height="{bottom - top:.0f}" rx="8" class="frame"/>'
+            f'<text x="{left + 4:.0f}" y="{top - 4:.0f}" class="frame">'
+            f"× {len(block.copies)}</text>"
         )
 
 
 def _path(graph: TileGraph, edge: Edge, places: Mapping[str, Place]) -> str:
     source, target, value = edge
     title = clean_text(f"{value}: {graph.spec(value)}")
-    line = f'<path d="{_curve(places[source], places[target])}" fill="none" stroke="#9aa0a6">'
+    line = f'<path d="{_curve(places[source], places[target])}">'
     return f"{line}<title>{title}</title></path>"
 
 
@@ -187,30 +203,43 @@ def _curve(source: Place, target: Place) -> str:
     return f"M{x:.0f} {y:.0f}C{left} {u + out:.0f} {v - GAP_Y:.0f} {u:.0f} {v:.0f}"
 
 
-def _box(graph: TileGraph, name: str, place: Place, fill: str) -> str:
+def _box(graph: TileGraph, name: str, place: Place, fill: str, layers: LayerNames) -> str:
+    """A box of three lines: the operator, the layer it belongs to, and its result's shape."""
     kind, region = graph.nx.nodes[name]["kind"], graph.region(name)
     value = graph.nx.nodes[name].get("value", "")
-    label = region.op if region else value
+    label, layer = value, kind
     detail = f"{kind} {value}: {graph.spec(value)}"
     if region:
         results = ", ".join(f"{v}: {graph.spec(v)}" for v in region.writes)
-        originals = " ".join(n.name or n.op for n in region.nodes[:20])
-        detail = f"{name} {region.op} {region.rule}\n{results}\n{originals}"
+        originals = originals_of(region.nodes)
+        label, layer = region.op, layers.of([n.name for n in region.nodes if n.name])
+        detail = f"{name} {region.op} {region.rule}\n{results}\n{' '.join(originals[:20])}"
         value = next(iter(region.writes), "")
     x, y = place
     middle = f'<text x="{x + WIDTH / 2:.0f}" text-anchor="middle"'
+    small = f'{middle} class="small"'
     return (
         f'<g data-node="{clean_text(name)}"><title>{clean_text(detail)}</title>'
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
-        f'fill="{fill}" stroke="#5f6368"/>'
-        f'{middle} y="{y + 15:.0f}">{clean_text(_short(label))}</text>'
-        f'{middle} y="{y + 29:.0f}" font-size="10" fill="#5f6368">'
-        f"{clean_text(_short(str(graph.spec(value))))}</text></g>"
+        f'fill="{fill}"/>'
+        f'{middle} y="{y + 15:.0f}">{clean_text(_short(label, LABEL_SIZE))}</text>'
+        f'{small} y="{y + 29:.0f}">{clean_text(_short(layer, DETAIL_SIZE))}</text>'
+        f'{small} y="{y + 43:.0f}">'
+        f"{clean_text(_short(str(graph.spec(value)), DETAIL_SIZE))}</text></g>"
     )
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= LABEL else f"{label[: LABEL - 9]}…{label[-8:]}"
+def _short(label: str, size: int) -> str:
+    """A label that fits a box: its middle is left out if it is too wide."""
+    label, most = label.split("\n")[0], len(label)
+    while _width(short := shorten(label, most)) * size > WIDTH - 8 and most > 1:
+        most = min(most, len(short)) - 1
+    return short
+
+
+def _width(text: str) -> float:
+    """Estimated width in ems, rather too large."""
+    return sum(1.0 if c in _WIDE or ord(c) > 0x1100 else 0.62 for c in text)
 
 
 def clean_text(words: str) -> str:

@@ -29,6 +29,78 @@
     return (i ? x.toPrecision(3) : String(Math.round(x))) + " " + units[i];
   }
 
+  const tools = make("div");
+  tools.className = "tools";
+  bar.parentNode.insertBefore(tools, bar);
+
+  function time(us) { return us < 1000 ? us.toPrecision(3) + " µs" : (us / 1000).toPrecision(3) + " ms"; }
+
+  // ---- zoom and pan ---------------------------------------------------------------------
+  const holder = root.querySelector(".drawing");
+  const canvas = holder && holder.querySelector("svg");
+  let view = null;
+  let dragged = false;
+  function button(text, label, act) {
+    const made = make("button", text);
+    made.type = "button";
+    made.setAttribute("aria-label", label);
+    made.title = label;
+    made.onclick = act;
+    return made;
+  }
+  function size() { return [canvas.width.baseVal.value, canvas.height.baseVal.value]; }
+  function place(scale, x, y) {
+    // Panzoom scales about the middle of the drawing, and pans in the drawing's own units
+    const [width, height] = size();
+    view.zoom(scale, { animate: false, force: true });
+    view.pan(x / scale + (width - width / scale) / 2, y / scale + (height - height / scale) / 2,
+      { animate: false, force: true });
+  }
+  function whole() {
+    const [width, height] = size();
+    const scale = Math.min(1, holder.clientWidth / width, holder.clientHeight / height);
+    place(scale, (holder.clientWidth - width * scale) / 2, 0);
+  }
+  function start() {
+    const [width] = size();
+    const scale = Math.max(0.6, Math.min(1, holder.clientWidth / width));
+    const first = canvas.querySelector("g[data-node] > rect");
+    const room = holder.clientWidth - width * scale;
+    const middle = first ? holder.clientWidth / 2 - (first.x.baseVal.value + first.width.baseVal.value / 2) * scale : 0;
+    place(scale, room >= 0 ? room / 2 : Math.min(0, Math.max(room, middle)), 0);
+  }
+  function reveal(box) {
+    if (!view) return;
+    const frame = box.querySelector("rect");
+    const scale = Math.max(view.getScale(), 0.7);
+    place(scale, holder.clientWidth / 2 - (frame.x.baseVal.value + frame.width.baseVal.value / 2) * scale,
+      holder.clientHeight / 2 - (frame.y.baseVal.value + frame.height.baseVal.value / 2) * scale);
+  }
+  if (canvas && globalThis.Panzoom) {
+    holder.classList.add("live");
+    view = globalThis.Panzoom(canvas, {
+      canvas: true, minScale: 0.02, maxScale: 6, step: 0.25,
+    });
+    let from = null;
+    holder.addEventListener("pointerdown", function (event) { from = [event.clientX, event.clientY]; dragged = false; });
+    holder.addEventListener("pointermove", function (event) {
+      if (from && Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 4) dragged = true;
+    });
+    addEventListener("pointerup", function () { from = null; });
+    holder.addEventListener("wheel", function (event) {
+      if (event.ctrlKey || event.metaKey) {
+        view.zoomWithWheel(event);
+      } else {
+        event.preventDefault();
+        const scale = view.getScale();
+        view.pan(-event.deltaX / scale, -event.deltaY / scale, { relative: true, animate: false, force: true });
+      }
+    }, { passive: false });
+    tools.appendChild(button("+", "zoom in", function () { view.zoomIn(); }));
+    tools.appendChild(button("−", "zoom out", function () { view.zoomOut(); }));
+    tools.appendChild(button("whole graph", "show the whole graph", whole));
+  }
+
   // ---- colours ------------------------------------------------------------------------
   const ways = {
     pass: function (n) { return n.pass; },
@@ -52,14 +124,14 @@
   function chips(way) {
     const made = { family: facts.families, bound: BOUNDS }[way];
     keys.textContent = "";
-    if (way === "time") keys.textContent = "darker takes longer; slowest " + slowest.toPrecision(3) + " µs";
+    if (way === "time") keys.textContent = "darker takes longer; slowest " + time(slowest);
     for (const name of Object.keys(made || {})) {
-      const style = "background:" + made[name] +
-        ";border:1px solid #5f6368;border-radius:4px;padding:0 6px;margin-right:4px";
-      keys.appendChild(make("span", name, style));
+      const chip = make("span", name, "background:" + made[name]);
+      chip.className = "chip";
+      keys.appendChild(chip);
     }
   }
-  const keys = make("span", "", "margin-left:8px");
+  const keys = make("span");
   if (all.length) {
     const select = make("select");
     const timed = all.some(function (n) { return n.microseconds !== undefined; });
@@ -67,11 +139,10 @@
       select.appendChild(make("option", way));
     }
     select.onchange = function () { paint(select.value); chips(select.value); };
-    const line = make("div");
-    line.appendChild(make("label", "colour by "));
-    line.appendChild(select);
-    line.appendChild(keys);
-    bar.parentNode.insertBefore(line, bar);
+    const label = make("label", "color by ");
+    label.appendChild(select);
+    tools.appendChild(label);
+    tools.appendChild(keys);
     if (!all.some(function (n) { return n.rule; })) {
       select.value = "family";  // nothing is fused yet: passes would leave all grey
       select.onchange();
@@ -142,9 +213,55 @@
       }
     });
     const hint = "main, boundary (orange) and skipped (grey) tiles; click one to see what it waits for";
-    parent.appendChild(make("p", hint, "color:#5f6368"));
+    parent.appendChild(make("p", hint, "opacity:.8"));
     if (map.order.length) show(map.order[0]);
   }
+
+  // ---- search ---------------------------------------------------------------------------
+  const search = make("input");
+  const hits = make("span");
+  let matches = [], current = -1;
+  function find() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    root.classList.toggle("searching", words.length > 0);
+    matches = [];
+    current = -1;
+    for (const name of Object.keys(boxes)) {
+      const n = nodes[name];
+      const text = (boxes[name].textContent + (n ? n.originals.join(" ") + n.rule : "")).toLowerCase();
+      const found = words.length > 0 && words.every(function (word) { return text.includes(word); });
+      boxes[name].classList.toggle("found", found);
+      if (found) matches.push(name);
+    }
+    hits.textContent = words.length ? matches.length + " found" : "";
+  }
+  function next(step) {
+    if (!matches.length) return;
+    current = (current + step + matches.length) % matches.length;
+    hits.textContent = current + 1 + " of " + matches.length;
+    reveal(boxes[matches[current]]);
+    open(matches[current]);
+  }
+  if (canvas) {
+    search.type = "search";
+    search.placeholder = "search  ( / )";
+    search.setAttribute("aria-label", "search operators, layers and tensors");
+    hits.setAttribute("role", "status");
+    search.oninput = find;
+    search.onkeydown = function (event) {
+      if (event.key === "Enter") next(event.shiftKey ? -1 : 1);
+      if (event.key === "Escape") { search.value = ""; find(); }
+    };
+    tools.insertBefore(hits, tools.firstChild);
+    tools.insertBefore(search, hits);
+  }
+  document.addEventListener("keydown", function (event) {
+    if (event.key !== "/" || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    const first = document.querySelector(".ttg input[type=search]");
+    if (first !== search) return;
+    event.preventDefault();
+    search.focus();
+  });
 
   // ---- the sidebar ----------------------------------------------------------------------
   function list(title, items, parent) {
@@ -156,11 +273,12 @@
     if (kind.map) tileMap(kind.map, parent, n);
     else parent.appendChild(make("p", kind.why || "no tiles: its loops are not modelled"));
   }
-  function program(kind, parent) {
+  function program(kind, n, parent) {
     const line = make("div", undefined, "margin-top:8px");
     const select = make("select");
     kind.steps.forEach(function (step, i) {
-      select.appendChild(make("option", i + " " + step.op + " → " + step.writes[0]));
+      const layer = n.steps[i] ? n.steps[i] + ": " : "";
+      select.appendChild(make("option", i + " " + layer + step.op + " → " + step.writes[0]));
       select.lastChild.value = i;
     });
     line.appendChild(make("label", "step "));
@@ -178,24 +296,35 @@
     select.onchange();
   }
   let marked = null;
+  const overview = document.createDocumentFragment();
   function open(name) {
     const n = nodes[name];
-    if (!n) return;
-    if (marked) marked.setAttribute("stroke-width", 1);
-    marked = boxes[name].querySelector("rect");
-    marked.setAttribute("stroke-width", 3);
+    if (!n || !sidebar) return;
+    if (marked) marked.classList.remove("open");
+    if (!overview.childNodes.length) overview.append(...sidebar.childNodes);
+    marked = boxes[name];
+    if (marked) marked.classList.add("open");
     sidebar.textContent = "";
+    const back = make("a", "← slowest regions");
+    back.href = "#";
+    back.onclick = function (event) {
+      event.preventDefault();
+      sidebar.textContent = "";
+      sidebar.append(...overview.childNodes);
+    };
+    sidebar.appendChild(back);
     const kind = facts.kinds[n.kind];
     const said = [kind.steps ? "program of " + kind.steps.length + " steps" : kind.family];
     if (n.rule) said.push("made by " + n.rule);
     if (kind.flops !== undefined) said.push(number(kind.flops) + "FLOP");
-    if (n.microseconds !== undefined) said.push("predicted " + n.microseconds.toPrecision(3) + " µs");
+    if (n.microseconds !== undefined) said.push("predicted " + time(n.microseconds));
     if (n.bound) said.push(n.bound + " bound");
-    sidebar.appendChild(make("div", n.op, "font-size:14px;font-weight:600"));
+    sidebar.appendChild(make("div", n.layer ? n.layer + ": " + n.op : n.op,
+      "font-size:14px;font-weight:600;overflow-wrap:anywhere"));
     sidebar.appendChild(make("div", name + ": " + said.join(", ")));
     list("writes", n.writes, sidebar);
     if (!kind.steps) list("reads", n.reads, sidebar);
-    if (kind.steps) program(kind, sidebar);
+    if (kind.steps) program(kind, n, sidebar);
     else tiles(kind, n, sidebar);
     if (n.rule) {
       const folded = make("details");
@@ -207,8 +336,29 @@
   }
   for (const name of Object.keys(nodes)) {
     if (!boxes[name]) continue;
-    boxes[name].style.cursor = "pointer";
-    boxes[name].onclick = function () { open(name); };
+    const box = boxes[name];
+    box.style.cursor = "pointer";
+    box.setAttribute("tabindex", "0");
+    box.setAttribute("role", "button");
+    box.setAttribute("aria-label", (nodes[name].layer + " " + nodes[name].op).trim());
+    box.onclick = function () { if (!dragged) open(name); };
+    box.onkeydown = function (event) {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      open(name);
+    };
+    box.onfocus = function () { if (box.matches(":focus-visible")) reveal(box); };
   }
+  if (sidebar) {
+    for (const link of sidebar.querySelectorAll("[data-open]")) {
+      link.onclick = function (event) {
+        event.preventDefault();
+        const name = link.dataset.open;
+        if (boxes[name]) reveal(boxes[name]);
+        open(name);
+      };
+    }
+  }
+  if (view) setTimeout(start);  // after Panzoom's own start
   if (facts.map) tileMap(facts.map, sidebar);
 })();

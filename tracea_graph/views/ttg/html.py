@@ -18,7 +18,15 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.views.ttg.drawing import clean_text, draw
+from tracea_graph.views.layer_names import LayerNames
+from tracea_graph.views.text import three_digits
+from tracea_graph.views.ttg.drawing import (
+    Drawing,
+    clean_text,
+    draw,
+    layer_names,
+    originals_of,
+)
 from tracea_graph.views.ttg.tile_drawing import TileDrawing, tile_map
 
 __all__ = ["diff_html", "family_of", "graph_html", "tile_map_html"]
@@ -33,18 +41,8 @@ FAMILIES = {
     "program": "#fbcfe8",
     "opaque": "#f1f3f4",
 }
-_STYLE = (
-    "font:12px system-ui,sans-serif;color:#202124;background:#fff;"
-    "display:grid;grid-template-columns:minmax(0,1fr);gap:6px"
-)
-_HALF = "flex:1 1 440px;min-width:0;overflow:auto"
-_DRAWN = (
-    "flex:0 1 auto;min-width:min(440px,100%);max-width:max(440px,calc(100% - 480px));"
-    "max-height:max(720px,85vh);overflow:auto"
-)
-"""Style of a drawing beside a sidebar."""
-_ALONE = "min-width:0;max-height:max(720px,85vh);overflow:auto"
-"""Style of a drawing without a sidebar."""
+_SLOWEST = 15
+"""Regions listed beside a drawing until one is opened."""
 
 
 def family_of(model: RegionModel | None) -> str:
@@ -81,13 +79,13 @@ def graph_html(graph: TileGraph) -> str:
         caption += f"; the first {shown}"
     rules = Counter(r.rule for r in regions if r.rule)
     legend = " ".join(_chip(f"{rule} × {n}", _colour(rule)) for rule, n in sorted(rules.items()))
-    return _fragment(caption, legend, drawing.svg, _facts(graph, drawing.shown))
+    return _fragment(caption, legend, drawing, _facts(graph, drawing.shown), _overview(graph))
 
 
 def tile_map_html(shown: TileDrawing) -> str:
     """Return one region's tile map."""
     caption = f"{clean_text(shown.region)} {clean_text(shown.op)}"
-    return _fragment(caption, "", "", {"map": shown.to_dict()})
+    return _fragment(caption, "", None, {"map": shown.to_dict()})
 
 
 def diff_html(before: TileGraph, after: TileGraph) -> str:
@@ -103,8 +101,11 @@ def diff_html(before: TileGraph, after: TileGraph) -> str:
     for title, graph in (("before", before), ("after", after)):
         drawing = draw(graph, partial(_changed, graph, colours))
         caption = f"{title}: {len(graph.regions())} regions"
-        parts.append(f'<div style="{_HALF}">{_fragment(caption, "", drawing.svg, {})}</div>')
-    return f'<div style="display:flex;flex-wrap:wrap;gap:18px">{"".join(parts)}</div>'
+        parts.append(f'<div class="compared">{_fragment(caption, "", drawing, {})}</div>')
+    columns = (
+        "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr))"
+    )
+    return f'<div style="{columns}">{"".join(parts)}</div>'
 
 
 def _changed(graph: TileGraph, colours: Mapping[str, str], name: str) -> str:
@@ -118,6 +119,7 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
     """Sidebar data per drawn region; data common to equal regions is stored once."""
     nodes: dict[str, Any] = {}
     kinds: dict[str, Any] = {}
+    layers = layer_names(graph)
     for name in shown:
         region = graph.region(name)
         if region is None:
@@ -128,12 +130,14 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
         nodes[name] = {
             "kind": key,
             "op": region.op,
+            "layer": layers.of([n.name for n in region.nodes if n.name]),
             "rule": region.rule,
             "pass": _colour(region.rule) if region.rule else NEUTRAL["region"],
             "reads": [f"{v}: {graph.spec(v)}" for v in region.reads],
             "sources": _sources(graph, region),
             "writes": [f"{v}: {graph.spec(v)}" for v in region.writes],
-            "originals": [n.name or n.op for n in region.nodes[:40]],
+            "originals": originals_of(region.nodes[:40]),
+            "steps": [layers.of([n.name for n in own if n.name]) for own in region.step_nodes],
             **graph.cost_of(region),
         }
     return {"nodes": nodes, "kinds": kinds, "families": FAMILIES}
@@ -212,27 +216,58 @@ def _by_rule(graph: TileGraph) -> Any:
 # ---- markup ----------------------------------------------------------------------------
 
 
-def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> str:
+def _fragment(
+    caption: str,
+    legend: str,
+    drawing: Drawing | None,
+    facts: Mapping[str, Any],
+    overview: str = "",
+) -> str:
+    """A drawing with a sidebar that shows ``overview`` until a region is opened."""
+    svg = drawing.svg if drawing else ""
     data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
     mark = f"ttg{crc32((caption + svg + data).encode(errors='replace')):08x}"
-    script = sidebar = ""
-    if facts:
-        hint = "click a region for its loops and tiles" if svg else ""
-        sidebar = f'<div class="sidebar" style="{_HALF}">{hint}</div>'
-        code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
-        script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
-    drawing = f'<div style="{_DRAWN if facts else _ALONE}">{svg}</div>' if svg else ""
+    code = _script("graph.js").replace("ROOT", json.dumps(mark)).replace("FACTS", data)
+    # without a module loader of the page, such as a notebook's, the library defines a global
+    library = f"(function(exports,module,define){{{_script('panzoom.min.js')}}})();"
+    panes = [f'<div class="sidebar">{overview}</div>'] if facts else []
+    if drawing:
+        height = f"--height:{drawing.height + 2:.0f}px"
+        panes.insert(0, f'<div class="drawing" style="{height}">{svg}</div>')
     return (
-        f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
-        f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{sidebar}</div>{script}</div>'
+        f'<div id="{mark}" class="ttg"><style>{_script("graph.css")}</style>'
+        f'<p>{caption}</p><div class="bar">{legend}</div>'
+        f'<div class="panes{"" if drawing else " alone"}">{"".join(panes)}</div>'
+        f"<script>//<![CDATA[\n{library if drawing else ''}\n{code}\n//]]></script></div>"
     )
+
+
+def _overview(graph: TileGraph) -> str:
+    """Table of the regions that are predicted to take longest; of all, if nothing is predicted."""
+    layers = layer_names(graph)
+    times = {r.id: float(graph.cost_of(r).get("microseconds", 0.0)) for r in graph.regions()}
+    total = sum(times.values())
+    rows = sorted(graph.regions(), key=lambda r: -times[r.id])[:_SLOWEST]
+    what = "slowest regions, as predicted" if total else "first regions"
+    timed = "".join(f'<th scope="col" class="n">{head}</th>' for head in ("time", "share"))
+    cells = "".join(_overview_row(r, layers, times[r.id], total) for r in rows)
+    return (
+        f"<p>{what}; a box or a name opens its loops and tiles</p><table><thead><tr>"
+        f'<th scope="col">region</th><th scope="col">layer</th>{timed if total else ""}</tr>'
+        f"</thead><tbody>{cells}</tbody></table>"
+    )
+
+
+def _overview_row(region: Region, layers: LayerNames, us: float, total: float) -> str:
+    link = f'<a href="#" data-open="{clean_text(region.id)}">{clean_text(region.op)}</a>'
+    layer = clean_text(layers.of([n.name for n in region.nodes if n.name]))
+    time = f"{us:.3g} µs" if us < 999.5 else f"{three_digits(us / 1000)} ms"
+    timed = f'<td class="n">{time}</td><td class="n">{us / total:.0%}</td>' if total else ""
+    return f'<tr><th scope="row">{link}</th><td>{layer}</td>{timed}</tr>'
 
 
 def _chip(label: str, colour: str) -> str:
-    return (
-        f'<span style="background:{colour};border:1px solid #5f6368;border-radius:4px;'
-        f'padding:0 6px">{clean_text(label)}</span>'
-    )
+    return f'<span class="chip" style="background:{colour}">{clean_text(label)}</span>'
 
 
 def _colour(rule: str) -> str:
@@ -242,5 +277,5 @@ def _colour(rule: str) -> str:
 
 
 @cache
-def _script() -> str:
-    return resources.files("tracea_graph.views.ttg").joinpath("graph.js").read_text("utf-8")
+def _script(name: str) -> str:
+    return resources.files("tracea_graph.views.ttg").joinpath(name).read_text("utf-8")
