@@ -13,7 +13,14 @@ import pytest
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule
 from tracea_graph.ops.chain import Chain
-from tracea_graph.policy import Config, Processor, SearchSpace
+from tracea_graph.policy import (
+    Config,
+    KernelCatalog,
+    OperatorTopology,
+    Processor,
+    Rowwise,
+    SearchSpace,
+)
 from tracea_graph.tuning import (
     Case,
     Problem,
@@ -81,6 +88,10 @@ class Sums:
     cache_bytes = 1 << 20
     tile = ("lanes",)
     architecture = None
+    catalog = KernelCatalog("toy")
+
+    def topology(self, case: Case) -> OperatorTopology:
+        return OperatorTopology("sum", case.rows, 64, 1, Rowwise())
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
         return Sum(call.attributes["n"]) if call.op == "sum" else None
@@ -101,7 +112,7 @@ class Sums:
         return Width(width=config["width"])
 
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
-        return case.flops / asdict(schedule)["width"]
+        return case.flops / (100 + asdict(schedule)["width"])
 
     def read_us(self, size: float) -> float:
         return size * 1e-3

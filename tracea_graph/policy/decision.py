@@ -12,8 +12,10 @@ from tracea_graph.policy.topology import OperatorTopology
 
 __all__ = ["Candidate", "KernelPlan", "PolicyDecision", "Rejected"]
 
-WORTH_MEASURING = 3.0
+WORTH_MEASURING = 1.25
 """Modelled time, relative to the best of a space, up to which a configuration is worth measuring.
+
+In exhaustive tables of five problems, the fastest schedule was at most at 1.11.
 """
 
 

@@ -12,7 +12,13 @@ from typing import Any, Protocol
 from tracea_graph.config import Environment
 from tracea_graph.kernels.program import Call, OpType, Program, Schedule
 from tracea_graph.ops.chain import Chain
-from tracea_graph.policy import Config, Processor, SearchSpace
+from tracea_graph.policy import (
+    Config,
+    KernelCatalog,
+    OperatorTopology,
+    Processor,
+    SearchSpace,
+)
 from tracea_graph.toolchain import Library
 from tracea_graph.tuning.problem import Case, Problem
 
@@ -39,6 +45,15 @@ class ScheduleSpace(Protocol):
     @property
     def architecture(self) -> Processor | None:
         """The family of this machine's processor, if known."""
+        ...
+
+    @property
+    def catalog(self) -> KernelCatalog:
+        """The backend's kernels, for the policy that narrows spaces."""
+        ...
+
+    def topology(self, case: Case) -> OperatorTopology:
+        """Return the topology of the call that a case stands for."""
         ...
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.catalog import CATALOG
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
 from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, serialization
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
@@ -16,7 +18,15 @@ from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.text import text_of
 from tracea_graph.kernels.program import Call, Program, Schedule
-from tracea_graph.policy import Config, Processor, SearchSpace
+from tracea_graph.policy import (
+    Config,
+    Dense,
+    KernelCatalog,
+    OperatorTopology,
+    Processor,
+    SearchSpace,
+    Transformed,
+)
 from tracea_graph.tuning.problem import Case, Problem
 
 __all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
@@ -40,6 +50,25 @@ class CpuScheduleSpace:
     def architecture(self) -> Processor | None:
         """The family of this machine's processor; None if unknown."""
         return architecture_of(profile_cpu())
+
+    @property
+    def catalog(self) -> KernelCatalog:
+        """The CPU's kernels."""
+        return CATALOG
+
+    def topology(self, case: Case) -> OperatorTopology:
+        """The topology of a case's product or convolution, of a direct one if transformed."""
+        problem, rows = case.problem, case.rows
+        if isinstance(problem, ConvProblem):
+            kind = Transformed(problem.winograd) if problem.winograd else Dense()
+            depth = problem.channels // problem.groups * prod(problem.window)
+            pixels = rows * prod(problem.outputs)
+            return OperatorTopology(
+                problem.op, pixels, problem.filters, depth, kind, problem.multiplies
+            )
+        product = _own(problem)
+        assert isinstance(product, GemmProblem)
+        return OperatorTopology("gemm", rows, product.n, product.k, dtype=product.multiplies)
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
         """The tuning problem of a call; None if it takes no schedule or has symbolic sizes."""
