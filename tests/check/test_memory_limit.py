@@ -11,6 +11,7 @@ import pytest
 from onnx import parser
 
 from tracea_graph import Options, api
+from tracea_graph.check import memory_limit
 from tracea_graph.check.bindings import Binding
 from tracea_graph.check.memory_limit import LARGEST, TIMES, oversized
 from tracea_graph.check.reference import reference
@@ -109,3 +110,18 @@ def test_what_nobody_asked_for_is_not_raced(
 ) -> None:
     with pytest.raises(UsageError, match=r"'y' would take 4,096\.0 GiB.*--shape"):
         run([padded(tmp_path, TERA)], BenchOptions(threads=(1,)))
+
+
+def test_sizes_the_user_gave_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    text = "g (float[n, 4] x) => (float[n, n] y) { t = Transpose(x)  y = MatMul(x, t) }"
+    loaded = load(written(tmp_path / "square.onnx", text))
+    with pytest.raises(UsageError, match=r"'y' would take 3,725\.3 GiB with n=1000000.*--shape"):
+        gather_inputs(loaded, Options(shapes=({"n": 1_000_000},)))
+    assert not gather_inputs(loaded, Options(shapes=({"n": 100},))).trouble
+
+
+def test_a_value_must_fit_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = graph(tmp_path, 1000)
+    assert oversized(found, (ONE,)) == ""
+    monkeypatch.setattr(memory_limit, "_installed", lambda: 1000.0)
+    assert "'y' would take" in oversized(found, (ONE,))

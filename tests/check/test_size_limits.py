@@ -10,6 +10,7 @@ import pytest
 from tests.onnx_io.samples import I64, model, node, read, run, tensor, value
 from tracea_graph.check.bindings import bindings
 from tracea_graph.check.feeds import synthesize
+from tracea_graph.errors import UsageError
 from tracea_graph.ir import Expr, symbols_of
 from tracea_graph.onnx_io.model import Model
 
@@ -64,11 +65,14 @@ def test_the_default_is_the_longest_the_model_runs_at(name: str, tmp_path: Path)
         run(tmp_path / "m.onnx", synthesize(loaded.graph, binding))
 
 
-def test_sizes_within_the_bounds_and_those_given_stay(tmp_path: Path) -> None:
-    loaded = small("a range", tmp_path)
-    given, _ = bindings(loaded.graph, [{"sequence": 30}, {"sequence": 99}], loaded.inputs)
-    assert [b.symbols["sequence"] for b in given] == [30, 99]
-    assert [b.notes for b in given] == [(), ()]
+@pytest.mark.parametrize("name", MODELS)
+def test_a_given_size_stays_or_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    loaded, most = small(name, tmp_path), MOST.get(name, 40)
+    (given,), _ = bindings(loaded.graph, [{"sequence": most}], loaded.inputs)
+    assert given.symbols["sequence"] == most and not given.notes
+    run(tmp_path / "m.onnx", synthesize(loaded.graph, given))
+    with pytest.raises(UsageError, match=rf"^sequence={most + 1} does not fit the model: .*40"):
+        bindings(loaded.graph, [{"sequence": most + 1}], loaded.inputs)
 
 
 def test_two_symbols_share_a_bound(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from tracea_graph.check.size_limits import SizeLimit, clip, size_limits
 from tracea_graph.errors import UsageError, close_match
-from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec
+from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec, symbols_of
 from tracea_graph.ttg.graph import Region, TileGraph
 
 __all__ = ["Binding", "binding_of", "bindings", "fed"]
@@ -86,7 +86,7 @@ def bindings(
     To time: each of ``shapes`` laid over the default, or the default alone.  To verify: the timed
     ones, all symbols 1, and odd primes with padded masks; for a model without symbols its only
     sizes, with and without padding.  ``inputs`` are the inputs without a default.  Raises
-    UsageError for a symbol the model does not have.
+    UsageError for a symbol the model does not have, and for a size that a constant excludes.
     """
     needed = fed(graph, inputs)
     roles = _roles(graph, needed)
@@ -103,6 +103,8 @@ def bindings(
         _bound(roles, _DEFAULT, {**pinned, **shape}, bounds, frozenset(shape))
         for shape in shapes or ({},)
     ]
+    for shape, binding in zip(shapes, timed, strict=False):
+        _check_limits(shape, binding.symbols, bounds)
     if not roles:
         fixed = Binding("fixed", {})
         return (fixed,), (fixed, Binding("padded", {}, padded=True))
@@ -111,6 +113,17 @@ def bindings(
     padded = Binding(f"{prime.label}, padded", prime.symbols, True, prime.notes)
     plain = {b.label: b for b in (*timed, small)}
     return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
+
+
+def _check_limits(
+    given: Mapping[str, int], sizes: Mapping[str, int], bounds: Sequence[SizeLimit]
+) -> None:
+    """Raise UsageError if sizes break a limit that involves a given one."""
+    for limit in bounds:
+        names = {*symbols_of(limit.extent)}
+        if names <= sizes.keys() and not names.isdisjoint(given) and not limit.holds(sizes):
+            said = " and ".join(f"{_plain(name)}={sizes[name]}" for name in sorted(names))
+            raise UsageError(f"{said} does not fit the model: {limit.why}")
 
 
 def binding_of(label: str, graph: TileGraph, dims: Mapping[str, tuple[int, ...]]) -> Binding:

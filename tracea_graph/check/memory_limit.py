@@ -7,6 +7,7 @@ input's dims), and some systems overcommit until no memory is left.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 
@@ -27,12 +28,14 @@ of a decoder can take 100 times the weights at full context.
 def oversized(
     graph: TileGraph, sizes: Sequence[Binding], values: Collection[str] | None = None
 ) -> str:
-    """Return, as a clause, the largest value beyond both :data:`LARGEST` and :data:`TIMES`.
+    """Return, as a clause, the largest value that is too large.
 
-    Empty if there is none.  ``values`` defaults to everything the graph reads and writes; values
+    It is beyond both :data:`LARGEST` and :data:`TIMES`, or beyond this machine's memory.  Empty if
+    there is none.  ``values`` defaults to everything the graph reads and writes; values
     with dims unknown before the run are not counted.
     """
     limit = max(LARGEST, TIMES * sum(weight.nbytes for weight in graph.weights.values()))
+    limit = min(limit, _installed())
     if values is None:
         values = [*graph.inputs, *(v for region in graph.regions() for v in region.results if v)]
     found = [(_bytes(graph.spec(v), b.symbols), v, b.label) for b in sizes for v in values]
@@ -41,6 +44,14 @@ def oversized(
         return ""
     size, most = (f"{n / 2**30:,.1f} GiB" for n in (count, limit))
     return f"the value {value!r} would take {size} with {label}, where {most} are allowed"
+
+
+def _installed() -> float:
+    """Return the bytes of this machine's memory; infinity where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def _bytes(spec: TensorSpec, symbols: Mapping[str, int]) -> float:

@@ -93,6 +93,8 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     """
     graph, names = model.graph, model.inputs
     timed, verified = bindings(graph, options.shapes, names)
+    if options.shapes and (huge := oversized(graph, timed)):
+        raise UsageError(f"{huge}; give smaller sizes with --shape")
     if not options.compresses and (data := _data_of(model, options)) is not None:
         real = _real(model, data)
         sizes = {
