@@ -20,7 +20,8 @@ from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.tuning import Case, Problem, Tuner, TuningCache, TuningOptions
+from tracea_graph.target import BACKENDS
+from tracea_graph.tuning import Case, Problem, Tunable, Tuner, TuningCache, TuningOptions
 from tracea_graph.tuning.distributed import run_published_trials
 
 
@@ -59,6 +60,7 @@ def opened(options: TuningOptions, cache: Path, machine: str) -> Iterator[Tuner]
             threads=options.threads,
             facts={"machine": machine},
             limit=12,
+            backend=CPU.name,
         )
 
 
@@ -76,10 +78,10 @@ def main() -> None:
         Machine.began = staticmethod(partial(meet, Path(place), int(count), then == "ends"))
     options = TuningOptions((), budget=1e4, storage=url, lost_after=3.0)
 
-    def make(own: TuningOptions) -> AbstractContextManager[Tuner]:
+    def make(own: TuningOptions, backend: Tunable) -> AbstractContextManager[Tuner]:
         return opened(own, Path(cache), machine)
 
-    run_published_trials(options, CPU, make, idle=3.0)
+    run_published_trials(options, BACKENDS, make, idle=3.0)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning import Case, TuningCache, TuningOptions, Workload
-from tracea_graph.tuning.distributed import tune_distributed
+from tracea_graph.target import BACKENDS
+from tracea_graph.tuning import Case, Tunable, Tuner, TuningCache, TuningOptions, Workload
+from tracea_graph.tuning.distributed import run_published_trials, tune_distributed
 from tracea_graph.tuning.identity import key_of
 from tracea_graph.tuning.sampling import params_of, space_of
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
@@ -47,12 +48,13 @@ def _place(schedule: GemmSchedule, schedules: Sequence[GemmSchedule]) -> dict[st
     return {"params": params_of(schedule), "distributions": space_of(schedules)}
 
 
-def published(url: str, cache: Path, machine: str = "m") -> None:
+def published(url: str, cache: Path, machine: str = "m", backend: str = "cpu") -> None:
     """The cases fixture in the storage, no trial is done."""
     shared = SharedStorage(url, SCHEDULE_SPACE)
     with opened(TuningOptions((), (1,)), cache, machine) as made:
         for case in CASES:
             task = {
+                "backend": backend,
                 "case": case_to_json(case, SCHEDULE_SPACE),
                 "threads": [1],
                 "share": 0.5,
@@ -214,6 +216,18 @@ def test_what_others_found_comes_from_the_storage_once_and_from_the_cache_then(
         assert found[CASES[0]].schedule.mc == 64
     with TuningCache(cache) as known:
         assert any(entry.final for _, entry in known)
+
+
+def test_a_worker_leaves_the_tasks_of_other_backends_alone(sqlite: str, tmp_path: Path) -> None:
+    published(sqlite, tmp_path / "a.sqlite", backend="tpu")
+    made: list[TuningOptions] = []
+
+    def make(own: TuningOptions, backend: Tunable) -> AbstractContextManager[Tuner]:
+        made.append(own)
+        return opened(own, tmp_path / "b.sqlite", "m")
+
+    options = TuningOptions((), budget=0.0, storage=sqlite)
+    assert run_published_trials(options, BACKENDS, make) == 0 and not made
 
 
 def test_cases_travel_as_json() -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.target import host_fingerprint, read_environment
+from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 
@@ -49,13 +49,13 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
             row["trials"] = len(row.pop("evidence"))
         console.print(json.dumps(rows, indent=1), markup=False, soft_wrap=True)
         return
-    here = machine_facts(host_fingerprint(), environment)
+    here = _facts(environment)
     table = Table()
     for name in ("problem", "threads", "dtype", "gain", "trials", "state", "made", "key"):
         table.add_column(name, justify="right" if name in ("gain", "trials") else "left")
     for key, entry in entries:
         gain = entry.value.get("gain", 1.0) if isinstance(entry.value, dict) else 1.0
-        usable = all(entry.about.get(name) == value for name, value in here.items())
+        usable = any(_matches(entry, facts) for facts in here)
         state = ("final" if entry.final else "unfinished") + ("" if usable else ", of elsewhere")
         table.add_row(
             escape(entry.what), entry.about.get("threads", "?"), entry.about.get("dtype", "?"),
@@ -107,10 +107,20 @@ def _entries(text: str, name: str) -> Iterator[tuple[str, CacheEntry]]:
 
 def _is_stale(entry: CacheEntry, args: argparse.Namespace, environment: Environment) -> bool:
     """Whether to remove an entry: nothing on this machine can use it, or the user asked for it."""
-    here = machine_facts(host_fingerprint(), environment)
-    own = entry.about.get("machine") == here["machine"]
+    here = _facts(environment)
+    own = any(entry.about.get("machine") == facts["machine"] for facts in here)
     if args.all or (args.unfinished and not entry.final) or (args.other_machines and not own):
         return True
     if args.older is not None and time.time() - entry.written > args.older * _DAY:
         return True
-    return own and any(entry.about.get(name) != value for name, value in here.items())
+    return own and not any(_matches(entry, facts) for facts in here)
+
+
+def _facts(environment: Environment) -> list[dict[str, str]]:
+    """Return what results depend on, on this machine, for every backend that has schedules."""
+    tunable = (b for b in BACKENDS if b.schedule_space is not None)
+    return [machine_facts(backend.fingerprint(), environment) for backend in tunable]
+
+
+def _matches(entry: CacheEntry, facts: Mapping[str, str]) -> bool:
+    return all(entry.about.get(name) == value for name, value in facts.items())

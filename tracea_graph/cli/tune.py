@@ -83,17 +83,15 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
     """Run trials of other machines until the budget or idle time ends; return the exit code."""
     from tracea_graph.tuning.distributed import run_published_trials
 
-    console.quiet, backend = args.quiet, BACKENDS[0]
+    console.quiet = args.quiet
     environment = read_environment(args.cache)
     options = TuningOptions(
         (), budget=args.budget, seed=args.seed, storage=args.storage, lost_after=args.lost_after
     )
     with Telemetry(environment.cache / FOLDER, f"worker{os.getpid()}") as telemetry:
-        opened = partial(
-            tuner, backend=backend, environment=environment, listen=telemetry, propose=proposals()
-        )
+        opened = partial(tuner, environment=environment, listen=telemetry, propose=proposals())
         count = run_published_trials(
-            options, backend, opened, idle=args.idle, say=lambda s: console.print(s)
+            options, BACKENDS, opened, idle=args.idle, say=lambda s: console.print(s)
         )
     console.print(f"{count} cases were tuned with this machine's help")
     return 0

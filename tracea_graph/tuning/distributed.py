@@ -12,7 +12,7 @@ from tracea_graph.tuning.events import CaseFinished, TuningResult, TuningStarted
 from tracea_graph.tuning.identity import key_of
 from tracea_graph.tuning.machine import TuningOptions
 from tracea_graph.tuning.problem import Case, Workload
-from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
+from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.shared_study import SharedStorage, SharedStudy
 from tracea_graph.tuning.study import StudyResult
@@ -50,7 +50,8 @@ def tune_distributed(
     parts = []
     for task in todo:
         about = {
-            "case": case_to_json(task.case, made.schedule_space), "threads": list(made.threads),
+            "backend": made.backend, "case": case_to_json(task.case, made.schedule_space),
+            "threads": list(made.threads),
             "share": task.share, "trials": trials[task.case],
         }  # fmt: skip
         study = shared.publish(key_of(made.about(task.case)), about)
@@ -63,27 +64,29 @@ def tune_distributed(
 
 def run_published_trials(
     options: TuningOptions,
-    backend: Tunable,
-    opened: Callable[[TuningOptions], AbstractContextManager[Tuner]],
+    backends: Sequence[Tunable],
+    opened: Callable[[TuningOptions, Tunable], AbstractContextManager[Tuner]],
     *,
     idle: float = float("inf"),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> int:
-    """Run trials of the backend's cases published at ``options.storage``.
+    """Run trials of the backends' cases published at ``options.storage``.
 
     ``opened`` makes the tuners.  Ends after ``options.budget`` seconds, or after ``idle`` seconds
     without work.  Return the number of cases that were finished meanwhile.
     """
-    if (schedule_space := backend.schedule_space) is None:
-        return 0
-    shared = SharedStorage(
-        options.storage, schedule_space, lost_after=options.lost_after, seed=options.seed
-    )
+    storages = [
+        (b, SharedStorage(options.storage, b.schedule_space, lost_after=options.lost_after,
+                          seed=options.seed))
+        for b in backends
+        if b.schedule_space is not None
+    ]  # fmt: skip
     end, last, settled = time.monotonic() + options.budget, time.monotonic(), 0
     while True:  # looks at least once
-        for (precision, threads), tasks in _published(shared, schedule_space).items():
+        groups = ((b, s, *group) for b, s in storages for group in _published(s, b.name).items())
+        for backend, shared, (precision, threads), tasks in groups:
             own = replace(options, levels=backend.levels("", precision), threads=threads)
-            with opened(own) as made:
+            with opened(own, backend) as made:
                 if not (parts := _open_tasks(made, shared, tasks)):
                     continue
                 say(f"{len(parts)} cases are open")
@@ -98,12 +101,14 @@ def run_published_trials(
 _Groups = dict[tuple[str, tuple[int, ...]], dict[Case, Mapping[str, Any]]]
 
 
-def _published(shared: SharedStorage, schedule_space: ScheduleSpace) -> _Groups:
-    """Return published cases by precision and thread counts."""
+def _published(shared: SharedStorage, backend: str) -> _Groups:
+    """Return a backend's published cases by precision and thread counts."""
     groups: _Groups = {}
     for task in shared.tasks():
         with suppress(KeyError, TypeError, ValueError):  # published by another version
-            case = case_from_json(task["case"], schedule_space)
+            if task["backend"] != backend:
+                continue
+            case = case_from_json(task["case"], shared.schedule_space)
             threads = tuple(map(int, task["threads"]))
             precision = "fp32" if case.problem.dtype == "f32" else "bf16"
             groups.setdefault((precision, threads), {})[case] = task

@@ -82,5 +82,5 @@ def tuner(
             threads=options.threads, facts=machine_facts(backend.fingerprint(), environment),
             architecture=schedule_space.architecture, seed=options.seed, min_gain=options.min_gain,
             selective=options.selective, within=options.within, listen=listen, propose=propose,
-            pin=pin,
+            pin=pin, backend=backend.name,
         )  # fmt: skip

@@ -137,6 +137,11 @@ class Tunable(Builder, Protocol):
     """The part of a backend that the tuner uses."""
 
     @property
+    def name(self) -> str:
+        """The word that published tasks name the backend by."""
+        ...
+
+    @property
     def schedule_space(self) -> ScheduleSpace | None:
         """Its problems and their schedules; None if there is nothing to choose."""
         ...

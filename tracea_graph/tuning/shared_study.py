@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedStorage", "SharedStudy"]
 
-_PREFIX = "tracea 2 "
+_PREFIX = "tracea 3 "
 """Prefix of a study's name; its number rises with the format, which keeps old studies separate."""
 _GRPC_PORT, _PROXY_SECONDS = 13000, 20.0
 """Optuna's default port, and the seconds a proxy may take to answer."""

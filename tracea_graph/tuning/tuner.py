@@ -84,7 +84,7 @@ class Tuner:
     change the candidates of a case, ``pin`` may prescribe its schedule.  Runs whose expected
     end-to-end gain is below ``min_gain`` are not tuned; if ``selective``, neither are row counts
     that were not requested, nor single cases that contribute little.  ``within`` replaces axes of
-    the search space.
+    the search space; ``backend`` names the backend in published tasks.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Tuner:
         min_gain: float = MIN_GAIN,
         selective: bool = False,
         within: SearchSpace | None = None,
+        backend: str = "",
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
         propose: Propose = lambda case, ranked: ranked,
@@ -113,7 +114,7 @@ class Tuner:
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
         self._pin, self._min_gain, self._selective = pin, min_gain, selective
-        self._within = within
+        self._within, self.backend = within, backend
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
