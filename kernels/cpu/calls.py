@@ -406,7 +406,7 @@ CALLS = Calls(
         ),
         _convolution(
             "depthwise", "f32", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem, "depthwise",
-            row_tiled=True,
+            row_tiled=True, tiled=True,
         ),
         _convolution(
             "winograd", "f32", _X, _PLANES, _WINOGRAD, _winograd_problem, "conv", "winograd",
@@ -438,7 +438,8 @@ CALLS = Calls(
         ),
         _convolution(
             "depthwise", "bf16", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem,
-            "depthwise", w_type="f32", row_tiled=True, more=(flag("rounded_filters"),),
+            "depthwise", w_type="f32", row_tiled=True, tiled=True,
+            more=(flag("rounded_filters"),),
         ),
         _convolution(
             "winograd", "bf16", _X, _PLANES16, _WINOGRAD, _winograd_problem, "conv",
@@ -454,11 +455,11 @@ CALLS = Calls(
         _KV_APPEND,
         gemm("bf16x2", {"bf16x2": 10}, ("bf16",)),
         round_rows("bf16x2"),
-        _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv"),
+        _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv", tiled=True),
         _images("int16", _out("y", "N Cb H' W' 16", "i16", optional=True), _out("scales", "N")),
         _convolution(
             "winograd", "int16", _X, _PLANES16, _WINOGRAD_2, _winograd_problem, "conv",
-            "winograd", x_type="f32",
+            "winograd", x_type="f32", tiled=True,
         ),
         _ARG_REDUCE,
         _GATHER_ELEMENTS,
@@ -472,7 +473,8 @@ CALLS = Calls(
         _pool("bf16"),
         _images("bf16x2", _out("y", "N Cb H' W' 32", "bf16")),
         _convolution(
-            "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem, "conv"
+            "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem, "conv",
+            tiled=True,
         ),
         _IOTA,
         _BYTES_EQUAL,

@@ -39,6 +39,7 @@ class ConvSchedule(Schedule):
     prevents two-row tiles, which narrow images get otherwise.  ``ic_block``: input-channel blocks
     summed at once.  ``h_tasks``: tasks over the tiles of one image; for Winograd, all threads
     share a single task.  ``oc_chunk``: register-tile columns of output channels per task.
+    Depthwise convolutions have ``h_tasks``, and ``oc_chunk`` neighboring tasks taken at once.
     """
 
     max_images: int = 2**31 - 1

@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from convolutions import SILU_ADD, window
+from convolutions import conv as whole_conv
 from runtime.blocked import SCALED, SILU
-from runtime.conv_calls import conv
+from runtime.conv_calls import conv, depthwise
+from runtime.conv_int16_cases import run_of_case
 
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
@@ -38,10 +41,11 @@ def program(**more: object) -> Program:
     return conv(24, 40, size, kernel, pad=pad, chain=chain, **more).program
 
 
-def posed(of: Program) -> ConvProblem:
-    found = SCHEDULE_SPACE.problem_of(of, of.calls[-1])
-    assert isinstance(found, ConvProblem)
-    return found
+def posed(of: Program, multiplies: str = "") -> ConvProblem:
+    """The problem of a program's last convolution, or of that in an element type."""
+    found = [SCHEDULE_SPACE.problem_of(of, call) for call in of.calls]
+    (*_, last) = (p for p in found if isinstance(p, ConvProblem) and multiplies in p.multiplies)
+    return last
 
 
 PLAIN = posed(program())
@@ -50,7 +54,24 @@ SCALING = posed(program(chain=SCALED, halo=(0, 1, 2, 1), add=True))
 WINOGRAD = posed(program(size=(28, 28), m=4))
 ROUGH_SILU = replace(BF16_SILU, fast_math=True)
 HALF = posed(program(chain=ROUGH_SILU, half=True, add=True, stores=DType.BF16))
-PROBLEMS = (PLAIN, POINTWISE, SCALING, WINOGRAD, HALF)
+
+
+def in_layout(layout: str, added: bool = False) -> ConvProblem:
+    """The problem of a convolution as the passes write it, its filters in a layout."""
+    full = ("n", 40, 9, 13)
+    extra, chain = ([full], SILU_ADD) if added else ([], None)
+    case = whole_conv(40, 40, window(3, pads=1), layout, 1, *extra, epilogue=chain, x=full)
+    return posed(run_of_case(layout, case, {"n": 2}).program, case.params.layout.multiplies)
+
+
+INT16, SPLIT = in_layout("int16", added=True), in_layout("bf16x2")
+WINOGRAD_INT16 = in_layout("winograd2_int16")
+DEPTHWISE = posed(depthwise(40, (19, 23), (3, 3), pad=PAD, chain=SILU).program)
+DEPTHWISE_BF16 = posed(depthwise(40, (19, 23), (3, 3), pad=PAD, half=True).program)
+PROBLEMS = (
+    PLAIN, POINTWISE, SCALING, WINOGRAD, HALF, INT16, SPLIT, WINOGRAD_INT16, DEPTHWISE,
+    DEPTHWISE_BF16,
+)  # fmt: skip
 named = pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 
 
@@ -107,7 +128,8 @@ def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level:
     cuts = [divide(case, d, level) for d in schedules]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1
     assert all(1 <= cut.h_tasks <= cut.tiles for cut in cuts)
-    assert problem.winograd or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
+    tiled = not (problem.winograd or problem.depthwise)
+    assert not tiled or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
     found = candidates(case, SCHEDULE_SPACE, level, (1, 2))
     assert len(found) == len(schedules) - 1 and default_of(case) not in found
     assert all(SCHEDULE_SPACE.modelled_us(case, d, level, 2) > 0 for d in found)

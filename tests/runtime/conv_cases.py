@@ -17,7 +17,7 @@ from runtime.blocked import (
     SILU,
     Halo,
 )
-from runtime.conv_calls import conv, depthwise, stem
+from runtime.conv_calls import conv, depthwise, driven, stem
 from runtime.conv_moves import border, channel_shuffle, global_pool, plain, pool, resize, turn
 from runtime.support import Case
 
@@ -180,6 +180,10 @@ def other_cases() -> list[Case]:
         for chain in EPILOGUES
     ]
     cases += [depthwise(40, (60, 60), (5, 5), (2, 2), pad=same(5), chain=SILU)]
+    cases += [
+        driven(depthwise(40, (19, 23), (3, 3), pad=same(3), batch=2), (schedule,))
+        for schedule in (ConvSchedule(h_tasks=4), ConvSchedule(h_tasks=2, oc_chunk=3))
+    ]
     cases += [
         stem(c, o, (10, 11), (k, k), (s, s), pad=same(k), nhwc=c == 3, halo=(1, 1, 1, 1))
         for c, o, k, s in itertools.product((1, 3), (24, 33), (1, 3, 7), (1, 2, 3))

@@ -2,6 +2,7 @@
 // lines of several.
 #pragma once
 #include "runtime/blocked.h"
+#include "runtime/conv_tiling.h"
 #include "runtime/partition.h"
 
 namespace tracea {
@@ -112,8 +113,10 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
   tap.lo = job.post_ops.lo, tap.hi = job.post_ops.hi;
   const int64_t line = y.width * rows * cols;
-  job.pieces = LinePartition(run, images, blocks, y.height, y.width, kDepthwiseTask / line);
-  const int64_t together = kDepthwiseUnits / (job.pieces.rows * line);
+  const ConvSchedule schedule = choose_conv_schedule(call, images);
+  const int64_t lines = schedule.h_tasks ? ceil_div(y.height, min(schedule.h_tasks, y.height)) : kDepthwiseTask / line;
+  job.pieces = LinePartition(run, images, blocks, y.height, y.width, lines);
+  const int64_t together = schedule.oc_chunk ? schedule.oc_chunk : kDepthwiseUnits / (job.pieces.rows * line);
   return run.parallel_by(together, images * blocks * job.pieces.each, depthwise_task, &job);
 }
 

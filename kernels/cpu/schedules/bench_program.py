@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import PANEL
-from tracea_graph.kernels.cpu.schedules.conv import Box, ConvProblem
+from tracea_graph.kernels.cpu.schedules.conv import BLOCK, Box, ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 
 __all__ = ["bench_program", "weight_of"]
+
+_ROUNDED = {DType.BF16.name: "bf16", DType.I16.name: "int16"}
+"""Element types of images that the program rounds by itself, with the call that does it."""
 
 
 def bench_program(problem: GemmProblem | ConvProblem, schedules: tuple[Schedule, ...]) -> Program:
@@ -29,7 +32,7 @@ def bench_program(problem: GemmProblem | ConvProblem, schedules: tuple[Schedule,
 def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
     """Element type and shape of a problem's stored weights."""
     if isinstance(problem, ConvProblem):
-        return TensorSpec(DType.BF16 if problem.in_bf16 else DType.F32, problem.weights)
+        return TensorSpec(problem.weight_type, problem.weights)
     k, n = problem.k, problem.n
     if problem.layout in IN_PAIRS:
         dtype = DType.BF16 if problem.multiplies == "bf16" else DType.I16
@@ -130,8 +133,9 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     """Build a convolution's program; every operand is an input with the strides of the model."""
     inputs, temps, calls = list[TensorSpec](), list[Temp](), list[Call]()
     boxes = [problem.x, problem.add, *problem.epilogue_inputs]
-    rounds = [box for box in boxes if box is not None and box.dtype == DType.BF16.name]
+    rounds = [box for box in boxes if box is not None and box.dtype in _ROUNDED]
     last = len(rounds)  # the convolution's index
+    scales = dict[str, View]()
 
     def operand(box: Box | None) -> View | None:
         if box is None:
@@ -140,12 +144,16 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
         whole: tuple[Extent, ...] = ("m", box.span) if box.strides[0] else (box.span,)
         buffer = Buffer("input", len(inputs))
         kind = DType[box.dtype]
-        inputs.append(TensorSpec(DType.F32 if kind is DType.BF16 else kind, whole))
-        if kind is DType.BF16:
+        inputs.append(TensorSpec(DType.F32 if box.dtype in _ROUNDED else kind, whole))
+        if box.dtype in _ROUNDED:
             temp, rows = Buffer("temp", len(temps)), View(buffer, ("m", box.span), (box.span, 1))
-            rounded = View(temp, rows.dims, rows.strides)
-            calls.append(CALLS.make("round", "bf16", x=rows, y=rounded))
-            temps.append(Temp(kind, combine("mul", "m", box.span), len(temps), last))
+            rounded, at = View(temp, rows.dims, rows.strides), len(calls)
+            temps.append(Temp(kind, combine("mul", "m", box.span), at, last))
+            if kind is DType.I16:
+                scales["image_scales"] = View(Buffer("temp", len(temps)), ("m",), (1,))
+                temps.append(Temp(DType.F32, "m", at, last))
+            by = {"scales": scales["image_scales"]} if kind is DType.I16 else {}
+            calls.append(CALLS.make("round", _ROUNDED[box.dtype], x=rows, y=rounded, **by))
             buffer = temp
         return View(buffer, dims, box.strides)
 
@@ -156,6 +164,13 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     if problem.bias:
         bias = _dense(len(inputs), (problem.y.dims[0] * problem.y.dims[3],))
         inputs.append(TensorSpec(DType.F32, bias.dims))
+    if problem.multiplies == "int16":
+        if "image_scales" not in scales:
+            scales["image_scales"] = View(Buffer("input", len(inputs)), ("m",), (1,))
+            inputs.append(TensorSpec(DType.F32, ("m",)))
+        planes = problem.weights[0] if problem.winograd else 1
+        scales["filter_scales"] = _dense(len(inputs), (planes * problem.y.dims[0] * BLOCK,))
+        inputs.append(TensorSpec(DType.F32, scales["filter_scales"].dims))
     add, epilogue_inputs = operand(problem.add), [operand(box) for box in problem.epilogue_inputs]
     y, output = problem.y, Buffer("output", 0)
     result = TensorSpec(DType.F32, ("m", y.span))
@@ -165,7 +180,7 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     inputs.append(result)
     calls.append(
         CALLS.make(
-            problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add,
+            problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add, **scales,
             inputs=epilogue_inputs, y=View(output, ("m", *y.dims), y.strides),
             **problem.attributes, chain=problem.epilogue, schedules=schedules,
         )

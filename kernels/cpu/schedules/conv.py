@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, Extent
+from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule, View
 from tracea_graph.ops.chain import Chain
@@ -65,8 +66,13 @@ class ConvProblem:
         return Call.name_of(self.op, self.multiplies)
 
     @property
-    def in_bf16(self) -> bool:
-        return self.multiplies == "bf16"
+    def paired(self) -> bool:
+        """Whether pairs of 16-bit numbers are multiplied."""
+        return self.multiplies != "f32" and not self.depthwise
+
+    @property
+    def depthwise(self) -> bool:
+        return self.op == "depthwise"
 
     @property
     def winograd(self) -> int:
@@ -76,12 +82,19 @@ class ConvProblem:
 
     @property
     def dtype(self) -> str:
-        """Element type that is multiplied: ``f32`` or ``bf16``."""
-        return "bf16" if self.in_bf16 else "f32"
+        """Element type that is multiplied: ``f32``, ``bf16``, ``bf16x2`` or ``int16``."""
+        return self.multiplies
+
+    @property
+    def weight_type(self) -> DType:
+        """Element type of the stored filters."""
+        if not self.paired:
+            return DType.F32
+        return DType.I16 if self.multiplies == "int16" else DType.BF16
 
     @property
     def weight_bytes(self) -> int:
-        return prod(self.weights) * (2 if self.in_bf16 else 4)
+        return prod(self.weights) * (2 if self.paired else 4)
 
     @property
     def defaults(self) -> tuple[Schedule, ...]:
@@ -118,7 +131,7 @@ class ConvProblem:
     @property
     def groups(self) -> int:
         count: int = self.attributes.get("groups", 1)
-        return count
+        return self.filters if self.depthwise else count
 
     @property
     def strides(self) -> tuple[int, int]:
@@ -127,18 +140,21 @@ class ConvProblem:
 
     @property
     def window(self) -> tuple[int, int]:
-        return (3, 3) if self.winograd else (self.weights[2], self.weights[3])
+        first = 1 if self.depthwise else 2
+        return (3, 3) if self.winograd else (self.weights[first], self.weights[first + 1])
 
     @property
     def channels(self) -> int:
         """Input channels, rounded up to whole blocks if there are several groups."""
+        if self.depthwise:
+            return self.filters
         last: int = self.attributes["ic_tail"] if self.groups == 1 else BLOCK
         return (self.x.dims[0] - 1) * BLOCK + last
 
     @property
     def filters(self) -> int:
         """Output channels."""
-        last: int = self.attributes["oc_tail"]
+        last: int = self.attributes["tail" if self.depthwise else "oc_tail"]
         return (self.y.dims[0] - 1) * BLOCK + last
 
     def flops(self, rows: int) -> float:
@@ -148,8 +164,8 @@ class ConvProblem:
 
     def moved(self, rows: int) -> float:
         """Bytes of the filters, x and y for ``rows`` images, each counted once."""
-        size = 2 if self.in_bf16 else 4
-        return self.weight_bytes + float(size) * rows * (self.x.span + self.y.span)
+        size = DType[self.x.dtype].size * self.x.span + DType[self.y.dtype].size * self.y.span
+        return self.weight_bytes + float(rows * size)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -185,26 +201,26 @@ class ConvProblem:
 
 def convolution_of(program: Program, call: Call) -> ConvProblem | None:
     """The convolution of a call; None if sizes are symbolic or the filters are not an input."""
-    x, weight, bias, add, *epilogue_inputs, y = (
-        (view, _box(program, view) if view else None) for view in call.views
-    )
-    filters = weight[0]
-    if filters is None or filters.buffer.kind != "input" or x[1] is None or y[1] is None:
-        return None
-    if any(view is not None and box is None for view, box in (add, *epilogue_inputs)):
+    named = CALLS.of(call).named(call)
+    filters, add, inputs = named["w"], named["add"], named["inputs"]
+    assert isinstance(filters, View) and isinstance(inputs, tuple)
+    x, y, added = (_box(program, named[name]) for name in ("x", "y", "add"))
+    if filters.buffer.kind != "input" or x is None or y is None or (add and added is None):
         return None
     dims = tuple(d for d in filters.dims if isinstance(d, int))
-    boxes = tuple(box for _, box in epilogue_inputs if box is not None)
-    if len(dims) < len(filters.dims) or len(boxes) < len(epilogue_inputs):
+    boxes = tuple(box for view in inputs if (box := _box(program, view)) is not None)
+    if len(dims) < len(filters.dims) or len(boxes) < len(inputs):
         return None
     return ConvProblem(
-        call.op, call.dtype, call.attributes, x[1], dims, y[1], bias[0] is not None, add[1],
+        call.op, call.dtype, call.attributes, x, dims, y, named["bias"] is not None, added,
         call.chain, boxes,
     )  # fmt: skip
 
 
-def _box(program: Program, view: View) -> Box | None:
-    """The box of a blocked view; None if the view is not blocked or has symbolic sizes."""
+def _box(program: Program, view: Any) -> Box | None:
+    """The box of a blocked view; None if there is none, or if it has symbolic sizes."""
+    if not isinstance(view, View):
+        return None
     dims, strides = _numbers(view.dims[1:]), _numbers(view.strides)
     if len(dims) != 4 or len(strides) != 5 or strides[-1] not in (0, 1):
         return None

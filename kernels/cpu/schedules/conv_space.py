@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.config import usable_processors
+from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.schedules.conv import BLOCK, ConvProblem
 from tracea_graph.kernels.cpu.schedules.core import (
@@ -41,8 +42,9 @@ _SEEDS = ({"h_tasks": 1}, {"oc_chunk": 1}, {"h_tasks": 4}, {"h_tasks": 1, "oc_ch
 
 _TASK_INPUT_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
 _TASK_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
-_SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
-"""The runtime's constants (``runtime/conv_tiling.h``, ``runtime/winograd.h``)."""
+_SHARED_WORK, _NEARER, _WHOLE_RUN = _TASK_WORK / 8, 2, 256
+_LINE_TASK, _LINE_UNITS, _OWN_LINES = 64 << 10, 16 << 10, 256
+"""The runtime's constants (``runtime/conv_tiling.h``, ``winograd.h``, ``depthwise.h``)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def space_of(case: Case, isa: str) -> SearchSpace:
     problem = _convolution(case)
     h_tasks = [b for b in _H_TASKS if b <= _tile_rows(problem)]
     space = SearchSpace().axis("h_tasks", (0, *h_tasks))
-    if not problem.winograd:
+    if problem.depthwise:
+        space = space.axis("oc_chunk", (0, *_COLUMNS))
+    elif not problem.winograd:
         pixels, nv = _tile(problem, isa)
         narrower = [p for p in range(pixels - 1, pixels - 1 - _NARROWER, -1) if p > 0]
         blocks, columns = problem.weights[1], -(-problem.y.dims[0] // nv)
@@ -82,8 +86,9 @@ def space_of(case: Case, isa: str) -> SearchSpace:
             space.axis("oc_chunk", (0, *(c for c in _COLUMNS if c <= columns)))
             .axis("ow_tile", (0, *narrower))
             .axis("oh_tile", (0, 1))
-            .axis("ic_block", (0, *(p for p in _PARTS if p < blocks), blocks))
         )
+        if problem.multiplies != "int16":  # the kernel's sums decide
+            space = space.axis("ic_block", (0, *(p for p in _PARTS if p < blocks), blocks))
     for seed in _SEEDS:
         if seed.keys() <= dict(space.axes).keys():
             space = space.seed(**seed)
@@ -106,21 +111,25 @@ def divide(
     problem = _convolution(case)
     if problem.winograd:
         return _winograd_grid(problem, schedule)
+    if problem.depthwise:
+        return _depthwise_grid(case, problem, schedule, processors)
     most_pixels, nv = _tile(problem, isa)
     height, width = _lines(problem)
     small = _brief(problem, isa)
     widest = min(schedule.ow_tile or most_pixels // (2 if small else 1), most_pixels)
-    nv = 1 if small and problem.in_bf16 else nv
+    nv = 1 if small and problem.multiplies == "bf16" else nv
     lines = 2 if width <= most_pixels // 2 and height > 1 and schedule.oh_tile != 1 else 1
     across, units = -(-width // widest), -(-height // lines)
     blocks, per_group = problem.weights[1], problem.y.dims[0] // problem.groups
     columns = problem.groups * -(-per_group // nv)
-    w_block = prod(problem.weights[2:]) // (2 if problem.in_bf16 else 1)  # in floats
+    w_block = prod(problem.weights[2:]) // (2 if problem.paired else 1)  # in floats
     parts = max(1, _PANEL_BYTES // (w_block * nv * 4))
     part = min(schedule.ic_block, blocks) if schedule.ic_block else parts
     part = -(-blocks // -(-blocks // part))
     if problem.y.dtype == "BF16":
         part = blocks
+    if problem.multiplies == "int16":
+        part = max(1, _WHOLE_RUN // BLOCK // prod(problem.window))
     tiles, weights = units * across, problem.y.dims[0] * blocks * w_block * 4
     inside = 4 * blocks * problem.groups * height * problem.strides[0] * width * _step(problem)
     h_tasks = 1
@@ -172,8 +181,30 @@ def _winograd_grid(problem: ConvProblem, schedule: ConvSchedule) -> TaskGrid:
     return TaskGrid(1, problem.winograd, rows, problem.x.dims[0], h_tasks, 1, 1)
 
 
+def _depthwise_grid(
+    case: Case, problem: ConvProblem, schedule: ConvSchedule, processors: int
+) -> TaskGrid:
+    """Lines of one block of channels, and neighboring tasks; mirrors ``runtime/depthwise.h``."""
+    (height, width), blocks = problem.outputs, problem.y.dims[0]
+    line = width * prod(problem.window)
+    lines = max(1, _LINE_TASK // line)
+    if schedule.h_tasks:
+        lines = -(-height // min(schedule.h_tasks, height))
+    ranges = -(-height // min(height, lines))
+    large = height * width >= _OWN_LINES * processors
+    if processors > 1 and case.rows % processors and large:
+        ranges = min(height, -(-ranges // processors) * processors)
+    rows = -(-height // ranges)
+    ranges = -(-height // rows)
+    tasks = blocks * ranges * case.rows
+    together = min(tasks, max(1, schedule.oc_chunk or _LINE_UNITS // (rows * line)))
+    return TaskGrid(1, width, height, 1, ranges, blocks, together)
+
+
 def _tile_rows(problem: ConvProblem) -> int:
     """The number of rows of tiles of one image, which is the most tasks it can have."""
+    if problem.depthwise:
+        return problem.outputs[0]
     if problem.winograd:
         return -(-problem.outputs[0] // problem.winograd)
     return max(1, prod(problem.outputs) // 4)
@@ -182,7 +213,7 @@ def _tile_rows(problem: ConvProblem) -> int:
 def _buffer_bytes(problem: ConvProblem) -> int:
     """Bytes of the transformed input and of the products of one image."""
     m, (height, width) = problem.winograd, problem.outputs
-    pixel = 4 * (problem.x.dims[0] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
+    pixel = 4 * (problem.x.dims[0] * problem.x.dims[3] // (2 if problem.paired else 1)
                  + problem.y.dims[0] * BLOCK)  # fmt: skip
     return -(-height // m) * -(-width // m) * (m + 2) ** 2 * pixel
 
@@ -209,7 +240,7 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
 
 def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
     """Outputs and channel blocks of the largest register tile."""
-    return (conv_bf16_tile if problem.in_bf16 else conv_tile)(isa)
+    return (conv_bf16_tile if problem.multiplies in ("bf16", "bf16x2") else conv_tile)(isa)
 
 
 def _brief(problem: ConvProblem, isa: str) -> bool:
@@ -223,7 +254,7 @@ def _brief(problem: ConvProblem, isa: str) -> bool:
 
 def _step(problem: ConvProblem) -> int:
     """Floats between the inputs of two adjacent outputs of a row."""
-    return problem.strides[1] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
+    return problem.strides[1] * problem.x.dims[3] // (2 if problem.paired else 1)
 
 
 # ---- the cost model --------------------------------------------------------------------
@@ -239,9 +270,11 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     problem, work = _convolution(case), divide(case, schedule, isa)
     if problem.winograd:
         return _winograd_us(case, problem, work, isa, threads)
+    if problem.depthwise:
+        return _depthwise_us(case, problem, work, isa, threads)
     tasks = case.rows * work.h_tasks * work.chunks
     share = math.ceil(tasks / threads) / tasks
-    size = 2 if problem.in_bf16 else 4
+    size = DType[problem.x.dtype].size
     h_task = problem.x.span * size / work.h_tasks
     near = L2_GBS if h_task < L2_BYTES / 2 else L3_GBS
     reads = case.rows * (work.columns - 1) * problem.x.span * size / near
@@ -280,6 +313,18 @@ def _winograd_us(
     memory = problem.weight_bytes / DRAM_GBS * (1 - HIDDEN) * max(share, 0.5)
     busy = cycles / GHZ * share + (moved + weights) * share + memory
     return busy * 1e-3 + TASK_US * (3 * threads if shared else tasks * share)
+
+
+def _depthwise_us(
+    case: Case, problem: ConvProblem, work: TaskGrid, isa: str, threads: int
+) -> float:
+    """Predicted µs: two loads a multiply-add, or the transfer of both images."""
+    tasks = -(-case.rows * work.h_tasks * work.columns // work.per_task)
+    share = math.ceil(tasks / threads) / tasks
+    steps = case.rows * prod(problem.outputs) * prod(problem.window) * work.columns
+    cycles = steps * vectors_of(isa) / min(1.0, units_of(isa))
+    moved = case.problem.moved(case.rows) / L3_GBS
+    return max(cycles / GHZ, moved) * 1e-3 * share + TASK_US * tasks * share
 
 
 def _convolution(case: Case) -> ConvProblem:

@@ -26,6 +26,8 @@ _CONVOLUTIONS = (
     "runtime/blocked.h",
     "runtime/conv.h",
     "runtime/conv_tiling.h",
+    "runtime/depthwise.h",
+    "runtime/partition.h",
     "runtime/winograd.h",
     "micro/conv_*.h",
 )
