@@ -15,6 +15,7 @@ from runtime.conv_int16_cases import run_of_case
 
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.architectures import ARCHITECTURES
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
@@ -184,3 +185,17 @@ def test_they_run_under_any_cut(tmp_path: Path) -> None:
 def test_an_epilogue_of_another_result_is_another_problem() -> None:
     assert HALF.epilogue is not None and isinstance(HALF.epilogue, Chain)
     assert HALF.y.dtype == "BF16" and posed(program(chain=SILU, half=True, add=True)) != HALF
+
+
+@named
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_every_family_has_heroes_that_are_measured_first(
+    problem: ConvProblem, family: str
+) -> None:
+    case, on = Case(problem, 1), ARCHITECTURES[family]
+    plain = list(SCHEDULE_SPACE.space(case, "avx512", None).heroes())
+    heroes = list(SCHEDULE_SPACE.space(case, "avx512", on).heroes())
+    assert len(heroes) >= len(plain) > 0
+    first = [SCHEDULE_SPACE.schedule(case, config) for config in heroes]
+    found = candidates(case, SCHEDULE_SPACE, "avx512", (1,), on=on)
+    assert found[: len(first)] == first or default_of(case) in first

@@ -93,7 +93,7 @@ class CpuScheduleSpace:
     def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
         """All distinct schedules of a case; the default's value comes first on every axis."""
         if isinstance(case.problem, ConvProblem):
-            return conv_space.space_of(case, level)
+            return conv_space.space_of(case, level, on)
         return gemm_space.space_of(case, level, on)
 
     def schedule(self, case: Case, config: Config) -> Schedule:

@@ -6,6 +6,7 @@ Two schedules that lead to the same tiles and tasks (:class:`TaskGrid`) are one 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,7 +28,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
 )
 from tracea_graph.kernels.cpu.variants import conv_bf16_tile, conv_tile
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Config, SearchSpace
+from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning.problem import Case
 
 __all__ = ["TaskGrid", "divide", "modelled_us", "schedule_of", "space_of"]
@@ -71,8 +72,11 @@ class TaskGrid:
         return -(-self.columns // self.per_task)
 
 
-def space_of(case: Case, isa: str) -> SearchSpace:
-    """All schedules of a case with distinct cuts, the library's choice first."""
+def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
+    """All schedules of a case with distinct cuts, the library's choice first.
+
+    Seeds are coarse and fine cuts, and those that suit the caches of the architecture ``on``.
+    """
     problem = _convolution(case)
     h_tasks = [b for b in _H_TASKS if b <= _tile_rows(problem)]
     space = SearchSpace().axis("h_tasks", (0, *h_tasks))
@@ -89,10 +93,30 @@ def space_of(case: Case, isa: str) -> SearchSpace:
         )
         if problem.multiplies != "int16":  # the kernel's sums decide
             space = space.axis("ic_block", (0, *(p for p in _PARTS if p < blocks), blocks))
-    for seed in _SEEDS:
+    for seed in (*_heroes(problem, isa, on), *_SEEDS):
         if seed.keys() <= dict(space.axes).keys():
             space = space.seed(**seed)
     return space.once(lambda config: divide(case, schedule_of(case, config), isa))
+
+
+def _heroes(problem: ConvProblem, isa: str, on: Processor | None) -> Iterator[Config]:
+    """Yield cuts whose tasks keep their input in half of L2, and their filters in a quarter."""
+    if on is None:
+        return
+    images = problem.x.span * DType[problem.x.dtype].size
+    tasks = _nearest([t for t in _H_TASKS if t <= _tile_rows(problem)], images / (on.far / 2))
+    yield {"h_tasks": tasks}
+    if problem.winograd or problem.depthwise:
+        return
+    blocks, columns = problem.weights[1], -(-problem.y.dims[0] // _tile(problem, isa)[1])
+    column = problem.weight_bytes / columns
+    yield {"ic_block": _nearest([*_PARTS, blocks], on.far / 4 / (column / blocks))}
+    yield {"h_tasks": tasks, "oc_chunk": _nearest(_COLUMNS, on.far / 4 / column)}
+
+
+def _nearest(values: Sequence[int], wanted: float) -> int:
+    """Return the largest value that is not above ``wanted``, or the smallest."""
+    return max((v for v in values if v <= wanted), default=min(values))
 
 
 def schedule_of(case: Case, config: Config) -> ConvSchedule:

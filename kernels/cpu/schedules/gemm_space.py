@@ -118,7 +118,8 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     mr, widest = _tile(_product(case), isa)
     default, large = default_of(case), case.rows >= _LEAST_ROWS
     assert isinstance(default, GemmSchedule)
-    heroes = [h["rows"] // mr * mr for h in on.heroes["square"] if "rows" in h] if on else []
+    known = on.heroes["square" if large else "flat"] if on else ()
+    heroes = [h["rows"] // mr * mr or mr for h in known if "rows" in h]
     chunks = [default.mc, *(r // mr * mr for r in (*MCS, *heroes))]
     space = (
         SearchSpace()
@@ -130,7 +131,7 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     )
     for seed in SEEDS[row_class(case.problem, case.rows)]:
         space = space.seed(**{**seed, **_whole_tiles(seed, mr)})
-    for rows in heroes if large else ():
+    for rows in heroes:
         space = space.seed(tile_m=rows)
     return space
 
