@@ -40,6 +40,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.onnx_io import Model, load
 from tracea_graph.options import OPTIONS, values
+from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
@@ -191,9 +192,9 @@ def predicted(path: Path, options: Options) -> Regret:
     """Return a model's regret by the cost model of a fixed machine; nothing is compiled."""
     model = load(path)
     sizes = gather_inputs(model, options).timed[0].symbols
-    cost = CostModel(Machine(), sizes)
+    cost, scan = CostModel(Machine(), sizes), WeightScan()
     us, found = variants(
-        model, options, lambda chosen: Planner(model.graph, chosen, sizes, cost=cost)
+        model, options, lambda chosen: Planner(model.graph, chosen, sizes, cost=cost, scan=scan)
     )
     least, best = min([(us, DEFAULT), *found], key=lambda one: one[0])
     ratio = Ratio(us / least, us / least, us / least, 1, us, least, us, least)
@@ -205,7 +206,10 @@ def measured(path: Path, options: Options, most: int, seconds: float) -> Regret:
     model = load(path)
     inputs, target = gather_inputs(model, options), target_of(options.target, options.precision)
     sizes = inputs.timed[0].symbols
-    _, found = variants(model, options, lambda chosen: Planner(model.graph, chosen, sizes, target))
+    scan = WeightScan()
+    _, found = variants(
+        model, options, lambda chosen: Planner(model.graph, chosen, sizes, target, scan=scan)
+    )
     chosen = [*(variant for _, variant in found[:most]), Variant(longer=True)]
     counts = options.thread_counts
     with tempfile.TemporaryDirectory(prefix="tracea-regret-") as name, PairedBenchmark(

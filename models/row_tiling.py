@@ -36,7 +36,7 @@ from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 
 _PLAIN = Options(keep="all", verify=False, skip=(TILE_AND_FUSE,))
-_PHASES = (*phases(), *cpu.phases(Request()))
+_PHASES = (*phases(Request(), cpu.structure_rules(Request())), *cpu.phases(Request()))
 _EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), TILE_AND_FUSE)
 """All rules by name: without timing, row tiling runs only if it is requested."""
 

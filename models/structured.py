@@ -65,7 +65,8 @@ class _Net:
         return self("Add", y, self.weight(0.1 + abs(self.normal(matrix.shape[1])))) if bias else y
 
     def low_rank(self, k: int, n: int, rank: int) -> Array:
-        return np.matmul(self.normal(k, rank), self.normal(rank, n))
+        matrix: Array = np.matmul(self.normal(k, rank), self.normal(rank, n))
+        return matrix
 
     def model(self, result: str) -> onnx.ModelProto:
         graph = helper.make_graph(

@@ -42,7 +42,7 @@ from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.prune_channels import PruneChannels
 from tracea_graph.passes.sparse.prune_heads import PruneHeads
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.rewrite import Phase, RulePass
+from tracea_graph.rewrite import Pass, Phase, RulePass
 
 __all__ = [
     "CLUSTERING",
@@ -50,11 +50,14 @@ __all__ = [
     "NOT_COMPRESSED",
     "PARTITION",
     "REVERTIBLE",
+    "STRUCTURE",
     "WEIGHT_DEPENDENT",
     "Request",
     "phases",
 ]
 
+STRUCTURE = "structure"
+"""The phase in which the rules that exploit structure in weights compete."""
 PARTITION = "partition"
 """The phase that clusters neighbouring regions into one program."""
 CLUSTERING = (partition.ClusterConv.name, partition.Cluster.name, partition.ClusterAll.name)
@@ -193,16 +196,29 @@ def _fuse(prepack: bool) -> tuple[Phase, ...]:
     return Phase("fuse", fuse), Phase("fuse-prologues", prologues)
 
 
-def phases(request: Request = Request()) -> tuple[Phase, ...]:
+def _structure(request: Request, backend_rules: Sequence[Pass]) -> Phase:
+    """Exploit structure in weights: every way to compute a product or convolution competes here.
+
+    Run after fusing, because a fused region has one matrix per product and its epilogue decides
+    which channels are constant; and before weights get the backend's layouts, because a packed or
+    transformed matrix can no longer be narrowed or factored.
+    """
+    chosen = request.compressed
+    lossy = (LowRankConv(chosen), PruneChannels(chosen), PruneHeads(chosen)) if chosen else ()
+    rules = (DeadChannels(request.scan), *lossy, *backend_rules)
+    return Phase(STRUCTURE, rules, rollouts=True)
+
+
+def phases(
+    request: Request = Request(), structure_rules: Sequence[Pass] = ()
+) -> tuple[Phase, ...]:
     """Return the target-independent phases in order; a backend appends its own.
 
-    Within a phase the scheduler orders proposals by predicted gain.
+    Within a phase the scheduler orders proposals by predicted gain.  ``structure_rules`` are the
+    backend's, which compete with those of the phase :data:`STRUCTURE`.
     """
     compressed = request.compressed
     looked_up = (Phase("compress-tables", (LowRankEmbedding(compressed),)),)
-    rules = (LowRankConv(compressed), PruneChannels(compressed))
-    heads = Phase("compress-heads", (PruneHeads(compressed),))
-    channels = (Phase("compress-channels", rules), heads)
     return (
         _DECOMPOSE,
         _UNFLATTEN_HEADS,
@@ -215,6 +231,5 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
         _REDUCE,
         _IOTA,
         *_fuse(request.prepack),
-        Phase("dead-channels", (DeadChannels(request.scan),)),
-        *(channels if compressed else ()),
+        _structure(request, structure_rules),
     )

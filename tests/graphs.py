@@ -200,7 +200,8 @@ def optimized(
 def every_phase(tiles: bool = False, **request: Any) -> tuple[Phase, ...]:
     """All phases but row tiling for a :class:`~tracea_graph.passes.Request` of these fields."""
     wanted = passes.Request(**request)
-    return (*passes.phases(wanted), *cpu_phases.phases(wanted, tiles))
+    rules = cpu_phases.structure_rules(wanted)
+    return (*passes.phases(wanted, rules), *cpu_phases.phases(wanted, tiles))
 
 
 def schedule_only(graph: TileGraph, *passes: Pass) -> Trace:

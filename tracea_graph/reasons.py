@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_readers"]
+__all__ = ["EXPECTED", "VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_readers"]
 
 
 class Code(StrEnum):
@@ -35,11 +35,14 @@ class Code(StrEnum):
     RAISED = "raised"
     # a rule that did not apply
     PATTERN_MISMATCH = "pattern-mismatch"
+    NOT_APPLICABLE = "not-applicable"
     OTHER_READERS = "other-readers"
     NOT_CONSTANT = "not-constant"
     UNSUPPORTED_DTYPE = "unsupported-dtype"
     UNKNOWN_SHAPE = "unknown-shape"
     TOO_MANY_OPERANDS = "too-many-operands"
+    DENSE_WEIGHTS = "dense-weights"
+    OTHER_FORM = "other-form"
     # an operator that no rule considered
     NO_RULE = "no-rule"
     NOTHING_TO_COMPUTE = "nothing-to-compute"
@@ -50,6 +53,7 @@ class Code(StrEnum):
     EXCLUDED = "excluded"
     NO_PREDICTED_GAIN = "no-predicted-gain"
     ERROR_BUDGET = "error-budget"
+    FASTER_WITHOUT = "faster-without"
     CYCLE = "cycle"
     # the outcome of a run
     IMPROVED = "improved"
@@ -58,6 +62,9 @@ class Code(StrEnum):
     LOCKED = "locked"
     UNSUPPORTED_MODEL = "unsupported-model"
 
+
+EXPECTED = frozenset((Code.NOT_APPLICABLE, Code.DENSE_WEIGHTS, Code.OTHER_FORM))
+"""Codes of misses that are the rule, such as weights without zeros: summaries leave them out."""
 
 VERDICTS: Mapping[Code, str] = MappingProxyType(
     {

@@ -22,7 +22,7 @@ from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
-from tracea_graph.rewrite import Phase
+from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.target_names import HOST
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import Tunable
@@ -88,6 +88,10 @@ class Backend(Tunable, Protocol):
     @property
     def diagnostics(self) -> Diagnostics | None:
         """Measurements for the doctor and the profiler; None if the backend has none."""
+        ...
+
+    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+        """Return its rules that compete for products whose weights have structure."""
         ...
 
     def phases(

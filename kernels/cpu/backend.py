@@ -27,7 +27,7 @@ from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.names import TARGETS
-from tracea_graph.kernels.cpu.phases import phases
+from tracea_graph.kernels.cpu.phases import phases, structure_rules
 from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
 from tracea_graph.kernels.cpu.phases.precision import (
     FALLBACK,
@@ -43,7 +43,7 @@ from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
-from tracea_graph.rewrite import Phase
+from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -123,6 +123,10 @@ class CpuBackend:
     def fingerprint(self) -> dict[str, Any]:
         """The properties of this machine that results depend on, as JSON-ready values."""
         return fingerprint(profile_cpu())
+
+    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+        """The rules that compete for products whose weights have structure."""
+        return structure_rules(request)
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

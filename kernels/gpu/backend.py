@@ -30,7 +30,7 @@ from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
-from tracea_graph.rewrite import Phase
+from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -104,6 +104,10 @@ class GpuBackend:
         found = _gpus()
         model = found[0].name if found else "no GPU"
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
+
+    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+        """Return nothing: products compute with dense matrices."""
+        return ()
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

@@ -13,6 +13,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.tile_pattern import matrix_pattern
 from tracea_graph.ops.weights import KN, NK, Floats, Plain
 from tracea_graph.passes.regions import attribute
+from tracea_graph.reasons import Code, Reason, not_constant
 from tracea_graph.ttg import Region, TileGraph, ValueUse
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "replaceable_matrix",
     "smaller_source",
     "stored_matrix",
+    "why_kept",
 ]  # fmt: skip
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
@@ -62,6 +64,18 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
     if weight is None or (not twice and must_stay_plain(graph, weight.name)):
         return None
     return weight
+
+
+def why_kept(graph: TileGraph, region: Region, twice: bool = False) -> Reason:
+    """Return why :func:`replaceable_matrix` finds no matrix in a product."""
+    params, value = region.params, region.operands[1]
+    if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
+        return Reason(f"{value!r} is stored in another form already", Code.OTHER_FORM)
+    if graph.weight(value) is None:
+        return not_constant(value)
+    if not twice and must_stay_plain(graph, value):
+        return Reason(f"others need {value!r} as it is", Code.OTHER_READERS)
+    return Reason(f"the tiles of {value!r} were set by hand", Code.EXCLUDED)
 
 
 def matrix_of(params: GemmParams, weight: Weight) -> Floats:

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import Plain
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "Compressed", "chosen_for", "pruned_for"]
+__all__ = ["PRUNED", "Compressed", "chosen_for", "not_chosen", "pruned_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
@@ -39,6 +40,11 @@ def pruned_for(
     """Return the pruned matrix chosen for a product, if there is one and it may be replaced."""
     found = chosen_for(chosen, region, 1)
     return found if found is None or replaceable_matrix(graph, region) is not None else None
+
+
+def not_chosen(value: str) -> Reason:
+    """Return the reason that compression replaces a matrix in no or another way."""
+    return Reason(f"{value!r} was not chosen for this", Code.NOT_APPLICABLE)
 
 
 def chosen_for(chosen: Mapping[str, Compressed], region: Region, count: int) -> Compressed | None:

@@ -30,7 +30,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.convolution.filters import must_stay_plain
-from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
+from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix, why_kept
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.pruned_weights import (
     in_channels,
@@ -71,15 +71,13 @@ class DeadChannels:
     name: str = DEAD_CHANNELS
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        makers = _makers(graph, region)
-        if not makers:
+        if not isinstance(region.params, GemmParams | ConvParams) or is_depthwise(region.params):
+            return  # not the last of two products
+        found = self._dead(graph, region)
+        if isinstance(found, str):
+            yield Miss(self.name, region.id, found)
             return
-        own, unused = [self._constant(graph, m) for m in makers], self._unused(graph, region)
-        if not any(found.any() for found in (*own, unused)):
-            return
-        if (reason := _check(graph, makers, region)) is not None:
-            yield Miss(self.name, region.id, reason)
-            return
+        makers, own, unused = found
         constant, values = _constants(graph, makers, own)
         if isinstance(region.params, ConvParams) and region.params.window.padded:
             constant &= values == 0  # padding is 0, whatever the channel's constant
@@ -91,6 +89,19 @@ class DeadChannels:
         gone = ~kept & ~unused
         idle = np.where(gone, values, 0.0)
         yield remove_channels(self.name, graph, makers, region, kept, idle)
+
+    def _dead(
+        self, graph: TileGraph, region: Region
+    ) -> tuple[tuple[Region, ...], list[Mask], Mask] | str:
+        """Return the producers, their constant channels and the unused ones, or a reason."""
+        makers, value = _makers(graph, region), region.operands[0]
+        if not makers:
+            return Reason(f"no product of its kind makes {value!r}", Code.NOT_APPLICABLE)
+        own, unused = [self._constant(graph, m) for m in makers], self._unused(graph, region)
+        if not any(found.any() for found in (*own, unused)):
+            return Reason(f"no channel of {value!r} is dead", Code.DENSE_WEIGHTS)
+        reason = _check(graph, makers, region)
+        return (makers, own, unused) if reason is None else reason
 
     def _constant(self, graph: TileGraph, region: Region) -> Mask:
         """Return which result channels have only zero weights."""
@@ -190,26 +201,32 @@ def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
     """Return the product that makes the channels ``region`` reads, then the depthwise
     convolutions in between; empty if there is no such product."""
     found: list[Region] = []
-    maker = graph.producer(region.operands[0]) if _narrows(graph, region) else None
+    maker = graph.producer(region.operands[0])
     while maker is not None and is_depthwise(maker.params):
         found.insert(0, maker)
         maker = graph.producer(maker.operands[0])
-    if maker is None or not _narrows(graph, maker):
+    if maker is None or not isinstance(maker.params, GemmParams | ConvParams):
         return ()
     return (maker, *found) if type(maker.params) is type(region.params) else ()
 
 
-def _narrows(graph: TileGraph, region: Region) -> bool:
+def _why_fixed(graph: TileGraph, region: Region) -> str | None:
+    """Return why the number of a product's channels cannot change, or None."""
     params = region.params
     if isinstance(params, ConvParams):
-        return params.groups == 1
-    return replaceable_matrix(graph, region) is not None
+        grouped = params.groups > 1 and not is_depthwise(params)
+        said = f"the convolution that makes {region.results[0]!r} has groups"
+        return Reason(said, Code.NOT_APPLICABLE) if grouped else None
+    return None if replaceable_matrix(graph, region) else why_kept(graph, region)
 
 
 def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:
     """Return why channels between products must stay, or None."""
     for maker, reader in pairwise((*makers, last)):
         if (reason := _check_one(graph, maker, reader)) is not None:
+            return reason
+    for product in (*makers, last):
+        if (reason := _why_fixed(graph, product)) is not None:
             return reason
     value = makers[-1].results[0]
     if any(not _replaceable(graph, r) for r in (*makers, last)):

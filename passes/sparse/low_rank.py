@@ -23,8 +23,9 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import attribute, fused
-from tracea_graph.passes.sparse.compressed import Compressed, chosen_for
+from tracea_graph.passes.sparse.compressed import Compressed, chosen_for, not_chosen
 from tracea_graph.passes.sparse.low_rank_exact import two_products
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region
 
@@ -68,9 +69,10 @@ class LowRankGemm(PatternPass):
     patterns = (gemm,)
 
     def rewrite(self, m: Match) -> Rewrite | str:
-        found = chosen_for(self.chosen, m.root, 2)
-        if found is None or m.root.rule == self.name:
-            return ""
+        if m.root.rule == self.name:
+            return Reason("it is a factor already", Code.OTHER_FORM)
+        if (found := chosen_for(self.chosen, m.root, 2)) is None:
+            return not_chosen(m.root.operands[1])
         shape = m.graph.spec(m.root.results[0]).shape
         if shape is None:
             return f"the rank of {m.root.results[0]!r} is not known"
@@ -88,15 +90,20 @@ class LowRankConv(PatternPass):
 
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
-        other = m.root.rule == self.name or params.groups > 1 or params.window.rank > 2
-        return "" if other else None
+        if m.root.rule == self.name:
+            return Reason("it is a factor already", Code.OTHER_FORM)
+        other = params.groups > 1 or params.window.rank > 2
+        said = "it has groups or more than two axes"
+        return Reason(said, Code.NOT_APPLICABLE) if other else None
 
     def rewrite(self, m: Match) -> Rewrite | str:
         region, params = m.root, m.root.params
         found = self.chosen.get(conv_output(region)) if conv_of(region) else None
         spec = m.graph.spec(region.results[0])
-        if found is None or spec.shape is None:
-            return ""
+        if found is None:
+            return not_chosen(region.operands[1])
+        if spec.shape is None:
+            return Reason(f"the rank of {region.results[0]!r} is not known", Code.UNKNOWN_SHAPE)
         a, b = found.matrices
         rank = a.shape[1]
         middle = f"{region.results[0]}_rank{rank}"
@@ -125,13 +132,16 @@ class LowRankEmbedding(PatternPass):
     patterns = (_look_up,)
 
     def check(self, m: Match) -> str | None:
-        return None if attribute(m.root, "axis", 0) == 0 else ""
+        first = attribute(m.root, "axis", 0) == 0
+        return None if first else Reason("it takes no rows of a table", Code.NOT_APPLICABLE)
 
     def rewrite(self, m: Match) -> Rewrite | str:
         region, table, ids = m.root, m.values["table"], m.values["ids"]
         found, spec = self.chosen.get(table_key(table)), m.graph.spec(region.results[0])
-        if found is None or spec.shape is None:
-            return ""
+        if found is None:
+            return not_chosen(table)
+        if spec.shape is None:
+            return Reason(f"the rank of {region.results[0]!r} is not known", Code.UNKNOWN_SHAPE)
         a, b = found.matrices
         rank, stem = a.shape[1], f"{table}_rank{a.shape[1]}"
         middle = f"{region.results[0]}_rank{rank}"

@@ -17,12 +17,18 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import KN, aligned
-from tracea_graph.passes.matmul.constant_matrices import gemm, lazy_matrix, replaceable_matrix
+from tracea_graph.passes.matmul.constant_matrices import (
+    gemm,
+    lazy_matrix,
+    replaceable_matrix,
+    why_kept,
+)
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.ranks import EPSILON
+from tracea_graph.passes.sparse.ranks import EPSILON, Floats
 from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
-from tracea_graph.ttg import Region
+from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["LOW_RANK", "LOW_RANK_EXACT", "LowRankExact", "two_products"]
 
@@ -41,26 +47,41 @@ class LowRankExact(PatternPass):
     patterns = (gemm,)
 
     def check(self, m: Match) -> str | None:
-        other = m.root.params.splits or m.root.rule == self.name
-        return "" if other or replaceable_matrix(m.graph, m.root) is None else None
+        if m.root.rule == self.name:
+            return Reason("it is a factor already", Code.OTHER_FORM)
+        if m.root.params.splits:
+            return Reason("its result is split, which one factor cannot be", Code.OTHER_FORM)
+        return None if replaceable_matrix(m.graph, m.root) else why_kept(m.graph, m.root)
 
     def rewrite(self, m: Match) -> Rewrite | str:
-        graph, region, params = m.graph, m.root, m.root.params
+        graph, region = m.graph, m.root
+        shape = graph.spec(region.results[0]).shape
+        if shape is None:
+            return Reason(f"the rank of {region.results[0]!r} is not known", Code.UNKNOWN_SHAPE)
+        factors = self._factors(graph, region)
+        if factors is None:
+            return Reason(f"the rank of {region.operands[1]!r} is not low", Code.DENSE_WEIGHTS)
+        return two_products(self.name, region, *factors, shape[:-1], EPSILON)
+
+    def _factors(self, graph: TileGraph, region: Region) -> tuple[Floats, Floats] | None:
+        """Return ``[K, R]`` and ``[R, N]`` of the matrix as the product holds it now.
+
+        A matrix that was narrowed has at most the rank of the model's, which is asked first: most
+        are of full rank, and a narrowed one has to be computed to be looked at.  A merged matrix
+        is not looked at.
+        """
         products = [n for n in region.nodes if n.op in ("MatMul", "Gemm")]
         source = graph.weight(products[0].inputs[1]) if len(products) == 1 else None
-        shape = graph.spec(region.results[0]).shape
-        if source is None or shape is None or source.dtype is not DType.F32:
-            return ""
-        found = self.scan.ranks.factors(source)
-        node = products[0]
-        if found is None or float(node.attrs.get("alpha", 1.0)) != 1.0:  # type: ignore[arg-type]
-            return ""
+        if source is None or source.dtype is not DType.F32:
+            return None
+        matrix = graph.weights[region.operands[1]]
+        if self.scan.ranks.factors(source) is None:
+            return None
+        found = self.scan.ranks.factors(matrix)
+        if found is None:
+            return None
         a, b = found
-        if node.attrs.get("transB", 0):
-            a, b = b.T, a.T
-        if (a.shape[0], b.shape[1]) != (params.k, params.n):
-            return ""
-        return two_products(self.name, region, a, b, shape[:-1], EPSILON)
+        return (b.T, a.T) if region.params.layout.transposed else (a, b)
 
 
 def two_products(

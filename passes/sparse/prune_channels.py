@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned_for
 from tracea_graph.passes.sparse.dead_channels import (
     channel_producers,
     remove_channels,
     whole_vectors,
 )
-from tracea_graph.rewrite import Proposal
+from tracea_graph.reasons import Code, Reason
+from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PruneChannels"]
@@ -29,13 +31,19 @@ class PruneChannels:
     chosen: Mapping[str, Compressed]
     name: str = "prune-channels"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, GemmParams):
+            return
         if (found := pruned_for(self.chosen, graph, region)) is None:
+            yield Miss(self.name, region.id, not_chosen(region.operands[1]))
             return
         (matrix,) = found.matrices
         kept = whole_vectors(np.any(matrix, axis=1))
         makers = channel_producers(graph, region)
         if kept.all() or not makers:
+            why = f"no product whose channels may go makes {region.operands[0]!r}"
+            few = Reason(f"too few rows of {region.operands[1]!r} are zero", Code.DENSE_WEIGHTS)
+            yield Miss(self.name, region.id, few if kept.all() else why)
             return
         nothing = np.zeros(len(kept))
         yield remove_channels(self.name, graph, makers, region, kept, nothing, matrix, found.error)

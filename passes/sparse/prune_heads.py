@@ -17,14 +17,15 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.passes.regions import fused, only_read_by
-from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
+from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned_for
 from tracea_graph.passes.sparse.pruned_weights import (
     pruned_bias,
     pruned_weight,
     with_channels,
     with_matrix,
 )
-from tracea_graph.rewrite import Proposal
+from tracea_graph.reasons import Code, Reason
+from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PruneHeads", "prunable_heads"]
@@ -65,16 +66,24 @@ class PruneHeads:
     chosen: Mapping[str, Compressed]
     name: str = "prune-heads"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, GemmParams):
+            return
         if (found := pruned_for(self.chosen, graph, region)) is None:
+            yield Miss(self.name, region.id, not_chosen(region.operands[1]))
             return
         if (behind := prunable_heads(graph, region)) is None:
+            why = f"no attention whose heads may go makes {region.operands[0]!r}"
+            yield Miss(self.name, region.id, why)
             return
         (matrix,) = found.matrices
         p: AttentionParams = behind[1].params
         kept = np.any(matrix.reshape(p.heads, -1), axis=1)
         if not kept.all() and kept.any():
             yield self._without(graph, (*behind, region), kept, found)
+        else:
+            why = Reason(f"no head has only zeros in {region.operands[1]!r}", Code.DENSE_WEIGHTS)
+            yield Miss(self.name, region.id, why)
 
     def _without(
         self,

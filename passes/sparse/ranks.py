@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from tracea_graph.ir import Weight
 
-__all__ = ["EPSILON", "RankScan", "exact_factors", "largest_rank"]
+__all__ = ["EPSILON", "Floats", "RankScan", "exact_factors", "largest_rank"]
 
 Floats = npt.NDArray[np.floating[Any]]
 EPSILON = 1e-6

@@ -6,7 +6,7 @@ where sixteen neighbours are all zero.  Zero rows, columns and coarser blocks fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Weight
-from tracea_graph.ops.weights import ALIGNED, aligned
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import ALIGNED, WeightLayout, aligned
+from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.ttg import TileSet, TTGBuilder
 
 __all__ = [
@@ -74,27 +76,28 @@ class ZeroScan:
     """
 
     looked: int = 0
-    _counts: dict[tuple[str, ...], int] = field(default_factory=dict)
-    _maps: dict[tuple[str, ...], Mask] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _maps: dict[tuple[str, WeightLayout], Mask] = field(default_factory=dict)
 
-    def zeros(self, sources: Sequence[Weight], matrix: Callable[[], npt.NDArray[Any]]) -> Mask:
-        """Return the zero map of a matrix ``[K, N]`` made from ``sources``; empty if it is dense.
+    def zeros(self, sources: Sequence[Weight], stored: Weight, params: GemmParams) -> Mask:
+        """Return the zero map of a product's matrix ``[K, N]``; empty if it is dense.
 
-        ``matrix`` is called only if a sample of a source has enough zeros.
+        The matrix is ``stored`` in the layout of ``params`` and made from ``sources`` of the
+        model, possibly with fewer channels.  It is read only if a sample of a source has enough
+        zeros.
         """
         if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
             return np.zeros((0, 0), np.bool_)
-        key = tuple(w.digest for w in sources)
+        key = stored.digest, params.layout
         if key not in self._maps:
             self.looked += 1
-            self._maps[key] = zero_map(matrix())
+            self._maps[key] = zero_map(matrix_of(params, stored))
         return self._maps[key]
 
-    def stored(self, sources: Sequence[Weight], matrix: Callable[[], npt.NDArray[Any]]) -> int:
+    def stored(self, sources: Sequence[Weight], stored: Weight) -> int:
         """Return the number of non-zero elements of a matrix made from ``sources``; 0 if dense."""
         if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
             return 0
-        key = tuple(w.digest for w in sources)
-        if key not in self._counts:
-            self._counts[key] = int(np.count_nonzero(matrix()))
-        return self._counts[key]
+        if stored.digest not in self._counts:
+            self._counts[stored.digest] = int(np.count_nonzero(stored.array()))
+        return self._counts[stored.digest]

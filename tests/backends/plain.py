@@ -33,7 +33,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import KernelCatalog, Machine
-from tracea_graph.rewrite import Phase
+from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.scratch import Scratch
 from tracea_graph.toolchain import Library, find_compiler
 from tracea_graph.toolchain.cache import write_whole
@@ -209,6 +209,9 @@ class PlainBackend:
 
     def fingerprint(self) -> dict[str, Any]:
         return {"model": platform.processor()}
+
+    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+        return ()
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

@@ -23,7 +23,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CallDecision, CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import EXPECTED, Code, Reason
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
@@ -166,10 +166,13 @@ def _explained(
     steps = tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied"))
     # a rule that lost to itself merely proposed a rewrite twice
     lost = [d for d in decisions if not d.reason.startswith(f"{d.rule} took ")]
+    # and a region that a rule has made has nothing left for it
+    decisions = [d for d in decisions if d.code not in EXPECTED or d.rule not in steps]
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
     missed = _reasons(region, decisions, "missed", "rejected")
     superseded = _reasons(region, lost, "superseded")
-    untouched = None if region.fused or missed or superseded else _why_left(after, region)
+    near = superseded or any(miss.code not in EXPECTED for miss in missed)
+    untouched = None if region.fused or near else _why_left(after, region)
     return RegionExplanation(
         region.op,
         region.rule,
@@ -259,7 +262,9 @@ def _reasons(
     """Return rules and why they were not applied; the default tensor is the region's result."""
     at = next(iter(region.writes), "")
     found = (
-        NearMiss(d.rule, located(d.reason, at), d.code) for d in decisions if d.verdict in verdicts
+        NearMiss(d.rule, located(d.reason, at), d.code, d.times_us)
+        for d in decisions
+        if d.verdict in verdicts
     )
     return tuple(dict.fromkeys(found))
 

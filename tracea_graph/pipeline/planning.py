@@ -136,7 +136,7 @@ class Planner:
     def _every(self, request: Request) -> tuple[Phase, ...]:
         """All phases, in order."""
         return (
-            *phases(request),
+            *phases(request, self.backend.structure_rules(request)),
             *self.backend.phases(request, self.cost.machine, self.cost.bindings),
         )
 

@@ -41,10 +41,11 @@ class Heap:
     """Proposals grouped by kind and ordered by phase, worth and first appearance."""
 
     def __init__(self, price: Price, memo: Memo) -> None:
-        self._price, self._memo = price, memo
+        self.price, self._memo = price, memo
         self._heap: list[tuple[int, float, int, Hashable]] = []
         self._patterns: dict[Hashable, _ProposalKind] = {}
         self._keys: dict[QueuedProposal, Hashable] = {}
+        self._at: dict[str, dict[QueuedProposal, None]] = {}  # by id of an old region
         self._known: set[int] = set()
         self._prices: dict[int, float] = {}
         self._count = 0
@@ -58,19 +59,31 @@ class Heap:
         self._count += 1
         pattern = self._patterns.setdefault(key, _ProposalKind(self._count))
         pattern.sites[waiting] = None
+        for region in waiting.proposal.old:
+            self._at.setdefault(region.id, {})[waiting] = None
         self._place(key, pattern)
 
-    def withdraw(self, waiting: QueuedProposal) -> None:
-        """Remove a site if it is still queued."""
+    def rivals(self, site: QueuedProposal) -> list[QueuedProposal]:
+        """Return the queued sites of the same phase that would replace a region ``site`` does."""
+        found: dict[QueuedProposal, None] = {}
+        for region in site.proposal.old:
+            found |= self._at.get(region.id, {})
+        return [s for s in found if s.phase == site.phase and s is not site]
+
+    def withdraw(self, waiting: QueuedProposal) -> bool:
+        """Remove a site if it is still queued, and return whether it was."""
         key = self._keys.pop(waiting, None)
         if key is None:
-            return
+            return False
         pattern = self._patterns[key]
         del pattern.sites[waiting]
+        for region in waiting.proposal.old:
+            self._at[region.id].pop(waiting, None)
         if pattern.sites:
             self._place(key, pattern)
         else:
             del self._patterns[key]
+        return True
 
     def pop(self) -> QueuedProposal | None:
         """Remove and return the first site of the best group; None if the heap is empty."""
@@ -96,5 +109,5 @@ class Heap:
 
     def _cost(self, kind: int, region: Region) -> float:
         if kind not in self._prices:
-            self._prices[kind] = self._price(region)
+            self._prices[kind] = self.price(region)
         return self._prices[kind]

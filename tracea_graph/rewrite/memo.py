@@ -41,6 +41,8 @@ class Memo:
 
     history: History = field(default_factory=dict)
     gains: dict[Proposal, float] = field(default_factory=dict)
+    rollouts: dict[Hashable, tuple[float, ...]] = field(default_factory=dict)
+    """Gains of competing proposals with all that follows them, by their patterns."""
     _patterns: dict[Proposal, int] = field(default_factory=dict)
     _kinds: dict[Region, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)

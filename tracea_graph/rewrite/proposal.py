@@ -133,13 +133,16 @@ def _made(rule: Rule | PatternPass, found: Match | Miss) -> Sequence[Rewrite] | 
 class Phase:
     """Passes that run together to a fixed point before the next phase starts.
 
-    An ``always`` phase runs whatever rules the caller allows.  Raises ValueError if two passes
-    have the same name, by which the scheduler identifies them.
+    An ``always`` phase runs whatever rules the caller allows.  In a phase with ``rollouts``,
+    proposals for overlapping regions are compared by what each and all that follows it gain,
+    instead of by its own gain.  Raises ValueError if two passes have the same name, by which the
+    scheduler identifies them.
     """
 
     name: str
     passes: tuple[Pass, ...]
     always: bool = False
+    rollouts: bool = False
 
     def __post_init__(self) -> None:
         names = [p.name for p in self.passes]

@@ -5,11 +5,19 @@ anything left to decide, and their proposals come after those of earlier phases.
 of the best group are applied; then the passes of that phase are asked again about the changed
 neighbourhood, and once the heap is empty also about the sites where they reported a miss.  The
 outcome is deterministic: ties break by the order of passes and regions.
+
+A rewrite may preclude a better one, or a pair that is better together.  In phases with
+``rollouts``, the best proposal is therefore compared with its rivals, which replace some of the
+same regions: each is applied to a copy of the graph, and then all that its neighbourhood allows,
+in order of predicted gain.  The one with the largest total goes first, the others wait: what it
+leaves possible is combined with it, the rest is superseded.  Source: Bertsekas, Tsitsiklis, Wu,
+"Rollout Algorithms for Combinatorial Optimization" (J. Heuristics 1997).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
@@ -107,6 +115,8 @@ class _Run:
         self.error = 0.0  # predicted for all applied rewrites
         self.constant = constant_values(graph)
         self.own = dict(graph.weights)
+        self.within: set[str] | None = None  # regions that a rollout may ask about
+        self.lost: dict[Proposal, tuple[float, float]] = {}  # times of losers and winners
 
     def open(self, index: int) -> int:
         """Ask the passes of a phase about every region and apply proposals to a fixed point;
@@ -139,8 +149,65 @@ class _Run:
         """Decide every proposal in the heap; return the number of applied rewrites."""
         applied = 0
         while (site := self.heap.pop()) is not None:
-            applied += self.dispose(site)
+            applied += self.dispose(self.first_of(site))
         return applied
+
+    def first_of(self, site: QueuedProposal) -> QueuedProposal:
+        """Return the site or a rival, whichever gains most with all that follows it."""
+        if self.within is not None or not self.phases[site.phase].rollouts:
+            return site
+        if self.verdict(site) is not None or not (rivals := self.rivals(site)):
+            return site
+        options = [site, *rivals]
+        key = (site.phase, *(self.memo.pattern(self.graph, o.proposal) for o in options))
+        gains = self.memo.rollouts.get(key)
+        if gains is None:
+            gains = self.memo.rollouts[key] = tuple(self.rollout(o, options) for o in options)
+        best = max(range(len(options)), key=lambda i: gains[i])  # the first of equal ones
+        regions = {r.id: r for option in options for r in option.proposal.old}
+        before = sum(self.time(self.graph, r) for r in regions.values())
+        for option, gain in zip(options, gains, strict=True):
+            self.lost[option.proposal] = before - gain, before - gains[best]
+        if best:
+            self.heap.withdraw(options[best])
+            self.heap.push(self.graph, site)
+        return options[best]
+
+    def tell_loser(self, site: QueuedProposal) -> None:
+        """Record a loser that is proposed no longer because a region it replaces is gone."""
+        if any(self.graph.region(r.id) is not r for r in site.proposal.old):
+            self.dispose(site)
+
+    def rivals(self, site: QueuedProposal) -> list[QueuedProposal]:
+        """Return the best legal rival of each other rule, in order of rules' names."""
+        found: dict[str, QueuedProposal] = {}
+        for other in self.heap.rivals(site):
+            rule = other.proposal.rule
+            if rule == site.proposal.rule or self.verdict(other) is not None:
+                continue
+            if rule not in found or other.gain > found[rule].gain:
+                found[rule] = other
+        return [found[rule] for rule in sorted(found)]
+
+    def rollout(self, site: QueuedProposal, options: Sequence[QueuedProposal]) -> float:
+        """Return the gain of a site and of all that its neighbourhood then allows, in µs.
+
+        The neighbourhood is that of all ``options``, so that their rollouts are comparable.
+        """
+        graph = self.graph.copy(self.memo.history)
+        limits = replace(self.limits, check=False)
+        trial = _Run(graph, self.phases, self.cost, limits, self.heap.price, self.memo)
+        trial.constant, trial.own, trial.error = self.constant, self.own, self.error
+        trial.opened = {k: p for k, p in self.opened.items() if k[0] == site.phase}
+        near = self.neighbourhood(r for o in options for r in o.proposal.old)
+        trial.within = {r.id for r in near}
+        if not trial.dispose(site):
+            return 0.0
+        passes = list(trial.opened.values())
+        for region in filter(None, (graph.region(r.id) for r in near)):
+            trial.ask(region, site.phase, passes)
+        trial.drain()
+        return sum(e.gain_us for e in trial.trace.entries if e.verdict == "applied")
 
     def ask(
         self, region: Region, phase: int, passes: Sequence[Pass], key: Hashable = None
@@ -148,6 +215,8 @@ class _Run:
         """Ask ``passes`` of a phase (all of it if ``key`` is None) about a region."""
         if not self.limits.has_time():
             raise OutOfTime("planning took too long")
+        if self.within is not None and region.id not in self.within:
+            return
         if region.writes and self.constant.issuperset(region.writes):
             return
         said = self.memo.ask(self.graph, region, (self.phases[phase], key), passes)
@@ -156,7 +225,8 @@ class _Run:
             asked = region.id, phase, name
             self.missed.pop(asked, None)
             for earlier in self.waiting.pop(asked, ()):
-                self.heap.withdraw(earlier)
+                if self.heap.withdraw(earlier) and earlier.proposal in self.lost:
+                    self.tell_loser(earlier)
         for name, item in said:
             asked = region.id, phase, name
             spoke.add(name)
@@ -187,7 +257,8 @@ class _Run:
         proposal, phase = site.proposal, self.phases[site.phase].name
         rule, where, nodes = proposal.rule, proposal.where, _names(proposal.old)
         if (verdict := self.verdict(site)) is not None:
-            self.trace.add(phase, rule, where, *verdict, site.gain, nodes)
+            times = self.lost.get(proposal) if verdict[0] == "superseded" else None
+            self.trace.add(phase, rule, where, *verdict, site.gain, nodes, times)
             return False
         missing = (r for r in proposal.shared if self.graph.region(r.id) is None)
         new = (*proposal.new, *missing)
@@ -206,6 +277,8 @@ class _Run:
         for gone in proposal.old:
             self.missed.pop((gone.id, site.phase, rule), None)
             self.took[gone.id] = rule
+        if self.within is not None:
+            self.within.update(r.id for r in new)
         passes = [p for (i, _), p in self.opened.items() if i == site.phase]
         for region in self.neighbourhood(new):
             self.ask(region, site.phase, passes)

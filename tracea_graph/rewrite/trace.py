@@ -25,6 +25,8 @@ class TraceEntry:
     gain_us: float = 0.0
     nodes: tuple[str, ...] = ()
     """Names of the original operators concerned, or their first results."""
+    times_us: tuple[float, float] | None = None
+    """Predicted times of the regions this competed for: if it had won, and as they are now."""
 
     @property
     def code(self) -> Code:

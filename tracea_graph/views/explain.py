@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.documents import to_json
-from tracea_graph.reasons import Code
+from tracea_graph.reasons import EXPECTED, Code
 from tracea_graph.views.kernels import KernelRow
 from tracea_graph.views.report import RuleRow, unnamed
 from tracea_graph.views.text import (
@@ -27,11 +27,16 @@ __all__ = ["Explanation", "NearMiss", "RegionExplanation", "render_explanation",
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A rule that did not apply, and why."""
+    """A rule that did not apply, and why.
+
+    ``times_us`` are predicted times of the operators it competed for with another rule: if this
+    one had won, and as they are; None without a competition.
+    """
 
     rule: str
     reason: str
     code: Code
+    times_us: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:
     """Reasons; those that differ only in tensor names are listed once, with the first of them."""
     alike: dict[str, list[str]] = {}
     for region in group:
-        said = [f"{rules}: {reason}" for reason, rules in _shared(region.missed)]
+        missed = [miss for miss in region.missed if miss.code not in EXPECTED]
+        said = [f"{rules}: {reason}" for reason, rules in _shared(missed)]
         said += [f"{rules}: superseded, {reason}" for reason, rules in _shared(region.superseded)]
         for words in (*said, *filter(None, (region.untouched,))):
             alike.setdefault(unnamed(words), []).append(words)
@@ -187,6 +193,10 @@ def _explained(region: RegionExplanation) -> Iterator[RenderableType]:
         yield Text(plain(f"  {rules} did not apply: {reason}"))
     for reason, rules in _shared(region.superseded):
         yield Text(plain(f"  {rules} superseded: {reason}"))
+    for loser in region.superseded:
+        if loser.times_us:
+            own, other = map(three_digits, loser.times_us)
+            yield Text(plain(f"  with {loser.rule} first: predicted {own} µs instead of {other}"))
     if region.untouched:
         yield Text(plain(f"  no rule applies: {region.untouched}"))
 

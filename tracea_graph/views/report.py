@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from tracea_graph.documents import Figure, to_json
-from tracea_graph.reasons import VERDICTS, Code
+from tracea_graph.reasons import EXPECTED, VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.toolchain import Manifest
 from tracea_graph.views.kernels import KernelRow
@@ -102,12 +102,13 @@ def located(reason: str, tensor: str) -> str:
 def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     """Return the rules that were applied, then those that were not, then those that raised.
 
-    Reasons that differ only in tensor names share a row, which names the first.
+    Reasons that differ only in tensor names share a row, which names the first; expected ones have
+    none.
     """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
     for entry in trace.entries:
-        if entry.verdict not in ("missed", "rejected"):
+        if entry.verdict not in ("missed", "rejected") or entry.code in EXPECTED:
             continue
         rule, why = entry.rule, entry.reason
         key = (rule, unnamed(why))

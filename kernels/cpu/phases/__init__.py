@@ -23,9 +23,9 @@ from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
 from tracea_graph.passes.attention.window_attention import WindowAttention
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
-from tracea_graph.rewrite import Phase, RulePass
+from tracea_graph.rewrite import Pass, Phase, RulePass
 
-__all__ = ["phases"]
+__all__ = ["phases", "structure_rules"]
 
 
 def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
@@ -33,19 +33,8 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
 
     ``tiles``: the processor has matrix tiles for bf16 (AMX).
     """
-    precision, compressed = request.precision, request.compressed
-    # no region forms or splits after this: these rules only skip work inside regions
-    near = (WindowAttention(tuple(request.windows)),) if request.windows else ()
-    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # bf16 interleaves pairs of k
-    other = (LowRankGemm(compressed), PruneBlocks(compressed, blocks))
-    twice = precision == "bf16"  # half the size: a second copy is affordable
-    few = FEW_ROWS if precision == "fp32" else 1
-    skipping = (
-        LowRankExact(request.scan),
-        BlockSparseGemm(request.scan, blocks, twice),
-        UnstructuredSparseGemm(request.scan, few, twice),
-    )
-    pack = Phase("layouts", (PackMatrices(twice),))
+    precision = request.precision
+    pack = Phase("layouts", (PackMatrices(_twice(request)),))
     return (
         Phase("gates", (PackGates(),), always=True),
         Phase("integers", (RulePass(PACK_INTEGERS),), always=True),
@@ -55,14 +44,37 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         # forms the programs of convolutions; values between their steps are stored blocked
         Phase(PARTITION, (partition.ClusterConv(),)),
         *LAYOUT,
-        *((Phase("compress", other),) if compressed else ()),
-        # tiles set by hand are what was asked for, and compete with nothing
-        *((Phase("tiles", (TiledGemm(blocks),)),) if request.prepack else ()),
-        Phase("sparsity", (*(skipping if request.prepack else ()), *near)),
+        # after all that views a matrix in its plain order
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles),
         Phase(PARTITION, (partition.Cluster(),)),
     )
+
+
+def structure_rules(request: Request) -> tuple[Pass, ...]:
+    """Return the rules that compute a product by other means than its dense matrix, and attention
+    over a window."""
+    chosen, precision, twice = request.compressed, request.precision, _twice(request)
+    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # bf16 interleaves pairs of k
+    few = FEW_ROWS if precision == "fp32" else 1
+    exact = (
+        TiledGemm(blocks),  # other rules leave products alone whose tiles were set by hand
+        LowRankExact(request.scan),
+        BlockSparseGemm(request.scan, blocks, twice),
+        UnstructuredSparseGemm(request.scan, few, twice),
+    )
+    lossy = (LowRankGemm(chosen), PruneBlocks(chosen, blocks))
+    near = (WindowAttention(tuple(request.windows)),)
+    return (
+        *(lossy if chosen else ()),
+        *(exact if request.prepack else ()),
+        *(near if request.windows else ()),
+    )
+
+
+def _twice(request: Request) -> bool:
+    """Whether a matrix is stored again for other readers: at half the size that is affordable."""
+    return request.precision == "bf16"
 
 
 def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:

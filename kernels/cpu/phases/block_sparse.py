@@ -27,19 +27,24 @@ from tracea_graph.kernels.cpu.panels import (
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.tile_pattern import matrix_pattern
 from tracea_graph.ops.weights import BLOCKS, Floats, Plain
-from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of, replaceable_matrix
+from tracea_graph.passes.matmul.constant_matrices import (
+    gemm,
+    matrix_of,
+    replaceable_matrix,
+    why_kept,
+)
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.compressed import Compressed, pruned_for
+from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.zeros import nonzero_tiles, zero_map
-from tracea_graph.reasons import not_constant
+from tracea_graph.reasons import Code, Reason, not_constant
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.tiles import Ids
 
 __all__ = [
-    "BlockSparseGemm", "PruneBlocks", "TiledGemm", "dense_matrix", "sources_of",
+    "BlockSparseGemm", "PruneBlocks", "TiledGemm", "dense_matrix", "sources_of", "why_dense",
     "without_scatter",
 ]  # fmt: skip
 
@@ -64,11 +69,11 @@ class BlockSparseGemm(PatternPass):
         graph, region = m.graph, m.root
         weight = dense_matrix(graph, region, self.twice)
         if weight is None:
-            return ""
+            return why_dense(graph, region, self.twice)
         matrix = partial(matrix_of, region.params, weight)
-        zeros = self.scan.zeros.zeros(sources_of(graph, region), matrix)
+        zeros = self.scan.zeros.zeros(sources_of(graph, region), weight, region.params)
         if not zeros.size:
-            return ""
+            return Reason(f"{weight.name!r} has few zeros", Code.DENSE_WEIGHTS)
         if reason := without_scatter(graph):
             return reason
         maps = {block: nonzero_tiles(zeros, block).l1_map for block in self.blocks}
@@ -93,8 +98,11 @@ class TiledGemm(PatternPass):
         graph, region = m.graph, m.root
         params, pattern = region.params, matrix_pattern(region, graph)
         weight = graph.weight(region.operands[1])
-        if pattern is None or not isinstance(params.layout, Plain):
-            return ""
+        if pattern is None:
+            said = f"no tiles of {region.operands[1]!r} were set by hand"
+            return Reason(said, Code.NOT_APPLICABLE)
+        if not isinstance(params.layout, Plain):
+            return Reason(f"{region.operands[1]!r} is stored in another form", Code.OTHER_FORM)
         if weight is None:
             return not_constant(region.operands[1])
         if reason := without_scatter(graph):
@@ -125,7 +133,7 @@ class PruneBlocks(PatternPass):
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         region = m.root
         if (found := pruned_for(self.chosen, m.graph, region)) is None:
-            return ""
+            return not_chosen(region.operands[1])
         if reason := without_scatter(m.graph):
             return reason
         (matrix,) = found.matrices
@@ -170,6 +178,15 @@ def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK) or not sources_of(graph, region):
         return None
     return replaceable_matrix(graph, region, twice)
+
+
+def why_dense(graph: TileGraph, region: Region, twice: bool) -> Reason:
+    """The reason why :func:`dense_matrix` finds no matrix in a product."""
+    if region.rule in (LOW_RANK_EXACT, *LOW_RANK):
+        return Reason("a factor of a matrix has no zeros of its own", Code.OTHER_FORM)
+    if not sources_of(graph, region):
+        return not_constant(region.operands[1])
+    return why_kept(graph, region, twice)
 
 
 def without_scatter(graph: TileGraph) -> str:

@@ -20,6 +20,7 @@ from tracea_graph.kernels.cpu.panels import BITMAP, PANEL, pack_panels
 from tracea_graph.kernels.cpu.phases.block_sparse import (
     dense_matrix,
     sources_of,
+    why_dense,
     without_scatter,
 )
 from tracea_graph.ops.gemm import GemmParams
@@ -27,6 +28,7 @@ from tracea_graph.ops.weights import Floats
 from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region
 
@@ -55,11 +57,11 @@ class UnstructuredSparseGemm(PatternPass):
         graph, region = m.graph, m.root
         weight = dense_matrix(graph, region, self.twice)
         if weight is None:
-            return ""
+            return why_dense(graph, region, self.twice)
         matrix = partial(matrix_of, region.params, weight)
-        count = self.scan.zeros.stored(sources_of(graph, region), matrix)
+        count = self.scan.zeros.stored(sources_of(graph, region), weight)
         if not 0 < count <= _MOST_STORED * region.params.k * region.params.n:
-            return ""
+            return Reason(f"{weight.name!r} has few zeros", Code.DENSE_WEIGHTS)
         if reason := without_scatter(graph):
             return reason
         shape = graph.spec(region.operands[0]).shape

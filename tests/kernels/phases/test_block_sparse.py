@@ -13,7 +13,7 @@ from models.zero_blocks import block_mask
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.zeros import ZeroScan, nonzero_tiles, sampled_zeros
+from tracea_graph.passes.sparse.zeros import ZeroScan, nonzero_tiles, sampled_zeros, zero_map
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import TileGraph
@@ -122,15 +122,27 @@ def test_a_dense_matrix_is_never_read_as_a_whole() -> None:
     def never() -> Array:
         raise AssertionError("the matrix was read")
 
-    assert scan.zeros([weight], never).size == 0 and scan.looked == 0
+    narrowed = Weight("narrowed", DType.F32, (512, 64), never)
+    found = scan.zeros([weight], narrowed, GemmParams(512, 64))
+    assert found.size == 0 and scan.looked == 0
 
 
 def test_a_matrix_is_looked_at_once_whatever_its_name() -> None:
     array, scan = sparse(64, 64, 0.7), ZeroScan()
     for name in ("a", "b"):
         weight = Weight(name, DType.F32, array.shape, lambda: array)
-        assert scan.zeros([weight], lambda: array).mean() == 0.6875
+        assert scan.zeros([weight], weight, GemmParams(64, 64)).mean() == 0.6875
     assert scan.looked == 1
+
+
+def test_a_narrowed_matrix_has_a_map_of_its_own() -> None:
+    array, scan = sparse(64, 64, 0.7), ZeroScan()
+    weight = Weight("w", DType.F32, array.shape, lambda: array)
+    narrowed = Weight("narrowed", DType.F32, (64, 32), lambda: array[:, 32:])
+    assert scan.zeros([weight], weight, GemmParams(64, 64)).shape == (4, 64)
+    expected = zero_map(array[:, 32:])
+    assert np.array_equal(scan.zeros([weight], narrowed, GemmParams(64, 32)), expected)
+    assert scan.stored([weight], narrowed) == np.count_nonzero(array[:, 32:])
 
 
 def test_tiles_count_panels_then_k() -> None:
