@@ -347,22 +347,24 @@ _LEAST = 1 << 14
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
-_USING = (
-    "dead-channels", "tiled-gemm", "block-sparse-gemm", "low-rank-exact",
-    "unstructured-sparse-gemm",
-)  # fmt: skip
-"""Rules that exploit each kind of structure."""
+_OF_ZEROS = ("tiled-gemm", "block-sparse-gemm", "unstructured-sparse-gemm")
+_OF_LINES, _OF_RANK = (DEAD_CHANNELS, *_OF_ZEROS), (LOW_RANK_EXACT,)
+"""Rules that exploit zeros, zero rows or columns, and low ranks."""
 
 
 @dataclass(frozen=True)
 class WeightProperty:
-    """Structure found in a weight: in words, and its bytes before and after exploiting it."""
+    """Structure found in a weight: in words, and its bytes before and after exploiting it.
+
+    ``rules`` can exploit it; none do so for weights stored twice.
+    """
 
     weight: str
     found: str
     before: int
     after: int
     nodes: tuple[str, ...]
+    rules: tuple[str, ...] = ()
 
 
 def analyze_weights(graph: TileGraph, scan: WeightScan) -> tuple[WeightProperty, ...]:
@@ -395,19 +397,20 @@ def weight_rows(
 
     ``kept`` says whether the rewrites are in the result.
     """
-    applied: dict[str, str] = {}
-    missed: dict[str, str] = {}
+    applied: dict[tuple[str, str], str] = {}
+    missed: dict[tuple[str, str], str] = {}
     for decision in trace.entries:
-        if decision.rule in _USING:
-            said = applied if decision.verdict == "applied" else missed
-            for name in decision.nodes:
-                said.setdefault(name, decision.reason if said is missed else decision.rule)
+        said = applied if decision.verdict == "applied" else missed
+        for name in decision.nodes:
+            what = decision.reason if said is missed else decision.rule
+            said.setdefault((name, decision.rule), what)
 
     def used(one: WeightProperty) -> str:
-        rule = next((applied[n] for n in one.nodes if n in applied), "")
+        sites = [(name, rule) for rule in one.rules for name in one.nodes]
+        rule = next((applied[site] for site in sites if site in applied), "")
         if rule:
             return rule if kept else f"no: {rule} was not kept"
-        why = next((missed[n] for n in one.nodes if missed.get(n)), "")
+        why = next((missed[site] for site in sites if missed.get(site)), "")
         return f"no: {why}" if why else "no"
 
     return tuple(WeightRow(f.weight, f.found, f.before, f.after, used(f)) for f in found)
@@ -426,39 +429,45 @@ def _of_scale(weight: Weight, nodes: list[Node]) -> Iterator[WeightProperty]:
     norms = [n for n in nodes if n.op in _NORMS and _second(n, weight)]
     if norms and (dead := weight.count - int(np.count_nonzero(weight.array()))):
         words = f"{dead} of {weight.count} channels of zero scale"
-        yield WeightProperty(weight.name, words, weight.nbytes, weight.nbytes, _names(norms))
+        size = weight.nbytes
+        yield WeightProperty(weight.name, words, size, size, _names(norms), _OF_LINES)
 
 
 def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[WeightProperty]:
     structure, names = scan.structure(weight), _names(nodes)
     results_first = nodes[0].op == "Conv" or bool(nodes[0].attrs.get("transB", 0))
     if structure is not DENSE:
-        for words, left in _structures_of(structure, results_first):
+        for words, left, rules in _structures_of(structure, results_first):
             after = round(left * weight.nbytes)
-            yield WeightProperty(weight.name, words, weight.nbytes, after, names)
+            yield WeightProperty(weight.name, words, weight.nbytes, after, names, rules)
     if nodes[0].op != "Conv" and (factors := scan.ranks.factors(weight)) is not None:
         a, b = factors
         yield WeightProperty(
             weight.name, f"exactly of rank {a.shape[1]}", weight.nbytes,
-            4 * (a.size + b.size), names,
+            4 * (a.size + b.size), names, _OF_RANK,
         )  # fmt: skip
 
 
-def _structures_of(structure: Structure, results_first: bool) -> Iterator[tuple[str, float]]:
-    """Return each structure found in a matrix, and the share of the matrix it leaves to store."""
+def _structures_of(
+    structure: Structure, results_first: bool
+) -> Iterator[tuple[str, float, tuple[str, ...]]]:
+    """Return each structure found in a matrix, the share of the matrix it leaves to store, and the
+    rules that can exploit it."""
     sides = ("outputs", "inputs") if results_first else ("inputs", "outputs")
     for lines, side in zip((structure.rows, structure.columns), sides, strict=True):
         if lines.size:
             dead = int(lines.sum())
-            yield f"{dead} of {lines.size} {side} zero", 1 - dead / lines.size
+            yield f"{dead} of {lines.size} {side} zero", 1 - dead / lines.size, _OF_LINES
     if structure.blocks > 0.1:
         words = f"{100 * structure.blocks:.0f} % of blocks {ALIGNED} × {ALIGNED} zero"
-        yield words, 1 - structure.blocks
+        yield words, 1 - structure.blocks, _OF_ZEROS
     elif structure.pattern:
         n, m, axis = structure.pattern
-        yield f"{n}:{m} along the {sides[axis]}", 1 - structure.zeros + 1 / 32
+        left = 1 - structure.zeros + 1 / 32
+        yield f"{n}:{m} along the {sides[axis]}", left, _OF_ZEROS
     elif structure.zeros:
-        yield f"{100 * structure.zeros:.0f} % zeros, unstructured", 1 - structure.zeros + 1 / 32
+        left = 1 - structure.zeros + 1 / 32
+        yield f"{100 * structure.zeros:.0f} % zeros, unstructured", left, _OF_ZEROS
 
 
 def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[WeightProperty]:
