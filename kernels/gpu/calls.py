@@ -269,10 +269,11 @@ _WINDOW = _steps("strides", "dilations", "pads")
 
 def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
     """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous."""
+    own = "f32" if dtype == "tf32x3" else dtype
     return CallSchema(
         op,
         (
-            _op("x", "N H W C", dtype), _op("w", w, dtype), _op("bias", "O", optional=True),
+            _op("x", "N H W C", own), _op("w", w, own), _op("bias", "O", optional=True),
             _op("inputs", "N P Q O", "chain", many="inputs"),
             _out("y", "N P Q O", "chain", many="results"), *(_PARTS if op == "conv" else ()),
         ),
@@ -316,7 +317,7 @@ CALLS = Calls(
         *map(_embedding, DTYPES),
         *map(_take, DTYPES),
         *map(_arg, DTYPES),
-        *(_conv("conv", d, "O kh kw C", _conv_size) for d in DTYPES),
+        *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_pool, DTYPES),
         *map(_resize, DTYPES),

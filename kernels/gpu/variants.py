@@ -56,7 +56,7 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
           blocks: int) -> Variant:  # fmt: skip
     """Tensor-core matmul with tiles of m × n × k; each warp computes wm × wn results."""
     size = 4 if dtype == "tf32x3" else 2
-    needs = {"f16": (), "bf16": ("bf16",), "tf32x3": ("bf16",)}[dtype]
+    needs = ("bf16",) if dtype == "bf16" else ()
     params = {"m": m, "n": n, "k_bytes": k * size, "stages": stages, "wm": wm, "wn": wn,
               "blocks": blocks}  # fmt: skip
     threads = m // wm * (n // wn) * 32
@@ -114,6 +114,10 @@ VARIANTS = (
         for tile in ((128, 128, 32, 4, 64, 64, 2), (64, 64, 64, 3, 32, 32, 2))
     ),
     *(
+        replace(_gemm("tf32x3", *tile), op="conv", template="conv.cu.in")
+        for tile in ((128, 64, 16, 4, 64, 32, 2), (64, 64, 32, 3, 32, 32, 2))
+    ),
+    *(
         _attention(d, *tile)
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
@@ -137,6 +141,7 @@ VARIANTS = (
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),
     _gemm("tf32x3", 128, 64, 16, 4, 64, 32, 2),
     _gemm("tf32x3", 64, 64, 32, 3, 32, 32, 2),
+    _gemm("tf32x3", 32, 64, 32, 4, 16, 32, 2),
 )
 
 

@@ -15,6 +15,8 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "shared"]
 
 _GATES = {"lstm": 4, "gru": 3, "gru_before": 3}
+_TOGETHER = 8
+"""Rows of the state's matrix that a warp multiplies at a time."""
 _OPTIONAL = ("rest", "h0", "c0", "y", "h", "c")
 
 
@@ -33,7 +35,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     kind = str(call.attributes["kind"])
     return {
         "element": chains.ELEMENTS[TYPES[call.dtype]], "kind": kind, "gates": _GATES[kind],
-        "hidden": call.attributes["hidden"], "present": _present(call),
+        "hidden": call.attributes["hidden"], "together": _TOGETHER, "present": _present(call),
     }  # fmt: skip
 
 

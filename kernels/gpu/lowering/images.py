@@ -11,6 +11,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
+from tracea_graph.kernels.gpu.lowering.products import multiplied
 from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
 from tracea_graph.kernels.gpu.lowering.writer import Writer
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
@@ -121,7 +122,8 @@ def _conv_call(
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
-        op, dtype.short, x=x.transposed(LAST).view, w=weight.view,
+        op, multiplied(dtype) if op == "conv" else dtype.short,
+        x=x.transposed(LAST).view, w=weight.view,
         bias=bias.view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **_window(p.window),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.products import TYPES
 from tracea_graph.kernels.gpu.kernels import variant_of
 from tracea_graph.kernels.gpu.lowering.writer import Writer
 from tracea_graph.kernels.program import Call
@@ -32,7 +33,7 @@ def cut(w: Writer, call: Call) -> Call:
     depth, tile = product(tuple(taps)), variant_of(call).params
     if call.dtype == "f32" or max(tile["m"], tile["n"]) > _MOST_SIDE or not isinstance(depth, int):
         return call
-    steps = -(-depth // (tile["k_bytes"] // 2))
+    steps = -(-depth // (tile["k_bytes"] // int(TYPES[call.dtype].size)))
     if steps < _LEAST[call.op]:
         return call
     *outer, cols = named["y"][0].dims

@@ -20,12 +20,17 @@ from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weights import ALIGNED, KN, NK
 
-__all__ = ["lower_attention", "lower_gemm", "lower_matmul"]
+__all__ = ["lower_attention", "lower_gemm", "lower_matmul", "multiplied", "product_call"]
 
 
 def product_type(w: Writer, dtype: DType) -> DType:
     """Return the type in which a matmul's result is stored between calls."""
     return w.narrow if dtype is DType.F32 else dtype
+
+
+def multiplied(dtype: DType) -> str:
+    """Return how values of a type are multiplied: float32 as a sum of tf32 numbers."""
+    return "tf32x3" if dtype is DType.F32 else dtype.short
 
 
 def product_call(
@@ -43,7 +48,7 @@ def product_call(
         made = w.typed(chain, [Value(results[0].view, DType.F32), *epilogue_inputs], results)
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
-        "gemm", dtype.short, x=x.view, w=weight.view,
+        "gemm", multiplied(dtype), x=x.view, w=weight.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
         chain=chain,

@@ -190,6 +190,26 @@ DEV u32 tf32_bits(float v) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(v));
   return bits;
 }
+#else
+// Without instructions for it: numbers stay whole, and lanes give each other theirs.
+DEV void multiply_tf32(float (&d)[4], const u32 (&a)[4], const u32* b) {
+  const i32 lane = threadIdx.x % 32, group = lane / 4 * 4, col = lane % 4 * 2;
+  UNROLL
+  for (i32 half = 0; half < 2; half++) {
+    ROLLED
+    for (i32 k = 0; k < 4; k++) {
+      float left[2], right[2];
+      UNROLL
+      for (i32 i = 0; i < 2; i++) {
+        left[i] = __uint_as_float(__shfl_sync(0xffffffffu, a[half * 2 + i], group + k));
+        right[i] = __uint_as_float(__shfl_sync(0xffffffffu, b[half], (col + i) * 4 + k));
+      }
+      UNROLL
+      for (i32 e = 0; e < 4; e++) d[e] = __fmaf_rn(left[e / 2], right[e % 2], d[e]);
+    }
+  }
+}
+DEV u32 tf32_bits(float v) { return __float_as_uint(v); }
 #endif
 
 }  // namespace tracea
