@@ -46,6 +46,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "windowed": a["window_left"] >= 0,
         "masked": lowest,
         "head_size": depth,
+        "run": chains.vector_length(TYPES[call.dtype]),
         "head_v": depth_v,
     }
 

@@ -155,10 +155,16 @@
         UNROLL
         for (i32 j = 0; j < ${wn // 8}; j++) {
           //% if split
-          multiply_tf32(sums[i][j], a_low[i], &b[now][j / 2][j % 2 * 2]);
-          multiply_tf32(sums[i][j], a[now][i], &b_low[j / 2][j % 2 * 2]);
-          //% endif
+          // these instructions cut off bits of long sums: each step is added by itself
+          float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+          multiply_tf32(part, a_low[i], &b[now][j / 2][j % 2 * 2]);
+          multiply_tf32(part, a[now][i], &b_low[j / 2][j % 2 * 2]);
+          multiply_tf32(part, a[now][i], &b[now][j / 2][j % 2 * 2]);
+          UNROLL
+          for (i32 e = 0; e < 4; e++) sums[i][j][e] += part[e];
+          //% else
           multiply_${kind}(sums[i][j], a[now][i], &b[now][j / 2][j % 2 * 2]);
+          //% endif
         }
     }
   }
