@@ -60,6 +60,10 @@ def host_loop(op: str) -> str:
 class CpuCatalog(KernelCatalog):
     """The CPU's kernels: one variant per level, which processors choose at run time."""
 
+    def dtypes(self, op: str) -> tuple[str, ...]:
+        """The element types that calls of an op exist in; expressions may also store bf16."""
+        return ("f32", "bf16") if op == "elementwise" else super().dtypes(op)
+
     def dtype(self, call: Call) -> str:
         """The call's element type; bf16 for an elementwise expression that stores bf16."""
         return "bf16" if call.op == "elementwise" and _rounds(call.chain) else call.dtype
