@@ -125,6 +125,7 @@ _ALL = (
     _over("softmax"),
     _over("reduce"),
     _over("arg_reduce", "arg_reduce", "arg"),
+    _over("sum_rows"),
     _over("top_k"),
     _over("gather", "embedding"),
     _over("gather_elements", "gather_elements", "take"),

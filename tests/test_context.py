@@ -83,9 +83,10 @@ def test_precisions_fall_back_with_a_note() -> None:
     found = here.plan_kernel("gemm", precision="fp16")
     assert (found.wanted, found.precision) == ("f16", "f32")
     assert "nothing is computed in fp16" in found.precision_note
-    found = here.plan_kernel("gemm", precision="int8")
+    found = here.plan_kernel("conv2d", precision="int8")
     assert found.wanted == "int8" and found.precision in ("int16", "f32")
-    assert "nothing is computed in int8" in found.precision_note
+    assert "no kernel of conv computes in int8" in found.precision_note
+    assert here.plan_kernel("gemm", precision="int8").variant_id.startswith("i8_gemm_int8")
     found = here.plan_kernel("norm", precision="bf16")
     assert found.precision == "f32" and found.precision_note
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from tracea_graph.config import Environment
 from tracea_graph.hardware import Measurements
 from tracea_graph.policy import KernelPlan, PolicyEngine
-from tracea_graph.policy.topology import FALLBACK, dtype_of
+from tracea_graph.policy.topology import dtype_of, fallbacks
 from tracea_graph.target import HOST, read_environment, target_of
 
 __all__ = ["Context"]
@@ -66,21 +66,19 @@ class Context:
         the answer says why.  Raises UsageError for an unknown operation or another number of
         sizes.
         """
-        wanted = dtype_of(precision)
-        used, notes = self._supported(wanted)
-        plan = self.policy(_PRECISIONS.get(used, used)).plan_kernel(op, shape, used)
-        notes += [plan.precision_note] if plan.precision_note else []
-        return replace(plan, wanted=wanted, precision_note="; ".join(notes))
-
-    def _supported(self, wanted: str) -> tuple[str, list[str]]:
-        """The first precision that the target computes in, and why not those before it."""
-        used, notes = wanted, list[str]()
-        while used != "f32":
+        wanted, notes = dtype_of(precision), list[str]()
+        for used in fallbacks(wanted):
             name = _PRECISIONS.get(used, used)
             levels = target_of(self.target, name).levels
             resolved, note = self._backend.resolve_precision(name, levels)
-            if resolved == name:
+            if used == "f32" or resolved == name:
                 break
             notes.append(note)
-            used = FALLBACK.get(used, "f32")
-        return used, notes
+
+        def able(dtype: str) -> bool:
+            name = _PRECISIONS.get(dtype, dtype)
+            return self._backend.resolve_precision(name, levels)[0] == name
+
+        plan = self.policy(name).plan_kernel(op, shape, used, able)
+        notes += [plan.precision_note] if plan.precision_note else []
+        return replace(plan, wanted=wanted, precision_note="; ".join(notes))

@@ -56,7 +56,6 @@ _VNNI = frozenset(isa.name for isa in VNNI_ISAS)
 _BF16 = frozenset(isa.name for isa in BF16_ISAS)
 _NEEDED = MappingProxyType(
     {
-        "int8": frozenset(),
         "fp16": frozenset(),
         "bf16": _BF16,
         "int16": _BF16,

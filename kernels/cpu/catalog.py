@@ -103,7 +103,7 @@ class CpuCatalog(KernelCatalog):
             own = Candidate(host_loop(topology.op), levels[-1], "the runtime computes it itself")
             return (own,)
         chosen = find(kernel, levels[-1])
-        why = f"{levels[-1]} is the highest level that the library has and the machine may use"
+        why = f"{chosen.isa} is the highest level with this kernel that the machine may use"
         if also:
             why += f"; {variant_id(find(also, levels[-1]))} {_TOGETHER[topology.op]}"
         usable = _usable(tuple(levels))

@@ -18,7 +18,9 @@ __all__ = ["KernelCatalog", "SizeOf"]
 
 SizeOf = Callable[[Extent], int]
 """Returns the value of an extent under assumed symbol values."""
-_ROWWISE = ("norm", "channel_norm", "reduce", "arg", "arg_reduce", "softmax", "top_k")
+_ROWWISE = (
+    "norm", "channel_norm", "reduce", "arg", "arg_reduce", "softmax", "sum_rows", "top_k",
+)  # fmt: skip
 NO_CALLS = Calls(())
 
 

@@ -9,7 +9,7 @@ Planning asks it for every kernel call, the tuner for every space that it search
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -21,7 +21,6 @@ from tracea_graph.kernels.program import Call, Program
 from tracea_graph.policy.catalog import KernelCatalog, SizeOf
 from tracea_graph.policy.decision import KernelPlan, PolicyDecision, Rejected
 from tracea_graph.policy.topology import (
-    FALLBACK,
     BlockSparse,
     Channelwise,
     LowRank,
@@ -32,7 +31,7 @@ from tracea_graph.policy.topology import (
     Transformed,
     Unstructured,
     Windowed,
-    dtype_of,
+    fallbacks,
     topology_of,
 )
 
@@ -129,18 +128,25 @@ class PolicyEngine:
         raise UsageError(f"{self.catalog.backend} has no kernels for {name!r}{which}")
 
     def plan_kernel(
-        self, op: str, shape: Sequence[int] | None = None, precision: str = "fp32"
+        self,
+        op: str,
+        shape: Sequence[int] | None = None,
+        dtype: str = "f32",
+        able: Callable[[str], bool] = lambda dtype: True,
     ) -> KernelPlan:
-        """Return the kernel for a problem, in the precision or its first fallback with kernels.
+        """Return the kernel for a problem, on an element type or its first fallback with kernels.
 
-        Without a shape, the operation's default shape is assumed, as the answer notes.  Raises
-        UsageError for an unknown operation and for another number of sizes.
+        Without a shape, the operation's default shape is assumed, as the answer notes; ``able``
+        says on which element types the target computes.  Raises UsageError for an unknown
+        operation and for another number of sizes.
         """
         operation = self.operation(op)
         sizes = tuple(shape) if shape is not None else operation.default
         call = next(c for c in operation.calls if self.catalog.dtypes(c))
-        wanted = dtype_of(precision)
-        used, note = _used(wanted, call, self.catalog.dtypes(call))
+        known = self.catalog.dtypes(call)
+        chain = [d for d in fallbacks(dtype) if d in known and (d == "f32" or able(d))]
+        used = (chain or [*known])[0]
+        note = "" if used == dtype else f"{used} is used: no kernel of {call} computes in {dtype}"
         decision = self.decide(topology_of(operation, call, sizes, used))
         named = dict(zip(operation.sizes, sizes, strict=True))
         listed = "x".join(map(str, sizes))
@@ -148,7 +154,7 @@ class PolicyEngine:
             _plan(operation, call, decision, self.target, named),
             shape_note=f"no shape was given: {listed} is assumed" if shape is None else "",
             precision_note=note,
-            wanted=wanted,
+            wanted=dtype,
         )
 
 
@@ -162,17 +168,6 @@ def _size_of(program: Program, specs: Sequence[TensorSpec], bindings: Mapping[st
         extent = assumed(loop.extent, bound)
         bound |= {loop.start: 0, loop.end: min(loop.step, extent)}
     return partial(assumed, bindings=bound)
-
-
-def _used(wanted: str, call: str, known: Sequence[str]) -> tuple[str, str]:
-    """The wanted element type or its first fallback that calls exist in, and a note."""
-    used: str | None = wanted
-    while used is not None and used not in known:
-        used = FALLBACK.get(used)
-    if used is None:
-        used = known[0]
-    note = f"{used} is used: no kernel of {call} computes in {wanted}" if used != wanted else ""
-    return used, note
 
 
 def _plan(

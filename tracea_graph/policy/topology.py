@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.operations import KernelOperation
 
 __all__ = [
-    "FALLBACK",
     "BlockSparse",
     "Channelwise",
     "Dense",
@@ -22,6 +22,7 @@ __all__ = [
     "Unstructured",
     "Windowed",
     "dtype_of",
+    "fallbacks",
     "topology_of",
 ]
 
@@ -31,7 +32,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-FALLBACK = {"bf16": "f16", "f16": "f32", "int8": "int16", "int16": "f32", "bf16x2": "f32"}
+_FALLBACK = {"bf16": "f16", "f16": "f32", "int8": "int16", "int16": "f32", "bf16x2": "f32"}
 """Element type to compute in where nothing computes in another one."""
 
 
@@ -215,3 +216,11 @@ def dtype_of(precision: str) -> str:
     """Return the element type that a precision is called in kernel calls, such as ``f32``."""
     word = precision.lower().replace("-", "_")
     return _NAMES.get(word, word)
+
+
+def fallbacks(dtype: str) -> Iterator[str]:
+    """Yield an element type, and those to compute in where nothing computes in it, in order."""
+    yield dtype
+    while dtype != "f32":
+        dtype = _FALLBACK.get(dtype, "f32")
+        yield dtype
