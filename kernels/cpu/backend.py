@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from tracea_graph.kernels.cpu.levels import (
     VNNI_ISAS,
     fingerprint,
     host_levels,
+    isa_of,
 )
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
@@ -48,7 +49,7 @@ from tracea_graph.toolchain import Library
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
-__all__ = ["CPU", "CpuBackend"]
+__all__ = ["CPU", "CpuBackend", "useful_levels"]
 
 _PLAIN = tuple(isa.name for isa in ISAS)
 _VNNI = frozenset(isa.name for isa in VNNI_ISAS)
@@ -174,10 +175,20 @@ class CpuBackend:
 
         Raises BuildError, leaving nothing at ``out``.
         """
-        useful = [name for name in levels if name not in _VNNI or own_kernels(name) & {*kernels}]
+        useful = useful_levels(levels, {*kernels})
         return build_library(
             types, kernels, chains, useful, out, environment=environment, quick=quick
         )
+
+
+def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
+    """Return the levels to build kernels for: the base of a level that has none of its own."""
+
+    def useful(name: str) -> str:
+        without = name in _VNNI and not own_kernels(name) & kernels
+        return useful(isa_of(name).base) if without else name
+
+    return list(dict.fromkeys(map(useful, levels)))
 
 
 CPU = CpuBackend()

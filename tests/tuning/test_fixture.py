@@ -13,7 +13,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.cpu.backend import CPU, useful_levels
 from tracea_graph.kernels.cpu.panels import unpack_panels
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
@@ -143,3 +143,10 @@ def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where
     )
     small = Case(GemmProblem(64, 64), 1 << 16)
     assert 2 <= replicas(small, SCHEDULE_SPACE, "avx512", 48 << 20) < 64
+
+
+def test_a_level_without_kernels_of_its_own_is_built_as_its_base() -> None:
+    """A benchmark is built for the highest level alone."""
+    assert useful_levels(("avx512vnni",), {"gemm"}) == ["avx512"]
+    assert useful_levels(("avx512", "avx512vnni"), {"gemm"}) == ["avx512"]
+    assert useful_levels(("avx2", "avx512vnni"), {"gemm", "gemm_int8"}) == ["avx2", "avx512vnni"]
