@@ -35,6 +35,7 @@ from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
+from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
 from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
@@ -149,7 +150,7 @@ def _convert(prepack: bool) -> Phase:
             gemm.Gemm(plain=not prepack),
             RulePass(matmul.MATMUL),
             RulePass(dynamic.DYNAMIC_QUANTIZE),
-            *((RulePass(dynamic.MATMUL_INTEGER),) if prepack else ()),
+            *((RulePass(dynamic.MATMUL_INTEGER), QuantizedGemm()) if prepack else ()),
             RulePass(embedding.EMBEDDING),
             RulePass(GATHER_ELEMENTS),
             RulePass(gemm.GEMM_BIAS),

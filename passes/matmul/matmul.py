@@ -51,9 +51,9 @@ def _check(m: Match) -> str | None:
     ranks = [graph.spec(v).rank for v in (a, b)]
     if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
         return f"the ranks of {a!r} and {b!r} are not both known"
-    for value in (a, b):
-        if operand_producer(graph, value, "DequantizeLinear") is not None:
-            return f"{value!r} is quantized, for which integer kernels are faster"
+    sources = [operand_producer(graph, v, "DequantizeLinear") for v in (a, b)]
+    if sources[1] is not None and graph.weight(sources[1].operands[0]) is not None:
+        return f"{b!r} is quantized, for which integer kernels are faster"
     return None
 
 

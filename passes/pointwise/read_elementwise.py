@@ -18,6 +18,7 @@ from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.passes.pointwise.chains import BoundChain, kind_of
+from tracea_graph.passes.quantized.scales import is_ordinary
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -247,13 +248,13 @@ _RANGES: Mapping[DType, tuple[float, float]] = MappingProxyType(
 
 
 def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType] | None:
-    """Return scale, zero point and integer type if each is one constant."""
+    """Return scale, zero point and integer type if each is one constant, of usual size."""
     operands = (*region.operands, "", "")[:3]
     scale = constant_number(graph, operands[1])
     zero = constant_number(graph, operands[2]) if operands[2] else 0.0
     wide = graph.spec(operands[1]).dtype is DType.F32
     dtype = graph.spec(region.operands[0] if region.op[0] == "D" else region.results[0]).dtype
-    if scale is None or zero is None or dtype is None or not wide:
+    if scale is None or zero is None or dtype is None or not (wide and is_ordinary(scale)):
         return None
     return scale, zero, dtype
 
