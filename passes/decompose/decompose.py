@@ -10,6 +10,7 @@ Einsum of one or two operands                             -> see ``einsum``
 Pad of other axes than rows and columns of images         -> see ``pad``
 Conv that cuts volumes into patches                       -> see ``patch_conv3d``
 FusedConv, FusedGemm, FusedMatMul of com.microsoft        -> see ``ort_fusions``
+QLinearMatMul, QGemm, DynamicQuantizeMatMul …             -> see ``quantized``
 
 Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
 """
@@ -30,6 +31,14 @@ from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuil
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.passes.decompose.pad import padded
 from tracea_graph.passes.decompose.patch_conv3d import stacked
+from tracea_graph.passes.decompose.quantized import (
+    dynamic_quantize_matmul,
+    matmul_integer_to_float,
+    qgemm,
+    qlinear_activation,
+    qlinear_binary,
+    qlinear_matmul,
+)
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -209,9 +218,17 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "com.microsoft::QuickGelu": _quick_gelu,
         "com.microsoft::Attention": attention,
         "com.microsoft::MultiHeadAttention": multi_head,
+        "com.microsoft::DynamicQuantizeMatMul": dynamic_quantize_matmul,
+        "com.microsoft::MatMulIntegerToFloat": matmul_integer_to_float,
+        "com.microsoft::QGemm": qgemm,
+        "com.microsoft::QLinearAdd": qlinear_binary,
+        "com.microsoft::QLinearMul": qlinear_binary,
+        "com.microsoft::QLinearLeakyRelu": qlinear_activation,
+        "com.microsoft::QLinearSigmoid": qlinear_activation,
         "Conv": stacked,
         "DequantizeLinear": _dequantise,
         "Einsum": einsum,
         "Pad": padded,
+        "QLinearMatMul": qlinear_matmul,
     }
 )

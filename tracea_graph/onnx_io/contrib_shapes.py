@@ -85,6 +85,18 @@ def _quantised(node: NodeProto, facts: Facts) -> Partial:
     return broadcast_of([facts.shape(node.input[0]), facts.shape(node.input[3])])
 
 
+def _quantised_gemm(node: NodeProto, facts: Facts) -> Partial:
+    """Sizes of a product whose result has the operands' type, unless it has no scale."""
+    if len(node.input) < 8 or not node.input[7]:
+        return None
+    sides = ((0, "transA"), (3, "transB"))
+    a, b = (
+        _transposed(facts.shape(node.input[i]), bool(attribute(node, flag, 0)))
+        for i, flag in sides
+    )
+    return product_of(a, b)
+
+
 def _embedding(node: NodeProto, facts: Facts) -> Partial:
     ids, table = facts.shape(node.input[0]), facts.shape(node.input[2])
     return [*ids, table[1]] if ids is not None and table is not None else None
@@ -120,6 +132,7 @@ _CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
         "MatMulIntegerToFloat": ContribShape(_product, like=2),
         "MatMulNBits": ContribShape(_blocked_product),
         "MultiHeadAttention": ContribShape(_heads),
+        "QGemm": ContribShape(_quantised_gemm, like=0),
         "QLinearAdd": ContribShape(_quantised),
         "QLinearLeakyRelu": ContribShape(_same),
         "QLinearMul": ContribShape(_quantised),

@@ -1,0 +1,130 @@
+"""Decompose quantized operators, which other rules match between their conversions.
+
+QLinearMatMul, QGemm             -> DequantizeLinear, MatMul or Gemm, QuantizeLinear
+QLinearAdd, QLinearMul           -> DequantizeLinear, Add or Mul, QuantizeLinear
+QLinearSigmoid, QLinearLeakyRelu -> the same around the activation
+DynamicQuantizeMatMul            -> DynamicQuantizeLinear, MatMulInteger, Cast, Mul, Add
+MatMulIntegerToFloat             -> MatMulInteger, Cast, Mul, Add
+
+Source: the ONNX specification; ONNX Runtime's documentation of its contributed operators.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
+
+__all__ = [
+    "dynamic_quantize_matmul", "matmul_integer_to_float", "qgemm", "qlinear_activation",
+    "qlinear_binary", "qlinear_matmul",
+]  # fmt: skip
+
+_AXIS_SINCE = 13
+"""First opset whose DequantizeLinear takes a scale per index of an axis."""
+
+
+def qlinear_matmul(s: OnnxBuilder) -> OnnxBuilder:
+    a, b = _number(s, 0), _number(s, 3)
+    y = s("MatMul", a, b, spec=_float(_result(s)))
+    return _quantized(s, y, *s.operands[6:8])
+
+
+def qgemm(s: OnnxBuilder) -> OnnxBuilder:
+    """Write a Gemm whose int32 bias has the scale of its sums."""
+    if float(s.attribute("alpha", 1.0)) != 1.0:
+        raise CannotDecompose("it has a factor other than 1")
+    turned = int(s.attribute("transB", 0))
+    operands = [_number(s, 0), _number(s, 3, 0 if turned else 1)]
+    if c := s.operands[6]:
+        scales = [s.graph.weight(s.operands[i]) for i in (1, 4)]
+        if scales[0] is None or scales[1] is None:
+            raise CannotDecompose("its scales are not constant")
+        left, right = (np.asarray(w.array(), np.float32) for w in scales if w is not None)
+        scale = s.constant(left.reshape(()) * right)
+        rank = len(s.spec(scale).shape or ())
+        axis: dict[str, Any] = {"axis": 0} if rank and s.graph.opset >= _AXIS_SINCE else {}
+        operands.append(s("DequantizeLinear", c, scale, spec=_float(s.spec(c)), **axis))
+    y = s("Gemm", *operands, spec=_float(_result(s)), transA=int(s.attribute("transA", 0)),
+          transB=turned)  # fmt: skip
+    return _quantized(s, y, *s.operands[7:9]) if s.operands[7] else s
+
+
+def qlinear_binary(s: OnnxBuilder) -> OnnxBuilder:
+    op = s.region.op.removeprefix("com.microsoft::QLinear")
+    y = s(op, _number(s, 0), _number(s, 3), spec=_float(_result(s)))
+    return _quantized(s, y, *s.operands[6:8])
+
+
+def qlinear_activation(s: OnnxBuilder) -> OnnxBuilder:
+    op = s.region.op.removeprefix("com.microsoft::QLinear")
+    attrs: dict[str, Any] = dict(s.region.node.attrs)
+    y = s(op, _number(s, 0), spec=_float(_result(s)), **attrs)
+    return _quantized(s, y, *s.operands[3:5])
+
+
+def dynamic_quantize_matmul(s: OnnxBuilder) -> OnnxBuilder:
+    x, w, scales, zeros, bias = s.operands[:5]
+    shape = s.image(x)
+    stem = s.region.results[0]
+    names = tuple(f"{stem}_{part}" for part in ("quantized", "scale", "zero"))
+    s.nodes.append(Node("DynamicQuantizeLinear", (x,), names, {}, "", s.region.node.name))
+    q, scale, zero = names
+    s.specs |= {q: TensorSpec(DType.U8, shape), scale: TensorSpec(DType.F32, ()),
+                zero: TensorSpec(DType.U8, ())}  # fmt: skip
+    return _sums(s, q, w, zero, zeros, (scale, scales), bias)
+
+
+def matmul_integer_to_float(s: OnnxBuilder) -> OnnxBuilder:
+    x, w, scale, scales, zero, zeros, bias = s.operands[:7]
+    return _sums(s, x, w, zero, zeros, (scale, scales), bias)
+
+
+def _sums(
+    s: OnnxBuilder, x: str, w: str, zero: str, zeros: str, scales: tuple[str, str], bias: str
+) -> OnnxBuilder:
+    """Write the sums of products, rescaled and with a bias."""
+    spec = _result(s)
+    operands = [x, w, *([zero] if zero or zeros else []), *([zeros] if zeros else [])]
+    if zeros and not zero:
+        raise CannotDecompose("it has zero points of the matrix alone")
+    sums = s("MatMulInteger", *operands, spec=TensorSpec(DType.I32, spec.shape))
+    y = s("Cast", sums, spec=spec, to=DType.F32.onnx)
+    y = s("Mul", y, s("Mul", *scales), spec=spec)
+    if bias:
+        s("Add", y, bias, spec=spec)
+    return s
+
+
+def _result(s: OnnxBuilder) -> TensorSpec:
+    spec = s.spec(s.region.results[0])
+    if spec.shape is None or spec.dtype is None:
+        raise CannotDecompose("the type or rank of its result is not known")
+    return spec
+
+
+def _float(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(DType.F32, spec.shape)
+
+
+def _number(s: OnnxBuilder, at: int, axis: int = 1) -> str:
+    """Dequantize operand ``at``, which its scale and zero point follow."""
+    value, scale, zero = s.operands[at : at + 3]
+    spec, counts = s.spec(value), s.spec(scale).shape
+    if spec.shape is None or counts is None:
+        raise CannotDecompose("the rank of an operand is not known")
+    attrs: dict[str, Any] = {}
+    if counts not in ((), (1,)):
+        if s.graph.opset < _AXIS_SINCE or len(counts) != 1 or len(spec.shape) != 2:
+            raise CannotDecompose("an operand that is no matrix has several scales")
+        attrs = {"axis": axis}
+    operands = (value, scale, *([zero] if zero else []))
+    return s("DequantizeLinear", *operands, spec=_float(spec), **attrs)
+
+
+def _quantized(s: OnnxBuilder, y: str, scale: str, zero: str) -> OnnxBuilder:
+    s("QuantizeLinear", y, scale, *([zero] if zero else []), spec=_result(s))
+    return s
