@@ -36,6 +36,7 @@ from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
+from tracea_graph.passes.quantized.views import DequantizeFirst, GatherFirst
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
 from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
@@ -99,6 +100,9 @@ _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
 
 _HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
 """Run before fusing anything: remove rows nobody reads."""
+
+_DEQUANTIZE = Phase("dequantize", (DequantizeFirst(), GatherFirst()))
+"""Run before matching idioms, which see through views of numbers, not of integers."""
 
 _MATCH = Phase(
     "match",
@@ -224,6 +228,7 @@ def phases(
         _DECOMPOSE,
         _UNFLATTEN_HEADS,
         _HOIST,
+        _DEQUANTIZE,
         _MATCH,
         _TRANSPOSES,
         *(looked_up if compressed else ()),

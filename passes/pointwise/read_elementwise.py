@@ -295,12 +295,12 @@ def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _in_integers(graph: TileGraph, region: Region) -> bool:
-    """Return whether ONNX Runtime computes a product or convolution in integers, which it does
-    only while it sees the QuantizeLinear and DequantizeLinear around it."""
-    return region.op in ("Conv", "Gemm", "MatMul") and all(
-        operand_producer(graph, value, "DequantizeLinear") is not None
-        for value in region.operands[:2]
-    )
+    """Return whether a product or convolution with a constant matrix is computed in integers,
+    which it is only while rules see the QuantizeLinear and DequantizeLinear around it."""
+    if region.op not in ("Conv", "Gemm", "MatMul"):
+        return False
+    x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])
+    return x is not None and w is not None and graph.weight(w.operands[0]) is not None
 
 
 _READERS: Mapping[str, Callable[[TileGraph, Region], BoundChain | None]] = MappingProxyType(

@@ -96,9 +96,9 @@ SOMETHING: dict[str, tuple[ModelProto, str]] = {
         build([node("RandomUniform", "", "r", shape=[4], seed=1.0), node("Add", "x r", "a")]),
         "RandomUniform",
     ),
-    "dequantize": (
-        build([node("DequantizeLinear", "q s", "d"), node("Add", "x d", "a")],
-              tensor("q", [1, 2, 3, 4], np.int8), tensor("s", 0.5)),
+    "dequantize a matrix": (
+        build([node("DequantizeLinear", "q s", "d"), node("MatMul", "x d", "a")],
+              tensor("q", np.eye(4), np.int8), tensor("s", 0.5)),
         "DequantizeLinear",
     ),
 }  # fmt: skip

@@ -28,10 +28,13 @@ LIMIT = 1 << 25
 TOTAL = 1 << 28
 """Maximum bytes of all results together: they are held in memory, unlike weights in their file."""
 
-NEVER = RANDOM_OPS | {
-    "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"
-}  # fmt: skip
-"""Operators that are random or carry ONNX Runtime's quantization parameters."""
+NEVER = RANDOM_OPS | {"Constant", "DynamicQuantizeLinear"}
+"""Operators that are random or have nothing to fold."""
+CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Gather"})
+"""Operators that kernels and ONNX Runtime compute on the integers in front of conversions."""
+CONVERTED = 1 << 16
+"""Maximum bytes of a constant whose conversions are folded."""
 
 OVERHEAD = 24
 """Bytes of an initializer besides its name and data."""
@@ -86,11 +89,26 @@ def _computable(call: EditorNode, editor: GraphEditor, constants: set[str]) -> b
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or proto.op_type in NEVER or has_subgraph(proto):
         return False
+    if proto.op_type in CONVERSIONS and not _converts_beside_products(call, editor):
+        return False
     for name in proto.input:
         weight = editor.weights.get(name)
         if name and name not in constants and (weight is None or weight.nbytes > LIMIT):
             return False
     return True
+
+
+def _converts_beside_products(call: EditorNode, editor: GraphEditor) -> bool:
+    """Return whether a conversion makes a small constant that no product reads as integers."""
+    spec = editor.facts.specs.get(call.proto.output[0])
+    if spec is None or spec.shape is None or not _fits(spec) or _bytes(spec) > CONVERTED:
+        return False
+    return all(
+        _converts_beside_products(reader, editor)
+        if reader.proto.op_type in CONVERSIONS
+        else reader.proto.op_type not in PRODUCTS
+        for reader in editor.readers(call)
+    )
 
 
 def _fits(spec: TensorSpec | None) -> bool:
