@@ -60,7 +60,7 @@ def test_shares_of_pairs_and_integers_are_measured(
 
 
 def test_every_share_of_pairs_and_integers_says_where_it_comes_from() -> None:
-    paired = {n for n in fitted().shares if n.endswith(("vnni2", "int16", "bf16"))}
+    paired = {n for n in fitted().shares if n.endswith(("vnni2", "int8", "int16", "bf16"))}
     assert paired == {
         *UNMEASURED, "FusedGemm vnni2", "FusedGemm int16", "FusedConv vnni2",
         "FusedConv winograd2_vnni2",

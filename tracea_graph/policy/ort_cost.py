@@ -24,6 +24,11 @@ _PAST = MappingProxyType(
     }
 )  # fmt: skip
 """Operators that compute attention, and the operand that is their key cache."""
+_OF_INTEGERS = frozenset(
+    ("MatMulInteger", "QLinearMatMul", "com.microsoft::DynamicQuantizeMatMul",
+     "com.microsoft::MatMulIntegerToFloat", "com.microsoft::QGemm")
+)  # fmt: skip
+"""Products of 8-bit integers."""
 _MANY_ROWS = 64
 """Rows from which ONNX Runtime's products run at full speed."""
 
@@ -48,6 +53,8 @@ def ort_cost(
         return OpCost(2.0 * prod(result) * taps / share, one_pass=True)
     if op == "ConvTranspose":
         return OpCost(2.0 * prod(operands[0]) * prod(operands[1][1:]) / fit.shares["flat product"])
+    if op in _OF_INTEGERS:
+        return OpCost(2.0 * prod(result) * operands[0][-1] / fit.shares["product int8"])
     if op in ("MatMul", "Gemm"):
         depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
         rows = prod(result) / max(1.0, columns)
