@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from tracea_graph.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
+    from tracea_graph.api import (
+        load,
+        optimize,
+        optimize_many,
+        plan_kernel,
+        session,
+        validate_shapes,
+    )
     from tracea_graph.commands.autotuner import AutoTuner
     from tracea_graph.context import Context
     from tracea_graph.doctor import Doctor
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutoTuner", "Context", "Doctor", "Options", "ProblemDescriptor", "Report", "SearchSpace",
     "TTGBuilder", "TileGraph", "__version__", "load", "optimize", "optimize_many", "plan_kernel",
-    "session",
+    "session", "validate_shapes",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # applications configure logging
@@ -43,7 +50,9 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "SearchSpace": "policy",
         "TTGBuilder": "ttg", "TileGraph": "ttg",
     }
-    | dict.fromkeys(("load", "optimize", "optimize_many", "plan_kernel", "session"), "api")
+    | dict.fromkeys(
+        ("load", "optimize", "optimize_many", "plan_kernel", "session", "validate_shapes"), "api"
+    )
 )  # fmt: skip
 """The module that defines each public name."""
 

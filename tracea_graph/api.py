@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.context import Context
-from tracea_graph.errors import OutdatedError, UsageError
-from tracea_graph.onnx_io import library_of, write_masked
+from tracea_graph.errors import OutdatedError, UsageError, close_match
+from tracea_graph.onnx_io import check_shapes, library_of, write_masked
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING
@@ -39,15 +39,18 @@ from tracea_graph.scratch import Scratch, sweep
 from tracea_graph.target import HOST, resolve_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
+from tracea_graph.views.shapes import ShapeReport, ShapeRow
 
 if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = [
     "Outcome", "load", "optimize", "optimize_many", "plan_kernel", "session", "stages",
+    "validate_shapes",
 ]  # fmt: skip
 
 Progress = Callable[[str], None]
+SHAPE_POLICIES = ("lenient", "strict")
 DEFAULTS = Options()
 PLANNING: tuple[Stage, ...] = (
     read,  # the model, and cached decisions of an equal run
@@ -224,6 +227,26 @@ def plan_kernel(
     See :meth:`tracea_graph.Context.plan_kernel`.
     """
     return Context(target).plan_kernel(op, shape, precision)
+
+
+def validate_shapes(graph: str | Path | TileGraph, policy: str = "lenient") -> ShapeReport:
+    """Return every shape contradiction of a model: of a file, or of the file of a graph.
+
+    The ``lenient`` policy lists what no sizes make true: operands that do not fit together, and
+    declared shapes and types that differ from what is computed.  ``strict`` adds declarations that
+    only hold for some sizes, and tensors of unknown rank.  Raises ModelError for a file that is no
+    model, UsageError for another policy and for a graph without a file.
+    """
+    if policy not in SHAPE_POLICIES:
+        which = close_match(policy, SHAPE_POLICIES) or f"; use {' or '.join(SHAPE_POLICIES)}"
+        raise UsageError(f"there is no policy {policy!r}{which}")
+    if isinstance(graph, TileGraph):
+        if graph.source is None:
+            raise UsageError("this graph was not loaded from a file: use tracea_graph.load")
+        graph = graph.source
+    count, found = check_shapes(Path(graph), policy == "strict")
+    rows = tuple(ShapeRow(c.kind, c.node, c.value, c.reason) for c in found)
+    return ShapeReport(str(graph), policy, count, rows)
 
 
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:

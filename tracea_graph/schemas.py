@@ -14,6 +14,7 @@ from tracea_graph.views import Report
 from tracea_graph.views.bench import BenchReport
 from tracea_graph.views.explain import Explanation
 from tracea_graph.views.retuned import Retuned
+from tracea_graph.views.shapes import ShapeReport
 from tracea_graph.views.sweep import SweepPoint
 from tracea_graph.views.verify import VerifyReport
 
@@ -28,6 +29,7 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
         "manifest": Manifest,
         "report": Report,
         "retune": Retuned,
+        "shapes": ShapeReport,
         "sweep": SweepPoint,
         "verify": VerifyReport,
     }
@@ -35,8 +37,9 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
 """The record of each document.
 
 ``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
-a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, the others that of the command of
-their name, ``sweep`` a point of its list, and ``lock`` the file of ``--save-lock``.
+a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, ``shapes`` of ``tracea inspect
+--check``, the others that of the command of their name, ``sweep`` a point of its list, and
+``lock`` the file of ``--save-lock``.
 """
 
 

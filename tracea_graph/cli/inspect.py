@@ -10,9 +10,11 @@ from rich.console import Console
 from tracea_graph import api
 from tracea_graph.cli.flags import made_options
 from tracea_graph.commands.inspect import explain
+from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import render_graph
 from tracea_graph.views.explain import render_explanation, render_node
+from tracea_graph.views.shapes import render_shapes
 from tracea_graph.views.ttg import graph_page
 
 __all__ = ["run_explain", "run_inspect"]
@@ -20,6 +22,8 @@ __all__ = ["run_explain", "run_inspect"]
 
 def run_inspect(args: argparse.Namespace, console: Console) -> int:
     """Show the graph and return the exit code."""
+    if args.check is not None:
+        return _check(args, console)
     options = made_options(args)
     if args.html is not None:
         check_file(args.html, "--html", [args.model])
@@ -33,6 +37,18 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
     else:
         console.print(render_graph(graph))
     return 0
+
+
+def _check(args: argparse.Namespace, console: Console) -> int:
+    """List shape contradictions; return 1 if there are any."""
+    if args.fused or args.html or args.dot:
+        raise UsageError("--check lists contradictions: it takes no --fused, --html or --dot")
+    report = api.validate_shapes(args.model, args.check)
+    if args.json:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        console.print(render_shapes(report))
+    return int(not report.ok)
 
 
 def run_explain(args: argparse.Namespace, console: Console) -> int:

@@ -28,13 +28,21 @@ def add_inspect(commands: Any) -> None:
         usage="%(prog)s MODEL.onnx [options]",
         description="Show a model's region graph as a table, an interactive page, JSON or "
         "Graphviz text.",
-        examples=("tracea inspect model.onnx --fused --html graph.html",),
+        examples=(
+            "tracea inspect model.onnx --fused --html graph.html",
+            "tracea inspect model.onnx --check strict",
+        ),
     )
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--fused", action="store_true", help="after the passes, not before")
     add_flags(parser, "inspect")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     parser.add_argument("--dot", action="store_true", help="print Graphviz text")
+    parser.add_argument(
+        "--check", nargs="?", const="lenient", choices=("lenient", "strict"),
+        help="list shape contradictions instead, and return 1 if there are any; strict: also "
+        "what holds for some sizes only, and unknown ranks",
+    )  # fmt: skip
     parser.add_general()
 
 

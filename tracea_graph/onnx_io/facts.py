@@ -166,6 +166,13 @@ class Facts:
         kind = helper.tensor_dtype_to_np_dtype(dtype.onnx)
         return numpy_helper.from_array(np.array(numbers, kind).reshape(value.shape), name)
 
+    def named(self, name: str) -> Extent:
+        """Return the extent that a dimension's name stands for: an expression, or a symbol."""
+        if (known := self._exprs.get(name)) is not None:
+            return known
+        parsed = symbolic.parse(name, self._taken - {name})
+        return name if parsed is None else parsed
+
     def _dim(self, extent: Extent) -> int | str:
         if isinstance(extent, Expr) or (isinstance(extent, int) and abs(extent) > _LAST):
             self._exprs[str(extent)] = extent

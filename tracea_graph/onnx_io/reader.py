@@ -29,7 +29,7 @@ from tracea_graph.ops.subgraph import subgraph_of
 from tracea_graph.ops.tile_pattern import pattern_of
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["load"]
+__all__ = ["load", "read_unchecked"]
 
 GROWTH = 0.02
 """Fraction of the file's size by which constant folding may grow it."""
@@ -67,6 +67,23 @@ def load(
     """
     with gc_paused():  # everything an import allocates stays alive
         return _load(path, inline, kept, freeze, guard)
+
+
+def read_unchecked(
+    path: Path,
+) -> tuple[ModelProto, dict[str, int], dict[str, Weight], list[str]]:
+    """Read a model whose shapes may contradict each other.
+
+    Returns it without large tensors, its operator sets, its constants by name, and the names of
+    its initializers.  Raises ModelError for a file that is no model.
+    """
+    skeleton, spans, _ = _read(path)
+    validate.check_text(skeleton)
+    opsets = _opsets(skeleton)
+    external.embed(skeleton, path)
+    stored = _stored(skeleton, spans, path)
+    names = [*stored.initializers, *stored.sparse]
+    return skeleton, opsets, {**stored.initializers, **stored.constants}, names
 
 
 def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool) -> Model:

@@ -30,7 +30,7 @@ from tracea_graph.onnx_io.tensors import literal
 from tracea_graph.onnx_io.values import evaluate
 from tracea_graph.ops.elementary import UNARY
 
-__all__ = ["infer"]
+__all__ = ["Inference", "infer"]
 
 T = TypeVar("T")
 
@@ -76,14 +76,19 @@ def infer(
     for weight in weights.values():
         facts.weight(weight)
     imports = tuple(onnx.helper.make_opsetid(d, v) for d, v in opsets.items())
-    inference = _Inference(opsets, imports, known)
+    inference = Inference(opsets, imports, known)
     for node in nodes:
         inference.visit(node, facts)
     return facts
 
 
 @dataclass(frozen=True)
-class _Inference:
+class Inference:
+    """Infers facts about the results of one node after another.
+
+    ``known`` are types to fall back on where neither rules nor onnx find any.
+    """
+
     opsets: Mapping[str, int]
     imports: Sequence[OperatorSetIdProto]
     known: Mapping[str, TypeProto]

@@ -1,0 +1,65 @@
+"""Check the shapes of a whole model: infer them in order, and compare with what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from onnx import NodeProto, TensorProto
+
+from tracea_graph.gc_pause import gc_paused
+from tracea_graph.onnx_io import tensors, validate
+from tracea_graph.onnx_io.contradictions import (
+    Contradiction,
+    declared_falsely,
+    incompatible,
+    unknown_shapes,
+)
+from tracea_graph.onnx_io.facts import Facts, attribute
+from tracea_graph.onnx_io.reader import read_unchecked
+from tracea_graph.onnx_io.shapes import Inference
+
+__all__ = ["check_shapes"]
+
+
+def check_shapes(path: Path, strict: bool = False) -> tuple[int, tuple[Contradiction, ...]]:
+    """Return the number of tensors checked and every contradiction, in the operators' order.
+
+    Not ``strict``: those that hold for all sizes.  Raises ModelError for a file that is no model,
+    or whose graph is not one.
+    """
+    with gc_paused():
+        skeleton, opsets, weights, names = read_unchecked(path)
+        graph = skeleton.graph
+        order, _ = validate.check_structure(graph, names)
+        declared = {v.name: v.type for v in (*graph.value_info, *graph.output)}
+        facts = Facts()
+        facts.declare([v for v in graph.input if v.name not in weights])
+        for weight in weights.values():
+            facts.weight(weight)
+        imports = tuple(onnx.helper.make_opsetid(d, v) for d, v in opsets.items())
+        inference = Inference(opsets, imports, declared)
+
+        def found() -> Iterator[Contradiction]:
+            for index in order:
+                node = graph.node[index]
+                yield from incompatible(node, facts, opsets)
+                if not (node.output and node.output[0] in weights):
+                    inference.visit(node, facts)
+                    _learn_contents(node, facts)
+                if strict:
+                    yield from unknown_shapes(node, facts)
+                label = node.name or node.op_type
+                for name in (v for v in node.output if v in declared):
+                    yield from declared_falsely(name, declared[name], facts, label, strict)
+
+        listed = tuple(found())
+        return len(facts.specs), listed
+
+
+def _learn_contents(node: NodeProto, facts: Facts) -> None:
+    """Add the tensor of a Constant node, whose elements may be sizes."""
+    held = attribute(node, "value") if node.op_type == "Constant" else None
+    if isinstance(held, TensorProto):
+        facts.weight(tensors.from_proto(held, None, node.output[0]))
