@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 
+import ml_dtypes
 import numpy as np
 import pytest
 from check.test_worker import bad_library
@@ -162,6 +163,17 @@ def test_numbers_of_16_bits_may_be_rounded_the_other_way(tmp_path, wrong, status
     found = outcome(tmp_path, text, text, feeds, weights={"w": np.zeros(2, np.float32)},
                     other={"w": np.array([wrong * 2.0**-10, 0], np.float32)})  # fmt: skip
     assert found.status == status, found.sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [("float16", 2.0**-10), ("bfloat16", 2.0**-7), ("float8_e4m3fn", 2.0**-3), ("float32", 0.0)],
+)
+def test_an_output_may_be_off_by_one_number_of_its_type(name, one):
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    run = {"one": {"y": np.array([1.0, 0.5]).astype(dtype)}}
+    (found,) = floors(run, run)["one"].values()
+    assert ErrorLimits().allowed("y", found) == max(one, TOLERANCE.exact)
 
 
 def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):

@@ -33,6 +33,13 @@ __all__ = [
     "undecided",
 ]  # fmt: skip
 
+_EPSILON: Mapping[str, float] = MappingProxyType(
+    {
+        "float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3,
+        "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
+    }
+)  # fmt: skip
+"""Distance between 1 and the next number, by type; wider types resolve more than is compared."""
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
 
@@ -136,8 +143,8 @@ def floors(
     """Return the distance of ``on`` from ``off``, per feed and output, or ``noise`` if larger.
 
     An output's noise under one feed also counts under the others, up to ``TOLERANCE.lent_floor``,
-    so that one extreme feed does not excuse errors under the others.  16-bit numbers may be
-    rounded either way.
+    so that one extreme feed does not excuse errors under the others.  Numbers of 8 and 16 bits may
+    be rounded either way.
     """
     found = {
         label: {name: relative_distance(on[label][name], y) for name, y in run.items()}
@@ -162,8 +169,11 @@ def floors(
 
 
 def _rounding(array: Array) -> float:
-    """Return the rounding error of the largest 16-bit element; 0 for float32, which is noise."""
-    return float(np.finfo(array.dtype).eps) / 2 if array.dtype == np.float16 else 0.0
+    """Return half a unit in the last place of the largest element; 0 for wide types.
+
+    Twice that is allowed: an output may be off by one number of its own type.
+    """
+    return _EPSILON.get(array.dtype.name, 0.0) / 2
 
 
 def is_float(array: Array) -> bool:
