@@ -142,10 +142,11 @@ class PolicyEngine:
         """
         operation = self.operation(op)
         sizes = tuple(shape) if shape is not None else operation.default
-        call = next(c for c in operation.calls if self.catalog.dtypes(c))
-        known = self.catalog.dtypes(call)
-        chain = [d for d in fallbacks(dtype) if d in known and (d == "f32" or able(d))]
-        used = (chain or [*known])[0]
+        known = {c: self.catalog.dtypes(c) for c in operation.calls}
+        chain = [d for d in fallbacks(dtype) if d == "f32" or able(d)]
+        pairs = [(c, d) for d in chain for c in operation.calls if d in known[c]]
+        pairs += [(c, d) for c in operation.calls for d in known[c]]  # if none of those has any
+        call, used = pairs[0]
         note = "" if used == dtype else f"{used} is used: no kernel of {call} computes in {dtype}"
         decision = self.decide(topology_of(operation, call, sizes, used))
         named = dict(zip(operation.sizes, sizes, strict=True))
