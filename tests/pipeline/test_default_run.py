@@ -27,9 +27,13 @@ from tracea_graph.pipeline.run import PipelineRun
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.policy import PolicyEngine
 from tracea_graph.target import target_of
+from tracea_graph.tuning import Tuner
 
 ZOO = ("tiny-bert", "tagger", "mobilenetv2")
-COUNTED: dict[str, tuple[type, str]] = {"policy": (PolicyEngine, "decide")}
+COUNTED: dict[str, tuple[type, str]] = {
+    "policy": (PolicyEngine, "decide"),
+    "tuner": (Tuner, "run"),
+}
 """The method that counts as a call of each subsystem."""
 KNOWN = {catalog.variant_id(v) for v in VARIANTS} | {
     catalog.host_loop(schema.op) for schema in CALLS.values()
