@@ -93,6 +93,9 @@ class Sums:
     def topology(self, case: Case) -> OperatorTopology:
         return OperatorTopology("sum", case.rows, 64, 1, Rowwise())
 
+    def levels(self, level: str) -> tuple[str, ...]:
+        return (level,)
+
     def problem_of(self, program: Program, call: Call) -> Problem | None:
         return Sum(call.attributes["n"]) if call.op == "sum" else None
 

@@ -56,6 +56,10 @@ class ScheduleSpace(Protocol):
         """Return the topology of the call that a case stands for."""
         ...
 
+    def levels(self, level: str) -> Sequence[str]:
+        """Return the levels that a machine of ``level`` can run, lowest first."""
+        ...
+
     def problem_of(self, program: Program, call: Call) -> Problem | None:
         """Return the problem of a kernel call; None if schedules do not affect it."""
         ...

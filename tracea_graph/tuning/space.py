@@ -54,7 +54,7 @@ def candidates(
         return known[schedule]
 
     if within is None:
-        policy = PolicyEngine(schedule_space.catalog, (level,))
+        policy = PolicyEngine(schedule_space.catalog, schedule_space.levels(level))
         space = policy.decide(schedule_space.topology(case)).prune(space, total, same)
     schedules = [schedule_space.schedule(case, config) for config in space.ranked(total)]
     return [d for d in schedules if d != schedule_space.schedule(case, same)][:limit]

@@ -10,6 +10,7 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.catalog import CATALOG
+from tracea_graph.kernels.cpu.levels import LEVELS, isa_of
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
 from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, serialization
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
@@ -69,6 +70,11 @@ class CpuScheduleSpace:
         product = _own(problem)
         assert isinstance(product, GemmProblem)
         return OperatorTopology("gemm", rows, product.n, product.k, dtype=product.multiplies)
+
+    def levels(self, level: str) -> tuple[str, ...]:
+        """Levels whose CPU features a level includes, lowest first."""
+        features = {*isa_of(level).features}
+        return tuple(isa.name for isa in LEVELS if features.issuperset(isa.features))
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
         """The tuning problem of a call; None if it takes no schedule or has symbolic sizes."""
