@@ -12,12 +12,14 @@ from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.program import Buffer
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.problem import (
+    Case,
     Problem,
     Workload,
     problems_of,
     row_class,
     with_schedules,
 )
+from tracea_graph.tuning.space import candidates
 
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
 WIDE, NARROW = GemmProblem(32, 128, epilogue=GELU), GemmProblem(128, 32, "kn", bias=False)
@@ -39,9 +41,11 @@ def placed(*problems: Problem) -> list[tuple[object, object]]:
 
 
 def test_a_program_poses_the_problem_it_was_made_of() -> None:
-    for problem in (WIDE, NARROW):
+    for problem in (WIDE, NARROW, GemmProblem(64, 48, "bf16x2"), GemmProblem(64, 48, "int16")):
         program = bench_program(problem, ())
-        assert SCHEDULE_SPACE.problem_of(program, program.calls[0]) == problem
+        assert SCHEDULE_SPACE.problem_of(program, program.calls[-1]) == problem
+        for level in ("avx512", "avx512vnni", "avx512bf16", "amxbf16"):
+            assert len(candidates(Case(problem, 128), SCHEDULE_SPACE, level, (1,))) > 1
 
 
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:

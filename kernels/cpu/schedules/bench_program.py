@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.kernels.cpu.panels import PANEL, SPLIT_STEPS
 from tracea_graph.kernels.cpu.schedules.conv import BLOCK, Box, ConvProblem
-from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 
 __all__ = ["bench_program", "weight_of"]
@@ -34,6 +34,8 @@ def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
     if isinstance(problem, ConvProblem):
         return TensorSpec(problem.weight_type, problem.weights)
     k, n = problem.k, problem.n
+    if problem.layout == SPLIT:
+        return TensorSpec(DType.BF16, (-(-n // PANEL), k, PANEL, 2))
     if problem.layout in IN_PAIRS:
         dtype = DType.BF16 if problem.multiplies == "bf16" else DType.I16
         return TensorSpec(dtype, (-(-n // PANEL), k // 2, PANEL, 2))
@@ -103,6 +105,12 @@ def _round(
 ) -> dict[str, View]:  # fmt: skip
     """Emit the rounding of x that the product's layout needs; return int16 scales by name."""
     k, kinds = problem.k, {"vnni2": DType.BF16, "int16": DType.I16}
+    if problem.layout == SPLIT:
+        pitch, numbers = 2 * k + SPLIT_STEPS, views[0]
+        views[0] = View(Buffer("temp", 0), ("m", 2 * k), (pitch, 1))
+        temps.append(Temp(DType.BF16, combine("mul", "m", pitch), 0, 1))
+        calls.append(CALLS.make("round", "bf16x2", x=numbers, y=views[0]))
+        return {}
     if problem.layout not in kinds:
         return {}
     whole, scale = Buffer("temp", 0), View(Buffer("temp", 1), ("m",), (1,))

@@ -13,17 +13,19 @@ from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.program import Call, Schedule, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["IN_PAIRS", "PRODUCTS", "TILE", "TYPICAL_ROWS", "GemmProblem", "product_of"]
+__all__ = ["IN_PAIRS", "PRODUCTS", "SPLIT", "TILE", "TYPICAL_ROWS", "GemmProblem", "product_of"]
 
 IN_PAIRS = tuple(w for w, dtype in GEMM_DTYPES.items() if dtype in ("bf16", "int16"))
 """Layouts with interleaved pairs of k."""
-PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
+PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16", "gemm_bf16x2")
 """Kernels that take schedules."""
 TYPICAL_ROWS = (1, 16, 128, 1024)
 """Row count that represents each row class if none was requested."""
 TILE: Mapping[str, str] = MappingProxyType({"panels": "nr_panels", "rows": "mc", "columns": "nc"})
 """Keys of a hint's tile, and the schedule fields they set."""
-_TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
+SPLIT = "bf16x2"
+"""The layout of which each number is two, a high and a low term."""
+_TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS, SPLIT)
 """Layouts that schedules apply to; weights ``[N, K]`` are read by rows instead."""
 
 
@@ -31,8 +33,9 @@ _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
 class GemmProblem:
     """One product for any number of rows: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
-    ``layout`` is the weight layout, as in the call's attribute, other than ``nk``.  ``parts`` are
-    the widths of the results if the columns are split over several; their sum is ``n``.
+    ``layout`` is the weight layout, as in the call's attribute, other than ``nk``; of bf16x2,
+    ``k`` counts padding.  ``parts`` are the widths of the results if the columns are split over
+    several; their sum is ``n``.
     """
 
     k: int
@@ -53,10 +56,9 @@ class GemmProblem:
 
     @property
     def dtype(self) -> str:
-        """Type of the operands: ``f32``, ``bf16``, ``i16``, or ``weight_only_bf16`` (x in f32)."""
-        return {"vnni2": "bf16", "weight_only_bf16": "weight_only_bf16", "int16": "i16"}.get(
-            self.layout, "f32"
-        )
+        """Type of the operands: f32, bf16, i16, bf16x2, or weight_only_bf16 (x in f32)."""
+        own = {"vnni2": "bf16", "weight_only_bf16": "weight_only_bf16", "int16": "i16"}
+        return {**own, SPLIT: SPLIT}.get(self.layout, "f32")
 
     @property
     def weight_bytes(self) -> int:
@@ -141,5 +143,6 @@ def product_of(call: Call) -> GemmProblem | None:
     k, parts = x.dims[1], [d for view in results if isinstance(d := view.dims[1], int)]
     if not isinstance(k, int) or len(parts) < count:
         return None
+    k = k // 2 if layout == SPLIT else k
     several = tuple(parts) if len(parts) > 1 else ()
     return GemmProblem(k, sum(parts), layout, named["bias"] is not None, call.chain, several)

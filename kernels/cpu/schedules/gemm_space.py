@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     units_of,
     vectors_of,
 )
-from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, Processor, SearchSpace
@@ -199,7 +199,7 @@ def _compute_us(case: Case, work: Division, isa: str) -> float:
 
 def _tile(problem: GemmProblem, isa: str) -> tuple[int, int]:
     """Rows and panels of the largest register tile that multiplies these weights."""
-    return gemm_bf16_tile(isa) if problem.layout == "vnni2" else gemm_tile(isa)
+    return gemm_bf16_tile(isa) if problem.layout in ("vnni2", SPLIT) else gemm_tile(isa)
 
 
 def _steps(problem: GemmProblem) -> int:
