@@ -146,13 +146,17 @@ class SearchSpace:
 
     def heroes(self) -> Iterator[Config]:
         """Yield the legal seeds, each once, in the form :meth:`legal` yields them."""
-        first = {name: values[0] for name, values in self.axes}
-        whole = ({**first, **dict(seed)} for seed in self.seeds)
-        unique = {self._key(config): config for config in whole if not self.reason(config)}
+        legal = (config for config in self.seeded() if not self.reason(config))
+        unique = {self._key(config): config for config in legal}
         if self.alike is not None and unique:
             chosen = {self._key(config): config for config in self.legal()}
             return (chosen[key] for key in unique)
         return iter(unique.values())
+
+    def seeded(self) -> Iterator[Config]:
+        """Yield the seeds as configurations of all axes, legal or not."""
+        first = {name: values[0] for name, values in self.axes}
+        return ({**first, **dict(seed)} for seed in self.seeds)
 
     def _key(self, config: Config) -> Hashable:
         return self.alike(config) if self.alike else tuple(sorted(config.items()))
