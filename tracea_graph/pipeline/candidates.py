@@ -34,7 +34,7 @@ from tracea_graph.toolchain import Library
 from tracea_graph.tuning import ScheduleTables, TuningOptions, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
-__all__ = ["BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
+__all__ = ["TUNING_SHARE", "BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
 
 
 class LibraryBuilder:
@@ -119,7 +119,7 @@ class LibraryBuilder:
 
 _PLANNING_SHARE = 0.5
 """Share of the budget for the first plan; the rest is needed to verify and time it."""
-_TUNING_SHARE = {"quick": 0.0, "default": 0.03, "thorough": 0.15}
+TUNING_SHARE = {"quick": 0.0, "default": 0.03, "thorough": 0.15}
 """Share of the budget for tuning, by effort; at 0, schedules found by earlier runs still apply."""
 
 
@@ -329,7 +329,7 @@ class CandidateBuilder:
         tuning = TuningOptions(
             self.libraries.target.levels,
             options.thread_counts,
-            min(_TUNING_SHARE[options.effort] * options.budget, deadline.left) * measure,
+            min(TUNING_SHARE[options.effort] * options.budget, deadline.left) * measure,
             unscheduled_us(assembly.graph, self.planner.cost) * len(bindings),
             seed=options.seed,
             storage=options.storage,

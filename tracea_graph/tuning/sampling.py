@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tracea_graph.kernels.program import Schedule
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEEDS", "params_of", "sample", "sampler", "space_of"]
 
-SEEDS = 10
+SEEDS = 5
 """Candidates measured first, in the cost model's order."""
 _STALE = 32
 """Consecutive proposals without a new candidate after which sampling ends."""
@@ -25,15 +24,17 @@ def sample(
     score: Callable[[Schedule], float | None],
     trials: int,
     seed: int,
+    by: optuna.samplers.BaseSampler | None = None,
 ) -> bool:
     """Score up to ``trials`` candidates; return False once a score is None (time is up).
 
-    Configurations that are not candidates are reported to the sampler as infeasible.
+    Configurations that are not candidates are reported to the sampler as infeasible.  ``by`` is
+    another sampler than :func:`sampler`'s.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=sampler(seed))
+    study = optuna.create_study(direction="maximize", sampler=by or sampler(seed))
     space = space_of(candidates)
     for candidate in candidates[:SEEDS]:
         study.enqueue_trial(params_of(candidate))
@@ -71,9 +72,7 @@ def space_of(
 
 
 def sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return a Gaussian-process sampler if its dependencies are installed, else a TPE sampler."""
+    """Return the sampler that needs the fewest trials; ``models.samplers`` compares some."""
     import optuna
 
-    if find_spec("scipy") and find_spec("torch"):
-        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=SEEDS)
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=SEEDS)
