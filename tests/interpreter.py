@@ -31,6 +31,7 @@ from tracea_graph.kernels.cpu.panels import (
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
+from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gather_elements import GatherElementsParams
@@ -330,9 +331,10 @@ def gather_elements(call: Call, *, x: Array, index: Array, y: Array, index_type:
 
 
 def attention(
-    call: Call, *, q: Array, k: Array, v: Array, mask: Any, y: Array, mask_kind: str,
+    call: Call, *, q: Array, k: Array, v: Array, mask: Any, tiles: Any, y: Array, mask_kind: str,
     zero_rows: str, order: str, window_left: int, window_right: int, global_keys: int,
     scale: float, fill: float, softcap: float,
+    tile_kind: str, tile_grid: Sequence[int], beyond: float,
 ) -> None:  # fmt: skip
     if call.dtype == "f32_as_bf16" and q.shape[2] > FEW_QUERIES:
         q, k, v = (round_bf16(x) for x in (q, k, v))
@@ -364,6 +366,11 @@ def attention(
         near |= (key < global_keys) | (place < global_keys)
         scores = np.where(near, scores, -np.inf)
         seen &= near
+    assert (tiles is None) == (tile_kind == "none")
+    if tile_kind == "mask":
+        kept = TileGrid(*tile_grid).kept(tiles, rows, keys)
+        scores = np.where(kept, scores, -np.inf)
+        seen &= kept
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         shares = weights / weights.sum(-1, keepdims=True)

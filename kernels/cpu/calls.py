@@ -167,21 +167,21 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
             _op("k", "B Hkv T D", low),
             _op("v", "B Hkv T Dv", low),
             _op("mask", "*", "f32", "bool", "i64", optional=True),
+            _op("tiles", "A", "i32", optional=True),
             _out("y", "B H S Dv", *(F32_OR_BF16 if dtype == "bf16" else ("f32",))),
         ),
         (
-            choice("mask_kind", MASKS),
-            choice("zero_rows", ZERO_ROWS),
-            choice("order", CAUSAL),
-            number("window_left", -1, window),
-            *(number(name, 0, window) for name in ("window_right", "global_keys")),
-            *map(real, ("scale", "fill", "softcap")),
+            choice("mask_kind", MASKS), choice("zero_rows", ZERO_ROWS), choice("order", CAUSAL),
+            number("window_left", -1, window), number("window_right", 0, window),
+            number("global_keys", 0, window),
+            choice("tile_kind", ("none", "mask", "bound")), numbers("tile_grid", 4, 0, MAX_INT),
+            *map(real, ("scale", "fill", "softcap", "beyond")),
         ),
         dtype,
         kernels=kernels,
         problem=_attention_problem,
         multiplies=multiplies,
-    )
+    )  # fmt: skip
 
 
 _KV_APPEND = CallSchema(

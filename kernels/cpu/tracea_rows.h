@@ -118,6 +118,11 @@ typedef struct {
   float beyond;
 } tracea_attention_range;
 
+// Keys [low, high) of adjacent active tiles.
+typedef struct {
+  int64_t low, high;
+} tracea_attention_span;
+
 // Scaled dot-product attention for `heads` heads of q that share k and v, and query rows
 // [0, queries) of each:
 //   s = scale * q k^T, keys [0, keys); then softcap * tanh(s / softcap) if there is a cap
@@ -125,6 +130,9 @@ typedef struct {
 //   s = -inf for keys before `place - window_left` and behind `place + window_right`,
 //       if window_left >= 0, where
 //       place = seen - 1 + row * seen_step; not for keys nor for places below `global_keys`
+//   s = -inf for keys outside the spans of the row's tiles, if they mask: the spans of row `i` are
+//       [starts[r], starts[r + 1]), ascending and apart, r = (first_query + i * seen_step) / tile_rows
+//       Spans that do not mask say what a mask leaves: elsewhere it adds `beyond` or less, or drops.
 //   y = softmax(s with the mask) v
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
 // A boolean mask drops keys to `fill`.  Rows without a usable score (see docs/verification.md), by
@@ -148,6 +156,11 @@ typedef struct {
   int32_t y_size;                        // bytes of an element: 4; in bf16 also 2
   void* scratch;                         // >= tracea_attention_scratch(...) bytes, 64-byte aligned
   const tracea_attention_range* ranges;  // by TRACEA_QUERIES rows, the same for all heads; or null
+  const tracea_attention_span* spans;    // of active tiles, or null: all keys.  With spans no ranges
+  const int64_t* starts;                 // by row of tiles, and one more
+  int64_t tile_rows, first_query;
+  int32_t tiles_mask;
+  float beyond;
 } tracea_attention_tile;
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
 // The ranges of a tile's rows; of the tile only sizes, order, windows and the mask are looked at.

@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention_tiles import grid_of, map_of
 from tracea_graph.passes.attention.consumers import (
     AttentionOutput,
     attention_outputs,
     match_value_matmul,
     skip_nan_guard,
 )
-from tracea_graph.passes.attention.masks import Masking, Masks
+from tracea_graph.passes.attention.masks import Masking, Masks, split_tiles
 from tracea_graph.passes.attention.matcher import Matcher, NoMatch, check_interior
 from tracea_graph.passes.attention.operands import (
     AttentionOperand,
@@ -32,7 +33,7 @@ from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg import Region, TileGraph, TilePattern
 
 __all__ = ["Attention", "attention_params", "attention_proposal"]
 
@@ -86,7 +87,8 @@ class Attention:
         if scaled:
             masks.scale_by_head(q.value, scores.factor, scaled)
             q = replace(q, value=scaled)
-        for term in reversed(scores.terms):
+        terms, pattern = split_tiles(graph, scores.terms)
+        for term in reversed(terms):
             if term.flat and split_heads:
                 raise NoMatch(f"the mask {graph.spec(term.value)} covers matrices, not heads")
             masks.take(masks.over_heads(term) if term.flat else term)
@@ -102,9 +104,11 @@ class Attention:
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
                 "guarded" if guarded else "none", (scaled,),
             )  # fmt: skip
+            if pattern is not None:
+                params = replace(params, tiles=grid_of(pattern))
             try:
                 return attention_proposal(
-                    self.name, matcher, params, (q, k, v), masks, masking, tail
+                    self.name, matcher, params, (q, k, v), masks, masking, tail, (), pattern
                 )
             except NoMatch:
                 if tail is ends[-1]:
@@ -161,21 +165,26 @@ def attention_proposal(
     masking: Masking,
     tail: AttentionOutput,
     others: tuple[str, ...] = (),
+    pattern: TilePattern | None = None,
 ) -> Proposal:
     """Build the region and what its mask needs.
 
-    ``others`` are further results of the covered operators that new regions of ``masks`` write.
+    ``others`` are further results of the covered operators that new regions of ``masks`` write;
+    ``pattern`` are tiles of the scores that were set by hand.
     Raises NoMatch if a covered value has other readers.
     """
     graph = matcher.graph
+    active = map_of(pattern) if pattern else None
+    weights = masks.weights if active is None else {**masks.weights, active.name: active}
     external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))
     kept = {*external, *(v for r in (*masks.regions, *masks.shared) for v in r.reads)}
     covered = with_feeders(graph, [*matcher.covered, *tail.covered], tuple(kept))
     check_interior(graph, covered, (tail.result, *others))
     known = {v: masks.specs.get(v) or graph.spec(v) for v in external}
     specs = {**masks.specs, tail.result: params.infer([known[v] for v in external])[0]}
-    new = fused(rule, params, external, (tail.result,), covered)
+    operands = external if active is None else (*external, active.name)
+    new = fused(rule, params, operands, (tail.result,), covered)
     return Proposal(
-        rule, tuple(covered), (new, *masks.regions), specs, masks.weights, step=True,
+        rule, tuple(covered), (new, *masks.regions), specs, weights, step=True,
         shared=tuple(masks.shared),
     )  # fmt: skip

@@ -25,9 +25,9 @@ from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.affine import Band, conjunction_factors, dropped_number, drops
 from tracea_graph.passes.regions import int_constant, operand_producer
 from tracea_graph.reasons import Code, Reason
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg import Region, TileGraph, TilePattern
 
-__all__ = ["ABSORBING", "Masking", "Masks", "Term"]
+__all__ = ["ABSORBING", "Masking", "Masks", "Term", "split_tiles"]
 
 ABSORBING = -1e30
 """Largest number x for which score + x = x in float32: adding x equals replacing the score."""
@@ -312,6 +312,20 @@ class Masks:
                 )
         if not spec.shape or (spec.shape[-1] == 1 and self.full[-1] != 1):
             raise NoMatch("the mask does not vary over the keys")
+
+
+def split_tiles(
+    graph: TileGraph, terms: Sequence[Term]
+) -> tuple[tuple[Term, ...], TilePattern | None]:
+    """Separate the mask of tiles that were set by hand, which comes last, from other masks."""
+    if not graph.patterns or not terms:
+        return tuple(terms), None
+    first, *others = terms
+    cut = operand_producer(graph, first.value, "Slice")
+    pattern = graph.patterns.get(first.value if cut is None else cut.operands[0])
+    if pattern is None or first.inverted or first.fill != -inf:
+        return tuple(terms), None
+    return tuple(others), pattern
 
 
 def _are_one(drops: Sequence[_Drop]) -> bool:

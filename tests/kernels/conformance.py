@@ -174,6 +174,9 @@ class AttentionTile(ctypes.Structure):
         ("scale", c_float), ("fill", c_float), ("softcap", c_float),
         ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64), ("y_size", c_int32),
         ("scratch", c_void_p), ("ranges", c_void_p),
+        ("spans", c_void_p), ("starts", c_void_p),
+        ("tile_rows", c_int64), ("first_query", c_int64),
+        ("tiles_mask", c_int32), ("beyond", c_float),
     ]  # fmt: skip
 
 

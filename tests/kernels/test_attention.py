@@ -12,6 +12,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 
+from tests.kernels.attention_tile import attend, attention_inputs, attention_reference
 from tests.kernels.conformance import (
     EMPTY,
     KEPT,
@@ -22,93 +23,24 @@ from tests.kernels.conformance import (
     close,
     function,
     guarded,
-    kernel,
     scores_around,
-    scratch_size,
 )
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 
 
-def _attend(
-    isa: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None = None,
-    zero_rows: str = "none",
-    turned: bool = False,
-    **more: Any,
-) -> Array:
-    """One head; the mask is ``[S|1, T|1]``, float32 or boolean; ``turned`` stores k as ``[D,T]``;
-    ``more`` are fields of the tile."""
-    unit, (name, size_name, _) = emit("attention", isa), symbols("attention", isa)
-    (queries, head), (keys, head_v) = q.shape, v.shape
-    size = scratch_size(unit, size_name, keys, head, head_v)
-    assert size % 64 == 0
-    memory = np.full(size + 128, 0xA5, np.uint8)
-    start = -memory.ctypes.data % 64
-    q, k, v = guarded(q), guarded(k), guarded(v)
-    tile = AttentionTile(
-        queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
-        k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
-        scratch=memory.ctypes.data + start, zero_rows=ZERO_ROWS.index(zero_rows), heads=1,
-        k_col=1, seen_step=1, window_left=-1, y_size=4, fill=-np.inf,
-    )  # fmt: skip
-    if turned:
-        k = guarded(np.ascontiguousarray(k.T))
-        tile.k, tile.k_stride, tile.k_col = address(k), 1, keys
-    for field, value in more.items():
-        setattr(tile, field, value)
-    if mask is not None:
-        mask = guarded(mask)
-        tile.mask, tile.mask_kind = address(mask), 2 if mask.dtype == bool else 1
-        tile.mask_row, tile.mask_col = (
-            int(mask.shape[0] > 1) * mask.shape[1],
-            int(mask.shape[1] > 1),
-        )
-    out = Output(queries, head_v)
-    tile.y, tile.y_stride = out.address, out.stride
-    kernel(unit, name)(tile)
-    out.check_canaries()
-    assert (memory[:start] == 0xA5).all() and (memory[start + size :] == 0xA5).all()
-    return out.view
-
-
-def _reference(q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
-    """ONNX Runtime's steps; scores and mask meet in fp32, the rest is fp64.
-
-    A row with no key left is NaN.
-    """
-    scores = (q.astype(np.float64) @ k.T * q.shape[1] ** -0.5).astype(np.float32)
-    if mask is not None:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
-    return np.asarray(weights / weights.sum(1, keepdims=True) @ v)
-
-
-def _inputs(queries: int, keys: int, head: int, head_v: int) -> tuple[Array, Array, Array]:
-    rng = np.random.default_rng(queries * 1000 + keys)
-    return (
-        rng.standard_normal((queries, head), np.float32),
-        rng.standard_normal((keys, head), np.float32),
-        rng.standard_normal((keys, head_v), np.float32),
-    )
-
-
 @pytest.mark.parametrize("keys", [1, 15, 16, 17, 63, 127, 128, 129, 300])
 def test_equals_reference(isa: str, keys: int) -> None:
     for queries in (1, 2, 5, 23, 24, 25, 53):
-        q, k, v = _inputs(queries, keys, 32, 32)
-        close(_attend(isa, q, k, v), _reference(q, k, v))
+        q, k, v = attention_inputs(queries, keys, 32, 32)
+        close(attend(isa, q, k, v), attention_reference(q, k, v))
 
 
 @pytest.mark.parametrize("head", [1, 3, 15, 16, 17, 64, 80, 97, 256])
 def test_head_sizes(isa: str, head: int) -> None:
     for head_v in {head, 1, 47, 128}:
-        q, k, v = _inputs(7, 37, head, head_v)
-        close(_attend(isa, q, k, v), _reference(q, k, v))
+        q, k, v = attention_inputs(7, 37, head, head_v)
+        close(attend(isa, q, k, v), attention_reference(q, k, v))
 
 
 def _masks(queries: int, keys: int) -> dict[str, Array]:
@@ -142,8 +74,8 @@ def _masks(queries: int, keys: int) -> dict[str, Array]:
 @pytest.mark.parametrize("queries,keys", [(5, 17), (29, 150), (24, 128)])
 def test_masks(isa: str, queries: int, keys: int, name: str) -> None:
     mask = _masks(queries, keys)[name]
-    q, k, v = _inputs(queries, keys, 32, 48)
-    close(_attend(isa, q, k, v, mask), _reference(q, k, v, mask), _mask_tolerance(mask))
+    q, k, v = attention_inputs(queries, keys, 32, 48)
+    close(attend(isa, q, k, v, mask), attention_reference(q, k, v, mask), _mask_tolerance(mask))
 
 
 def _mask_tolerance(mask: Array) -> float:
@@ -157,17 +89,17 @@ def test_minus_1e4_rounds_scores_as_onnxruntime_does(isa: str) -> None:
     k = (np.arange(40, dtype=np.float32)[:, None] / 64).repeat(4, 1)
     v = np.random.default_rng(3).standard_normal((40, 8), np.float32)
     mask = np.full((1, 40), -1e4, np.float32)
-    close(_attend(isa, q, k, v, mask), _reference(q, k, v, mask), 1e-6)
+    close(attend(isa, q, k, v, mask), attention_reference(q, k, v, mask), 1e-6)
 
 
 @pytest.mark.parametrize("value", [-1e4, -1e9, LOWEST])
 def test_rows_masked_throughout_equal_onnxruntime(isa: str, value: float) -> None:
-    q, k, v = _inputs(3, 50, 16, 24)
+    q, k, v = attention_inputs(3, 50, 16, 24)
     q = np.round(q * 8) / 8  # scores that any order of summation rounds alike
     k = np.round(k * 8) / 8
     mask = np.zeros((3, 50), np.float32)
     mask[0], mask[1, 7:] = value, value
-    close(_attend(isa, q, k, v, mask), _onnxruntime(q, k, v, mask), 1e-6)
+    close(attend(isa, q, k, v, mask), _onnxruntime(q, k, v, mask), 1e-6)
 
 
 def _onnxruntime(q: Array, k: Array, v: Array, mask: Array) -> Array:
@@ -186,24 +118,24 @@ def _onnxruntime(q: Array, k: Array, v: Array, mask: Array) -> Array:
 
 
 def test_no_keys(isa: str) -> None:
-    q, k, v = _inputs(3, 0, 8, 8)
-    assert (_attend(isa, q, k, v) == 0).all()
+    q, k, v = attention_inputs(3, 0, 8, 8)
+    assert (attend(isa, q, k, v) == 0).all()
 
 
 def test_nan_stays_in_its_row(isa: str) -> None:
-    q, k, v = _inputs(9, 40, 16, 16)
+    q, k, v = attention_inputs(9, 40, 16, 16)
     q[4, 3] = np.nan
-    got, want = _attend(isa, q, k, v), _reference(q, k, v)
+    got, want = attend(isa, q, k, v), attention_reference(q, k, v)
     assert np.isnan(got[4]).all()
     close(np.delete(got, 4, 0), np.delete(want, 4, 0))
 
 
 def test_rows_do_not_depend_on_how_queries_are_split(isa: str) -> None:
-    q, k, v = _inputs(53, 150, 40, 24)
+    q, k, v = attention_inputs(53, 150, 40, 24)
     mask: Any = _masks(53, 150)["bias"]
-    whole = _attend(isa, q, k, v, mask).copy()
+    whole = attend(isa, q, k, v, mask).copy()
     for start, end in ((0, 1), (1, 8), (8, 53)):
-        part = _attend(isa, q[start:end], k, v, mask[start:end])
+        part = attend(isa, q[start:end], k, v, mask[start:end])
         np.testing.assert_array_equal(part, whole[start:end])
 
 
@@ -215,44 +147,44 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("kind", EMPTY)
 @pytest.mark.parametrize("queries,direct", [(30, 0), (4, 1)])
 def test_rows_without_keys(isa: str, queries: int, direct: int, kind: str, zero_rows: str) -> None:
-    q, k, v = _inputs(queries, 300, 16, 24)
+    q, k, v = attention_inputs(queries, 300, 16, 24)
     low, rows = EMPTY[kind]
     keep = np.random.default_rng(7).random((queries, 300)) < 0.5
     empty = np.arange(queries) % 3 == 0
     keep[1::3], keep[empty] = True, False
     mask = keep if kind.startswith("bool") else np.where(keep, np.float32(0), np.float32(low))
-    got = _attend(isa, q, k, v, mask, zero_rows=zero_rows, fill=low, direct=direct)
+    got = attend(isa, q, k, v, mask, zero_rows=zero_rows, fill=low, direct=direct)
     wanted = {"NaN": np.nan, "0": 0.0, "mean": v.astype(np.float64).mean(0)}[rows[zero_rows]]
     np.testing.assert_allclose(got[empty], np.broadcast_to(wanted, got[empty].shape), atol=1e-5)
-    close(got[~empty], _reference(q, k, v, mask)[~empty])
+    close(got[~empty], attention_reference(q, k, v, mask)[~empty])
 
 
 @pytest.mark.parametrize("zero_rows", ZERO_ROWS)
 def test_only_a_guard_hides_scores_that_are_no_numbers(isa: str, zero_rows: str) -> None:
-    q, k, v = _inputs(30, 40, 16, 24)
+    q, k, v = attention_inputs(30, 40, 16, 24)
     q[3, 2], q[20] = np.nan, 0.0
     q[20, 0], k[7, 0] = np.inf, 1.0
-    got = _attend(isa, q, k, v, zero_rows=zero_rows)
+    got = attend(isa, q, k, v, zero_rows=zero_rows)
     lost = got[[3, 20]]
     assert not lost.any() if zero_rows == "guarded" else np.isnan(lost).all()
-    close(np.delete(got, [3, 20], 0), np.delete(_reference(q, k, v), [3, 20], 0))
+    close(np.delete(got, [3, 20], 0), np.delete(attention_reference(q, k, v), [3, 20], 0))
 
 
 def test_masks_decide_whose_weights_are_zeros_not_scores(isa: str) -> None:
-    q, k, v = _inputs(9, 40, 16, 24)
+    q, k, v = attention_inputs(9, 40, 16, 24)
     q[:], k[:, 0], mask = 1.0, -np.inf, np.zeros((9, 40), np.float32)
     mask[4] = -np.inf
-    got = _attend(isa, q, k, v, mask, zero_rows="masked")
+    got = attend(isa, q, k, v, mask, zero_rows="masked")
     assert not got[4].any() and np.isnan(np.delete(got, 4, 0)).all()
-    assert not _attend(isa, q, k, v, mask, zero_rows="lowest").any()
+    assert not attend(isa, q, k, v, mask, zero_rows="lowest").any()
 
 
 def test_weights_of_zero_do_not_hide_values_that_are_no_numbers(isa: str) -> None:
-    q, k, v = _inputs(9, 40, 16, 24)
+    q, k, v = attention_inputs(9, 40, 16, 24)
     v[7, 5] = np.nan
     mask = np.zeros((9, 40), bool)
     for zero_rows in ZERO_ROWS[1:]:
-        got = _attend(isa, q, k, v, mask, zero_rows=zero_rows)
+        got = attend(isa, q, k, v, mask, zero_rows=zero_rows)
         assert np.isnan(got[:, 5]).all() and not np.delete(got, 5, 1).any()
 
 
@@ -265,11 +197,11 @@ def test_a_boolean_mask_puts_its_number_in_the_place_of_scores(
     """A key that is seen may score less than one that is not."""
     q, k, v = scores_around(fill)
     keep: Any = KEPT[name]
-    got = _attend(isa, q, k, v, keep, fill=fill, **more)
+    got = attend(isa, q, k, v, keep, fill=fill, **more)
     seen = more.get("seen", 300)
     close(got, _ordered(q, k, v, seen, fill, keep))
     if fill == -3.0:
-        got = _attend(isa, q, k, v, keep, fill=fill, softcap=9.0, **more)
+        got = attend(isa, q, k, v, keep, fill=fill, softcap=9.0, **more)
         close(got, _ordered(q, k, v, seen, fill, keep, softcap=9.0))
 
 
@@ -306,34 +238,34 @@ def _ordered(
 @pytest.mark.parametrize("fill", [-1e4, LOWEST, -np.inf])
 @pytest.mark.parametrize("queries,keys", [(1, 1), (5, 17), (53, 53), (30, 300), (70, 40)])
 def test_order(isa: str, queries: int, keys: int, fill: float) -> None:
-    q, k, v = _inputs(queries, keys, 32, 48)
+    q, k, v = attention_inputs(queries, keys, 32, 48)
     for seen in {1, 1 + max(0, keys - queries), 1 + keys - queries}:
         if seen < 1 and fill == -np.inf:
             continue
-        got = _attend(isa, q, k, v, causal=1, seen=seen, fill=fill)
+        got = attend(isa, q, k, v, causal=1, seen=seen, fill=fill)
         close(got, _ordered(q, k, v, seen, fill))
 
 
 @pytest.mark.parametrize("low", [-1e4, LOWEST])
 def test_order_and_padding_give_lost_rows_their_meaning(isa: str, low: float) -> None:
     # Padding on the left: the first queries see masked keys only, and others outweigh them.
-    q, k, v = _inputs(60, 300, 16, 24)
+    q, k, v = attention_inputs(60, 300, 16, 24)
     q, k = np.round(q * 8) / 8, np.round(k * 8) / 8
     mask = np.zeros((1, 300), np.float32)
     mask[0, :20] = low
     for added in (mask, mask.repeat(60, 0)):
-        got = _attend(isa, q, k, v, added, causal=1, seen=1, fill=low)
+        got = attend(isa, q, k, v, added, causal=1, seen=1, fill=low)
         close(got, _ordered(q, k, v, 1, low, added), 1e-6 if low < -1e5 else 1e-3)
     keep = mask == 0
-    got = _attend(isa, q, k, v, keep, causal=1, seen=1, fill=LOWEST)
+    got = attend(isa, q, k, v, keep, causal=1, seen=1, fill=LOWEST)
     close(got, _ordered(q, k, v, 1, LOWEST, keep))
 
 
 @pytest.mark.parametrize("direct", [0, 1])
 def test_cap(isa: str, direct: int) -> None:
-    q, k, v = _inputs(4, 90, 24, 32)
+    q, k, v = attention_inputs(4, 90, 24, 32)
     mask: Any = _masks(4, 90)["bias"]
-    got = _attend(isa, q, k, v, mask, softcap=1.5, causal=1, seen=60, fill=LOWEST, direct=direct)
+    got = attend(isa, q, k, v, mask, softcap=1.5, causal=1, seen=60, fill=LOWEST, direct=direct)
     close(got, _ordered(q, k, v, 60, LOWEST, mask, 1.5))
 
 
@@ -341,29 +273,29 @@ def test_cap(isa: str, direct: int) -> None:
 def test_keys_read_in_place(isa: str, head: int, head_v: int) -> None:
     for queries in (1, 3, 8):
         for keys in (1, 31, 300):
-            q, k, v = _inputs(queries, keys, head, head_v)
-            close(_attend(isa, q, k, v, direct=1), _reference(q, k, v))
+            q, k, v = attention_inputs(queries, keys, head, head_v)
+            close(attend(isa, q, k, v, direct=1), attention_reference(q, k, v))
             for mask in (_masks(max(queries, 2), keys)[n][:queries] for n in ("bias", "bool")):
                 mask = mask if queries > 1 else mask[:1]
-                got = _attend(isa, q, k, v, mask, direct=1)
-                close(got, _reference(q, k, v, mask))
+                got = attend(isa, q, k, v, mask, direct=1)
+                close(got, attention_reference(q, k, v, mask))
 
 
 def test_turned_keys(isa: str) -> None:
     for keys in (1, 16, 37, 300):
-        q, k, v = _inputs(9, keys, 20, 32)
-        close(_attend(isa, q, k, v, turned=True), _reference(q, k, v))
+        q, k, v = attention_inputs(9, keys, 20, 32)
+        close(attend(isa, q, k, v, turned=True), attention_reference(q, k, v))
 
 
 def test_heads_share_keys(isa: str) -> None:
-    q, k, v = _inputs(30, 50, 16, 16)
+    q, k, v = attention_inputs(30, 50, 16, 16)
     mask: Any = _masks(30, 50)["bias"]
     # Three heads of ten queries; the mask moves from head to head.
-    got = _attend(
+    got = attend(
         isa, q, k, v, mask, queries=10, heads=3, q_head=160, mask_head=500,
         y_head=10 * _stride(16),
     )  # fmt: skip
-    close(got, _reference(q, k, v, mask))
+    close(got, attention_reference(q, k, v, mask))
 
 
 def _stride(columns: int) -> int:
@@ -384,27 +316,27 @@ HIDDEN = {
 @pytest.mark.parametrize("kind", ["bool", "add", "-inf"])
 def test_keys_nobody_sees_change_nothing(isa: str, name: str, kind: str) -> None:
     keep: Any = HIDDEN[name]
-    q, k, v = _inputs(60, 300, 32, 32)
+    q, k, v = attention_inputs(60, 300, 32, 32)
     low = np.float32(-np.inf if kind == "-inf" else LOWEST)
     mask = keep if kind == "bool" else np.where(keep, np.float32(0), low)
-    want = _reference(q, k, v, np.broadcast_to(mask, (60, 300)))
+    want = attention_reference(q, k, v, np.broadcast_to(mask, (60, 300)))
     lost = ~np.broadcast_to(keep, (60, 300)).any(1)
     if kind == "add":
         want[lost] = v.astype(np.float64).mean(0)
-    close(_attend(isa, q, k, v, mask), want)
+    close(attend(isa, q, k, v, mask), want)
 
 
 def test_what_is_not_finite_shows_through_keys_nobody_sees(isa: str) -> None:
     keep = np.arange(300)[None] < 100
     mask = np.where(keep, np.float32(0), LOWEST)
-    q, k, v = _inputs(30, 300, 32, 32)
+    q, k, v = attention_inputs(30, 300, 32, 32)
     hot = v.copy()
     hot[250, 3] = np.inf  # 0 · ∞
-    got = _attend(isa, q, k, hot, mask)
+    got = attend(isa, q, k, hot, mask)
     assert np.isnan(got[:, 3]).all() and np.isfinite(np.delete(got, 3, 1)).all()
     lost = k.copy()
     lost[250, 3] = np.nan
-    assert np.isnan(_attend(isa, q, lost, v, mask)).all()
+    assert np.isnan(attend(isa, q, lost, v, mask)).all()
 
 
 def _near(queries: int, keys: int, before: int, after: int, global_keys: int) -> Array:
@@ -425,11 +357,11 @@ def test_queries_see_the_keys_near_them(
         near = _near(queries, keys, before, after, global_keys)
         window = {"window_left": before, "window_right": after, "global_keys": global_keys}
         place = {"seen": keys - queries + 1, **window}
-        close(_attend(isa, q, k, v, **place), _reference(q, k, v, near))
+        close(attend(isa, q, k, v, **place), attention_reference(q, k, v, near))
         add = np.where(rng.random((queries, keys)) < 0.3, LOWEST, 0).astype(np.float32)
         add[near.any(1), near.argmax(1)[near.any(1)]] = 0.5
         both = np.where(near, add, -np.inf).astype(np.float32)
-        close(_attend(isa, q, k, v, add, **place), _reference(q, k, v, both))
+        close(attend(isa, q, k, v, add, **place), attention_reference(q, k, v, both))
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -447,7 +379,7 @@ def test_a_boolean_mask_leaves_out_what_is_outside_the_window(
         scores[~_near(60, 300, 90, order["window_right"], global_keys)] = -np.inf
         weights = np.exp(scores - scores.max(1, keepdims=True))
         place = {"seen": 241, "window_left": 90, "global_keys": global_keys, "fill": fill}
-        got = _attend(isa, q, k, v, keep, **place, **order)
+        got = attend(isa, q, k, v, keep, **place, **order)
         close(got, weights / weights.sum(1, keepdims=True) @ v)
 
 
@@ -458,14 +390,14 @@ def test_a_value_outside_every_window_still_counts_if_it_is_no_number(
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((300, 16), np.float32) for _ in range(3))
     v[299, 2] = odd
-    y = _attend(isa, q, k, v, window_left=10, window_right=10, seen=1)
+    y = attend(isa, q, k, v, window_left=10, window_right=10, seen=1)
     assert np.isnan(y[:280, 2]).all() and np.isfinite(y[:, [0, 1, 3]]).all()
 
 
 @pytest.mark.parametrize("order", [{}, {"causal": 1, "seen": 1, "fill": -np.inf}])
 def test_ranges_found_before_are_those_each_head_finds(isa: str, order: dict[str, Any]) -> None:
     """An additive band: what is computed from ranges handed in is bit for bit the same."""
-    q, k, v = _inputs(101, 700, 16, 16)
+    q, k, v = attention_inputs(101, 700, 16, 16)
     i, j = np.ogrid[:101, :700]
     mask = np.where(abs(4 * i - j) < 60, 0, LOWEST).astype(np.float32)
     unit, name = emit("attention", isa), symbols("attention", isa)[2]
@@ -481,6 +413,6 @@ def test_ranges_found_before_are_those_each_head_finds(isa: str, order: dict[str
         for block, (low, high, _) in enumerate(found):
             seen = np.flatnonzero((mask[24 * block : 24 * block + 24] == 0).any(0))
             assert low == seen[0] // 16 * 16 and high == -(-(seen[-1] + 1) // 16) * 16
-    alone = _attend(isa, q, k, v, mask, **order)
-    together = _attend(isa, q, k, v, mask, ranges=found.ctypes.data, **order)
+    alone = attend(isa, q, k, v, mask, **order)
+    together = attend(isa, q, k, v, mask, ranges=found.ctypes.data, **order)
     np.testing.assert_array_equal(alone, together)

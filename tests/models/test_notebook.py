@@ -21,6 +21,7 @@ def run_cell(source: str, scope: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "cell", "eval"), scope) if last else None
 
 
+@pytest.mark.compiler
 def test_every_cell_runs(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.chdir(ROOT)
     cells = json.loads(Path(NOTEBOOK).read_text(encoding="utf-8"))["cells"]
@@ -30,6 +31,10 @@ def test_every_cell_runs(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -
     assert len(pictures) == 3
     for picture in pictures:
         assert "<svg" in picture._repr_html_() or "rectangles" in picture._repr_html_()
-    together, apart = capsys.readouterr().out.partition("together ")[2].split()[0:3:2]
+    printed = capsys.readouterr().out
+    together, apart = printed.partition("together ")[2].split()[0:3:2]
     assert float(together) < float(apart)
+    assert float(printed.partition("largest difference ")[2]) < 1e-4
+    rules = {row.rule: row.count for row in scope["report"].rules}
+    assert rules["tiled-gemm"] == 1 and rules["attention"] == 2
     assert all(not c.get("outputs") for c in cells)

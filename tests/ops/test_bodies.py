@@ -41,6 +41,7 @@ from tracea_graph.kernels.cpu.panels import (
 from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
@@ -400,6 +401,10 @@ CASES = {
             (8, 6),
         ),
         ((2, 5, 12), panels(12, 20), (20,), (2, 5, 20), (20,)),
+    ),
+    "attention, tiles": Case(
+        replace(ATTEND, tiles=TileGrid(2, 3, 3, 3), zero_rows="guarded"),
+        (*QKV, np.array([0, 2, 3, 4], np.int32)),
     ),
     "attention": Case(ATTEND, QKV),
     "attention, additive mask": Case(

@@ -204,3 +204,109 @@ def test_damaged_tiles_in_a_model_are_an_error(tmp_path: Path) -> None:
     onnx.save(net.model, tmp_path / "net.onnx")
     with pytest.raises(ModelError, match=r"tiles .* are damaged"):
         tg.load(tmp_path / "net.onnx")
+
+
+# ---- attention ---------------------------------------------------------------------------
+
+
+def attention(
+    folder: Path, rows: int | str, keys: int | str, mask: str = "none", scale: float = 0.25
+) -> tuple[TileGraph, str, str]:
+    """Attention of 2 heads of 16; also its scores and its Softmax."""
+    net = Net()
+    q, k, v = (net.input(n, 1, s, 32) for n, s in (("q", rows), ("k", keys), ("v", keys)))
+
+    def heads(x: str, *perm: int) -> str:
+        return net("Transpose", net("Reshape", x, net.ints(0, 0, 2, 16)), perm=perm)
+
+    scores = net("MatMul", heads(q, 0, 2, 1, 3), heads(k, 0, 2, 3, 1), name="scores")
+    last = net("Mul", scores, scale)
+    if mask == "add":
+        last = net("Add", last, net.input("mask", 1, 1, 1, keys))
+    p = net("Softmax", last, axis=-1, name="shares")
+    merged = net("Transpose", net("MatMul", p, heads(v, 0, 2, 1, 3)), perm=(0, 2, 1, 3))
+    return saved(net, folder, net("Reshape", merged, net.ints(0, 0, 32))), scores, p
+
+
+def grid(m: int, n: int, size: tuple[int, int], places: Iterable[tuple[int, int]]) -> TileSet:
+    builder = tg.TTGBuilder(m, n, tile=(*size, 1))
+    for row, column in places:
+        builder.add_tile(TileMetadata(row, column, 0, 16))
+    return builder.build_sparse()
+
+
+SPARSE = [(0, 0), (1, 0), (1, 1), (2, 2), (3, 0), (3, 3)]
+
+
+@pytest.mark.parametrize("by", ["scores", "shares"])
+@pytest.mark.parametrize("mask", ["none", "add"])
+@pytest.mark.parametrize("size", [(40, 40), ("s", "t"), (37, 40), (1, 9)])
+@pytest.mark.parametrize("places", [SPARSE, SPARSE[1:]])
+def test_attention_visits_exactly_the_tiles_of_scores(
+    tmp_path: Path,
+    by: str,
+    mask: str,
+    size: tuple[int | str, int | str],
+    places: list[tuple[int, int]],
+) -> None:
+    graph, *values = attention(tmp_path, *size, mask)
+    rows, keys = (s if isinstance(s, int) else n for s, n in zip(size, (23, 31), strict=True))
+    m, n = (
+        -(-s // 10) if isinstance(d, int) else 4 for d, s in zip(size, (rows, keys), strict=True)
+    )
+    inside = [(a, b) for a, b in places if a < m and b < n]
+    graph.set_tiles(values[by == "shares"], grid(m, n, (10, 10), inside))
+    after = masked(graph)
+    feeds = {
+        "q": normal(1, rows, 32),
+        "k": normal(1, keys, 32, seed=1),
+        "v": normal(1, keys, 32, seed=2),
+    }
+    if mask == "add":
+        feeds["mask"] = np.where(normal(1, 1, 1, keys, seed=3) > 0.5, -1e4, 0).astype(np.float32)
+    (expected,) = run(after, feeds)
+    kept = np.zeros((10 * m, 10 * n), bool)
+    for a, b in inside:
+        kept[10 * a : 10 * a + 10, 10 * b : 10 * b + 10] = True
+    q, k, v = (feeds[x].astype(float).reshape(1, -1, 2, 16).transpose(0, 2, 1, 3) for x in "qkv")
+    scores = np.where(
+        kept[:rows, :keys], 0.25 * q @ k.swapaxes(2, 3) + feeds.get("mask", 0), -np.inf
+    )
+    with np.errstate(invalid="ignore"):
+        w = np.exp(scores - scores.max(-1, keepdims=True))
+        w /= w.sum(-1, keepdims=True)
+    y = (np.nan_to_num(w) @ v).transpose(0, 2, 1, 3).reshape(1, rows, 32)
+    assert relative_error(expected, y) < 1e-5
+    optimized(after, every_phase())
+    region = only(after, "FusedAttention")
+    assert after.weights[region.operands[-1]].array().tolist() == [
+        a * n + b for a, b in sorted(inside)
+    ]
+    assert len(after.regions()) == 1 and region.params.mask == mask
+    assert relative_error(evaluate(after, feeds)[0], y) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("tiles", "message"),
+    [
+        (grid(4, 4, (10, 10), []), "4 tiles of 10 rows do not cover 128 rows"),
+        (grid(2, 4, (1, 1), []), None),
+        (tg.TTGBuilder(1, 1).add_tile(TileMetadata(0, 0, 8, 16)).build_sparse(),
+         r"\(0, 0\) k \[8, 16\) cuts k: a score is computed as a whole"),
+    ],
+)  # fmt: skip
+def test_patterns_of_scores_that_do_not_fit(
+    tmp_path: Path, tiles: TileSet, message: str | None
+) -> None:
+    graph, scores, _ = attention(tmp_path, 128, 128)
+    if message is None:
+        graph.set_tiles(scores, tiles)
+        return
+    with pytest.raises(GraphError, match=message):
+        graph.set_tiles(scores, tiles)
+
+
+def test_scores_of_any_size_need_a_tile_size(tmp_path: Path) -> None:
+    graph, scores, _ = attention(tmp_path, "s", "s")
+    with pytest.raises(GraphError, match="number of rows is not fixed: give the size of a tile"):
+        graph.set_tiles(scores, grid(4, 4, (1, 1), []))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from runtime.attention_tile_cases import attention_tile_bf16_cases
 from runtime.caches import attended
 from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, normal, operator_case, spec
@@ -66,4 +67,5 @@ def bf16_cases() -> tuple[Case, ...]:
         _attention("ordered", 60, 200, causal="bottom", mask="add", fill=-1e9),
         _attention("near", 90, 90, window=40, global_keys=3, causal="bottom"),
         _attention("capped", 30, 70, softcap=2.0),
+        *attention_tile_bf16_cases(),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.attention_tile_cases import attention_tile_cases
 from runtime.bf16x2_cases import bf16x2_cases
 from runtime.bitmap_cases import bitmap_cases
 from runtime.caches import cache_cases
@@ -450,12 +451,14 @@ def attention(
         heads_view(1, "input", shared, "t", d),
         heads_view(2, "input", shared, "t", dv),
         mask_view,
+        None,
         heads_view(0, "output", heads, "s", dv),
     )
     call = CALLS.listed(
         "attention", views, mask_kind=("none", "add", "bool")[code], zero_rows="none",
         order="none", window_left=-1, window_right=0, global_keys=0,
-        scale=0.25, fill=-np.inf, softcap=0.0,
+        scale=0.25, fill=-np.inf, softcap=0.0, tile_kind="none",
+        tile_grid=(0, 0, 0, 0), beyond=0.0,
     )  # fmt: skip
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (
@@ -622,6 +625,7 @@ def all_cases() -> tuple[Case, ...]:
         attention("attention_boolean", mask="bool", queries=130, keys=70),
         attention("attention_band", mask="band", queries=520, keys=530),
         *attention_ops(),
+        *attention_tile_cases(),
         *reduction_cases(),
         *recurrent_cases(),
         *cache_cases(),

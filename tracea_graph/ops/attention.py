@@ -5,6 +5,7 @@
     s = s where the key is not later than the query, else fill        if causal
     s = s + mask, or s where mask else fill                           if masked
     s = s where the key is near the query, else −∞                    in a window
+    s = s in the active tiles, else −∞                                in tiles
     y = softmax(s) v
 
 Each of q, k, v and y is stored in one of four layouts.  In ``rows``, a tensor may hold more
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
@@ -78,7 +80,8 @@ _QUERY_BLOCK = 40
 
 @dataclass(frozen=True)
 class AttentionParams:
-    """Operands: q, k, v, then a mask (broadcast to ``[B, H, S, T]``) or positions (int64 ``[B]``).
+    """Operands: q, k, v, then a mask (broadcast to ``[B, H, S, T]``) or positions (int64 ``[B]``),
+    and with ``tiles`` a map of the active ones (int32).
 
     ``kv_heads`` heads of k and v serve ``heads`` of q, each serving an equal number of consecutive
     query heads; 0 means one per query head.  ``layouts`` are those of q, k, v and y.  In ``rows``,
@@ -109,6 +112,7 @@ class AttentionParams:
     global_keys: int = 0
     in_bf16: bool = False
     whole: bool = False
+    tiles: TileGrid | None = None
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
@@ -123,8 +127,11 @@ class AttentionParams:
             raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
         if self.causal not in CAUSAL or not self.softcap >= 0:
             raise ValueError(f"no attention with order {self.causal!r} and cap {self.softcap}")
-        if self.causal == "placed" and (self.mask != "none" or self.global_keys):
+        if self.causal == "placed" and (self.mask != "none" or self.global_keys or self.tiles):
             raise ValueError("attention from given places has no mask and no global keys")
+        ordered = self.window or self.causal != "none" or self.mask == "none"
+        if self.tiles and not self.tiles.masks and ordered:
+            raise ValueError("tiles say what a mask leaves without an order or a window")
         if min(self.window, self.global_keys) < 0:
             raise ValueError(
                 f"the window {self.window} or the global keys {self.global_keys} are negative"
@@ -141,7 +148,7 @@ class AttentionParams:
 
     @property
     def operands(self) -> int:
-        return 3 + (self.mask != "none") + (self.causal == "placed")
+        return 3 + (self.mask != "none") + (self.causal == "placed") + (self.tiles is not None)
 
     @property
     def shared_heads(self) -> int:
@@ -214,6 +221,8 @@ class AttentionParams:
         if self.window:
             place = self._places(arrays, *scores.shape[-2:])
             scores = np.where(self._near(place, scores.shape[-1]), scores, -np.inf)
+        if self.tiles and self.tiles.masks:
+            scores = np.where(self.tiles.kept(arrays[-1], *scores.shape[-2:]), scores, -np.inf)
         with np.errstate(invalid="ignore"):  # −inf − −inf, where no key is left
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             shares = weights / weights.sum(-1, keepdims=True)
@@ -242,6 +251,8 @@ class AttentionParams:
             seen &= arrays[3]
         if self.window:
             seen &= self._near(place, scores.shape[-1])
+        if self.tiles and self.tiles.masks:
+            seen &= self.tiles.kept(arrays[-1], *scores.shape[-2:])
         return seen
 
     def _places(self, arrays: Sequence[Any], rows: int, keys: int) -> npt.NDArray[np.int64]:
@@ -280,6 +291,8 @@ class AttentionParams:
         if self.window:  # a block of queries reads the union of its queries' windows
             keys = min(keys, sum(self.reach) + 1 + self.global_keys + _QUERY_BLOCK)
         scores = heads * rows * keys
+        if self.tiles:
+            scores *= operands[-1][0] / self.tiles.count
         share = fit.shares["FusedAttention bf16" if self.in_bf16 else "FusedAttention"]
         product = 2.0 * scores * (self.head + self.head_v) / share
         softmax = scores * fit.instructions["fused softmax"]
@@ -300,6 +313,8 @@ class AttentionParams:
             scores = b("Where", b.inputs[3], scores, b.number(self.fill))
         if self.window:
             scores = b("Where", self._near_to_onnx(b, scores), scores, b.number(-float("inf")))
+        if self.tiles and self.tiles.masks:
+            scores = b("Where", self._tiles_to_onnx(b, scores), scores, b.number(-float("inf")))
         shares = self._zero_rows_to_onnx(b, scores, b("Softmax", scores, axis=3))
         y = b("MatMul", shares, v)
         if self.layouts[3] == "heads":
@@ -352,6 +367,8 @@ class AttentionParams:
             parts.append(b("Not", self._later_to_onnx(b, scores)))
         if self.window:
             parts.append(self._near_to_onnx(b, scores))
+        if self.tiles and self.tiles.masks:
+            parts.append(self._tiles_to_onnx(b, scores))
         return reduce(lambda seen, part: b("And", seen, part), parts) if parts else ""
 
     def _places_to_onnx(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
@@ -387,12 +404,24 @@ class AttentionParams:
         first = b.ints(self.global_keys)
         return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))
 
+    def _tiles_to_onnx(self, b: BodyBuilder, scores: str) -> str:
+        """Write a mask that is true where a score lies in an active tile."""
+        assert self.tiles is not None
+        sizes = b("Shape", scores)
+        zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
+        rows, keys = (
+            b("Range", zero, b("Gather", sizes, b("Constant", value=np.asarray(i, np.int64))), one)
+            for i in (2, 3)
+        )
+        rows = b("Reshape", rows, b.ints(-1, 1))
+        return self.tiles.kept_to_onnx(b, b.inputs[-1], rows, keys)
+
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model heads as independent problems, queries as their rows, keys as the reduction.
 
         Where heads share keys, head h is the pair (g, r) with h = g · (heads per key head) + r.
         """
-        q, k, v, *mask = region.operands
+        q, k, v, *mask = region.operands[: len(region.operands) - (self.tiles is not None)]
         try:
             batch, queries = self.extents(0, graph.spec(q))
             keys = self.extents(1, graph.spec(k))[1]

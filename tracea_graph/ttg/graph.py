@@ -147,6 +147,11 @@ class TileGraph:
         self._states.ask_all()
         return self._at(name) if name in self._topology.rank else None
 
+    def find(self, name: str) -> Region | None:
+        """Return the region of an id, of a value it writes or of an original operator in it."""
+        named = (r for r in self.regions() if any(n.name == name for n in r.nodes))
+        return self.region(name) or self.producer(name) or next(named, None)
+
     def producer(self, value: str) -> Region | None:
         """Return the region that writes a value; None for inputs, weights and ``""``."""
         self._states.ask(value)
@@ -406,7 +411,7 @@ class TileGraph:
         return expand(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
     def set_tiles(self, region: Region | str, tiles: TileSet) -> None:
-        """Compute only these tiles of a region, given by itself, its id or a value it writes.
+        """Compute only these tiles of a region, given by itself or as in :meth:`find`.
 
         The tiles mask the constant matrix of a product (one row of tiles: ``region_n`` counts
         columns and k rows of the matrix; elsewhere it becomes zero), or the scores of attention
@@ -415,7 +420,7 @@ class TileGraph:
         graph.  Raises GraphError for an unknown region, one that takes no tiles, and tiles that
         overlap or do not fit.
         """
-        found = self.region(region) or self.producer(region) if isinstance(region, str) else region
+        found = self.find(region) if isinstance(region, str) else region
         if found is None or self.region(found.id) is not found:
             raise GraphError(f"this graph has no region {getattr(region, 'id', region)!r}")
         pattern = self.pattern_of(found, self, tiles)
@@ -487,7 +492,7 @@ class TileGraph:
         tile: Shape = (0, 0, 0),
         order: str = "row-major",
     ) -> Any:
-        """Return the tile map of a region, found by its id or by a value or original node in it.
+        """Return the tile map of a region, found as by :meth:`find`.
 
         A region of several steps shows its last one; ``ID#N`` names the step that writes its value
         N. Raises GraphError if there is no such region, it is opaque, a symbol has no binding, or

@@ -32,11 +32,18 @@ def lower_attention(
     if p.causal == "placed":
         mask = operands[3].view
     left, right = p.reach
+    tiles = operands[-1].view if p.tiles else None
+    grid, kind, beyond = (0, 0, 0, 0), "none", 0.0
+    if p.tiles:
+        grid, kind = p.tiles.sizes, "mask" if p.tiles.beyond is None else "bound"
+        beyond = p.tiles.beyond or 0.0
     w.call(
         "attention", "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32",
-        q=q, k=k, v=v, mask=mask, y=y, mask_kind=p.mask, zero_rows=p.zero_rows, order=p.causal,
+        q=q, k=k, v=v, mask=mask, tiles=tiles, y=y, mask_kind=p.mask,
+        zero_rows=p.zero_rows, order=p.causal,
         window_left=left, window_right=right, global_keys=p.global_keys,
         scale=p.scale, fill=p.fill, softcap=p.softcap,
+        tile_kind=kind, tile_grid=grid, beyond=beyond,
     )  # fmt: skip
     if results[0].rounded:
         half = results[0].in_bf16

@@ -140,7 +140,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   //% else
   pack_values(t, s.values);
   //% endif
-  if (!direct && (t->causal || t->mask_kind || t->window_left >= 0)) {
+  if (!direct && (t->causal || t->mask_kind || t->window_left >= 0 || t->spans)) {
     h.skips = total_size(h.values, value_rows(t->keys), padded(t->head_v), h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }

@@ -2,10 +2,12 @@
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
 constexpr float CALM = 1e20f;
 
-// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
+// Keys [low, high) may matter to these rows, and of them only those in tiles, if `tiles`; what the
+// others of their span score is at most `bound`.
 struct Range {
   int64_t low, high;
   float bound;
+  bool tiles;
 };
 
 // Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
@@ -87,19 +89,30 @@ tracea_attention_range mask_range(const Head& h, int64_t q, int64_t rows, Span s
   return r;
 }
 
+// A bound of the size of these rows' scores: infinite or NaN if there is none.
+INLINE float score_bound(const Head& h, int64_t q, int64_t rows) {
+  const tracea_attention_tile* t = h.t;
+  const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
+  return size * h.size * (t->scale < 0.0f ? -t->scale : t->scale);
+}
+
 Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
-  Range r = {span.low, span.high, -INF};
+  Range r = {span.low, span.high, -INF, h.skips && t->tiles_mask};
   if (!h.skips) return r;
+  if (t->spans && !t->tiles_mask) {  // without an order or windows
+    const float size = t->mask_kind == 1 ? score_bound(h, q, rows) : 0.0f;
+    r.tiles = size < CALM;
+    r.bound = r.tiles ? (t->mask_kind == 1 ? t->beyond + size : t->fill) : -INF;
+    if (r.tiles) return r;
+  }
   r.high = order_end(t, q, rows, span);
   const tracea_attention_range seen = t->ranges ? t->ranges[q / QB] : mask_range(h, q, rows, span);
   if (t->mask_kind == 2 || (t->causal && t->mask_kind == 0)) r.bound = t->fill;
   if (t->mask_kind == 1 && r.high < span.high) r.bound = t->fill + seen.beyond;
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
-    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
-    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
-    if (!(size * h.size * scale < CALM)) return r;
+    if (!(score_bound(h, q, rows) < CALM)) return r;
   }
   const int64_t high = r.high;
   r.low = seen.low, r.high = seen.high;

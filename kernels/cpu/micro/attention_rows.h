@@ -3,12 +3,12 @@
 enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST, ZERO_INFINITE };
 enum Outcome { WEIGHED, ZEROS, NOT_A_NUMBER };
 
-// Is every key of a row out of the window, or has it `limit` or less added or in its score's place?
+// Is every key of a row out of the window or the tiles, or has it `limit` or less added or in its score's place?
 bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, float limit) {
   const bool fills = t->fill <= limit;
   for (int64_t k = 0; k < t->keys; k++) {
     const int64_t at = row * t->mask_row + k * t->mask_col;
-    bool masked = !is_near(t, place_of(t, row), k);
+    bool masked = !is_near(t, place_of(t, row), k) || !in_tiles(t, row, k);
     masked |= fills && t->causal && k >= t->seen + row * t->seen_step;
     masked |= fills && t->mask_kind == 2 && !mask[at];
     masked |= t->mask_kind == 1 && ((const float*)mask)[at] <= limit;

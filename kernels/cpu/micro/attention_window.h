@@ -41,11 +41,62 @@ Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64
   return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
 }
 
+// The spans of keys that row `row` of the tile sees; none if there are no tiles.
+struct Spans {
+  const tracea_attention_span *first, *end;
+};
+
+INLINE Spans spans_of(const tracea_attention_tile* t, int64_t row) {
+  if (!t->spans) return {nullptr, nullptr};
+  const int64_t* start = t->starts + (t->first_query + row * t->seen_step) / t->tile_rows;
+  return {t->spans + start[0], t->spans + start[1]};
+}
+
+// Rows from `q` on that are in one row of tiles, at most `rows`.
+INLINE int64_t rows_together(const tracea_attention_tile* t, int64_t q, int64_t rows) {
+  if (!t->spans || !t->seen_step) return rows;
+  return least(rows, t->tile_rows - (t->first_query + q) % t->tile_rows);
+}
+
+// Is a key in an active tile of a row?
+INLINE bool in_tiles(const tracea_attention_tile* t, int64_t row, int64_t key) {
+  if (!t->tiles_mask) return true;
+  const Spans s = spans_of(t, row);
+  for (const tracea_attention_span* at = s.first; at < s.end; at++)
+    if (key >= at->low && key < at->high) return true;
+  return false;
+}
+
+// The mask of a block with -inf outside the active tiles; as it was if all is inside.
+Mask tile_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+               Mask mask) {
+  const tracea_attention_tile* t = h.t;
+  if (!t->tiles_mask) return mask;
+  const Spans spans = spans_of(t, q);  // the same for all rows of a block
+  for (const tracea_attention_span* at = spans.first; at < spans.end; at++)
+    if (k >= at->low && k + keys <= at->high) return mask;
+  for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
+    const float* from = mask.data + i * mask.row;
+    float* to = s.mask + i * KB;
+    int64_t j = 0;
+    const auto drop_until = [&](int64_t end) {
+      for (; j < end; j++) to[j] = -INF;
+    };
+    for (const tracea_attention_span* at = spans.first; at < spans.end; at++) {
+      drop_until(least(at->low - k, keys));
+      for (; j < least(at->high - k, keys); j++) to[j] = mask.kind == NONE ? INF : from[j];
+    }
+    drop_until(keys);
+  }
+  return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}
+
 // What becomes of the block's scores.
 Masking block_masking(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k,
                       int64_t keys) {
   const tracea_attention_tile* t = h.t;
-  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Mask near = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Mask mask = tile_mask(h, s, q, rows, k, keys, near);
   const int64_t seen = t->seen + q * t->seen_step - k;
   return {mask, t->fill, t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
 }

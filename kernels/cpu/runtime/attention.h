@@ -53,7 +53,7 @@ inline void attention_task(void* usr, size_t index) {
   }
   if (job.mask) tile.mask = job.mask->data + at(*job.mask, head, first) * job.mask_size;
   tile.y = job.y->data + at(*job.y, head, first) * tile.y_size;
-  tile.seen += first;
+  tile.seen += first, tile.first_query = first;
   if (queries == 1) {  // heads become rows: their keys are read once
     tile.queries = tile.heads, tile.heads = 1, tile.seen_step = 0;
     tile.q_stride = tile.q_head, tile.y_stride = tile.y_head, tile.mask_row = tile.mask_head;
@@ -85,7 +85,7 @@ inline bool find_ranges(Run& run, AttentionJob& job, Scratch& scratch) {
   const int64_t batches = job.q->dims[0], queries = job.q->dims[2], keys = job.k->dims[2];
   const bool shared = job.mask && job.mask->strides[1] == 0 && job.mask->strides[2] != 0 &&
                       job.mask->strides[3] == 1 && job.q->dims[1] > 1;
-  if (!shared || job.common.direct || queries <= kFewQueries || keys < kLargeMask / queries)
+  if (!shared || job.common.direct || job.common.spans || queries <= kFewQueries || keys < kLargeMask / queries)
     return true;
   job.blocks = ceil_div(ceil_div(queries, job.chunks), TRACEA_QUERIES);
   job.pieces = ceil_div(job.blocks, kRangesPerTask);
@@ -101,12 +101,61 @@ inline bool check_attention(Signature& call) {
   const int64_t kind = call.integer(kMaskKind);
   const int32_t type = call.lacks(kMask) ? 0 : call.type(kMask);
   const int32_t rank = call.lacks(kMask) ? 0 : call.rank(kMask);
+  const int64_t tiles = call.integer(kTileKind);
+  const bool near = call.integer(kWindowLeft) >= 0, bound = tiles == kTileKindBound;
+  for (int32_t i = 0; i < 4; ++i)
+    if ((tiles != kTileKindNone) != (call.integer(kTileGrid + i) > 0))
+      return call.fail("half a grid of tiles");
+  if ((tiles != kTileKindNone) == call.lacks(kTiles)) return call.fail("a map of tiles or a grid alone");
+  if ((tiles && call.integer(kOrder) == kOrderPlaced) ||
+      (bound && (call.integer(kOrder) != kOrderNone || near || kind == kMaskKindNone)))
+    return call.fail("tiles beside an order or a window");
   if (call.integer(kOrder) == kOrderPlaced)
     return (kind == kMaskKindNone && !call.integer(kGlobalKeys) && type == ORT_I64 && rank == 1) ||
            call.fail("a mask beside positions");
   if (kind == kMaskKindNone) return !type || call.fail("a mask it does not take");
   return (type == (kind == kMaskKindAdd ? ORT_F32 : ORT_BOOL) && rank == 4) ||
          call.fail("another mask than it says");
+}
+
+// The spans of keys in active tiles: the L1 map lists tiles in ascending order, row after row.
+inline bool find_spans(Run& run, const Call& call, const TensorView& map, Scratch& scratch,
+                       tracea_attention_tile* tile) {
+  const int64_t* grid = call.ints + attention_call::kTileGrid;
+  const int64_t rows = grid[0], keys = grid[1], key_tiles = grid[3], active = map.dims[0];
+  const auto* ids = reinterpret_cast<const int32_t*>(map.data);
+  const int64_t queries = tile->queries, used = ceil_div(queries, rows);
+  if (used > grid[2] || ceil_div(tile->keys, keys) > key_tiles)
+    return run.error.fail("%lld queries and %lld keys do not fit %lld x %lld tiles of %lld x %lld.",
+                          static_cast<long long>(queries), static_cast<long long>(tile->keys),
+                          static_cast<long long>(grid[2]), static_cast<long long>(key_tiles),
+                          static_cast<long long>(rows), static_cast<long long>(keys));
+  bool sorted = active == 0 || (map.strides[0] == 1 || active == 1);
+  sorted = sorted && (active == 0 || (ids[0] >= 0 && ids[active - 1] < grid[2] * key_tiles));
+  for (int64_t i = 1; sorted && i < active; ++i) sorted = ids[i - 1] < ids[i];
+  if (!sorted)
+    return run.error.fail("The map of an attention does not list its tiles in ascending order.");
+  const int64_t starts_bytes = (used + 1) * static_cast<int64_t>(sizeof *tile->starts);
+  const int64_t span_bytes = max(active, 1) * static_cast<int64_t>(sizeof *tile->spans);
+  char* memory = scratch.take(starts_bytes + span_bytes);
+  if (!memory) return false;
+  auto* starts = reinterpret_cast<int64_t*>(memory);
+  auto* spans = reinterpret_cast<tracea_attention_span*>(memory + starts_bytes);
+  int64_t at = 0, count = 0;
+  for (int64_t row = 0; row < used; ++row) {
+    starts[row] = count;
+    for (; at < active && ids[at] / key_tiles == row; ++at) {
+      const int64_t low = ids[at] % key_tiles * keys, high = min(low + keys, tile->keys);
+      if (low >= high) continue;
+      if (count > starts[row] && spans[count - 1].high == low) spans[count - 1].high = high;
+      else spans[count++] = {low, high};
+    }
+  }
+  starts[used] = count;
+  tile->spans = spans, tile->starts = starts, tile->tile_rows = rows;
+  tile->tiles_mask = call.ints[attention_call::kTileKind] == attention_call::kTileKindMask;
+  tile->beyond = static_cast<float>(call.floats[attention_call::kBeyond]);
+  return true;
 }
 
 // Pairs of columns lie together, and whole pairs between rows and heads.
@@ -116,7 +165,8 @@ inline bool in_pairs(const TensorView& box) {
 }
 
 inline bool attention_shapes(const TensorView* views, bool masked) {
-  const TensorView &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
+  using namespace attention_call;
+  const TensorView &q = views[kQ], &k = views[kK], &v = views[kV], &mask = views[kMask], &y = views[kY];
   const int64_t batch = q.dims[0], heads = q.dims[1], queries = q.dims[2], head = q.dims[3];
   const int64_t shared = k.dims[1], keys = k.dims[2], head_v = v.dims[3];
   const auto is = [](const TensorView& box, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
@@ -183,11 +233,12 @@ inline tracea_attention_tile attention_tile(const Call& call, const TensorView* 
   using namespace attention_call;
   const TensorView &q = views[kQ], &k = views[kK], &v = views[kV], &mask = views[kMask], &y = views[kY];
   tracea_attention_tile tile = {};
+  tile.queries = q.dims[2];
   tile.keys = k.dims[2], tile.head = q.dims[3] / lane, tile.head_v = v.dims[3];
   tile.q_stride = q.strides[2] / lane, tile.q_head = q.strides[1] / lane;
   tile.k_stride = k.strides[2] / lane, tile.k_col = k.dims[3] <= 1 ? 1 : k.strides[3];
   tile.v_stride = v.strides[2] / lane;
-  tile.y_size = call.views[4].type == ORT_BF16 ? 2 : 4;
+  tile.y_size = call.views[kY].type == ORT_BF16 ? 2 : 4;
   tile.y_stride = y.strides[2], tile.y_head = y.strides[1];
   tile.mask_kind = static_cast<int32_t>(call.ints[kMaskKind]);
   if (tile.mask_kind)
@@ -209,7 +260,7 @@ inline tracea_attention_tile attention_tile(const Call& call, const TensorView* 
 inline bool attend_to_nothing(Run& run, const Call& call, const TensorView& q, const TensorView& y) {
   if (!y.is(q.dims[0], q.dims[1], q.dims[2]) || (y.dims[3] > 1 && y.strides[3] != 1))
     return misfit(run, "fused attention");
-  const int64_t size = element_size(call.views[4].type);
+  const int64_t size = element_size(call.views[attention_call::kY].type);
   for (int64_t b = 0; b < y.dims[0]; ++b)
     for (int64_t h = 0; h < y.dims[1]; ++h)
       for (int64_t i = 0; i < y.dims[2]; ++i)
@@ -235,8 +286,8 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   const bool narrow = rounds || call.opcode == kAttentionBf16;
   const TensorView* positions = placed ? &given[3] : nullptr;
   const int64_t queries = q.dims[2], keys = given[1].dims[2];
-  TensorView views[5] = {q, given[1], given[2], given[3], y};
-  Scratch heads(run), scratch(run), ranges(run);
+  TensorView views[] = {q, given[kK], given[kV], given[kMask], given[kTiles], y};
+  Scratch heads(run), scratch(run), ranges(run), spans(run);
   if (!attention_shapes(views, masked) ||
       (positions && !(positions->is(q.dims[0]) && check_positions(run, *positions, queries, keys, keys))))
     return misfit(run, "fused attention");
@@ -246,7 +297,7 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   AttentionJob job = {};
   job.attention = narrow ? host.isa->attention_bf16 : host.isa->attention;
   job.lane = narrow ? 2 : 1;
-  job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[4];
+  job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[kY];
   job.mask = masked ? &views[3] : nullptr;
   job.mask_size = call.ints[kMaskKind] == kMaskKindAdd ? 4 : 1;
   job.common = attention_tile(call, views, job.lane);
@@ -261,6 +312,8 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   const int64_t tasks = all * job.parts * job.chunks;
   const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;
   const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
+  if (call.ints[kTileKind] && !find_spans(run, call, given[kTiles], spans, &job.common))
+    return false;
   job.find_ranges = narrow ? host.isa->attention_bf16_ranges : host.isa->attention_ranges;
   return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job);

@@ -58,14 +58,18 @@ enum View : int32_t { kTables };
 enum IndexType : int32_t { kIndexTypeI32 = 6, kIndexTypeI64 };
 }
 namespace attention_call {
-enum Int : int32_t { kMaskKind, kZeroRows, kOrder, kWindowLeft, kWindowRight, kGlobalKeys, kInts };
-enum Float : int32_t { kScale, kFill, kSoftcap };
-enum View : int32_t { kQ, kK, kV, kMask, kY };
+enum Int : int32_t {
+  kMaskKind, kZeroRows, kOrder, kWindowLeft, kWindowRight, kGlobalKeys, kTileKind, kTileGrid,
+  kInts = 11
+};
+enum Float : int32_t { kScale, kFill, kSoftcap, kBeyond };
+enum View : int32_t { kQ, kK, kV, kMask, kTiles, kY };
 enum MaskKind : int32_t { kMaskKindNone, kMaskKindAdd, kMaskKindBool };
 enum ZeroRows : int32_t {
   kZeroRowsNone, kZeroRowsGuarded, kZeroRowsMasked, kZeroRowsLowest, kZeroRowsInfinite
 };
 enum Order : int32_t { kOrderNone, kOrderTop, kOrderBottom, kOrderPlaced };
+enum TileKind : int32_t { kTileKindNone, kTileKindMask, kTileKindBound };
 }
 namespace conv_call {
 enum Int : int32_t {
@@ -283,12 +287,15 @@ constexpr AttributeSpec kAttentionInts[] = {
     {"window_left", -1, 1099511627776, 1, 0x0},
     {"window_right", 0, 1099511627776, 1, 0x0},
     {"global_keys", 0, 1099511627776, 1, 0x0},
+    {"tile_kind", 0, 2, 1, 0x7},
+    {"tile_grid", 0, 2147483647, 4, 0x0},
 };
 constexpr OperandSpec kAttentionOperands[] = {
     {"q", 4, 0, kOnce, 0x2},
     {"k", 4, 0, kOnce, 0x2},
     {"v", 4, 0, kOnce, 0x2},
     {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"tiles", 1, kOptional, kOnce, 0x40},
     {"y", 4, kWritten, kOnce, 0x2},
 };
 constexpr AttributeSpec kConvInts[] = {
@@ -478,6 +485,7 @@ constexpr OperandSpec kAttentionBf16Operands[] = {
     {"k", 4, 0, kOnce, 0x10000},
     {"v", 4, 0, kOnce, 0x10000},
     {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"tiles", 1, kOptional, kOnce, 0x40},
     {"y", 4, kWritten, kOnce, 0x10002},
 };
 constexpr OperandSpec kConvBf16Operands[] = {
@@ -740,7 +748,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"embedding", kEmbeddingOp, kNoChain, kNoSchedule,
      2, 0, 3, -1, false, kEmbeddingInts, kEmbeddingOperands},
     {"attention", kAttentionOp, kNoChain, kNoSchedule,
-     6, 3, 5, -1, false, kAttentionInts, kAttentionOperands},
+     8, 4, 6, -1, false, kAttentionInts, kAttentionOperands},
     {"conv", kConvOp, kEpilogue, kConvSchedule,
      7, 2, 6, -1, false, kConvInts, kConvOperands},
     {"conv_first_layer", kConvFirstLayerOp, kEpilogue, kNoSchedule,
@@ -778,7 +786,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm_block_sparse", kGemmBlockSparseOp, kEpilogue, kNoSchedule,
      1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBlockSparseOperands},
     {"attention_bf16", kAttentionOp, kNoChain, kNoSchedule,
-     6, 3, 5, -1, false, kAttentionInts, kAttentionBf16Operands},
+     8, 4, 6, -1, false, kAttentionInts, kAttentionBf16Operands},
     {"conv_bf16", kConvOp, kEpilogue, kConvSchedule,
      7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
     {"conv_first_layer_bf16", kConvFirstLayerOp, kEpilogue, kNoSchedule,
@@ -822,7 +830,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"top_k", kTopKOp, kNoChain, kNoSchedule,
      1, 0, 3, -1, false, kTopKInts, kTopKOperands},
     {"attention_f32_as_bf16", kAttentionOp, kNoChain, kNoSchedule,
-     6, 3, 5, -1, false, kAttentionInts, kAttentionOperands},
+     8, 4, 6, -1, false, kAttentionInts, kAttentionOperands},
     {"conv_dispatch_bf16", kConvDispatchOp, kEpilogue, kNoSchedule,
      4, 2, 7, -1, false, kWinogradInts, kConvDispatchBf16Operands},
     {"conv_dispatch_int16", kConvDispatchOp, kEpilogue, kNoSchedule,

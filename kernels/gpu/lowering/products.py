@@ -227,6 +227,8 @@ def lower_attention(
     )
     out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
     mask, kind = None, p.mask
+    if p.tiles is not None:
+        raise LackingError("GPU attention has no tiles set by hand")
     if kind != "none":
         full: Shape = (batch, p.heads, queries, keys)
         held = operands[3]

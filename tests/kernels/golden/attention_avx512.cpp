@@ -321,7 +321,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
   if (in_place) h.values = t->v, h.width = t->v_stride;
   else pack_values(t, s.values);
-  if (!direct && (t->causal || t->mask_kind || t->window_left >= 0)) {
+  if (!direct && (t->causal || t->mask_kind || t->window_left >= 0 || t->spans)) {
     h.skips = total_size(h.values, value_rows(t->keys), padded(t->head_v), h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
@@ -523,11 +523,62 @@ Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64
   return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
 }
 
+// The spans of keys that row `row` of the tile sees; none if there are no tiles.
+struct Spans {
+  const tracea_attention_span *first, *end;
+};
+
+INLINE Spans spans_of(const tracea_attention_tile* t, int64_t row) {
+  if (!t->spans) return {nullptr, nullptr};
+  const int64_t* start = t->starts + (t->first_query + row * t->seen_step) / t->tile_rows;
+  return {t->spans + start[0], t->spans + start[1]};
+}
+
+// Rows from `q` on that are in one row of tiles, at most `rows`.
+INLINE int64_t rows_together(const tracea_attention_tile* t, int64_t q, int64_t rows) {
+  if (!t->spans || !t->seen_step) return rows;
+  return least(rows, t->tile_rows - (t->first_query + q) % t->tile_rows);
+}
+
+// Is a key in an active tile of a row?
+INLINE bool in_tiles(const tracea_attention_tile* t, int64_t row, int64_t key) {
+  if (!t->tiles_mask) return true;
+  const Spans s = spans_of(t, row);
+  for (const tracea_attention_span* at = s.first; at < s.end; at++)
+    if (key >= at->low && key < at->high) return true;
+  return false;
+}
+
+// The mask of a block with -inf outside the active tiles; as it was if all is inside.
+Mask tile_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+               Mask mask) {
+  const tracea_attention_tile* t = h.t;
+  if (!t->tiles_mask) return mask;
+  const Spans spans = spans_of(t, q);  // the same for all rows of a block
+  for (const tracea_attention_span* at = spans.first; at < spans.end; at++)
+    if (k >= at->low && k + keys <= at->high) return mask;
+  for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
+    const float* from = mask.data + i * mask.row;
+    float* to = s.mask + i * KB;
+    int64_t j = 0;
+    const auto drop_until = [&](int64_t end) {
+      for (; j < end; j++) to[j] = -INF;
+    };
+    for (const tracea_attention_span* at = spans.first; at < spans.end; at++) {
+      drop_until(least(at->low - k, keys));
+      for (; j < least(at->high - k, keys); j++) to[j] = mask.kind == NONE ? INF : from[j];
+    }
+    drop_until(keys);
+  }
+  return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}
+
 // What becomes of the block's scores.
 Masking block_masking(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k,
                       int64_t keys) {
   const tracea_attention_tile* t = h.t;
-  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Mask near = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Mask mask = tile_mask(h, s, q, rows, k, keys, near);
   const int64_t seen = t->seen + q * t->seen_step - k;
   return {mask, t->fill, t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
 }
@@ -535,10 +586,12 @@ Masking block_masking(const Head& h, const Scratch& s, int64_t q, int64_t rows, 
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
 constexpr float CALM = 1e20f;
 
-// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
+// Keys [low, high) may matter to these rows, and of them only those in tiles, if `tiles`; what the
+// others of their span score is at most `bound`.
 struct Range {
   int64_t low, high;
   float bound;
+  bool tiles;
 };
 
 // Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
@@ -620,19 +673,30 @@ tracea_attention_range mask_range(const Head& h, int64_t q, int64_t rows, Span s
   return r;
 }
 
+// A bound of the size of these rows' scores: infinite or NaN if there is none.
+INLINE float score_bound(const Head& h, int64_t q, int64_t rows) {
+  const tracea_attention_tile* t = h.t;
+  const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
+  return size * h.size * (t->scale < 0.0f ? -t->scale : t->scale);
+}
+
 Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
-  Range r = {span.low, span.high, -INF};
+  Range r = {span.low, span.high, -INF, h.skips && t->tiles_mask};
   if (!h.skips) return r;
+  if (t->spans && !t->tiles_mask) {  // without an order or windows
+    const float size = t->mask_kind == 1 ? score_bound(h, q, rows) : 0.0f;
+    r.tiles = size < CALM;
+    r.bound = r.tiles ? (t->mask_kind == 1 ? t->beyond + size : t->fill) : -INF;
+    if (r.tiles) return r;
+  }
   r.high = order_end(t, q, rows, span);
   const tracea_attention_range seen = t->ranges ? t->ranges[q / QB] : mask_range(h, q, rows, span);
   if (t->mask_kind == 2 || (t->causal && t->mask_kind == 0)) r.bound = t->fill;
   if (t->mask_kind == 1 && r.high < span.high) r.bound = t->fill + seen.beyond;
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
-    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
-    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
-    if (!(size * h.size * scale < CALM)) return r;
+    if (!(score_bound(h, q, rows) < CALM)) return r;
   }
   const int64_t high = r.high;
   r.low = seen.low, r.high = seen.high;
@@ -851,12 +915,12 @@ void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running&
 enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST, ZERO_INFINITE };
 enum Outcome { WEIGHED, ZEROS, NOT_A_NUMBER };
 
-// Is every key of a row out of the window, or has it `limit` or less added or in its score's place?
+// Is every key of a row out of the window or the tiles, or has it `limit` or less added or in its score's place?
 bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, float limit) {
   const bool fills = t->fill <= limit;
   for (int64_t k = 0; k < t->keys; k++) {
     const int64_t at = row * t->mask_row + k * t->mask_col;
-    bool masked = !is_near(t, place_of(t, row), k);
+    bool masked = !is_near(t, place_of(t, row), k) || !in_tiles(t, row, k);
     masked |= fills && t->causal && k >= t->seen + row * t->seen_step;
     masked |= fills && t->mask_kind == 2 && !mask[at];
     masked |= t->mask_kind == 1 && ((const float*)mask)[at] <= limit;
@@ -961,16 +1025,28 @@ void key_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows,
 // Calls body(k, keys, fresh) for the blocks of keys that matter to these rows.  Blocks begin at
 // multiples of KB whatever is left out, so that sums do not depend on it.
 template <typename Body>
-INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t rows, const Running& run,
-                       Body body) {
+INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t q, int64_t rows,
+                       const Running& run, Body body) {
   bool fresh = true;
-  const auto keys_between = [&](int64_t from, int64_t to) {
+  const auto together = [&](int64_t from, int64_t to) {
     for (int64_t k = from; k < to;) {
       const int64_t end = least(k / KB * KB + KB, to);
       body(k, end - k, fresh);
       fresh = false;
       k = end;
     }
+  };
+  const Spans tiles = spans_of(h.t, q);
+  // Keys in tiles, in whole panels; or all those between them.
+  const auto keys_between = [&](int64_t from, int64_t to, bool others = false) {
+    if (!r.tiles) return together(from, to);
+    for (const tracea_attention_span* at = tiles.first; at < tiles.end; at++) {
+      const int64_t low = at->low / PANEL * PANEL, high = least(to, padded(at->high));
+      if (others) together(from, least(low, to));
+      else together(most(from, low), high);
+      from = most(from, high);
+    }
+    if (others) together(from, to);
   };
   keys_between(0, least(h.t->window_left < 0 ? 0 : padded(h.t->global_keys), span.low));
   keys_between(r.low, r.high);
@@ -979,8 +1055,15 @@ INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t rows, c
   if (lost && r.bound != -INF) {
     keys_between(span.low, r.low);
     keys_between(r.high, span.high);
+    if (r.tiles && !h.t->tiles_mask) keys_between(r.low, r.high, true);
   }
   return fresh;
+}
+
+// Is the first key in the tiles of a row?
+INLINE bool begins_at_first_key(const Head& h, int64_t q) {
+  const Spans tiles = spans_of(h.t, q);
+  return tiles.first < tiles.end && tiles.first->low == 0;
 }
 
 // Rows for which weights at once do are no longer `due` afterwards; says whether any are left.
@@ -988,11 +1071,12 @@ INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t rows, c
 bool query_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Range& r,
                          Span span, bool* due) {
   if (!h.keys || h.t->softcap != 0.0f || h.t->window_left >= 0 || r.low > 0) return true;
+  if (r.tiles && !begins_at_first_key(h, q)) return true;
   Running run;
   vf total[QB];
   bool done[QB], left = false;
   for (int64_t i = 0; i < QB; i++) total[i] = set1(0.0f), run.top[i] = -INF, run.decay[i] = 1.0f;
-  key_blocks(h, r, span, rows, run, [&](int64_t k, int64_t keys, bool fresh) {
+  key_blocks(h, r, span, q, rows, run, [&](int64_t k, int64_t keys, bool fresh) {
     key_block_at_once(h, s, q, rows, k, keys, fresh, total, run);
   });
   for (int64_t i = 0; i < rows; i++) {
@@ -1018,7 +1102,7 @@ void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
     run.top[i] = LOWEST;
     run.total[i] = 0.0f;
   }
-  const bool none = key_blocks(h, r, span, rows, run, [&](int64_t k, int64_t keys, bool fresh) {
+  const bool none = key_blocks(h, r, span, q, rows, run, [&](int64_t k, int64_t keys, bool fresh) {
     key_block(h, s, q, rows, k, keys, fresh, run);
   });
   if (none)
@@ -1032,8 +1116,10 @@ TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile*
   const Scratch s = layout(t->scratch, t->keys, t->head, t->head_v);
   Head h = prepare(t, s);
   for (int64_t head = 0; head < t->heads; head++) {
-    for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
-      query_block(h, s, q, least(QB, t->queries - q));
+    for (int64_t q = 0, rows; q < t->queries; q += rows) {
+      rows = rows_together(t, q, least(QB, t->queries - q));  // QB fill the largest register tiles
+      query_block(h, s, q, rows);
+    }
     h.q += t->q_head;
     h.y += t->y_head * t->y_size;
     h.mask += t->mask_head * (t->mask_kind == 1 ? (int64_t)sizeof(float) : 1);

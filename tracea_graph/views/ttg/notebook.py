@@ -51,9 +51,7 @@ class Notebook:
     ) -> TileDisplay:
         """Return the tile map of a region found by ``name`` (:meth:`TileGraph.show`)."""
         program, _, step = name.partition("#")
-        region = graph.region(program) or graph.producer(program)
-        named = (r for r in graph.regions() if any(n.name == program for n in r.nodes))
-        region = region or next(named, None)
+        region = graph.find(program)
         if region is None:
             raise GraphError(f"no region is called {name!r}, writes it or replaces it")
         inside = graph.subgraph_of(region, graph)

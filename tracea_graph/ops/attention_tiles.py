@@ -1,0 +1,107 @@
+"""Tiles of attention scores: which blocks of queries by keys are computed.
+
+A map lists the ids of active tiles in ascending order; tile ``r * key_tiles + c`` of the grid is
+row of tiles r and column c.  Scores outside the active tiles are −∞, or dropped by a mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Weight
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ttg.builder import TTGBuilder
+from tracea_graph.ttg.pattern import TilePattern
+from tracea_graph.ttg.tiles import TileSet
+
+__all__ = ["TileGrid", "grid_of", "map_of"]
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """Tiles of ``rows`` queries by ``keys`` keys, ``row_tiles`` by ``key_tiles`` of them.
+
+    Without ``beyond`` the tiles mask.  With it they say what a mask leaves: outside the active
+    tiles an additive mask is at most ``beyond``, and a boolean one drops every key.
+    """
+
+    rows: int
+    keys: int
+    row_tiles: int
+    key_tiles: int
+    beyond: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an empty grid."""
+        if min(self.rows, self.keys, self.row_tiles, self.key_tiles) < 1:
+            raise ValueError(f"no tiles of attention in {self}")
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Rows and keys of a tile, and the numbers of tiles."""
+        return self.rows, self.keys, self.row_tiles, self.key_tiles
+
+    @property
+    def masks(self) -> bool:
+        """Whether scores outside the active tiles are −∞."""
+        return self.beyond is None
+
+    @property
+    def count(self) -> int:
+        """Number of tiles, active or not."""
+        return self.row_tiles * self.key_tiles
+
+    def kept(self, active: npt.NDArray[Any], rows: int, keys: int) -> npt.NDArray[np.bool_]:
+        """Return where ``[rows, keys]`` scores lie in an active tile of a map.
+
+        Raises ValueError for more rows or keys than the grid has.
+        """
+        if rows > self.rows * self.row_tiles or keys > self.keys * self.key_tiles:
+            raise ValueError(f"{rows} queries and {keys} keys do not fit {self}")
+        grid = np.zeros(self.count, np.bool_)
+        grid[active] = True
+        of = grid.reshape(self.row_tiles, self.key_tiles)
+        found: npt.NDArray[np.bool_] = of[np.arange(rows) // self.rows][
+            :, np.arange(keys) // self.keys
+        ]
+        return found
+
+    def kept_to_onnx(self, b: BodyBuilder, active: str, rows: str, keys: str) -> str:
+        """Write a mask of kept scores from a map and the positions ``[S,1]`` and ``[T]``.
+
+        It is a product of two matrices: which tiles hold a query, and which hold a key.
+        """
+        ids = b("Cast", active, to=DType.I64.onnx)
+        row = b("Div", ids, b.ints(self.key_tiles))
+        column = b("Sub", ids, b("Mul", row, b.ints(self.key_tiles)))
+        of_row = b("Equal", b("Div", rows, b.ints(self.rows)), row)
+        of_key = b("Equal", b("Reshape", column, b.ints(-1, 1)), b("Div", keys, b.ints(self.keys)))
+        both = b("MatMul", *(b("Cast", part, to=DType.F32.onnx) for part in (of_row, of_key)))
+        return b("Greater", both, b.number(0.5))
+
+
+def grid_of(pattern: TilePattern) -> TileGrid:
+    """Return the grid of a pattern of scores."""
+    (m, n), (rows, keys, _) = pattern.tiles.grid, pattern.tiles.tile
+    return TileGrid(rows, keys, m, n)
+
+
+def map_of(pattern: TilePattern) -> Weight:
+    """Return the L1 map of a pattern of scores: in attention, keys are the reduction."""
+    tiles = _tiles_of(pattern)
+    name = f"{pattern.constant}_map"
+    return Weight(name, DType.I32, tiles.l1_map.shape, lambda: tiles.l1_map)
+
+
+def _tiles_of(pattern: TilePattern) -> TileSet:
+    """The pattern as tiles of the attention: rows of queries by slices of keys."""
+    grid = grid_of(pattern)
+    active = np.zeros((grid.row_tiles, 1, grid.key_tiles), np.bool_)
+    rows = pattern.tiles.table[pattern.tiles.order]
+    active[rows["region_m"], 0, rows["region_n"]] = True
+    keys = grid.keys * grid.key_tiles
+    return TTGBuilder(grid.row_tiles, 1, keys, (grid.rows, 1, grid.keys)).build_active(active)
