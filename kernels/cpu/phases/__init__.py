@@ -7,6 +7,7 @@ from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.mask_tiles import MaskTiles
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.kernels.cpu.phases.pack_integers import PACK_INTEGERS
@@ -64,11 +65,11 @@ def structure_rules(request: Request) -> tuple[Pass, ...]:
         UnstructuredSparseGemm(request.scan, few, twice),
     )
     lossy = (LowRankGemm(chosen), PruneBlocks(chosen, blocks))
-    near = (WindowAttention(tuple(request.windows)),)
+    near = WindowAttention(tuple(request.windows)) if request.windows else MaskTiles()
     return (
         *(lossy if chosen else ()),
         *(exact if request.prepack else ()),
-        *(near if request.windows else ()),
+        near,
     )
 
 
