@@ -203,7 +203,8 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
 @pytest.mark.compiler
 @pytest.mark.parametrize("code", dict.fromkeys(blocks("python")))
 def test_python_blocks_run(code: str, folder: Path) -> None:
-    code = re.sub(r'tg\.optimize\(("model\.onnx"|graph)\)', r"tg.optimize(\1, OPTIONS)", code)
+    code = code.replace('tg.optimize("model.onnx")', 'tg.optimize("model.onnx", OPTIONS)')
+    code = code.replace("tg.Options(", "tg.Options(keep='all', verify=False, ")
     setup = "import tracea_graph\nOPTIONS = tracea_graph.Options(keep='all', verify=False)\n"
     answer = "\nimport numpy\nprint(session.run(None, {'x': numpy.ones((3, 32), 'f4')})[0].shape)"
     done = subprocess.run(

@@ -142,6 +142,24 @@ def test_columns_that_are_no_panels_run_dense_with_a_reason(tmp_path: Path) -> N
     assert relative_error(evaluate(after, {"x": normal(4, 64)})[0], expected) < 1e-5
 
 
+@pytest.mark.compiler
+def test_the_result_is_compared_with_the_masked_model(tmp_path: Path) -> None:
+    """Also: tiles that no kernel can keep to are masked, and the report says so."""
+    net = Net()
+    x = net("Relu", net("MatMul", net.input("x", "rows", 64), net.weight(64, 48), name="up"))
+    graph = saved(net, tmp_path, net("MatMul", x, net.weight(48, 48), name="down"))
+    graph.set_tiles("up", strips(3, 64, [(0, 0, 32), (2, 16, 64)]))
+    graph.set_tiles("down", strips(6, 48, [(0, 0, 48), (3, 16, 32)]))
+    report = tg.optimize(graph, tg.Options(keep="all"))
+    assert Path(report.input) == tmp_path / "net.tiles.onnx" and report.status == "passed"
+    assert {row.rule: row.count for row in report.rules}["tiled-gemm"] == 1
+    (warning,) = [w for w in report.warnings if "tiles" in w]
+    assert "no kernel keeps to the tiles of 'down'" in warning
+    feeds = {"x": normal(7, 64)}
+    (expected,) = onnxruntime.InferenceSession(report.input).run(None, feeds)
+    assert relative_error(tg.session(report.output).run(None, feeds)[0], expected) < 1e-5
+
+
 # ---- errors ------------------------------------------------------------------------------
 
 

@@ -181,7 +181,11 @@ class Reporter:
             timings=(timings or earlier) if kept else (),
             timed_at=self.lock.made if self.lock and kept and earlier and not timings else "",
             tried=() if kept else timings,
-            warnings=(*self._warnings(evaluator), *self._faults(kept)),
+            warnings=(
+                *self._warnings(evaluator),
+                *_unvisited(placed, self.model),
+                *self._faults(kept),
+            ),
             bindings=self.inputs.labels,
             notes=(
                 *self.inputs.notes,
@@ -335,6 +339,18 @@ def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
         f"initializers that may be fed too: {len(model.guarded)} ({size / 1e6:.3g} MB) are "
         "compared with their defaults in every run; where they differ, the original's nodes run",
     )
+
+
+def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:
+    """Name the tiles set by hand that no kernel keeps to."""
+    read = {v for item in placed for v in item.region.operands}
+    for constant, pattern in model.graph.patterns.items():
+        maps = (v for v in read if v.startswith(constant) and v.endswith("_map"))
+        if constant in model.graph.weights and next(maps, None) is None:
+            yield (
+                f"no kernel keeps to the tiles of {pattern.value!r}, which only mask; "
+                "tracea explain says why"
+            )
 
 
 def _skipped(kept: BuiltModel | None) -> tuple[str, ...]:
