@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.make import available
+from models.make import FORMS, available
 from models.score import THREADS, Score, markdown, marks, replace_table
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
@@ -98,8 +98,8 @@ def _counts(text: str) -> tuple[int, ...]:
 def _check(names: Sequence[str], target: Path | None, precision: str) -> None:
     """Raise UsageError now for mistakes that would otherwise show after all models ran."""
     for name in names:
-        if name not in available():
-            raise UsageError(f"no model '{name}' in the zoo, only {', '.join(available())}")
+        if name not in (known := (*available(), *FORMS)):
+            raise UsageError(f"no model '{name}' in the zoo, only {', '.join(known)}")
     begin, _ = marks(precision)
     if target is not None and not (target.is_file() and begin in target.read_text("utf-8")):
         raise UsageError(f"{target} lacks the line {begin}, after which the table goes")

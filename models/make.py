@@ -1,4 +1,4 @@
-"""Write models of the zoo: ``python -m models.make NAME|all [-o DIR]``.
+"""Write models of the zoo: ``python -m models.make NAME|NAME-FORM|all [-o DIR]``.
 
 A stored graph (``models/graphs/NAME.onnx.gz``) is the exporter's output in which the doc string of
 every large float weight, instead of values, holds the rule that regenerates them (see
@@ -12,18 +12,33 @@ import argparse
 import gzip
 import math
 import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
 
-__all__ = ["GRAPHS", "KINDS", "SEED", "available", "load_stored", "make", "regrow", "stripped"]
+__all__ = [
+    "FORMS",
+    "GRAPHS",
+    "KINDS",
+    "SEED",
+    "available",
+    "load_stored",
+    "make",
+    "regrow",
+    "stripped",
+]
 
 GRAPHS = Path(__file__).with_name("graphs")
 BUILD = Path(__file__).with_name("build")
 SEED = 20240607
+FORMS = ("minilm-dynamic", "minilm-qdq", "resnet50-qdq", "mobilenetv2-qdq", "tiny-bert-dynamic",
+         "tiny-bert-qdq")  # fmt: skip
+"""Quantized models, made from a stored one by ``models.quantize``."""
 KINDS = ("normal", "even", "uniform")
 _CHUNK = 1 << 20
 
@@ -86,6 +101,8 @@ def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
     In a ``hollow`` model, large weights are zero except for one number that makes each unique;
     it is written quickly and suffices for planning.
     """
+    if name in FORMS:
+        return _quantized(name, directory)
     model = load_stored(name)
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / f"{name}.onnx"
@@ -96,6 +113,18 @@ def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+    return target
+
+
+def _quantized(name: str, directory: Path) -> Path:
+    from models.quantize import quantize
+
+    stem, _, form = name.rpartition("-")
+    target = directory / f"{name}.onnx"
+    with TemporaryDirectory() as folder:
+        quantize(make(stem, Path(folder)), form, Path(folder) / target.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(folder) / target.name, target)
     return target
 
 
@@ -169,7 +198,7 @@ def _varint(value: int) -> bytes:
 def main() -> None:
     """Parse the command line and write the models asked for."""
     parser = argparse.ArgumentParser(prog="python -m models.make", description=__doc__)
-    parser.add_argument("name", choices=(*available(), "all"))
+    parser.add_argument("name", choices=(*available(), *FORMS, "all"))
     parser.add_argument("-o", dest="directory", type=Path, default=BUILD, metavar="DIR")
     args = parser.parse_args()
     for name in available() if args.name == "all" else (args.name,):

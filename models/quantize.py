@@ -1,0 +1,79 @@
+"""Quantize a model of the zoo to 8-bit integers, with ONNX Runtime's own quantizer.
+
+    python -m models.make minilm-dynamic    # int8 weights, activations rounded in each run
+    python -m models.make minilm-qdq        # conversions around every operator, scales fixed
+
+Static scales come from a few random inputs, as weights are random too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+__all__ = ["FORMS", "quantize"]
+
+FORMS = ("dynamic", "qdq")
+"""Suffixes of the names of quantized models."""
+_SIZES = {"sequence": 128, "height": 224, "width": 224}
+_CALIBRATED = 4
+"""Inputs from which scales are chosen."""
+
+Feed = dict[str, np.ndarray]
+
+
+class _Feeds(CalibrationDataReader):  # type: ignore[misc]
+    """The inputs that a quantizer calibrates with."""
+
+    def __init__(self, feeds: Iterator[Feed]) -> None:
+        self._feeds = feeds
+
+    def get_next(self) -> Feed | None:
+        return next(self._feeds, None)
+
+
+def quantize(source: Path, form: str, target: Path) -> None:
+    """Write the quantized form of a model.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+    if form == "dynamic":
+        quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+    elif form == "qdq":
+        quantize_static(
+            source, target, _Feeds(_feeds(source)), quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True,
+        )  # fmt: skip
+    else:
+        raise ValueError(f"there is no quantized form '{form}', only {', '.join(FORMS)}")
+
+
+def _feeds(source: Path) -> Iterator[Feed]:
+    """Yield random inputs: words of the vocabulary, full masks, pixels of unit variance."""
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    tables = [t.dims[0] for t in onnx.load(source).graph.initializer if len(t.dims) == 2]
+    rng = np.random.default_rng(1)
+    for _ in range(_CALIBRATED):
+        yield {i.name: _input(rng, i, max(tables, default=2)) for i in session.get_inputs()}
+
+
+def _input(rng: np.random.Generator, put: Any, words: int) -> Any:
+    shape = [d if isinstance(d, int) else _SIZES.get(d, 1) for d in put.shape]
+    if put.type == "tensor(float)":
+        return rng.standard_normal(shape, np.float32)
+    if "mask" in put.name:
+        return np.ones(shape, np.int64)
+    return rng.integers(0, 2 if "type" in put.name else words, shape)
