@@ -78,7 +78,7 @@ def _norm(w: _Writer, norm: Norm, x: Value, affine: Sequence[Value], y: Value) -
 
 
 def _gemm(w: _Writer, p: GemmParams, operands: Sequence[Value], results: Sequence[Value]) -> None:
-    if p.layout not in (KN, NK) or p.splits:
+    if p.layout not in (KN, NK) or p.splits or p.integers:
         raise LackingError("plain multiplies by one matrix as it is")
     x, weight, bias, extras, affine = p.split(operands)
     y, full = [w.matrix(v) for v in results], (*x.shape[:-1], p.n)

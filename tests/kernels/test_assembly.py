@@ -12,7 +12,7 @@ import pytest
 from tests.kernels.assembly import count, inner_loop, instructions, loops, spills
 from tests.kernels.conformance import HEADERS
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of
-from tracea_graph.kernels.cpu.variants import conv_tile, gemm_tile
+from tracea_graph.kernels.cpu.variants import conv_tile, gemm_int8_tile, gemm_tile
 
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 STEPS = 2  # of k in one turn of the loops
@@ -249,6 +249,9 @@ HOT: list[Hot] = [
       for hot in (*heights("gemm_int16", level, "tile_int16<{}, {}>", product, gemm_tile(level)),
                   *outputs("conv_int16", level, "Whole", product))
       if not any(name in hot[2] for name in SPILLED[level])),
+    *(hot for level, product, times in (("avx512", "vpmaddwd", 2), ("avx512vnni", "vpdpbusd", 1))
+      for hot in heights("gemm_int8", level, "tile_int8<{}, {}>", product, gemm_int8_tile(level),
+                         times)),
     *outputs("conv", "avx2", "Plain", "vfmadd"),
     *outputs("conv", "avx512", "Plain", "vfmadd"),
     *outputs("conv_bf16", "avx512bf16", "Plain", "vfmadd"),

@@ -61,6 +61,8 @@ def lower_gemm(
 ) -> list[Value]:
     if p.layout not in (KN, NK):
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
+    if p.integers:
+        raise LackingError("there is no GPU kernel for products of 8-bit integers")
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
