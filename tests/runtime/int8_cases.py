@@ -13,6 +13,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.dynamic_quantize import (
+    HIGH,
+    LOW,
     PARAMETERS,
     QUANTIZE,
     DynamicQuantizeParams,
@@ -34,7 +36,7 @@ REQUANTIZE = Chain(
 )  # fmt: skip
 
 
-INT8_CHAINS = (REQUANTIZE, PARAMETERS, QUANTIZE)
+INT8_CHAINS = (REQUANTIZE, HIGH, LOW, PARAMETERS, QUANTIZE)
 
 
 def drawn(dtype: DType, *shape: int) -> Array:
@@ -96,5 +98,6 @@ def int8_cases() -> tuple[Case, ...]:
         quantize_case("normal", large),
         quantize_case("positive", abs(large[:, :3])),
         quantize_case("zero", np.zeros((3, 5), np.float32)),
+        quantize_case("nan", np.where(large > 3.0, np.float32(np.nan), large)),
         quantize_case("many", normal(300, 700, seed=2)),
     )

@@ -8,6 +8,7 @@ y         = round(x / scale) + zero         likewise
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,27 +25,29 @@ from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import Axis, IterationSpace
 
-__all__ = ["PARAMETERS", "QUANTIZE", "DynamicQuantizeParams"]
+__all__ = ["HIGH", "LOW", "PARAMETERS", "QUANTIZE", "DynamicQuantizeParams"]
 
+HIGH = Chain((FULL,), (Step("saturate", (0, 0.0, math.inf)),), (1,))
+LOW = Chain((FULL,), (Step("neg", (0,)), Step("saturate", (1, 0.0, math.inf))), (2,))
+"""How far an element is above 0, and below; NaN is at 0, so that it does not count."""
 PARAMETERS = Chain(
     (FULL, FULL),
     (
-        Step("max", (0, 0.0)),
-        Step("min", (1, 0.0)),
-        Step("sub", (2, 3)),
+        Step("max", (0, 0.0)),  # the largest of no elements is -inf
+        Step("max", (1, 0.0)),
+        Step("add", (2, 3)),
         Step("equal", (4, 0.0)),
         Step("div", (4, 255.0)),
         Step("where", (5, 1.0, 6)),
         Step("div", (3, 7)),
-        Step("sub", (0.0, 8)),
-        Step("round", (9,)),
-        Step("saturate", (10, 0.0, 255.0)),
+        Step("round", (8,)),
+        Step("saturate", (9, 0.0, 255.0)),
     ),
-    (7, 11),
+    (7, 10),
     (),
     (DType.F32, DType.U8),
 )
-"""Scale and zero point from the largest and the smallest element."""
+"""Scale and zero point from how far the elements reach above 0 and below."""
 QUANTIZE = Chain(
     (FULL, SCALAR, SCALAR),
     (
@@ -79,7 +82,8 @@ class DynamicQuantizeParams:
     def reference(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Evaluate with NumPy in the operand's precision."""
         (x,) = arrays
-        scale, zero = PARAMETERS.reference([x.max(initial=0.0), x.min(initial=0.0)])
+        reach = [chain.reference([x])[0].max(initial=0.0) for chain in (HIGH, LOW)]
+        scale, zero = PARAMETERS.reference(reach)
         (y,) = QUANTIZE.reference([x, scale, zero])
         return [y, scale, zero]
 
