@@ -14,14 +14,16 @@ constexpr uint32_t kApiVersion = 17;  // the first with thread pool and shape in
 
 struct CustomOp : OrtCustomOp {
   const tracea_op_type* type;
+  const char* provider;  // null: the CPU's
 };
 
-// What the nodes of every type run.
+// What the nodes of every type run under an execution provider.
 struct KernelFunctions {
   OrtStatus* (*create)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*, void** out);
   OrtStatus* (*compute)(void* kernel, OrtKernelContext*);
   void (*destroy)(void* kernel);
   OrtStatus* (*infer)(const OrtCustomOp*, OrtShapeInferContext*);
+  const char* provider;  // null: the CPU's
 };
 
 inline const tracea_op_type& type_of(const OrtCustomOp* op) {
@@ -38,9 +40,12 @@ inline OrtStatus* status_of(const OrtApi* api, const Error& error, const char* a
 
 inline void describe(CustomOp* op, const tracea_op_type* type, const KernelFunctions& functions) {
   op->type = type;
+  op->provider = functions.provider;
   op->version = kApiVersion;
   op->GetName = [](const OrtCustomOp* o) { return type_of(o).name; };
-  op->GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+  op->GetExecutionProviderType = [](const OrtCustomOp* o) -> const char* {
+    return static_cast<const CustomOp*>(o)->provider;
+  };
   op->GetInputType = [](const OrtCustomOp* o, size_t i) {
     return static_cast<OrtElement>(type_of(o).elements[i]);
   };
@@ -102,16 +107,19 @@ struct Registration {
   OrtCustomOpDomain* domain;
   bool ready, locked;
 
-  // ONNX Runtime's status, or null; with `error` set if there is no memory.
+  // ONNX Runtime's status, or null; with `error` set if there is no memory.  Each type gets a
+  // kernel for each of `providers` providers.
   OrtStatus* create(const OrtApi* with, const char* name, const tracea_op_type* types,
-                    int32_t type_count, const KernelFunctions& functions, Error& error) {
-    const size_t count = static_cast<size_t>(type_count);
+                    int32_t type_count, const KernelFunctions* functions, int32_t providers,
+                    Error& error) {
+    const size_t count = static_cast<size_t>(type_count) * static_cast<size_t>(providers);
     api = with;
     ops = static_cast<CustomOp*>(calloc(count + 1, sizeof *ops));
     if (!ops) return error.fail("There is no memory for the op types."), nullptr;
     OrtStatus* status = ort::CreateCustomOpDomain(api, name, &domain);
     for (size_t i = 0; !status && i < count; ++i) {
-      describe(&ops[i], &types[i], functions);
+      const size_t provider = i % static_cast<size_t>(providers);
+      describe(&ops[i], &types[i / static_cast<size_t>(providers)], functions[provider]);
       status = ort::CustomOpDomain_Add(api, domain, &ops[i]);
     }
     ready = !status;

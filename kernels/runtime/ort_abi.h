@@ -90,6 +90,7 @@ ORT_SLOT(91, KernelContext_GetOutput, S, OrtKernelContext*, size_t, const int64_
          size_t rank, OrtValue**)
 ORT_SLOT(274, KernelContext_ParallelFor, S, const OrtKernelContext*,
          void (*task)(void* job, size_t index), size_t total, size_t batches, void* job)
+ORT_SLOT(193, KernelContext_GetGPUComputeStream, S, const OrtKernelContext*, void**)
 ORT_SLOT(253, KernelContext_GetAllocator, S, const OrtKernelContext*, const OrtMemoryInfo*,
          OrtAllocator**)
 ORT_SLOT(75, AllocatorAlloc, S, OrtAllocator*, size_t bytes, void**)

@@ -1,21 +1,26 @@
 """Models on this machine's GPU, in the plain onnxruntime wheel: built, checked, timed.
 
     python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N] [--launches|--alone]
+                               [--write models/RESULTS.md]
 
 Prints a line for each model and precision: nodes left and those that are kernels, the error
 against the original, µs of ``session.run`` (median, and the tenth part that was fastest), and of
 the original on the CPU.  With ``--launches``, which needs no GPU, prints instead what a run
 launches at the sizes it is timed at; with ``--alone`` how long each of them takes, on a GPU.
+``--write`` puts a table of each precision between its marker lines of a file.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +29,7 @@ import numpy as np
 import onnxruntime
 
 from models.make import available, make
+from models.score import replace_table
 from tests.gpu.launches import listed, timed
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
@@ -51,8 +57,32 @@ def refusal(library: Path) -> str:
     return said.decode() if said else ""
 
 
-def measured(name: str, precision: str, runs: int, folder: Path) -> str:
-    """Optimize, check and time a model; return a line of text."""
+@dataclass(frozen=True)
+class Measured:
+    """A line of text, and a row of a table if the model ran on the GPU."""
+
+    line: str
+    row: tuple[str, ...] = ()
+
+
+HEADS = ("model", "µs", "nodes left", "max error", "opens in, s", "first run, s")
+
+
+def table(rows: Sequence[Sequence[str]], runs: int) -> str:
+    """Return rows as Markdown, with what they were measured on."""
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
+    note = (
+        f"{done.stdout.strip().replace(', ', ', driver ')}, the CPU wheel of onnxruntime "
+        f"{onnxruntime.__version__}, batch 1, tensors in host memory, median of {runs} "
+        f"`session.run`, {datetime.now(UTC):%Y-%m-%d}."
+    )
+    lines = [HEADS, ("---", *("---:" for _ in HEADS[1:])), *rows]
+    return "\n".join([*("| " + " | ".join(row) + " |" for row in lines), "", note, ""])
+
+
+def measured(name: str, precision: str, runs: int, folder: Path) -> Measured:
+    """Optimize, check and time a model."""
     path = make(name, folder)
     start = time.perf_counter()
     options = Options(target="cuda", keep="all", precision=precision)
@@ -60,7 +90,7 @@ def measured(name: str, precision: str, runs: int, folder: Path) -> str:
     built = time.perf_counter() - start
     head = f"{name:14} {precision:5} {report.status:9} error {report.error or 0:.1e}"
     if report.library is None:
-        return f"{head} no library: {report.reason[:300]}"
+        return Measured(f"{head} no library: {report.reason[:300]}")
     plain = onnxruntime.InferenceSession(path)
     settings = onnxruntime.SessionOptions()
     settings.register_custom_ops_library(report.library)
@@ -68,7 +98,7 @@ def measured(name: str, precision: str, runs: int, folder: Path) -> str:
     session = onnxruntime.InferenceSession(report.output, settings)
     opened = time.perf_counter() - start
     if said := refusal(Path(report.library)):
-        return f"{head} no GPU: {said}"
+        return Measured(f"{head} no GPU: {said}")
     feed = next(iter(gather_inputs(load(path), options).timing.values()))
     start = time.perf_counter()
     found = session.run(None, feed)
@@ -81,12 +111,15 @@ def measured(name: str, precision: str, runs: int, folder: Path) -> str:
     half, tenth = microseconds(session, feed, runs)
     cpu, _ = microseconds(plain, feed, 5)
     size = Path(report.library).stat().st_size >> 10
-    return (
+    left = (report.nodes_after or 0) - report.kernels
+    row = (name, f"{half:.0f}", f"{left}", f"{error:.1e}", f"{opened:.2f}", f"{first:.2f}")
+    line = (
         f"{head} here {error:.1e} again {moved:.0e} | nodes {report.nodes_after} kernels "
         f"{report.kernels} | {half:8.0f} µs ({tenth:.0f}) CPU {cpu:.0f} | optimize {built:.0f} s "
         f"build {report.seconds.get('build', 0):.1f} open {opened:.2f} first {first:.2f} s "
         f"library {size} KB"
     )
+    return Measured(line, row)
 
 
 def _distance(found: Any, wanted: Any) -> float:
@@ -102,7 +135,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--launches", action="store_true", help="list them; needs no GPU")
     parser.add_argument("--alone", action="store_true", help="list them with the time of each")
+    parser.add_argument("--write", type=Path, metavar="FILE.md")
     asked, failed = parser.parse_args(), 0
+    rows: dict[str, list[tuple[str, ...]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in asked.names or NAMES:
             for precision in asked.precision.split(","):
@@ -113,11 +148,15 @@ def main() -> int:
                     if asked.launches or asked.alone:
                         line = (timed if asked.alone else listed)(name, precision, own)
                     else:
-                        line = measured(name, precision, asked.runs, own)
+                        found = measured(name, precision, asked.runs, own)
+                        line = found.line
+                        rows.setdefault(precision, []).extend([found.row] if found.row else [])
                 except Exception as error:  # the next model may succeed
                     line, failed = f"{name:14} {precision:5} {type(error).__name__}: {error}", 1
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()
+    for precision, held in rows.items() if asked.write else ():
+        replace_table(asked.write, precision, table(held, asked.runs), "tests.gpu.models")
     return failed
 
 

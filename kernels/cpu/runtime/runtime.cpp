@@ -125,8 +125,9 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   const int trace = open_trace(error);
   if (error.set) return nullptr;
   state.dims_by_reference = minor_of(version) >= kDimsByReferenceSince;
+  const KernelFunctions kernels = {create, compute, destroy, infer, nullptr};
   OrtStatus* status = state.registration.create(api, library.domain, library.type, library.types,
-                                                {create, compute, destroy, infer}, error);
+                                                &kernels, 1, error);
   if (state.registration.ready) state.trace = trace;
   else if (trace != kNoTrace) close(trace);
   return status;

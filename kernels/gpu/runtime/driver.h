@@ -80,6 +80,8 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(upload, "cuMemcpyHtoD_v2", (Address, const void*, size_t))                                  \
   X(upload_async, "cuMemcpyHtoDAsync_v2", (Address, const void*, size_t, Stream))               \
   X(download_async, "cuMemcpyDtoHAsync_v2", (void*, Address, size_t, Stream))                   \
+  X(move_async, "cuMemcpyDtoDAsync_v2", (Address, Address, size_t, Stream))                    \
+  X(capture_status, "cuStreamIsCapturing", (Stream, int*))                                      \
   X(create_stream, "cuStreamCreate", (Stream*, unsigned))                                       \
   X(destroy_stream, "cuStreamDestroy_v2", (Stream))                                             \
   X(wait_for_stream, "cuStreamSynchronize", (Stream))                                           \

@@ -195,6 +195,12 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
         (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
     }
   digest_of(words, count * 8, o.digest);
+  if (node.shared.device) {  // ONNX Runtime's own copies are read: nobody else has them
+    static uint64_t counter = 0;
+    o.digest[0] = reinterpret_cast<uint64_t>(&node);
+    o.digest[1] = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
+    return true;
+  }
   Digests digests = {pool.array<Constant*>(p.input_count), 0, 0};
   if (!digests.constants) return run.error.fail("There is no memory for a node.");
   for (int32_t i = 0; i < p.input_count; ++i)
@@ -213,6 +219,10 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
 inline bool take(Run& run, Node& node, const Opening& o, const bool* wanted) {
   for (int32_t i = 0; i < node.program.input_count; ++i) {
     if (!o.constants[i].data || !wanted[i] || node.weights[i]) continue;
+    if (node.shared.device) {
+      node.shared.constants[i] = reinterpret_cast<cu::Address>(o.constants[i].data);
+      continue;
+    }
     const Constant& constant = o.constants[i];
     node.weights[i] = take_weight(run.error, constant.data, constant.bytes, constant.digest);
     if (!node.weights[i]) return false;
@@ -338,13 +348,19 @@ inline void close_node(Node& node) {
   node.program.pool.release();
 }
 
-inline Context* take_context(Error& error, Node& node) {
+// A context for a run; `stream` is null, or ONNX Runtime's, whose runs come one after another.
+inline Context* take_context(Error& error, Node& node, cu::Stream stream) {
   {
     Lock lock(node.mutex);
-    if (Context* c = node.idle) return node.idle = c->next, c;
+    for (Context** at = &node.idle; *at; at = &(*at)->next)
+      if (!node.shared.device || (*at)->stream == stream) {
+        Context* const found = *at;
+        return *at = found->next, found;
+      }
   }
   Context* made = static_cast<Context*>(calloc(1, sizeof(Context)));
   if (!made) return error.fail("There is no memory for a run."), nullptr;
+  if (node.shared.device) return made->stream = stream, made->borrowed = true, made;
   if (good(error, gpu.driver.create_stream(&made->stream, cu::kNonBlocking), "make a stream"))
     return made;
   return free(made), nullptr;
@@ -483,7 +499,7 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   if (!ok) run.error.fail("There is no memory for a run.");
   ok = ok && bind_inputs(run, node, context, symbols, sizes, given) &&
        bind_outputs(run, node, context, sizes, data + p.input_count) && enter(run.error);
-  Context* c = ok ? take_context(run.error, node) : nullptr;
+  Context* c = ok ? take_context(run.error, node, nullptr) : nullptr;
   Layout* layout = c ? layout_for(run.error, node.shared, *c, symbols, sizes) : nullptr;
   auto bytes = [&](int32_t i) { return layout->counts[i]; };
   if (layout) {
@@ -506,6 +522,48 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
   else if (c) release(c);
   pool.release();
   return ok && layout;
+}
+
+// A run whose inputs and outputs lie on the device, on the stream that ONNX Runtime gives; it is
+// started, not awaited.
+inline bool run_on_device(Run& run, Node& node, OrtKernelContext* context) {
+  const Program& p = node.program;
+  int64_t symbols[kMaxSymbols];
+  Pool pool;
+  int64_t* sizes = pool.array<int64_t>(p.size_count + 1);
+  void** data = pool.array<void*>(p.tensor_count());
+  const Given given = {data, pool.array<int64_t>(p.input_count * kMaxRank),
+                       pool.array<bool>(p.input_count)};
+  bool ok = sizes && data && given.dims && given.repeats;
+  if (!ok) run.error.fail("There is no memory for a run.");
+  void* stream = nullptr;
+  ok = ok && bind_inputs(run, node, context, symbols, sizes, given) &&
+       bind_outputs(run, node, context, sizes, data + p.input_count) &&
+       run.good(ort::KernelContext_GetGPUComputeStream(
+           run.api, static_cast<const OrtKernelContext*>(context), &stream)) &&
+       enter(run.error);
+  for (int32_t i = 0; ok && i < p.input_count; ++i)
+    ok = !given.repeats[i] ||
+         run.error.fail("Input %d is shorter than others, which the CUDA provider's kernel does "
+                        "not repeat; the CPU provider's does.", i);
+  Context* c = ok ? take_context(run.error, node, static_cast<cu::Stream>(stream)) : nullptr;
+  Layout* layout = c ? layout_for(run.error, node.shared, *c, symbols, sizes) : nullptr;
+  ok = layout != nullptr;
+  auto place = [&](int32_t i) { return c->memory + static_cast<uint64_t>(layout->offsets[i]); };
+  auto move = [&](cu::Address to, cu::Address from, int64_t bytes) {
+    return !bytes || good(run.error, gpu.driver.move_async(to, from, static_cast<size_t>(bytes),
+                                                           c->stream), "move a tensor");
+  };
+  for (int32_t i = 0; ok && i < p.input_count; ++i)
+    if (layout->offsets[i] >= 0)
+      ok = move(place(i), reinterpret_cast<cu::Address>(data[i]), layout->counts[i]);
+  ok = ok && enqueue(run.error, node.shared, *c, *layout);
+  for (int32_t i = p.input_count; ok && i < p.tensor_count(); ++i)
+    ok = move(reinterpret_cast<cu::Address>(data[i]), place(i), layout->counts[i]);
+  if (c && ok) give_context(node, c);
+  else if (c) release(c);
+  pool.release();
+  return ok;
 }
 
 }  // namespace tracea

@@ -33,6 +33,7 @@ struct Layout {
 // What one run at a time needs: a stream, memory on the device, memory of the host it can reach.
 struct Context {
   cu::Stream stream;
+  bool borrowed;  // the stream is ONNX Runtime's
   cu::Address memory;
   int64_t bytes, in_bytes, out_bytes;
   char *in, *out;
@@ -47,6 +48,7 @@ struct Shared {
   cu::Function* functions;     // of launches
   cu::Address* constants;      // of buffers; 0: not constant
   bool* once;                  // launches that were done when the node was made
+  bool device;                 // tensors lie on the device: no copies from and to the host
   int64_t kept_bytes;
 };
 
@@ -64,12 +66,12 @@ inline void forget(Context& c) {
 
 inline void release(Context* c) {
   if (!c) return;
-  if (c->stream) gpu.driver.wait_for_stream(c->stream);
+  if (c->stream && !c->borrowed) gpu.driver.wait_for_stream(c->stream);
   forget(*c);
   if (c->memory) gpu.driver.free_device(c->memory);
   if (c->in) gpu.driver.free_host(c->in);
   if (c->out) gpu.driver.free_host(c->out);
-  if (c->stream) gpu.driver.destroy_stream(c->stream);
+  if (c->stream && !c->borrowed) gpu.driver.destroy_stream(c->stream);
   free(c);
 }
 
@@ -215,8 +217,9 @@ inline void lay_out(const Shared& s, Layout& out) {
 
 // Memory of the host and the device for a layout; what was laid out before is forgotten where it
 // moves.
-inline bool make_room(Error& error, Context& c, const Layout& layout) {
-  if (layout.bytes <= c.bytes && layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)
+inline bool make_room(Error& error, Context& c, const Layout& layout, bool device) {
+  if (layout.bytes <= c.bytes &&
+      (device || (layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)))
     return true;
   forget(c);
   const int64_t in = max(layout.in_bytes, c.in_bytes), out = max(layout.out_bytes, c.out_bytes);
@@ -227,6 +230,7 @@ inline bool make_room(Error& error, Context& c, const Layout& layout) {
   c.memory = 0, c.in = c.out = nullptr;
   c.bytes = c.in_bytes = c.out_bytes = 0;
   void *a = nullptr, *b = nullptr;
+  if (device) return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
   if (!allocate(error, bytes, &c.memory) ||
       !good(error, gpu.driver.allocate_host(&a, static_cast<size_t>(in + 1), cu::kPortable),
             "give memory of the host"))
@@ -264,7 +268,7 @@ inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64
   if (ok && (ok = count_buffers(error, p, sizes, made->counts))) {
     memcpy(made->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8);
     lay_out(s, *made);
-    ok = make_room(error, c, *made);
+    ok = make_room(error, c, *made, s.device);
   }
   auto address = [&](int32_t buffer) {
     return s.constants[buffer] ? s.constants[buffer]
@@ -338,11 +342,11 @@ class Row {
 inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
   Row row(error, l.graph);
-  if (!row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
+  if (!s.device && !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return row.copy(copy_of(nullptr, results, c.out, l.out_bytes)) &&
+  return (s.device || row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 
@@ -365,6 +369,19 @@ inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
       return false;
   }
   return good(error, d.wait_for_stream(c.stream), "finish a run");
+}
+
+// Starts the launches on a stream of ONNX Runtime's, which it may be capturing: then nothing is
+// built.  They are done when the stream comes there.
+inline bool enqueue(Error& error, const Shared& s, Context& c, Layout& l) {
+  const cu::Driver& d = gpu.driver;
+  int capturing = 0;
+  if (!good(error, d.capture_status(c.stream, &capturing), "describe a stream")) return false;
+  if (!capturing && l.runs++ == 1 && !build_graph(error, s, c, l)) return false;
+  if (l.exec && !capturing) return good(error, d.launch_graph(l.exec, c.stream), "start a graph");
+  for (int32_t i = 0; i < s.program->launch_count; ++i)
+    if (!start(error, l.launches[i], c.stream)) return false;
+  return true;
 }
 
 }  // namespace tracea

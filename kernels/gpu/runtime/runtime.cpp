@@ -26,8 +26,8 @@ void destroy(void* kernel) {
   free(node);
 }
 
-OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
-                  void** out) {
+OrtStatus* create_at(bool device, const OrtCustomOp* op, const OrtApi* api,
+                     const OrtKernelInfo* info, void** out) {
   const tracea_op_type& type = type_of(op);
   Run run = {api};
   PlanAttribute plan;
@@ -37,6 +37,7 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   if (run.error.set) return free(node), status_of(api, run.error, type.name);
   node->type = type.name;
   node->api = api;
+  node->shared.device = device;
   pthread_mutex_init(&node->mutex, nullptr);
   const bool ok = decode(type, plan, &node->program, run.error) &&
                   open_node(run, *node, info, plan.words, static_cast<int64_t>(plan.count));
@@ -45,10 +46,21 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   return run.status ? run.status : status_of(api, run.error, type.name);
 }
 
+OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
+                  void** out) {
+  return create_at(false, op, api, info, out);
+}
+
+OrtStatus* create_on_device(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
+                            void** out) {
+  return create_at(true, op, api, info, out);
+}
+
 OrtStatus* compute(void* kernel, OrtKernelContext* context) {
   Node& node = *static_cast<Node*>(kernel);
   Run run = {node.api};
-  if (run_node(run, node, context)) return nullptr;
+  if (node.shared.device ? run_on_device(run, node, context) : run_node(run, node, context))
+    return nullptr;
   return run.status ? run.status : status_of(node.api, run.error, node.type);
 }
 
@@ -60,8 +72,12 @@ OrtStatus* infer(const OrtCustomOp*, OrtShapeInferContext* context) {
 OrtStatus* prepare(const OrtApi* api, const char*, Error& error) {
   if (state.refused.set || !find_device(state.refused)) return nullptr;
   const tracea_gpu_library& table = tracea_gpu_table;
+  // the CPU provider's copies tensors to the device and back, in any wheel
+  const KernelFunctions kernels[] = {
+      {create, compute, destroy, infer, nullptr},
+      {create_on_device, compute, destroy, infer, "CUDAExecutionProvider"}};
   return state.registration.create(api, table.domain, table.types, table.type_count,
-                                   {create, compute, destroy, infer}, error);
+                                   kernels, 2, error);
 }
 
 __attribute__((destructor)) void leave() {
