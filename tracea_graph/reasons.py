@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["EXPECTED", "VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_readers"]
+__all__ = [
+    "EXPECTED", "VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_readers",
+    "unsuited",
+]  # fmt: skip
 
 
 class Code(StrEnum):
@@ -108,6 +111,11 @@ def code_of(reason: str, default: Code = Code.PATTERN_MISMATCH) -> Code:
 def other_readers(value: str) -> Reason:
     """Return the reason that a value inside a pattern is also read outside it."""
     return Reason(f"{value!r} has other readers", Code.OTHER_READERS)
+
+
+def unsuited(text: str) -> Reason:
+    """Return the reason that a site is not what a rule is for."""
+    return Reason(text, Code.NOT_APPLICABLE)
 
 
 def not_constant(value: str) -> Reason:

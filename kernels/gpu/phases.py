@@ -17,6 +17,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
 from tracea_graph.passes.regions import fused
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -48,6 +49,7 @@ class MixedPrecision:
             step = RegionStep(params, tuple(range(count)), results)
             params = RegionParams(count, (step,), tuple(range(count, count + results)))
         if params.narrow or not any(isinstance(s.params, _PRODUCTS) for s in params.steps):
+            yield Miss(self.name, region.id, unsuited("it has no product left in float32"))
             return
         lower = replace(params, narrow=self.dtype)
         new = fused(self.name, lower, region.operands, region.results, [region])

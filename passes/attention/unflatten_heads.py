@@ -17,7 +17,7 @@ from tracea_graph.passes.attention.matcher import NoMatch
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.regions import attribute, int_constant, read_outside, with_feeders
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reasons import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -38,11 +38,15 @@ class UnflattenHeads:
             return
         flat, batched = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if flat is None or batched is None or (len(flat), len(batched)) != (3, 4):
+            why = unsuited(f"it does not split the first axis of {region.operands[0]!r} in two")
+            yield Miss(self.name, region.id, why)
             return
         root = graph.producer(region.operands[0])
         if root is None or not isinstance(batched[1], int) or not tail_agrees(flat, batched, 2):
+            yield Miss(self.name, region.id, unsuited("it splits no batch of heads"))
             return
         if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *batched[:2])):
+            yield Miss(self.name, region.id, unsuited("nothing before it works head by head"))
             return
         shared = set[str]()
         while True:
@@ -65,6 +69,7 @@ class UnflattenHeads:
                 continue
             if shared:
                 yield Miss(self.name, region.id, other_readers(min(shared)))
+            yield Miss(self.name, region.id, unsuited("no product lies between its ends"))
             return
 
     def _proposal(

@@ -16,6 +16,7 @@ from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import fused
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -36,6 +37,7 @@ class WindowAttention:
         layer = _layer(graph, region)
         named = [w for w in self.windows if w.layers is None or layer in range(*w.layers)]
         if not named:
+            yield Miss(self.name, region.id, unsuited(f"no window names attention {layer}"))
             return
         queries = params.extents(0, graph.spec(region.operands[0]))[1]
         keys = params.extents(1, graph.spec(region.operands[1]))[1]

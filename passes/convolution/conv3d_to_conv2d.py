@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from tracea_graph.ir import DType
 from tracea_graph.passes.convolution.unfold_depth import DepthUnfolder, unfold_region
 from tracea_graph.passes.regions import read_outside
-from tracea_graph.rewrite import Proposal
+from tracea_graph.reasons import unsuited
+from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Conv3dToConv2d"]
@@ -29,12 +30,14 @@ class Conv3dToConv2d:
 
     name = "conv3d-to-conv2d"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Conv" or graph.opset < _OPSET:
             return
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]
         if not convolutions or convolutions[-1].id != region.id:
+            why = unsuited("another convolution of the same volume proposes")
+            yield Miss(self.name, region.id, why)
             return
         turned = DepthUnfolder(graph)
         inside = {v for r in members for v in r.writes}

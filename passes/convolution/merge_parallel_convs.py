@@ -24,6 +24,7 @@ from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.batch_norm import read_affine
 from tracea_graph.passes.convolution.filters import ChannelAffine, must_stay_plain
 from tracea_graph.passes.regions import fused, only_read_by
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -56,11 +57,10 @@ class MergeParallelConvs:
             if isinstance(found, Proposal):
                 yield found
                 return
-            if found:
-                yield Miss(self.name, region.id, found)
+            yield Miss(self.name, region.id, found)
             readers = graph.readers(region)
             if len(readers) != 1 or not only_read_by(graph, region.results[0], readers[0]):
-                return
+                break
             region = readers[0]
 
     def _folded(self, graph: TileGraph, region: Region) -> Proposal | str:
@@ -70,7 +70,7 @@ class MergeParallelConvs:
         convs = [t for t in terms if isinstance(t.params, ConvParams)]
         every = all(t in convs or t.op == "BatchNormalization" for t in terms)
         if not 2 <= len(terms) == len(set(terms)) or not every or not convs:
-            return ""
+            return unsuited("its terms are not all convolutions or batch norms")
         return _sum(graph, sums, terms, max(convs, key=lambda c: math.prod(c.params.shape)))
 
 

@@ -16,6 +16,7 @@ from tracea_graph.ops.layout import BORDERS, LayoutParams
 from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -34,7 +35,7 @@ def _pad(m: Match) -> Rewrite | str:
     padding by constant amounts."""
     graph, region = m.graph, m.root
     if graph.opset < _OPSET:
-        return ""
+        return unsuited(f"opset {graph.opset} has no such Pad; {_OPSET} is the first")
     x, pads, *rest = region.operands
     mode = attribute(region, "mode", "constant")
     mode = mode.decode() if isinstance(mode, bytes) else str(mode)

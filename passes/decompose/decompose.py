@@ -39,6 +39,7 @@ from tracea_graph.passes.decompose.quantized import (
     qlinear_binary,
     qlinear_matmul,
 )
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -60,8 +61,8 @@ class Decompose:
         try:
             builder = decompose(OnnxBuilder(graph, region))
         except CannotDecompose as why:
-            if str(why):
-                yield Miss(self.name, region.id, str(why))
+            reason = str(why) or unsuited(f"it is {region.op} as rules match it")
+            yield Miss(self.name, region.id, reason)
             return
         yield Proposal(
             self.name, (region,), builder.regions(), builder.specs, builder.weights, step=True

@@ -24,7 +24,7 @@ from tracea_graph.passes.pointwise.compose import (
     slice_operation,
 )
 from tracea_graph.passes.regions import attribute, fused, only_read_by, with_feeders
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reasons import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -62,6 +62,7 @@ class Concat:
             return
         spec = graph.spec(region.results[0])
         if spec.dtype is not DType.F32 or not spec.rank:
+            yield Miss(self.name, region.id, unsuited("its result is not float32 of known rank"))
             return
         if len(region.operands) > MAX_PARTS:
             yield Miss(self.name, region.id, f"it has more than {MAX_PARTS} parts")

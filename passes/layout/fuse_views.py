@@ -17,7 +17,7 @@ from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.layout.views import RESHAPES
 from tracea_graph.passes.pointwise.compose import Operation, fits, fuse_producer, read_operation
 from tracea_graph.passes.regions import attribute, fused, only_read_by
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reasons import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -128,8 +128,11 @@ class FuseReshape:
         value = region.operands[0]
         first, shape = graph.producer(value), graph.spec(region.results[0]).shape
         if first is None or shape is None or not only_read_by(graph, value, region):
+            why = unsuited(f"{value!r} is an input, or others read it too")
+            yield Miss(self.name, region.id, why)
             return
         if len(first.results) != 1:
+            yield Miss(self.name, region.id, unsuited(f"{value!r} is one of several results"))
             return
         if isinstance(first.params, ConcatParams):
             params: ElementwiseParams | ConcatParams = first.params
@@ -139,6 +142,8 @@ class FuseReshape:
         ):
             params, names = inner.params, inner.names
         else:
+            why = unsuited(f"nothing elementwise and no concatenation makes {value!r}")
+            yield Miss(self.name, region.id, why)
             return
         common = params.common([graph.spec(n).shape or () for n in names])
         if (target := reshape_target(common, shape)) is None:

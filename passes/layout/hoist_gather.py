@@ -17,7 +17,7 @@ from tracea_graph.ir import Node, TensorSpec, Weight, combine
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ROW, NORMS, operand_axes
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -31,11 +31,16 @@ class HoistGather:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         pick = _read_pick(graph, region)
-        source = graph.producer(pick.value) if pick else None
-        if pick is None or source is None:
+        if pick is None:
+            return
+        source = graph.producer(pick.value)
+        if source is None:
+            yield Miss(self.name, region.id, unsuited(f"{pick.value!r} is an input"))
             return
         by_row = _row_operands(graph, source)
         if by_row is None:
+            why = unsuited("the operator before it does not work row by row")
+            yield Miss(self.name, region.id, why)
             return
         if graph.is_output(pick.value) or not only_read_by(graph, pick.value, pick.regions[0]):
             yield Miss(

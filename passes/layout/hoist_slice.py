@@ -27,7 +27,7 @@ from tracea_graph.passes.layout.selection import (
 )
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
-from tracea_graph.reasons import other_readers
+from tracea_graph.reasons import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -43,9 +43,12 @@ class HoistSlice:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         found = read_selection(graph, region)
-        value = region.operands[0] if found else ""
-        source = graph.producer(value) if value else None
-        if found is None or source is None:
+        if found is None:
+            return
+        value = region.operands[0]
+        source = graph.producer(value)
+        if source is None:
+            yield Miss(self.name, region.id, unsuited(f"{value!r} is an input"))
             return
         readers = {u.region.id: u.region for u in graph.uses(value)}.values()
         site = _Hoist(graph, found[0], value, source, tuple(readers))
@@ -54,6 +57,8 @@ class HoistSlice:
             site.name_result()
         old = site.unflattened() or site.flattened() or site.part()
         if old is None:
+            why = unsuited("the operator before it does not work index by index")
+            yield Miss(self.name, region.id, why)
             return
         if reason is not None:
             yield Miss(self.name, region.id, reason)

@@ -21,7 +21,7 @@ from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, fused, with_feeders
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -261,9 +261,12 @@ class Iota:
         value = region.results[0]
         spec, reader = graph.spec(value), _IotaReader(graph)
         if not spec.rank or spec.rank > MAX_RANK or not _worth(graph, value, spec.dtype):
+            yield Miss(self.name, region.id, unsuited("it is not worth a kernel"))
             return
         grid = reader.read(value)
         if grid is None or all(isinstance(s, int) for s in grid.sizes):
+            why = unsuited(f"{value!r} is no range over sizes known when the model runs")
+            yield Miss(self.name, region.id, why)
             return
         values = list[str]()
 

@@ -18,6 +18,7 @@ from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
 from tracea_graph.passes.layout.selection import AxisSelection, operand_axes
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -43,6 +44,8 @@ class SliceOfConcat:
             for cut, result in zip(known, region.writes, strict=True)
         ]
         if any(name is None for name in names):
+            why = unsuited("its parts do not come from one concatenation each")
+            yield Miss(self.name, region.id, why)
             return
         renamed = {v: n for v, n in zip(region.writes, names, strict=True) if n and n != v}
         readers = {u.region.id: u.region for v in renamed for u in graph.uses(v)}.values()
@@ -50,6 +53,8 @@ class SliceOfConcat:
             yield Miss(self.name, region.id, "a part is an output and something else too")
             return
         if any(r.fused or r.captures for r in readers) or not (readers or site.new):
+            why = unsuited("a reader is fused, has a body, or there is none")
+            yield Miss(self.name, region.id, why)
             return
         new = (*site.new, *(_reading(reader, renamed) for reader in readers))
         old = (region, *site.gone.values(), *readers)

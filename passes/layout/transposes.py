@@ -21,7 +21,8 @@ import numpy as np
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, only_read_by
-from tracea_graph.rewrite import Proposal
+from tracea_graph.reasons import unsuited
+from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["CancelTransposes", "SinkTransposes"]
@@ -35,10 +36,10 @@ class SinkTransposes:
 
     name = "sink-transposes"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or len(region.results) != 1 or region.op == "Transpose":
             return
-        if not any(_channels_first(graph, v) for v in region.operands):
+        if not _reads_channels_last(graph, region):
             return
         sunk = _Sunk(graph, region)
         if region.op == "Concat":
@@ -49,9 +50,12 @@ class SinkTransposes:
             new = _reduce(sunk)
         else:
             new = _by_element(sunk)
-        if new is not None:
-            old = (*_dropped(graph, region, region.operands), region)
-            yield Proposal(self.name, old, new, sunk.specs, sunk.weights, step=True)
+        if new is None:
+            why = unsuited("its other operands or axes cannot be transposed")
+            yield Miss(self.name, region.id, why)
+            return
+        old = (*_dropped(graph, region, region.operands), region)
+        yield Proposal(self.name, old, new, sunk.specs, sunk.weights, step=True)
 
 
 class CancelTransposes:
@@ -59,13 +63,19 @@ class CancelTransposes:
 
     name = "cancel-transposes"
 
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        transposed = region.results[0] if region.op == "Transpose" else ""
-        value = _there_and_back(graph, transposed)
-        readers = graph.in_order(graph.readers(region)) if value else []
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Transpose":
+            return
+        transposed = region.results[0]
+        if not (value := _there_and_back(graph, transposed)):
+            yield Miss(self.name, region.id, unsuited("it undoes no other transpose"))
+            return
+        readers = graph.in_order(graph.readers(region))
         if not readers or graph.is_output(transposed):
+            yield Miss(self.name, region.id, unsuited(f"{transposed!r} is an output"))
             return
         if any(r.fused or transposed in r.captures for r in readers):
+            yield Miss(self.name, region.id, unsuited(f"a reader of {transposed!r} is fused"))
             return
         old = (*_dropped(graph, region, region.operands), region, *readers)
         yield Proposal(
@@ -92,6 +102,11 @@ def _channels_first(graph: TileGraph, value: str) -> str:
     """Return the channels-first source of a transposed value; empty if there is none."""
     source = graph.producer(value) if value else None
     return source.operands[0] if source and _perm(source) == _LAST else ""
+
+
+def _reads_channels_last(graph: TileGraph, region: Region) -> bool:
+    """Return whether an operand was transposed to channels last."""
+    return any(_channels_first(graph, v) for v in region.operands)
 
 
 def _there_and_back(graph: TileGraph, value: str) -> str:

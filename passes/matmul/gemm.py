@@ -34,7 +34,7 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reasons import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -60,8 +60,12 @@ class Gemm:
     name: str = "gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in ("MatMul", "Gemm"):
+            return
         shape = constant_matrix(graph, region)
         if shape is None:
+            why = unsuited(f"{region.operands[1]!r} is no constant matrix of float32")
+            yield Miss(self.name, region.id, why)
             return
         if (reason := self._check(graph, region, shape)) is not None:
             yield Miss(self.name, region.id, reason)
@@ -187,8 +191,9 @@ def _bias_check(m: Match) -> str | None:
     gemm, spec = m.labels["gemm"], m.spec("bias")
     open_ = gemm.params.norm is None and gemm.results[0] in m.root.operands
     if not open_ or gemm.params.bias or gemm.params.epilogue or gemm.params.integers:
-        return ""
-    return None if spec.shape == (gemm.params.n,) and spec.dtype is DType.F32 else ""
+        return unsuited("the product has a bias or an epilogue already, or sums integers")
+    vector = spec.shape == (gemm.params.n,) and spec.dtype is DType.F32
+    return None if vector else unsuited(f"{m.values['bias']!r} is no vector over the columns")
 
 
 def _take_bias(m: Match) -> Region:
@@ -217,9 +222,12 @@ class GemmReshape:
             return
         gemm = _gemm_behind(graph, region.operands[0])
         if gemm is None or gemm.params.epilogue is not None or len(gemm.results) > 1:
+            why = unsuited("no product without an epilogue makes what it reshapes")
+            yield Miss(self.name, region.id, why)
             return
         flat = graph.producer(gemm.operands[0])
         if flat is None or flat.op not in ("Reshape", "Flatten"):
+            yield Miss(self.name, region.id, unsuited("what the product reads was not reshaped"))
             return
         x = flat.operands[0]
         before, after = graph.spec(x).shape, graph.spec(region.results[0]).shape
@@ -227,6 +235,8 @@ class GemmReshape:
         if rows is not None and before:
             before = (*before[:-2], gemm.params.k)
         if not before or len(before) < 2 or before[-1] != gemm.params.k:
+            why = unsuited("the reshape before the product keeps no matrix of its rows")
+            yield Miss(self.name, region.id, why)
             return
         if after != (*before[:-1], gemm.params.n):
             reason = Reason(
@@ -275,7 +285,8 @@ def _normalised(op: Any, x: Any) -> Any:
 def _norm_check(m: Match) -> str | None:
     gemm = m.labels["gemm"]
     alone = len(gemm.results) == 1 and gemm.params.norm is None
-    return None if alone and m.root.params.prologue is None else ""
+    fits = alone and m.root.params.prologue is None
+    return None if fits else unsuited("the product has a norm already, or the norm a prologue")
 
 
 def _norm(m: Match) -> Region:

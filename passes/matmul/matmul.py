@@ -18,7 +18,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -45,7 +45,7 @@ def _product(op: Any, a: Any, b: Any) -> Any:
 def _check(m: Match) -> str | None:
     graph, region, (a, b) = m.graph, m.root, m.root.operands[:2]
     if constant_matrix(graph, region) is not None:
-        return ""
+        return unsuited(f"{b!r} is constant")
     if not is_f32(graph, *filter(None, region.operands)):
         return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     ranks = [graph.spec(v).rank for v in (a, b)]

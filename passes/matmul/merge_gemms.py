@@ -17,7 +17,7 @@ from tracea_graph.ops.gemm import MAX_SPLITS, GemmParams
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused, operand_producer
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -30,13 +30,17 @@ class MergeQkv:
     name = "merge-qkv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not isinstance(region.params, AttentionParams) or any(region.params.offsets):
+        params = region.params
+        if not isinstance(params, AttentionParams):
             return
-        if region.params.layouts[:3] != ("rows",) * 3:
+        if any(params.offsets) or params.layouts[:3] != ("rows",) * 3:
+            yield Miss(self.name, region.id, unsuited("attention reads no rows of three products"))
             return
         gemms = [operand_producer(graph, v, "FusedGemm") for v in region.operands[:3]]
         q, k, v = gemms
         if q is None or k is None or v is None or len({g.id for g in (q, k, v)}) < 3:
+            why = unsuited("three products do not make the queries, keys and values")
+            yield Miss(self.name, region.id, why)
             return
         parts = (q, k, v)
         if (reason := self._check(graph, region, parts)) is not None:
@@ -88,7 +92,9 @@ class MergeGemms:
         found = {u.region.id: u.region for u in graph.uses(x) if u.operand == 0}
         parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_SPLITS]
         if len(parts) < 2 or parts[0].id != region.id:
-            return  # the first of them proposes
+            why = unsuited("no other product reads this, or another proposes")
+            yield Miss(self.name, region.id, why)
+            return
         widths = tuple(r.params.n for r in parts)
         merged = f"{parts[0].results[0]}_merged"
         params, operands, weights = _side_by_side(graph, parts, merged)

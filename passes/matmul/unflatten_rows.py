@@ -20,7 +20,7 @@ from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.layout.views import RESHAPES
 from tracea_graph.passes.regions import read_outside, with_feeders
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reasons import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -40,9 +40,12 @@ class UnflattenRows:
             return
         flat, apart = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if flat is None or apart is None or len(flat) != 2 or len(apart) < 3 or flat[0] == 1:
+            yield Miss(self.name, region.id, unsuited("it restores no axes of flattened rows"))
             return
         last = graph.producer(region.operands[0])
         if flat[1] != apart[-1] or last is None or _by_rows(graph, last) is None:
+            why = unsuited("the operator before it does not work row by row")
+            yield Miss(self.name, region.id, why)
             return
         new = _UnflattenedRows(graph, apart[:-1], flat[0], region.results[0])
         try:

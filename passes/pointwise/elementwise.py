@@ -13,6 +13,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import collapses, fused
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -44,6 +45,8 @@ class NormPrologue:
         first = graph.producer(value)
         bound_chain = read_chain(graph, first) if first is not None else None
         if first is None or bound_chain is None or len(first.results) != 1:
+            why = unsuited("nothing elementwise makes what it normalises")
+            yield Miss(self.name, region.id, why)
             return
         chain, names = bound_chain
         result = graph.spec(value)

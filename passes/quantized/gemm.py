@@ -26,7 +26,7 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reasons import not_constant
+from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -52,6 +52,8 @@ class QuantizedGemm:
         sides = [operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2]]
         x, w = sides
         if x is None or w is None or graph.weight(w.operands[0]) is None:
+            why = unsuited("not both operands are dequantized, the right one from a constant")
+            yield Miss(self.name, region.id, why)
             return
         made = self._made(graph, region, x, w)
         if isinstance(made, str):

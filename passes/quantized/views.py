@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 from tracea_graph.ir import Node, TensorSpec
 from tracea_graph.passes.regions import only_read_by, operand_producer
+from tracea_graph.reasons import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
 __all__ = ["DequantizeFirst", "GatherFirst"]
 
+_SCALES = unsuited("it has several scales, or one that is not constant")
 _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
@@ -25,15 +27,22 @@ class DequantizeFirst:
     name = "dequantize-first"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "DequantizeLinear" or not _one_scale(graph, region):
+        if region.op != "DequantizeLinear":
             return
         view = graph.producer(region.operands[0])
         if view is None or view.op not in _VIEWS or view.fused or len(view.results) != 1:
+            yield Miss(self.name, region.id, unsuited("what it dequantizes is no view"))
+            return
+        if not _one_scale(graph, region):
+            yield Miss(self.name, region.id, _SCALES)
             return
         source, result = view.operands[0], region.results[0]
         if graph.spec(source).shape is None or graph.weight(source) is not None:
+            why = unsuited(f"{source!r} is constant, or its rank is not known")
+            yield Miss(self.name, region.id, why)
             return
         if not only_read_by(graph, view.results[0], region):
+            yield Miss(self.name, region.id, other_readers(view.results[0]))
             return
         name = f"{result}_first"
         new = (
@@ -53,10 +62,16 @@ class GatherFirst:
         if region.op != "Gather" or region.fused:
             return
         table = operand_producer(graph, region.operands[0], "DequantizeLinear")
-        if table is None or not _one_scale(graph, table):
+        if table is None:
+            yield Miss(self.name, region.id, unsuited("its table is not dequantized"))
+            return
+        if not _one_scale(graph, table):
+            yield Miss(self.name, region.id, _SCALES)
             return
         stored = graph.weight(table.operands[0])
         if stored is None or graph.spec(region.results[0]).shape is None:
+            why = unsuited(f"{table.operands[0]!r} is not constant, or a rank not known")
+            yield Miss(self.name, region.id, why)
             return
         result, alone = region.results[0], only_read_by(graph, table.results[0], region)
         name = f"{result}_integers"

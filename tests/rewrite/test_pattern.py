@@ -9,6 +9,7 @@ import pytest
 from graphs import Net
 
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, RulePass, match
 from tracea_graph.ttg import Region, TileGraph
 
@@ -292,15 +293,23 @@ def test_a_rule_tries_every_way_its_pattern_fits() -> None:
     assert isinstance(miss, Miss) and miss.reason == f"not beside {b}"
 
 
-def test_a_rule_without_a_reason_says_nothing() -> None:
+def test_a_rule_that_refuses_needs_a_reason() -> None:
     net, x = new()
     e = net("Exp", x)
     y = net("Add", e, x)
-    assert asked(Rule("r", (summed,), as_relu, lambda m: ""), net, y) == []
-    assert asked(Rule("r", (summed,), as_relu, lambda m: ""), net, y, e) == []
-    assert asked(Rule("r", (summed,), lambda m: ""), net, y) == []
+    for rule in (Rule("r", (summed,), as_relu, lambda m: ""), Rule("r", (summed,), lambda m: ())):
+        with pytest.raises(ValueError, match="without a reason"):
+            asked(rule, net, y)
     (miss,) = asked(Rule("r", (summed,), as_relu), net, y, e)
     assert isinstance(miss, Miss) and "is a graph output" in miss.reason
+
+
+def test_a_site_a_rule_is_not_for_is_no_matter_of_readers() -> None:
+    net, x = new()
+    e = net("Exp", x)
+    rule = Rule("r", (summed,), as_relu, lambda m: unsuited("it is something else"))
+    (miss,) = asked(rule, net, net("Add", e, x), e)
+    assert isinstance(miss, Miss) and miss.reason == "it is something else"
 
 
 def test_what_a_rule_keeps_may_have_other_readers() -> None:

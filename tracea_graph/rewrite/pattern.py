@@ -173,9 +173,8 @@ class Rule:
     """A pattern rule: ``patterns`` match, ``check`` returns a reason to refuse or None,
     ``rewrite`` builds the new region.
 
-    ``rewrite`` may return a reason too.  The empty reason refuses without reporting a miss.  A
-    rule with ``keeps`` writes covered values that have other readers again; without it, such
-    readers prevent a match.
+    ``rewrite`` may return a reason too.  A rule with ``keeps`` writes covered values that have
+    other readers again; without it, such readers prevent a match.
     """
 
     name: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.reasons import EXPECTED, Code, code_of
 from tracea_graph.rewrite.pattern import Made, Match, Miss, Rewrite, Rule, matches
 from tracea_graph.ttg import Region, TileGraph
 
@@ -87,7 +88,7 @@ class PatternPass(ABC):
     keeps: ClassVar[bool] = False
 
     def check(self, m: Match) -> str | None:
-        """Return why the rule does not apply, or None; "" refuses without reporting a miss."""
+        """Return why the rule does not apply, or None."""
         return None
 
     @abstractmethod
@@ -112,20 +113,27 @@ def _proposed(
                 for one in made:
                     yield Proposal.of(rule.name, one.old or covered, one)
                 return
-            reason = reason or made
+            if not reason or code_of(reason) in EXPECTED:
+                reason = made
         if reason:
             yield Miss(rule.name, region.id, reason)
 
 
 def _made(rule: Rule | PatternPass, found: Match | Miss) -> Sequence[Rewrite] | str:
-    """Return the rewrites, or a reason for none; "" if nothing is to be reported."""
+    """Return the rewrites, or a reason for none.
+
+    Raises ValueError if the rule refuses without a reason.
+    """
     if isinstance(found, Miss):
-        fits = found.match is None or rule.check(found.match) != ""
-        return found.reason if fits else ""
+        checked = None if found.match is None else rule.check(found.match)
+        unsuited = checked is not None and code_of(checked) is Code.NOT_APPLICABLE
+        return checked if checked and unsuited else found.reason
     reason = rule.check(found)
     made = rule.rewrite(found) if reason is None else reason
     if isinstance(made, Region):
         return (Rewrite((made,)),)
+    if not made:
+        raise ValueError(f"rule {rule.name!r} refuses a match without a reason")
     return (made,) if isinstance(made, Rewrite) else made
 
 

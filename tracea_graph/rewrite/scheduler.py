@@ -22,7 +22,7 @@ from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reasons import EXPECTED, Code, Reason, code_of, other_readers
 from tracea_graph.rewrite.heap import Heap, QueuedProposal
 from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import Miss
@@ -129,7 +129,9 @@ class _Run:
         applied = 0
         while more := self.drain():
             applied += more
-            for where, phase, name in list(self.missed):
+            for (where, phase, name), misses in list(self.missed.items()):
+                if all(code_of(miss.reason) in EXPECTED for miss in misses):
+                    continue  # what makes it another site changes its neighbourhood
                 if (again := self.graph.region(where)) is not None:
                     self.ask(again, phase, [self.opened[phase, name]], name)
         self.tell_misses()

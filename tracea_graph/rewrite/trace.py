@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.errors import RuleError
-from tracea_graph.reasons import Code, code_of
+from tracea_graph.reasons import EXPECTED, Code, code_of
 
 __all__ = ["Trace", "TraceEntry"]
 
@@ -64,10 +64,13 @@ class Trace:
         return counts
 
     def misses(self) -> dict[tuple[str, str], int]:
-        """Return (rule, reason) of every near miss with its count."""
+        """Return (rule, reason) of every near miss with its count.
+
+        Sites that are not what a rule is for, or without anything to exploit, are none.
+        """
         counts: dict[tuple[str, str], int] = {}
         for decision in self.entries:
-            if decision.verdict in ("missed", "rejected"):
+            if decision.verdict in ("missed", "rejected") and decision.code not in EXPECTED:
                 key = (decision.rule, decision.reason)
                 counts[key] = counts.get(key, 0) + 1
         return counts

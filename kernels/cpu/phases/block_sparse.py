@@ -142,11 +142,12 @@ class PruneBlocks(PatternPass):
             return f"the zeros of {region.operands[1]!r} do not fill runs of {PANEL} columns"
         maps = {block: nonzero_tiles(zeros, block).l1_map for block in self.blocks}
         name = f"{region.operands[1]}_pruned"
-        return [
+        made = [
             _skipping(self.name, region, name, lambda: matrix, block, places, found.error)
             for block, places in maps.items()
             if len(places) * block <= _MOST_STORED * zeros.size
         ]
+        return made or f"the zeros of {region.operands[1]!r} do not fill blocks"
 
 
 def _skipping(

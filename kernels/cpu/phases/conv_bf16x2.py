@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracea_graph.kernels.cpu.filters import BF16X2, BLOCKED
 from tracea_graph.kernels.cpu.phases.pack_filters import conv, repack_filters
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, with_lowered_weights
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvBf16x2"]
@@ -26,7 +26,8 @@ class ConvBf16x2(PatternPass):
     patterns = (conv,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == BLOCKED else ""
+        blocked = m.root.params.layout == BLOCKED
+        return None if blocked else unsuited("its filters are not blocked float32")
 
     def rewrite(self, m: Match) -> Rewrite | str:
         weight, params = m.graph.weight(m.values["w"]), m.root.params

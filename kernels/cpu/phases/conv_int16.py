@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 )
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, with_lowered_weights
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvInt16"]
@@ -42,7 +42,9 @@ class ConvInt16(PatternPass):
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
         direct = self.transformed and not transformable(params.window, params.groups)
-        return "" if params.layout != BLOCKED or direct else None
+        if params.layout != BLOCKED:
+            return unsuited("its filters are not blocked float32")
+        return unsuited("Winograd's transform does not apply to it") if direct else None
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         weight, params, made = m.graph.weight(m.values["w"]), m.root.params, list[Rewrite]()

@@ -14,6 +14,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 )
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.regions import fused
+from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvWinograd"]
@@ -37,13 +38,15 @@ class ConvWinograd(PatternPass):
 
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
-        return None if params.layout == BLOCKED and params.filters > _FEW else ""
+        fits = params.layout == BLOCKED and params.filters > _FEW
+        said = f"its filters are not blocked float32, or not more than {_FEW}"
+        return None if fits else unsuited(said)
 
-    def rewrite(self, m: Match) -> Sequence[Rewrite]:
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region, params, made = m.graph, m.root, m.root.params, list[Rewrite]()
         weight = graph.weight(m.values["w"])
         if weight is None:
-            return ()
+            return not_constant(m.values["w"])
         for layout in filter_layouts(BLOCKED, params, output_extents(graph, region)):
             whole = layout.transformed if isinstance(layout, DispatchFilters) else layout
             if not isinstance(whole, WinogradFilters):
@@ -55,4 +58,4 @@ class ConvWinograd(PatternPass):
             new = fused(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
             made.append(Rewrite((new,), weights=weights))
-        return made
+        return made or unsuited("Winograd's transform does not apply to its window or sizes")

@@ -41,6 +41,7 @@ from tracea_graph.ops.filters import PLAIN, FilterLayout
 from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import nodes_making
+from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
@@ -71,23 +72,23 @@ class PackFilters(PatternPass):
     patterns = (conv,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == PLAIN else ""
+        return None if m.root.params.layout == PLAIN else unsuited("its filters are packed")
 
     def rewrite(self, m: Match) -> Rewrite | str:
         graph, region, params = m.graph, m.root, m.root.params
         x, w, bias, epilogue_inputs = params.split(region.operands)
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
         if weight is None:
-            return ""
+            return not_constant(w)
         kept = must_stay_plain(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
         if not isinstance(layout, BlockedFilters | LaneFilters):
-            return ""
+            return unsuited(f"no kernel takes {w!r} in another layout")
         weights, count = dict[str, Weight](), layout.biases(params.filters)
         if bias and count != params.filters:
             if (stored := graph.weight(bias)) is None:
-                return ""
+                return not_constant(bias)
             padded = _padded_bias(stored, count)
             bias, weights[padded.name] = padded.name, padded
         made = nodes_making(graph, w) if kept else None

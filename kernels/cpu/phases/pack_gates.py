@@ -18,6 +18,7 @@ from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
 from tracea_graph.ops.weights import Floats
+from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["PackGates"]
@@ -34,7 +35,7 @@ class PackGates(PatternPass):
     patterns = (_cell,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == PLAIN_GATES else ""
+        return None if m.root.params.layout == PLAIN_GATES else unsuited("its gates are packed")
 
     def rewrite(self, m: Match) -> Rewrite:
         graph, region, params = m.graph, m.root, m.root.params

@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
 from tracea_graph.ops.weights import Plain
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import not_constant
+from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["PACK_INTEGERS"]
@@ -23,7 +23,8 @@ __all__ = ["PACK_INTEGERS"]
 
 def _check(m: Match) -> str | None:
     params = m.root.params
-    return None if params.integers and isinstance(params.layout, Plain) else ""
+    plain = params.integers and isinstance(params.layout, Plain)
+    return None if plain else unsuited("its matrix holds no integers in their plain order")
 
 
 def _rewrite(m: Match) -> Rewrite | str:

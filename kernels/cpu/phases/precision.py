@@ -49,7 +49,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.weights import BLOCKS, Floats, WeightLayout
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import not_constant
+from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, PatternPass, Proposal, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
@@ -138,7 +138,7 @@ class AttentionBf16(PatternPass):
     def check(self, m: Match) -> str | None:
         params: AttentionParams = m.root.params
         if params.in_bf16:
-            return ""
+            return unsuited("it multiplies bf16 already")
         sizes = (params.head, params.head_v, *params.offsets, *params.widths)
         if any(size % 2 for size in sizes) or "transposed" in params.layouts:
             return "its columns do not lie in pairs"
@@ -230,7 +230,8 @@ class GemmInt16(PatternPass):
     patterns = (gemm,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == PANELS else ""
+        panels = m.root.params.layout == PANELS
+        return None if panels else unsuited(f"{m.root.operands[1]!r} is not packed in float32")
 
     def rewrite(self, m: Match) -> Rewrite | str:
         panels, params = m.graph.weight(m.values["w"]), m.root.params
