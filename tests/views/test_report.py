@@ -170,9 +170,9 @@ def test_an_unverified_result_says_so() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 300])
-def test_kernel_names_are_never_cut(width: int) -> None:
-    names = [line.split("  ")[0] for line in shown(IMPROVED, 1, width).splitlines()]
-    assert KEPT.group in names and DROPPED.group in names
+def test_layer_names_are_never_cut(width: int) -> None:
+    names = [line.split("  ")[0] for line in shown(IMPROVED, 0, width).splitlines()]
+    assert "a … b 64x64" in names and "c" in names
 
 
 def test_names_of_a_model_are_text_and_nothing_more() -> None:
@@ -266,3 +266,10 @@ def test_the_headline_gives_the_lower_bound() -> None:
     slow = replace(TIMING, threads=2, ratio=1.5, low=1.1)
     assert gain_of((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
     assert gain_of(()) == "not timed"
+
+
+def test_layers_go_by_the_original_nodes_and_kernels_are_named_on_request() -> None:
+    nodes = tuple(f"/m/layer.{i}/MatMul" for i in range(12))
+    report = replace(IMPROVED, groups=(replace(KEPT, originals=nodes), DROPPED))
+    assert "layer.0 … layer.11" in shown(report) and "FusedGemm" not in shown(report)
+    assert "FusedGemm_0a1b2c 64x64" in shown(report, 1)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
+from tracea_graph.views.tables import new_table
 
 __all__ = ["run_cache"]
 
@@ -50,15 +50,21 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
         console.print(json.dumps(rows, indent=1), markup=False, soft_wrap=True)
         return
     here = _facts(environment)
-    table = Table()
+    table = new_table("tuning results")
+    spare = {"key": 2, "made": 1}
     for name in ("problem", "threads", "dtype", "gain", "trials", "state", "made", "key"):
-        table.add_column(name, justify="right" if name in ("gain", "trials") else "left")
+        table.add_column(
+            name,
+            "right" if name in ("gain", "trials") else "left",
+            folds=name == "state",
+            spare=spare.get(name, 0),
+        )
     for key, entry in entries:
         gain = entry.value.get("gain", 1.0) if isinstance(entry.value, dict) else 1.0
         usable = any(_matches(entry, facts) for facts in here)
         state = ("final" if entry.final else "unfinished") + ("" if usable else ", of elsewhere")
         table.add_row(
-            escape(entry.what), entry.about.get("threads", "?"), entry.about.get("dtype", "?"),
+            entry.what, entry.about.get("threads", "?"), entry.about.get("dtype", "?"),
             f"{gain:.3f}×", str(len(entry.evidence)), state,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.written)), key[:10],
         )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Consoles: output wraps to the width of a terminal, and is not wrapped in files and pipes."""
+"""Consoles: output wraps to the width of a terminal; in files and pipes only tables do."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -9,10 +10,17 @@ from rich.console import Console
 __all__ = ["made_console"]
 
 _NARROWEST, _UNLIMITED = 60, 100_000
+_PIPED = 80
+"""Width of tables in files and pipes, unless ``COLUMNS`` says another."""
 
 
 class _Console(Console):
-    """Console that lets ``main`` handle a broken pipe."""
+    """Console that lets ``main`` handle a broken pipe.
+
+    Tables are at most ``table_width`` wide.
+    """
+
+    table_width: int
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -28,8 +36,11 @@ class _Console(Console):
 
 
 def made_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """Create a console that wraps lines to a terminal's width, but not in files and pipes."""
+    """Create a console that wraps lines to a terminal's width; in files and pipes tables only."""
     console = _Console(stderr=stderr, quiet=quiet, highlight=False)
-    narrow = console.is_terminal and max(console.width, _NARROWEST)
-    console.width = narrow or _UNLIMITED
+    given = os.environ.get("COLUMNS", "")
+    piped = int(given) if given.isdecimal() else _PIPED
+    width = console.width if console.is_terminal else piped
+    console.table_width = max(width, _NARROWEST)
+    console.width = console.table_width if console.is_terminal else _UNLIMITED
     return console

@@ -27,7 +27,7 @@ from tracea_graph.reasons import EXPECTED, Code, Reason
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
-from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation
+from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation, StepExplanation
 from tracea_graph.views.kernels import kernel_rows
 from tracea_graph.views.report import located, overridable_warning, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
@@ -189,6 +189,17 @@ def _explained(
         untouched.code if untouched else None,
         _inside(made, region),
         kernel_rows(made.decisions.get(region.results[0], ())) if region.results else (),
+        _steps(made.graph, region),
+    )
+
+
+def _steps(graph: TileGraph, region: Region) -> tuple[StepExplanation, ...]:
+    """Return the steps of a program, with the original operators that each computes."""
+    if not isinstance(region.params, RegionParams):
+        return ()
+    return tuple(
+        StepExplanation(step.op, tuple(n.name or next(iter(n.outputs), n.op) for n in step.nodes))
+        for step in Subgraph(graph, region).regions()
     )
 
 

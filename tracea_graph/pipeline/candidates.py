@@ -170,6 +170,8 @@ class CandidateBuilder:
         self.model, self.options, self.planner = model, options, planner
         self.libraries, self.folder = libraries, folder
         self.seconds: dict[str, float] = {}
+        self.wrong: set[str] = set()
+        """Groups that were dropped for their results, not for their speed."""
         self._frozen: dict[str, frozenset[str]] = {}
         self._rules: dict[str, tuple[str, ...]] = {}
         self._count = 0
@@ -209,12 +211,12 @@ class CandidateBuilder:
         return self._plans[dropped]
 
     def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, ScheduledGraph]:
-        why = "measured no faster, or wrong"
-        frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
+        frozen = {v: self._why(g) for g in dropped - self._rules.keys() for v in self._frozen[g]}
         excluded: dict[str, dict[str, str]] = {}
         for group in dropped & self._rules.keys():
             for rule in self._rules[group]:
-                excluded.setdefault(rule, {}).update(dict.fromkeys(self._frozen[group], why))
+                frozen_here = dict.fromkeys(self._frozen[group], self._why(group))
+                excluded.setdefault(rule, {}).update(frozen_here)
         assembly, plan = self._fitting(frozen, excluded)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
@@ -223,6 +225,11 @@ class CandidateBuilder:
             if rule in (*REVERTIBLE, *self.names.revertible):
                 self._rules[group] = _with_fallbacks(rule, self.names)
         return assembly, plan
+
+    def _why(self, group: str) -> str:
+        """Return why a group was dropped."""
+        wrong = group.partition(" at ")[0] in self.wrong
+        return "its result was out of tolerance" if wrong else "measured no faster"
 
     def _fitting(
         self, frozen: dict[str, str], excluded: dict[str, dict[str, str]]

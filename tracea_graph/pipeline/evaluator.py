@@ -194,6 +194,7 @@ class Evaluator:
                 return None
             error = self.verification.sentence
             self.culprit_errors |= {key.partition(" at ")[0]: error for key in culprits}
+            self.builder.wrong |= self.culprit_errors.keys()
             self.culprits |= culprits
             rest = self.build(self.dropped)
             self.verification = self.check(rest)

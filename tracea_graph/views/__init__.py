@@ -15,7 +15,8 @@ from tracea_graph.views.report import (
     rule_rows,
 )
 from tracea_graph.views.report_page import Profiled, report_page
-from tracea_graph.views.text import plain, render_report, render_rules
+from tracea_graph.views.tables import plain
+from tracea_graph.views.text import render_report, render_rules
 
 __all__ = [
     "CompressionRow",

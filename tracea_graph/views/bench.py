@@ -9,11 +9,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tracea_graph.documents import Figure, to_json
-from tracea_graph.views.text import plain, three_digits
+from tracea_graph.views.tables import new_table, plain, three_digits
 
 __all__ = ["BenchReport", "BenchRow", "error_text", "made_with", "render_bench"]
 
@@ -82,11 +81,12 @@ def made_with(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
 
 
 def _parts(report: BenchReport) -> Iterator[RenderableType]:
-    table = Table(title=Text(plain(report.model), style="bold"), title_justify="left")
-    table.add_column("threads", justify="right")
-    table.add_column("runtime", overflow="fold")
+    table = new_table(report.model)
+    table.add_column("threads", "right")
+    table.add_column("runtime", folds=True)
+    spare = {"least": 3, "kernels": 2, "max error": 1}
     for name in ("median", "least", "speedup", "99 % bounds", "max error", "kernels"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, "right", spare=spare.get(name, 0))
     bindings = list(dict.fromkeys(row.binding for row in report.rows))
     for (binding, threads), rows in groupby(report.rows, key=lambda r: (r.binding, r.threads)):
         table.add_section()

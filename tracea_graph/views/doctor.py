@@ -7,14 +7,13 @@ from dataclasses import asdict
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from tracea_graph.hardware.gpu import Gpu
 from tracea_graph.hardware.health import BackendHealth, Health, Runtime
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.policy import KernelPlan
-from tracea_graph.views.text import cell, new_table, three_digits
+from tracea_graph.views.tables import Column, FittedTable, cell, new_table, three_digits
 
 __all__ = ["render_health", "render_kernel"]
 
@@ -38,8 +37,8 @@ def render_kernel(plan: KernelPlan) -> RenderableType:
     parts += [Text(f"note: {note}") for note in (plan.shape_note, plan.precision_note) if note]
     if plan.rejected:
         table = new_table("other variants")
-        table.add_column("variant", no_wrap=True)
-        table.add_column("why not", overflow="fold")
+        table.add_column("variant")
+        table.add_column("why not", folds=True)
         for other in plan.rejected:
             table.add_row(cell(other.variant_id), cell(other.why))
         parts += ["", table]
@@ -59,10 +58,10 @@ def _health(health: Health) -> Iterator[RenderableType]:
         yield Text(f"repair:  {health.runtime.repair}")
 
 
-def _machine(health: Health) -> Table:
+def _machine(health: Health) -> FittedTable:
     cpu = health.cpu
     compilers = dict.fromkeys(b.figures.compiler for b in health.backends if b.figures)
-    table = Table(show_header=False, title="machine", title_justify="left")
+    table = FittedTable("machine", [Column("figure"), Column("value", folds=True)], headed=False)
     rows = (
         ("processor", cpu.model),
         ("cores, threads", f"{cpu.cores}, {cpu.threads} usable"),
@@ -73,7 +72,7 @@ def _machine(health: Health) -> Table:
         ("fingerprint", health.fingerprint),
     )
     for name, value in rows:
-        table.add_row(name, escape(value))
+        table.add_row(name, value)
     return table
 
 
@@ -85,11 +84,11 @@ def _levels(backend: BackendHealth) -> str:
     return f"{levels}, with {' '.join(backend.features)}" if backend.features else levels
 
 
-def _figures(figures: Measurements) -> Table:
+def _figures(figures: Measurements) -> FittedTable:
     how = f"measured in {figures.seconds:.1f} s" if figures.measured else "derived, not measured"
-    table = Table(title=f"one core, {how}", title_justify="left")
+    table = new_table(f"one core, {how}")
     table.add_column("figure")
-    table.add_column("value", justify="right")
+    table.add_column("value", "right")
     for peak in figures.peaks:
         table.add_row(f"{peak.dtype} multiply-add, {peak.level}", f"{peak.gops:.0f} Gop/s")
     for name, value in asdict(figures.bandwidth).items():
@@ -103,8 +102,8 @@ def _figures(figures: Measurements) -> Table:
     return table
 
 
-def _gpus(devices: tuple[Gpu, ...]) -> Table:
-    table = Table(title="GPUs", title_justify="left")
+def _gpus(devices: tuple[Gpu, ...]) -> FittedTable:
+    table = new_table("GPUs")
     names = ("name", "capability", "units", "shared", "L2", "memory", "driver", "tensor cores")
     for name in names:
         table.add_column(name)

@@ -12,17 +12,19 @@ from rich.text import Text
 from tracea_graph.documents import to_json
 from tracea_graph.reasons import EXPECTED, Code
 from tracea_graph.views.kernels import KernelRow
+from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.report import RuleRow, unnamed
-from tracea_graph.views.text import (
-    cell,
-    new_table,
-    plain,
-    render_kernels,
-    render_rules,
-    three_digits,
-)
+from tracea_graph.views.tables import cell, new_table, plain, three_digits
+from tracea_graph.views.text import render_kernels, render_rules
 
-__all__ = ["Explanation", "NearMiss", "RegionExplanation", "render_explanation", "render_node"]
+__all__ = [
+    "Explanation",
+    "NearMiss",
+    "RegionExplanation",
+    "StepExplanation",
+    "render_explanation",
+    "render_node",
+]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,14 @@ class NearMiss:
     reason: str
     code: Code
     times_us: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class StepExplanation:
+    """One step of a program: its op, and the original operators it computes."""
+
+    op: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class RegionExplanation:
     untouched_code: Code | None = None
     inside: str = ""
     kernel_calls: tuple[KernelRow, ...] = ()
+    inner: tuple[StepExplanation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,9 @@ def render_explanation(explanation: Explanation) -> RenderableType:
 
 def render_node(explanation: Explanation, node: str) -> RenderableType:
     """Return everything about the regions that replace one operator."""
-    return Group(*(part for region in explanation.about(node) for part in _explained(region)))
+    names = LayerNames(name for region in explanation.regions for name in region.nodes)
+    found = explanation.about(node)
+    return Group(*(part for region in found for part in _explained(region, node, names)))
 
 
 def _parts(explanation: Explanation) -> Iterator[RenderableType]:
@@ -121,25 +134,28 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
             left.setdefault(region.op, []).append(region)
     if fused:
         table = new_table("fused")
-        table.add_column("region", no_wrap=True)
+        table.add_column("layers", folds=True)
+        table.add_column("region", spare=1)
         table.add_column("count", justify="right")
-        for name in ("built by", "replaces"):
-            table.add_column(name, overflow="fold")
-        for name in ("predicted µs", "measured"):
-            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("built by", folds=True, spare=3)
+        table.add_column("replaces", folds=True)
+        table.add_column("predicted µs", justify="right")
+        table.add_column("measured", justify="right")
+        names = LayerNames(name for region in explanation.regions for name in region.nodes)
         for group in fused.values():
             first = group[0]
             table.add_row(
+                cell(names.of([name for region in group for name in region.nodes])),
                 cell(first.op), str(len(group)), cell(", ".join(first.steps)),
                 cell(_counted(first.kinds)), _times(first), cell(first.measured),
             )  # fmt: skip
         yield from ("", table)
     if left:
         table = new_table("unchanged")
-        table.add_column("operator", no_wrap=True)
+        table.add_column("operator")
         table.add_column("count", justify="right")
-        table.add_column("predicted µs, total", justify="right", no_wrap=True)
-        table.add_column("why", overflow="fold")
+        table.add_column("predicted µs, total", justify="right")
+        table.add_column("why", folds=True)
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             total = sum(s.after_us for s in group)
             said = "; ".join(_whys(group))
@@ -175,12 +191,19 @@ def _shared(misses: Sequence[NearMiss]) -> list[tuple[str, str]]:
     return [(reason, ", ".join(names)) for reason, names in rules.items()]
 
 
-def _explained(region: RegionExplanation) -> Iterator[RenderableType]:
+_MOST_NODES = 12
+"""Original nodes that the explanation of one node lists."""
+
+
+def _explained(
+    region: RegionExplanation, node: str, names: LayerNames
+) -> Iterator[RenderableType]:
     title = f"{region.op} " + (f"by {region.rule}" if region.rule else "unchanged")
     yield Text(plain(title), style="bold")
+    if region.rule:
+        yield from (Text(plain(line)) for line in _became(region, node, names))
     yield Text(plain(f"  writes {', '.join(region.results)}"))
     if region.rule:
-        yield Text(plain(f"  replaces {', '.join(region.nodes)}"))
         yield Text(plain(f"  built by {', '.join(region.steps)}"))
     if region.inside:
         yield Text(plain(f"  {region.inside}"))
@@ -199,6 +222,25 @@ def _explained(region: RegionExplanation) -> Iterator[RenderableType]:
             yield Text(plain(f"  with {loser.rule} first: predicted {own} µs instead of {other}"))
     if region.untouched:
         yield Text(plain(f"  no rule applies: {region.untouched}"))
+
+
+def _became(region: RegionExplanation, node: str, names: LayerNames) -> Iterator[str]:
+    """What became of a node: the step that computes it, and the nodes beside it in that step."""
+    count = len(region.nodes)
+    beside: Sequence[str] = region.nodes
+    steps = [i for i, step in enumerate(region.inner) if node in step.nodes]
+    if steps:
+        first = region.inner[steps[0]]
+        which = f"{steps[0] + 1}" if len(steps) == 1 else f"{steps[0] + 1} to {steps[-1] + 1}"
+        yield f"  {node} runs in {first.op}, step {which} of {len(region.inner)}"
+        beside = first.nodes
+    yield f"  replaces {count} node{'s' * (count > 1)}: {names.of(region.nodes)}"
+    others = [name for name in beside if name != node]
+    if others:
+        yield f"  together with {len(others)} node{'s' * (len(others) > 1)}:"
+        yield from (f"    {name}" for name in others[:_MOST_NODES])
+    if len(others) > _MOST_NODES:
+        yield f"    and {len(others) - _MOST_NODES} more (--json lists all)"
 
 
 def _times(region: RegionExplanation) -> str:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.table import Table
-
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.source import Source
 from tracea_graph.ttg import TileGraph
-from tracea_graph.views.text import cell, new_table
+from tracea_graph.views.tables import FittedTable, cell, new_table
 
 __all__ = ["render_graph", "render_programs", "render_stages"]
 
 Programs = Iterable[tuple[str, Program]]
 
 
-def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source]) -> Table:
+def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source]) -> FittedTable:
     """Return a table of the latest stage present: sources, else programs, else regions."""
     if sources := tuple(sources):
         return render_sources(sources)
@@ -25,13 +23,13 @@ def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source
     return render_graph(graph)
 
 
-def render_graph(graph: TileGraph) -> Table:
+def render_graph(graph: TileGraph) -> FittedTable:
     """Return a row per region: operator, result shapes, rule, and operands."""
     regions = graph.regions()
     table = new_table(f"{graph.name or 'graph'}: {len(regions)} regions")
-    table.add_column("region", no_wrap=True)
+    table.add_column("region")
     for name in ("result", "rule", "reads"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, folds=True)
     for region in regions:
         results = " ".join(str(graph.spec(v)) for v in region.writes)
         reads = " ".join(region.reads)
@@ -39,23 +37,23 @@ def render_graph(graph: TileGraph) -> Table:
     return table
 
 
-def render_sources(sources: Iterable[Source]) -> Table:
+def render_sources(sources: Iterable[Source]) -> FittedTable:
     """Return a row per generated source: its symbol and length."""
     table = new_table("sources (--keep-sources DIR writes those of a result)")
-    table.add_column("symbol", no_wrap=True)
+    table.add_column("symbol")
     table.add_column("lines", justify="right")
     for source in sources:
         table.add_row(cell(source.symbol), str(source.text.count("\n")))
     return table
 
 
-def render_programs(programs: Programs) -> Table:
+def render_programs(programs: Programs) -> FittedTable:
     """Return a row per kernel call of each distinct type: its views, parameters and chain."""
     table = new_table("programs")
     for name in ("type", "kernel"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name)
     for name in ("views", "chain"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, folds=True)
     for type_name, program in dict(programs).items():
         for call in program.calls:
             views = "  ".join("-" if v is None else _view(v) for v in call.views)

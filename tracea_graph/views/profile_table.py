@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.views.bench import made_with
+from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.profiling import (
     EXPLAINED,
     SHORTEST,
@@ -16,7 +17,10 @@ from tracea_graph.views.profiling import (
     ProfileRow,
     notable,
 )
-from tracea_graph.views.text import Column, FittedTable, plain
+from tracea_graph.views.tables import Column, FittedTable, plain
+
+_FEWER = "winograd"
+"""The kernel that multiplies less than a direct convolution, whose FLOPs are counted."""
 
 __all__ = ["abridged", "cells", "headline", "in_bytes", "render_profile", "summary"]
 
@@ -30,7 +34,8 @@ def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
     spare = {"GFLOP/s": 3, "GB/s": 3, "of limit": 1, "before": 5, "after": 4}
     figures = ("ms", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after")
     columns = [
-        Column("node" if verbosity else "operator", folds=True),
+        Column("node" if verbosity else "layer", folds=True),
+        *(() if verbosity else (Column("kernel"),)),
         Column("size" if verbosity else "size (nodes)", spare=2),
         *(Column(name, "right", spare=spare.get(name, 0)) for name in figures),
         Column("bound"),
@@ -46,13 +51,16 @@ def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
                 table.add_row(_inner(call), call.size, *cells(call, profile))
     else:
         named, rest = notable(profile)
+        names = LayerNames(name for row in profile.rows for name in row.originals or (row.name,))
         for family in named:
             size = f"{family.rows[0].size} ({len(family.rows)})".strip()
-            table.add_row(_label(family), size, *cells(family.total, profile))
+            table.add_row(*_label(family, names), size, *cells(family.total, profile))
             for call in family.calls:
-                table.add_row(_inner(call), call.size, *cells(call, profile))
+                layer = Text(f"  {plain(names.of(call.originals))}", style="italic")
+                table.add_row(layer, call.op, call.size, *cells(call, profile))
         if rest:
-            table.add_row(Text("the rest", style="dim"), f"({len(rest)})", *_rest(rest, profile))
+            rows = _rest(rest, profile)
+            table.add_row(Text("the rest", style="dim"), "", f"({len(rest)})", *rows)
     yield table
     yield from (Text(line) for line in summary(profile))
 
@@ -78,8 +86,13 @@ def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
         *moved,
         before,
         in_bytes(row.bytes),
-        row.bound,
+        f"{row.bound}*" if fewer_operations(row) else row.bound,
     )
+
+
+def fewer_operations(row: ProfileRow) -> bool:
+    """Return whether a kernel computes its result with fewer operations than are counted."""
+    return row.op.startswith(_FEWER)
 
 
 def in_bytes(size: float) -> str:
@@ -123,13 +136,22 @@ def summary(profile: Profile) -> Iterator[str]:
         f"{profile.profiling_us:g} µs of profiling were taken off each node's median; a bound "
         f"explains at least {EXPLAINED:.0%} of a node's time, else it is overhead"
     )
+    if any(fewer_operations(call) for row in profile.rows for call in row.calls):
+        yield (
+            "* the FLOPs of Winograd kernels are those of the convolution: they multiply up to 4 "
+            "times less, and may exceed the peak"
+        )
     yield from map(plain, profile.notes)
     yield from (f"warning: {plain(text)}" for text in profile.warnings)
     yield made_with(profile.versions, profile.machine)
 
 
-def _label(family: NodeGroup) -> Text:
-    return Text(plain(family.op), style="" if family.kernel else "dim")
+def _label(family: NodeGroup, names: LayerNames) -> tuple[Text, str]:
+    """The layers of a group of nodes, and their operator without its hash."""
+    nodes = [name for row in family.rows for name in row.originals or (row.name,)]
+    style = "" if family.kernel else "dim"
+    op = family.op.rpartition("_")[0] if family.kernel else ""
+    return Text(plain(names.of(nodes)), style=style), plain(op or family.op)
 
 
 def _inner(call: ProfileRow) -> Text:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.views.retuned import Retuned
-from tracea_graph.views.text import cell, new_table, plain
+from tracea_graph.views.tables import cell, new_table, plain
 
 __all__ = ["render_retuned"]
 
@@ -23,9 +23,9 @@ def _parts(found: Retuned) -> Iterator[RenderableType]:
     change = "rewritten" if found.dropped else "unchanged"
     yield Text(f"{plain(found.model)}: {kept} of {len(found.rows)} kernel types kept, {change}")
     table = new_table("kernels")
-    table.add_column("type", no_wrap=True)
+    table.add_column("type")
     table.add_column("nodes", justify="right")
-    table.add_column("on this machine", overflow="fold")
+    table.add_column("on this machine", folds=True)
     for row in found.rows:
         table.add_row(cell(row.type), str(row.nodes), cell(row.reason))
     yield table

@@ -22,7 +22,7 @@ import jinja2
 from tracea_graph.errors import UsageError
 from tracea_graph.views.profile_table import abridged, cells, headline, summary
 from tracea_graph.views.profiling import NodeGroup, Profile, ProfileRow, Roofs, notable
-from tracea_graph.views.text import plain
+from tracea_graph.views.tables import plain
 
 __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
 

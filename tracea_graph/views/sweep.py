@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.table import Table
-
-from tracea_graph.views.text import cell, new_table, three_digits
+from tracea_graph.views.tables import FittedTable, cell, new_table, three_digits
 from tracea_graph.views.tuning import escape_xml
 
 __all__ = ["SweepPoint", "pareto", "pareto_svg", "render_sweep"]
@@ -48,13 +46,13 @@ def pareto(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
     return tuple(found)
 
 
-def render_sweep(points: Sequence[SweepPoint]) -> Table:
+def render_sweep(points: Sequence[SweepPoint]) -> FittedTable:
     """Return a table with one line per budget."""
     table, front = new_table("error against time"), pareto(points)
     for name in ("budget", "error", "original", "result", "speedup", "smaller layers"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("pareto", no_wrap=True)
-    table.add_column("written to", overflow="fold")
+        table.add_column(name, justify="right")
+    table.add_column("pareto")
+    table.add_column("written to", folds=True)
     for p in points:
         table.add_row(
             f"{p.budget:g}",

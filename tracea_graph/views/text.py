@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.views.kernels import KernelRow
+from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.report import (
     CompressionRow,
     ReportRecord,
@@ -22,18 +19,18 @@ from tracea_graph.views.report import (
     WeightRow,
     with_folder,
 )
+from tracea_graph.views.tables import FittedTable, cell, new_table, plain, three_digits
 
 __all__ = ["cell", "new_table", "plain", "render_kernels", "render_report", "render_rules"]
+
+
+GOOD, WARNED, DROPPED = "bold green", "bold yellow", "yellow"
+"""Styles of an improvement, of a warning or an original that was kept, and of what was dropped."""
 
 
 def render_report(report: ReportRecord, verbosity: int = 0) -> RenderableType:
     """Return timings, rewrites, outcome and files; with verbosity 1, full reasons and rules."""
     return Group(*_parts(report, verbosity))
-
-
-def plain(text: str) -> str:
-    """Return one line without control characters: terminals obey escapes in names."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
@@ -45,8 +42,8 @@ def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
         yield from _details(report)
     yield from (Text(plain(note)) for note in report.notes)
     for warning in report.warnings:
-        yield Text(f"warning: {plain(warning)}")
-    yield Text(f"{report.outcome}: {plain(report.reason)}", style="bold")
+        yield Text(f"warning: {plain(warning)}", WARNED)
+    yield Text(f"{report.outcome}: {plain(report.reason)}", GOOD if report.improved else WARNED)
     if report.improved:
         yield Text(_verification(report))
     yield from (Text(f"wrote {_sized(file)}") for file in report.files)
@@ -55,7 +52,7 @@ def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
         yield Text(f'load it with options.register_custom_ops_library("{hint}")')
 
 
-def _tables(report: ReportRecord, full: bool) -> Iterator[Table]:
+def _tables(report: ReportRecord, full: bool) -> Iterator[FittedTable]:
     if report.timings:
         yield _timings("original against result", report.timings)
     if report.tried:
@@ -74,11 +71,11 @@ def _tables(report: ReportRecord, full: bool) -> Iterator[Table]:
         yield render_rules(report.rules)
 
 
-def _timings(title: str, rows: Sequence[TimingRow]) -> Table:
+def _timings(title: str, rows: Sequence[TimingRow]) -> FittedTable:
     table = new_table(title)
-    table.add_column("shape", overflow="fold")
+    table.add_column("shape", folds=True)
     for name in ("threads", "before", "after", "speedup", "99 % bounds", "pairs"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             cell(row.binding),
@@ -92,30 +89,37 @@ def _timings(title: str, rows: Sequence[TimingRow]) -> Table:
     return table
 
 
-def _groups(report: ReportRecord, full: bool) -> Table:
+def _groups(report: ReportRecord, full: bool) -> FittedTable:
     """One line per group of equal rewrites; ``full`` gives reasons with all figures."""
     table = new_table("rewrites")
-    table.add_column("kernel", no_wrap=True)
-    table.add_column("count", justify="right", no_wrap=True)
-    table.add_column("gain", justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    table.add_column("layers", folds=True)
+    if full:
+        table.add_column("kernel", folds=True)
+    for name in ("count", "nodes", "gain"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict", folds=True)
+    names = LayerNames(name for row in report.groups for name in row.originals)
     for row in report.groups:
-        why = row.reason if full else row.verdict
-        table.add_row(cell(row.group), str(row.count), row.gain, cell(why))
+        layers = names.of(row.originals)
+        _, _, part = row.group.partition(" ") if layers else ("", "", "")
+        figures = (str(row.count), str(len(row.originals)), row.gain)
+        kernel = (cell(row.group),) if full else ()
+        why = cell(row.reason if full else row.verdict, "" if row.kept else DROPPED)
+        table.add_row(cell(f"{layers or row.group} {part}".strip()), *kernel, *figures, why)
     return table
 
 
-def _weight_analysis(rows: Sequence[WeightRow]) -> Table:
+def _weight_analysis(rows: Sequence[WeightRow]) -> FittedTable:
     """Structure in weights; weights of equal structure share a line."""
     alike: dict[tuple[str, str], list[WeightRow]] = {}
     for row in rows:
         alike.setdefault((row.structure, row.applied), []).append(row)
     table = new_table("weight analysis")
     for name in ("weight", "structure"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, folds=True)
     for name in ("stored", "potential"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("applied", overflow="fold")
+        table.add_column(name, justify="right")
+    table.add_column("applied", folds=True)
     for (structure, applied), some in alike.items():
         more = f" and {len(some) - 1} more" if some[1:] else ""
         sizes = (_size(sum(r.stored for r in some)), _size(sum(r.potential for r in some)))
@@ -123,14 +127,14 @@ def _weight_analysis(rows: Sequence[WeightRow]) -> Table:
     return table
 
 
-def _compact_weights(rows: Sequence[StorageRow]) -> Table:
+def _compact_weights(rows: Sequence[StorageRow]) -> FittedTable:
     """Bytes saved by kernels for sparse or low-rank weights, applied or not."""
     table = new_table("compact weights")
-    table.add_column("kernel", no_wrap=True)
-    table.add_column("structure", no_wrap=True)
+    table.add_column("kernel")
+    table.add_column("structure")
     for name in ("count", "dense", "stored", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("applied", no_wrap=True)
+        table.add_column(name, justify="right")
+    table.add_column("applied")
     for row in rows:
         share = f"{100 * row.stored / row.dense:.0f} %" if row.dense else ""
         sizes = _size(row.dense), _size(row.stored)
@@ -139,14 +143,14 @@ def _compact_weights(rows: Sequence[StorageRow]) -> Table:
     return table
 
 
-def _compressed(rows: Sequence[CompressionRow]) -> Table:
+def _compressed(rows: Sequence[CompressionRow]) -> FittedTable:
     """The compressed matrix of each layer under the error budget."""
     table = new_table("compressed layers")
-    table.add_column("layer", overflow="fold")
-    table.add_column("technique", no_wrap=True)
+    table.add_column("layer", folds=True)
+    table.add_column("technique")
     for name in ("matrix", "kept", "predicted", "holdout error", "model error", "saved"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("applied", no_wrap=True)
+        table.add_column(name, justify="right")
+    table.add_column("applied")
     for row in rows:
         held = "" if row.holdout_error is None else f"{row.holdout_error:.2g} ({row.ratio:.2f}×)"
         table.add_row(
@@ -172,13 +176,13 @@ def _details(report: ReportRecord) -> Iterator[RenderableType]:
     yield Text(f"seconds: {steps}")
 
 
-def render_kernels(rows: Sequence[KernelRow]) -> Table:
+def render_kernels(rows: Sequence[KernelRow]) -> FittedTable:
     """Return a table of the variants that run a result, with the first reason of each."""
     table = new_table("kernel calls, as the policy decided")
-    table.add_column("problem", overflow="fold")
-    table.add_column("count", justify="right", no_wrap=True)
-    table.add_column("variant", overflow="fold")
-    table.add_column("why", overflow="fold")
+    table.add_column("problem", folds=True)
+    table.add_column("count", justify="right")
+    table.add_column("variant", folds=True)
+    table.add_column("why", folds=True)
     for row in rows:
         table.add_row(
             cell(row.problem), str(row.count), cell(row.variant_id), cell(row.reasons[0])
@@ -186,94 +190,16 @@ def render_kernels(rows: Sequence[KernelRow]) -> Table:
     return table
 
 
-def render_rules(rows: Iterable[RuleRow]) -> Table:
+def render_rules(rows: Iterable[RuleRow]) -> FittedTable:
     """Return how often each rule was applied, or why it was not."""
     table = new_table("rules")
-    table.add_column("rule", no_wrap=True)
-    table.add_column("count", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("reason", overflow="fold")
+    table.add_column("rule")
+    table.add_column("count", justify="right")
+    table.add_column("verdict")
+    table.add_column("reason", folds=True)
     for row in rows:
         table.add_row(cell(row.rule), str(row.count), row.verdict, cell(row.reason))
     return table
-
-
-def new_table(title: str) -> Table:
-    """Return an empty table in the style of all views."""
-    return Table(
-        title=cell(title),
-        title_justify="left",
-        title_style="italic",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
-
-
-_GAP, _FOLDED = 3, 20
-"""Characters between two columns, and the minimum width of a cell that wraps."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a :class:`FittedTable`; one that ``folds`` needs no more than 20 characters.
-
-    If space is short, the column with the largest ``spare`` is dropped first; 0 is never dropped.
-    """
-
-    name: str
-    justify: Literal["left", "right"] = "left"
-    folds: bool = False
-    spare: int = 0
-
-
-@dataclass
-class FittedTable:
-    """A table that drops columns rather than characters if it is too wide."""
-
-    title: str
-    columns: Sequence[Column]
-    rows: list[tuple[Text | str, ...]] = field(default_factory=list)
-
-    def add_row(self, *cells: Text | str) -> None:
-        """Add cells for the first columns; the others stay empty."""
-        self.rows.append((*cells, *[""] * (len(self.columns) - len(cells))))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        kept = self._fitting(options.max_width)
-        table = new_table(self.title)
-        for i in kept:
-            one = self.columns[i]
-            table.add_column(one.name, justify=one.justify, overflow="fold", no_wrap=not one.folds)
-        for row in self.rows:
-            table.add_row(*(row[i] for i in kept))
-        yield table
-
-    def _fitting(self, width: int) -> list[int]:
-        """Columns that fit the width."""
-        kept = list(range(len(self.columns)))
-        while sum(map(self._least, kept)) + _GAP * (len(kept) - 1) > width:
-            last = max(kept, key=lambda i: (self.columns[i].spare, i))
-            if not self.columns[last].spare:
-                break
-            kept.remove(last)
-        return kept
-
-    def _least(self, column: int) -> int:
-        """Minimum width of a column in characters."""
-        one = self.columns[column]
-        width = max((len(str(row[column])) for row in self.rows), default=0)
-        return min(max(width, len(one.name)), _FOLDED) if one.folds else max(width, len(one.name))
-
-
-def three_digits(number: float) -> str:
-    """Format with three significant digits, without exponent: ``0.0123``, ``4.57``, ``2560``."""
-    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
-
-
-def cell(text: str) -> Text:
-    """Return text that is not parsed as markup."""
-    return Text(plain(text))
 
 
 def _verification(report: ReportRecord) -> str:

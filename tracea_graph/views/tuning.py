@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from tracea_graph.tuning import Case, TuningResult
+from tracea_graph.views.tables import new_table
 
 __all__ = ["Curve", "convergence_svg", "curves", "render_curves", "render_tuned", "schedule_text"]
 
@@ -28,14 +27,16 @@ def render_tuned(
     tuned: Sequence[TuningResult], counts: Mapping[Case, int], saved: float
 ) -> RenderableType:
     """Return one model's cases: those at the requested sizes first, by decreasing share."""
-    table = Table(title_justify="left")
+    table = new_table("")
     for name in ("region", "nodes", "share", "cache", "schedule", "gain", ""):
-        table.add_column(name, justify="right" if name in ("nodes", "share", "gain") else "left")
+        numeric = name in ("nodes", "share", "gain")
+        folds = name in ("schedule", "")
+        table.add_column(name, "right" if numeric else "left", folds=folds)
     asked = [t for t in tuned if t.case in counts]
     for t in sorted(asked, key=lambda t: -t.share):
         table.add_row(
             str(t.case), str(counts[t.case]), f"{t.share:.1%}",
-            _SOURCES.get(t.source, "miss"), schedule_text(t), f"{t.gain:.3f}×", escape(t.why),
+            _SOURCES.get(t.source, "miss"), schedule_text(t), f"{t.gain:.3f}×", t.why,
         )  # fmt: skip
     others = len(tuned) - len(asked)
     lines = [Text(f"predicted saving, end to end: {saved:.1%}")]
@@ -96,13 +97,16 @@ def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
 
 def render_curves(found: Sequence[Curve]) -> RenderableType:
     """Return a line per region: trials, the best gain as a curve, and the changed settings."""
-    table = Table(title_justify="left")
-    for name in ("region", "trials", "best so far, 1× to the best", "best", "judged", "GFLOP/s"):
-        table.add_column(name, justify="left" if name[:4] in ("regi", "best s") else "right")
+    table = new_table("")
+    table.add_column("region")
+    table.add_column("trials", "right")
+    table.add_column("best so far, 1× to the best", spare=1)
+    for name in ("best", "judged", "GFLOP/s"):
+        table.add_column(name, "right")
     for curve in found:
         judged = f"{curve.settled:.3f}×" if curve.settled else "open"
         table.add_row(
-            escape(curve.region), str(len(curve.points)), _sparkline(curve),
+            curve.region, str(len(curve.points)), _sparkline(curve),
             f"{curve.best:.3f}×", judged, f"{curve.gflops:.0f}",
         )  # fmt: skip
     return table

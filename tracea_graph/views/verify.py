@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tracea_graph.check.verify import Verification
 from tracea_graph.documents import to_json
-from tracea_graph.views.text import Column, FittedTable, cell, plain
+from tracea_graph.views.tables import Column, FittedTable, cell, plain
 
 __all__ = ["VerifyReport", "comparison_json", "render_comparison"]
 
@@ -50,12 +50,12 @@ def _parts(found: VerifyReport) -> Iterator[RenderableType]:
     if verification.outputs:
         table = FittedTable(
             f"{plain(found.candidate)} against {plain(found.original)}",
-            (
+            [
                 Column("output", folds=True), Column("inputs", folds=True),
                 Column("max |error|", "right", spare=1), Column("of max|y|", "right"),
                 Column("cosine", "right", spare=2), Column("ONNX Runtime's own", "right", spare=3),
                 Column("verdict", folds=True),
-            ),
+            ],
         )  # fmt: skip
         for o in verification.outputs:
             verdict = ("equal" if o.passed else "not equal") + (f": {o.note}" if o.note else "")

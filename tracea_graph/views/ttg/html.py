@@ -19,7 +19,7 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 from tracea_graph.ttg.model import RegionModel
 from tracea_graph.views.layer_names import LayerNames
-from tracea_graph.views.text import three_digits
+from tracea_graph.views.tables import three_digits
 from tracea_graph.views.ttg.drawing import (
     Drawing,
     clean_text,

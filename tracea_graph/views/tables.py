@@ -1,0 +1,180 @@
+"""Tables that fit a terminal: text wraps at words and path separators, spare columns are dropped.
+
+In files and pipes, where lines may be of any length, tables are laid out for the console's
+``table_width``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Column", "FittedTable", "cell", "new_table", "plain", "three_digits"]
+
+_GAP = 3
+"""Characters between two columns."""
+_FOLDED, _LONGEST_WORD, _NARROWEST = 20, 24, 8
+"""Widths of a column that wraps: the least while others can go, the longest word that is kept
+whole, and the least of all.
+"""
+_PIECES = re.compile(r"[^\s/,;:_.\-]*[/,;:_.\-]*\s*")
+"""Parts of a text between which a line may end."""
+
+
+def plain(text: str) -> str:
+    """Return one line without control characters: terminals obey escapes in names."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return text that is not parsed as markup."""
+    return Text(plain(text), style)
+
+
+def three_digits(number: float) -> str:
+    """Format with three significant digits, without exponent: ``0.0123``, ``4.57``, ``2560``."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a :class:`FittedTable`; cells of one that ``folds`` wrap if space is short.
+
+    The column with the largest ``spare`` is dropped first, if the others need its space; columns
+    with 0 are never dropped.
+    """
+
+    name: str
+    justify: Literal["left", "right"] = "left"
+    folds: bool = False
+    spare: int = 0
+
+
+@dataclass
+class FittedTable:
+    """A table that fits its console's width; cells are plain text, never markup."""
+
+    title: str
+    columns: list[Column] = field(default_factory=list)
+    rows: list[tuple[Text, ...]] = field(default_factory=list)
+    sections: set[int] = field(default_factory=set)
+    headed: bool = True
+
+    def __post_init__(self) -> None:
+        self.columns = list(self.columns)
+
+    def add_column(
+        self, name: str, justify: Literal["left", "right"] = "left", folds: bool = False,
+        spare: int = 0,
+    ) -> None:  # fmt: skip
+        """Add a column; see :class:`Column`."""
+        self.columns.append(Column(name, justify, folds, spare))
+
+    def add_row(self, *cells: Text | str) -> None:
+        """Add cells for the first columns; the others stay empty."""
+        given = [one if isinstance(one, Text) else cell(one) for one in cells]
+        self.rows.append((*given, *[Text()] * (len(self.columns) - len(given))))
+
+    def add_section(self) -> None:
+        """Begin a section: a line separates it from the rows so far."""
+        self.sections.add(len(self.rows))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        width = min(options.max_width, getattr(console, "table_width", options.max_width))
+        kept, widths = self._layout(width)
+        table = Table(
+            title=cell(self.title) if self.title else None,
+            title_justify="left",
+            title_style="italic",
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            show_header=self.headed,
+        )
+        for i in kept:
+            one = self.columns[i]
+            table.add_column(
+                _wrapped(Text(one.name), widths[i]), justify=one.justify, no_wrap=True
+            )
+        for number, row in enumerate(self.rows):
+            if number and number in self.sections:
+                table.add_section()
+            table.add_row(*(_wrapped(row[i], widths[i]) for i in kept))
+        yield table
+
+    def _layout(self, width: int) -> tuple[list[int], dict[int, int]]:
+        """Return the columns that fit the width, and the width of each."""
+        kept = list(range(len(self.columns)))
+        least = {i: max(self._least(i, _LONGEST_WORD), self._folded(i)) for i in kept}
+        while sum(least[i] for i in kept) + _GAP * (len(kept) - 1) > width:
+            last = max(kept, key=lambda i: (self.columns[i].spare, i), default=-1)
+            if last < 0 or not self.columns[last].spare:
+                break
+            kept.remove(last)
+        space = width - _GAP * (len(kept) - 1)
+        for word in (_LONGEST_WORD, _NARROWEST):
+            if sum(least[i] for i in kept) > space:
+                least = {i: self._least(i, word) for i in kept}
+        return kept, self._shared(kept, least, space)
+
+    def _shared(self, kept: Sequence[int], least: dict[int, int], space: int) -> dict[int, int]:
+        """Distribute what the least widths leave, evenly, to the columns that could use it."""
+        widths = {i: least[i] for i in kept}
+        wanted = {i: self._natural(i) for i in kept}
+        left = space - sum(widths.values())
+        while left > 0 and (short := [i for i in kept if widths[i] < wanted[i]]):
+            for i in short[:left]:
+                more = min(max(1, left // len(short)), wanted[i] - widths[i], left)
+                widths[i] += more
+                left -= more
+        return widths
+
+    def _texts(self, column: int) -> Iterator[str]:
+        yield from (row[column].plain for row in self.rows)
+
+    def _natural(self, column: int) -> int:
+        """Width of a column in which nothing wraps."""
+        texts = [self.columns[column].name if self.headed else "", *self._texts(column)]
+        return max(map(cell_len, texts))
+
+    def _folded(self, column: int) -> int:
+        return min(_FOLDED, self._natural(column)) if self.columns[column].folds else 0
+
+    def _least(self, column: int, word: int) -> int:
+        """Least width of a column: of whole cells, or of parts of up to ``word`` characters."""
+        one = self.columns[column]
+        head = max(map(cell_len, one.name.split()), default=0) if self.headed else 0
+        if not one.folds:
+            return max([head, *map(cell_len, self._texts(column))])
+        parts = (cell_len(p.rstrip()) for t in self._texts(column) for p in _PIECES.findall(t))
+        return max(head, min(word, max(parts, default=0)))
+
+
+def _wrapped(text: Text, width: int) -> Text:
+    """Text in lines of at most ``width`` characters."""
+    if cell_len(text.plain) <= width:
+        return text
+    lines, line = list[str](), ""
+    for piece in _PIECES.findall(text.plain):
+        if cell_len((line + piece).rstrip()) > width and line:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece
+        while cell_len(line.rstrip()) > width:
+            cut = next(i for i in range(len(line), 0, -1) if cell_len(line[:i]) <= max(width, 2))
+            lines.append(line[:cut])
+            line = line[cut:]
+    return Text("\n".join([*lines, line.rstrip()]), style=text.style)
+
+
+def new_table(title: str) -> FittedTable:
+    """Return an empty table in the style of all views."""
+    return FittedTable(title)
