@@ -19,8 +19,8 @@ from tracea_graph.check.baselines import BASELINES
 from tracea_graph.cli import optimize_main
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
-from tracea_graph.doctor import Doctor
 from tracea_graph.errors import TraceaError, UsageError
+from tracea_graph.health_check import Doctor
 from tracea_graph.views.bench import made_with
 
 __all__ = ["main", "run"]

@@ -28,28 +28,30 @@ if TYPE_CHECKING:
     )
     from tracea_graph.commands.autotuner import AutoTuner
     from tracea_graph.context import Context
-    from tracea_graph.doctor import Doctor
+    from tracea_graph.health_check import Doctor
     from tracea_graph.options import Options
     from tracea_graph.policy import SearchSpace
     from tracea_graph.problem_descriptor import ProblemDescriptor
+    from tracea_graph.questions import bench, doctor, explain, profile, tune, verify
     from tracea_graph.ttg import TileGraph, TTGBuilder
     from tracea_graph.views import Report
 
 __all__ = [
     "AutoTuner", "Context", "Doctor", "Options", "ProblemDescriptor", "Report", "SearchSpace",
-    "TTGBuilder", "TileGraph", "__version__", "load", "optimize", "optimize_many", "plan_kernel",
-    "session", "validate_shapes",
+    "TTGBuilder", "TileGraph", "__version__", "bench", "doctor", "explain", "load", "optimize",
+    "optimize_many", "plan_kernel", "profile", "session", "tune", "validate_shapes", "verify",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # applications configure logging
 
 _HOMES: Mapping[str, str] = MappingProxyType(
     {
-        "AutoTuner": "commands.autotuner", "Context": "context", "Doctor": "doctor",
+        "AutoTuner": "commands.autotuner", "Context": "context", "Doctor": "health_check",
         "Options": "options", "ProblemDescriptor": "problem_descriptor", "Report": "views",
         "SearchSpace": "policy",
         "TTGBuilder": "ttg", "TileGraph": "ttg",
     }
+    | dict.fromkeys(("bench", "doctor", "explain", "profile", "tune", "verify"), "questions")
     | dict.fromkeys(
         ("load", "optimize", "optimize_many", "plan_kernel", "session", "validate_shapes"), "api"
     )

@@ -13,11 +13,11 @@ import pytest
 from processors import flags_of
 from rich.console import Console
 
-from tracea_graph import doctor as doctor_module
+from tracea_graph import health_check as doctor_module
 from tracea_graph.config import Environment
-from tracea_graph.doctor import Doctor
 from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
 from tracea_graph.hardware.measurements import Bandwidth, Peak
+from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.cpu import measure as measuring
 from tracea_graph.kernels.cpu import probe as probes
 from tracea_graph.kernels.cpu.emitter import CompilationUnit

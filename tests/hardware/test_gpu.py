@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from tracea_graph.config import Environment
-from tracea_graph.doctor import Doctor
 from tracea_graph.hardware import gpu
 from tracea_graph.hardware.gpu import Gpu, Gpus, ask_nvidia, nvidia, tensor_dtypes
+from tracea_graph.health_check import Doctor
 from tracea_graph.views.doctor import _gpus
 
 

@@ -26,6 +26,7 @@ NAMES = LayerNames(BERT)
         (BERT[2:4], "encoder/layer.0/attention/self"),
         (BERT[2:5], "encoder/layer.0"),
         (BERT[2:], "encoder/layer.0 … layer.11"),
+        (BERT[2::3], "encoder/layer.0 … layer.11/attention/self/query"),
         (BERT[1:3], "embeddings … encoder"),
         (["/bert/Unsqueeze", *BERT[2:]], "encoder/layer.0 … layer.11"),
         (["/bert/Unsqueeze", "/bert/Cast"], "/bert/Unsqueeze … /bert/Cast"),

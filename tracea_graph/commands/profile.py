@@ -16,9 +16,9 @@ from tracea_graph.check.comparison import PROFILING_US
 from tracea_graph.check.worker import NodeTime, Worker
 from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
-from tracea_graph.doctor import Doctor
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Diagnostics
+from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of

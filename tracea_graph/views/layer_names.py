@@ -52,7 +52,9 @@ class LayerNames:
         if not several:
             return "/".join(shared) or _of_root(distinct)
         first, last = _ends(ends) if repeated else (ends[0], ends[-1])
-        return "/".join((*shared, f"{first}{_RANGE}{last}"))
+        inside = [path[len(shared) + 1 :] for path in modules if _extends(path, shared)]
+        below = _common(inside, _MOST) if repeated else ()
+        return "/".join((*shared, f"{first}{_RANGE}{last}", *below))
 
     def _own(self, path: Path) -> Path:
         """Return a path without what all names of the model share."""
