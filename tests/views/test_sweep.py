@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import combinations
 from xml.etree import ElementTree
 
 from rich.console import Console
@@ -41,3 +42,13 @@ def test_the_picture_holds_every_point() -> None:
 def test_a_sweep_that_gained_nothing_is_drawn_too() -> None:
     same = SweepPoint(1e-3, 0.0, 5.0, 5.0, 0, "a.onnx")
     ElementTree.fromstring(pareto_svg([same], "nothing"))
+
+
+def test_labels_of_near_points_never_overlap() -> None:
+    many = [SweepPoint(0.01 + i, 1e-3 * 1.02**i, 10.0, 5.0 - i / 50, 3, "m") for i in range(30)]
+    root = ElementTree.fromstring(pareto_svg(many, "t"))
+    drawn = [e for e in root.iter("{http://www.w3.org/2000/svg}text") if "×" in (e.text or "")]
+    at = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in drawn]
+    assert 1 < len(at) < 30
+    assert all(abs(a - c) >= 46 or abs(b - d) >= 15 for (a, b), (c, d) in combinations(at, 2))
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 30

@@ -13,6 +13,7 @@ from tracea_graph.views.tuning import escape_xml
 __all__ = ["SweepPoint", "pareto", "pareto_svg", "render_sweep"]
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 420, 64
+Point = tuple[float, float]
 _FRONT, _BEHIND = "#2b6cb0", "#9aa5b1"
 
 
@@ -98,11 +99,33 @@ def pareto_svg(points: Sequence[SweepPoint], title: str) -> str:
     front = pareto(points)
     line = " ".join("{:.1f},{:.1f}".format(*at(p.error, p.ms)) for p in front)
     parts.append(f'<polyline points="{line}" fill="none" stroke="{_FRONT}" stroke-width="2"/>')
+    taken = [at(p.error, p.ms) for p in points]
     for p in points:
         x, y = at(p.error, p.ms)
         colour = _FRONT if p in front else _BEHIND
         parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
-            f'<text x="{x:.1f}" y="{y - 9:.1f}" text-anchor="middle">{p.speedup:.2f}×</text>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"><title>budget {p.budget:g}: '
+            f"error {p.error:.2g}, {p.ms:.3g} ms, {p.speedup:.2f}×</title></circle>"
         )
+    for p in sorted(points, key=lambda p: p not in front):  # labels of the front come first
+        if place := _free_place(*at(p.error, p.ms), taken):
+            taken.append(place)
+            parts.append(
+                f'<text x="{place[0]:.1f}" y="{place[1] + 4:.1f}" text-anchor="middle">'
+                f"{p.speedup:.2f}×</text>"
+            )
     return "\n".join([*parts, "</svg>", ""])
+
+
+_LABEL = (46.0, 15.0)
+"""Space of a label, in pixels: no other point or label lies in it."""
+
+
+def _free_place(x: float, y: float, taken: Sequence[Point]) -> Point | None:
+    """Return the middle of a label near a point that touches nothing; None if there is no room."""
+    for dx, dy in ((0, -14), (0, 16), (30, 0), (-30, 0), (28, -16), (-28, -16), (0, -30)):
+        place = x + dx, y + dy
+        others = [(place[0] - a, place[1] - b) for a, b in taken if (a, b) != (x, y)]
+        if all(abs(across) >= _LABEL[0] or abs(up) >= _LABEL[1] for across, up in others):
+            return place
+    return None
