@@ -82,7 +82,7 @@ def test_lines_a_program_reads_are_never_wrapped(
 ) -> None:
     lines = printed(capsys, "tiny-bert.onnx", "--keep", "all", "-v").splitlines()
     assert re.fullmatch(r"tiny-bert.onnx: \d+ nodes", lines[0])
-    assert sum(line.startswith("Fused") for line in lines) >= 3
+    assert sum("Fused" in line for line in lines) >= 3
     assert all(line == line.rstrip() for line in lines)
     (verified,) = (line for line in lines if line.startswith("verified: "))
     assert re.fullmatch(
@@ -131,7 +131,7 @@ def test_sources_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("width", [40, 200])
-def test_a_terminal_of_any_width_shows_whole_kernel_names(home: Path, width: int) -> None:
+def test_a_terminal_of_any_width_shows_whole_layer_names(home: Path, width: int) -> None:
     code = "import sys; from tracea_graph.cli import optimize_main; sys.exit(optimize_main())"
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -146,7 +146,7 @@ def test_a_terminal_of_any_width_shows_whole_kernel_names(home: Path, width: int
     os.close(leader)
     assert process.wait() == 0
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.decode())
-    assert re.search(r"^FusedEmbedding_[0-9a-f]{6} +\d", shown, re.M), shown
+    assert re.search(r"^embeddings +\d", shown, re.M), shown
 
 
 def _read(leader: int) -> bytes:
