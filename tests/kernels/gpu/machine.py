@@ -6,7 +6,9 @@ that must stay as it was.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,9 @@ import numpy.typing as npt
 
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.dialect import HOST, Target
+from tracea_graph.kernels.gpu.emitter import vocabulary
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import Buffer, View
@@ -34,6 +39,7 @@ NUMPY: Mapping[DType, Any] = {
     DType.BOOL: np.bool_, DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8,
     DType.I8: np.int8,
 }  # fmt: skip
+HERE = Target(HOST, ARCHITECTURES["sm_90a"])
 POISON = 0x7B
 ROOM = 24
 """Elements around a view; not a multiple of a run, so that what lies behind it is unaligned."""
@@ -101,9 +107,11 @@ def compiled(source: KernelSource) -> bytes:
     if (data := store.get(key)) is not None:
         return data
     with tempfile.TemporaryDirectory() as name:
-        made = Path(name) / "kernel.so"
-        (Path(name) / "kernel.cpp").write_text(source.text)
-        command = [*compiler.command, *FLAGS, "kernel.cpp", "-o", "kernel.so"]
+        made, (preamble, folder) = Path(name) / "kernel.so", _preamble()
+        parsed = ("-include", str(folder / "preamble.h")) if preamble in source.text else ()
+        text = source.text.replace(preamble, "") if parsed else source.text
+        (Path(name) / "kernel.cpp").write_text(text)
+        command = [*compiler.command, *FLAGS, *parsed, "kernel.cpp", "-o", "kernel.so"]
         done = subprocess.run(
             command, cwd=name, capture_output=True, text=True, check=False,
             timeout=COMPILE_SECONDS,
@@ -112,6 +120,20 @@ def compiled(source: KernelSource) -> bytes:
         data = made.read_bytes()
     store.put(key, data)
     return data
+
+
+@cache
+def _preamble() -> tuple[str, Path]:
+    """What every kernel's text begins with, and a folder that has it as a header.
+
+    Where the compiler is gcc it has been parsed, which takes half of a kernel's compilation.
+    """
+    folder, text = Path(tempfile.mkdtemp(prefix="preamble")), vocabulary(HERE)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "preamble.h").write_text(text)
+    if find_compiler().family == "gcc":
+        find_compiler().run((*FLAGS, "-x", "c++-header", "preamble.h"), folder)
+    return text, folder
 
 
 @cache

@@ -7,9 +7,7 @@ import pytest
 
 from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import RARE, Case, check
-from tests.kernels.gpu.machine import Memory, run_here
-from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.dialect import HOST, Target
+from tests.kernels.gpu.machine import HERE, Memory, run_here
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
 from tracea_graph.kernels.gpu.families import products
 from tracea_graph.kernels.gpu.semantic.banks import prove_free
@@ -18,7 +16,6 @@ from tracea_graph.kernels.gpu.semantic.strips import Strip
 from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.compiler
-HERE = Target(HOST, ARCHITECTURES["sm_90a"])
 ALL = [
     pytest.param(c, t, id=f"{c.name} {t}", marks=[pytest.mark.slow] if c.rare else [])
     for c in CASES for t in c.tiles
