@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from graphs import normal
 
+from tests.graphs import normal
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.filters import LAYOUTS, DepthwiseFilters, DispatchFilters
 from tracea_graph.kernels.cpu.filters import Filters as Packed

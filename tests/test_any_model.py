@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from any_models import MODELS, WEIGHTS, built
 from onnx import ModelProto
-from suite.node_tests import same
 
+from tests.any_models import MODELS, WEIGHTS, built
+from tests.suite.node_tests import same
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import Array
 from tracea_graph.check.worker_pool import WorkerPool

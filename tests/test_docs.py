@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from test_recipes import RECIPES
-from tiny import ROOT, product
 
 from docs.generate import SECTIONS, updated
+from tests.test_recipes import RECIPES
+from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.cli.arguments import (
     optimize_parser,

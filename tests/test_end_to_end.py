@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tiny import answers, child, error_between, padded_text, product, transformer
 
+from tests.tiny import answers, child, error_between, padded_text, product, transformer
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import RejectedByRuntime, Worker
 from tracea_graph.errors import UsageError
@@ -182,7 +182,7 @@ def test_two_results_live_in_one_process(
 THREADS = """
 import sys, numpy, tracea_graph
 from concurrent.futures import ThreadPoolExecutor
-from tiny import padded_text
+from tests.tiny import padded_text
 session = tracea_graph.session(sys.argv[1])
 jobs = [padded_text(1 + i % 3, 5 + 7 * (i % 8)) for i in range(64)]
 alone = [session.run(None, feeds)[0] for feeds in jobs]
@@ -194,7 +194,7 @@ print("equal")
 
 
 def test_one_session_serves_eight_threads(result: Path) -> None:
-    setup = "import sys; sys.path += ['.', 'tests']"
+    setup = "import sys; sys.path.append('.')"
     assert child(setup + THREADS, result) == "equal\n"
 
 
@@ -234,7 +234,7 @@ def test_a_session_keeps_no_more_than_transformed_filters(tmp_path: Path) -> Non
 
 FIND = """
 import json, sys, onnxruntime, tracea_graph
-from tiny import padded_text
+from tests.tiny import padded_text
 options = onnxruntime.SessionOptions()
 options.enable_profiling, options.profile_file_prefix = True, sys.argv[2]
 session = tracea_graph.session(sys.argv[1], sess_options=options)
@@ -251,7 +251,7 @@ def test_session_registers_the_library_beside_the_model(
     shutil.copy(result, tmp_path)
     if present:
         shutil.copy(result.with_suffix(".so"), tmp_path)
-    setup = "import sys; sys.path += ['.', 'tests']"
+    setup = "import sys; sys.path.append('.')"
     told = child(setup + FIND, tmp_path / result.name, tmp_path / "profile")
     assert told == f"{present}\n"
 

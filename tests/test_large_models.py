@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from process_memory import peak_of
-from tiny import ROOT, answers, error_between
 
+from tests.process_memory import peak_of
+from tests.tiny import ROOT, answers, error_between
 from tracea_graph.config import TOLERANCE
 
 pytestmark = [pytest.mark.compiler, pytest.mark.slow]

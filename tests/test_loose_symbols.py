@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, normal
 from onnx import TensorProto
 
+from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array
 from tracea_graph.onnx_io.runtime import plain_session

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, normal
 
+from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import TOLERANCE

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, normal
-from tiny import error_between
 
+from tests.graphs import Net, normal
+from tests.tiny import error_between
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.commands.inspect import Stages

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import ROOT
+
+from tests.tiny import ROOT
 
 RECIPES = sorted(path.name for path in (ROOT / "docs").glob("add-a*.md"))
 COPIED = ("tracea_graph", "passes", "kernels", "tests", "models", "docs", "pyproject.toml")

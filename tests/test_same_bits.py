@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import answers, padded_text, transformer
 
+from tests.tiny import answers, padded_text, transformer
 from tracea_graph import Options, api
 from tracea_graph.kernels.cpu.levels import host_levels
 

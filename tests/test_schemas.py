@@ -10,9 +10,9 @@ from typing import Any, Literal
 import jsonschema
 import numpy as np
 import pytest
-from tiny import ROOT, product
 
 from docs.generate import schema_text
+from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.cli import main
 from tracea_graph.documents import read_document, to_json

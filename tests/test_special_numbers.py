@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, normal
 
+from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, Worker
 

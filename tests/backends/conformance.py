@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, normal
-from tiny import answers, error_between, fed_too
 
+from tests.graphs import Net, normal
+from tests.tiny import answers, error_between, fed_too
 from tracea_graph import Options, Report, api, target
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import TOLERANCE

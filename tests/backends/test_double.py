@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from backends.conformance import CLOSE, NETS, Conformance, kernels_run, perceptron, saved
-from backends.double import DOUBLE, driver
-from graphs import Net, normal
-from tiny import error_between
 
 from models.make import make
+from tests.backends.conformance import CLOSE, NETS, Conformance, kernels_run, perceptron, saved
+from tests.backends.double import DOUBLE, driver
+from tests.graphs import Net, normal
+from tests.tiny import error_between
 from tracea_graph import Options, Report, api, target
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.gpu.kernels import kernel_of

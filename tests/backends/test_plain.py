@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backends.conformance import CLOSE, Conformance, kernels_run, perceptron
-from backends.plain import PLAIN
 
 from models.make import make
+from tests.backends.conformance import CLOSE, Conformance, kernels_run, perceptron
+from tests.backends.plain import PLAIN
 from tracea_graph import Options, api, target
 from tracea_graph.cli.main import main
 from tracea_graph.onnx_io import backend_of, load

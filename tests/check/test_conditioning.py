@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from check.tiny_models import graph, save
 
+from tests.check.tiny_models import graph, save
 from tracea_graph import Options, api
 from tracea_graph.check.conditioning import ill_conditioned, unstable_answers
 

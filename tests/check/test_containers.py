@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from check.tiny_models import save
 
+from tests.check.tiny_models import save
 from tracea_graph import Options
 from tracea_graph.check.verify import verify
 from tracea_graph.onnx_io import load

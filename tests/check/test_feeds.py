@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 import pytest
-from check.tiny_models import graph, model
-from graphs import Net
 
+from tests.check.tiny_models import graph, model
+from tests.graphs import Net
 from tracea_graph.check.feeds import Binding, bindings, from_file, synthesize
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check.tiny_models import save
 
+from tests.check.tiny_models import save
 from tracea_graph.check.comparison import PairedBenchmark, own_nodes
 from tracea_graph.check.selection import Group, ModelWithLibrary, select_faster
 from tracea_graph.check.timing import PairedTimes

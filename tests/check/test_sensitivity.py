@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from check.tiny_models import graph, save
 
+from tests.check.tiny_models import graph, save
 from tracea_graph.check.sensitivity import (
     FACTOR,
     Sensitivity,

@@ -8,9 +8,9 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
-from check.test_worker import bad_library
-from check.tiny_models import graph, save
 
+from tests.check.test_worker import bad_library
+from tests.check.tiny_models import graph, save
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.distance import (
     Elementwise,

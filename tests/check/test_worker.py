@@ -12,8 +12,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from check.tiny_models import save
 
+from tests.check.tiny_models import save
 from tracea_graph.check.worker import RejectedByRuntime, Worker
 from tracea_graph.errors import WorkerError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from check.tiny_models import save
 
+from tests.check.tiny_models import save
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.errors import WorkerError
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from check.tiny_models import save
 
+from tests.check.tiny_models import save
 from tracea_graph.check.worker import Worker
 from tracea_graph.check.worker_main import affinities
 

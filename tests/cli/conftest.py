@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny import product
+
+from tests.tiny import product
 
 
 @pytest.fixture

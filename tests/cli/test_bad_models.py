@@ -10,10 +10,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cli.support import UNTIMED, refused
 from onnx import TensorProto, helper
-from tiny import product
 
+from tests.cli.support import UNTIMED, refused
+from tests.tiny import product
 from tracea_graph.cli import optimize_main
 
 Ends = tuple[str, int, list[int]]

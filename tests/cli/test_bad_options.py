@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.support import COMMAND, UNTIMED, refused
-from tiny import ROOT, transformer
 
+from tests.cli.support import COMMAND, UNTIMED, refused
+from tests.tiny import ROOT, transformer
 from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
 from tracea_graph.errors import UsageError

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli.support import COMMAND, UNTIMED, refused
-from tiny import ROOT, product
 
+from tests.cli.support import COMMAND, UNTIMED, refused
+from tests.tiny import ROOT, product
 from tracea_graph.cli import optimize_main
 
 

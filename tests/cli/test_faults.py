@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.support import COMMAND, UNTIMED, cache_with_runtime, content
-from tiny import ROOT, answers, error_between, product
 
+from tests.cli.support import COMMAND, UNTIMED, cache_with_runtime, content
+from tests.tiny import ROOT, answers, error_between, product
 from tracea_graph import Options, api, optimize
 from tracea_graph.check import reference
 from tracea_graph.cli import optimize_main

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny import ROOT
 
+from tests.tiny import ROOT
 from tracea_graph.check.baselines import BASELINES
 from tracea_graph.cli.arguments import optimize_parser, tool_parser, whole_command
 from tracea_graph.cli.parser import Parser

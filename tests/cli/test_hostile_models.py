@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli.support import UNTIMED, content, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tiny import ROOT, product
 
+from tests.cli.support import UNTIMED, content, refused
+from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.api import stages
 from tracea_graph.cli import main, optimize_main

@@ -11,10 +11,10 @@ import networkx as nx
 import numpy as np
 import onnx
 import pytest
-from graphs import Net
 from rich.console import Console
-from tiny import transformer
 
+from tests.graphs import Net
+from tests.tiny import transformer
 from tracea_graph.cli import main
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.levels import host_levels

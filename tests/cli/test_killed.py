@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli.support import COMMAND, UNTIMED
-from tiny import ROOT, answers, error_between, product
 
+from tests.cli.support import COMMAND, UNTIMED
+from tests.tiny import ROOT, answers, error_between, product
 from tracea_graph import api
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.errors import UsageError

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.support import UNTIMED
 
+from tests.cli.support import UNTIMED
 from tracea_graph.cli import main, optimize_main
 
 PLAIN = (*UNTIMED, "-q", "--no-custom-ops")

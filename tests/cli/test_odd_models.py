@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx
 import pytest
-from cli.support import refused
 from onnx import TensorProto, helper
 
+from tests.cli.support import refused
 from tracea_graph.cli import main, optimize_main
 
 Dims = Sequence[int | str] | None

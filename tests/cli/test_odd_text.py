@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx
 import pytest
-from cli.support import UNTIMED, refused
 from onnx import parser
 
+from tests.cli.support import UNTIMED, refused
 from tracea_graph.cli import main
 from tracea_graph.target import BACKENDS
 
@@ -109,8 +109,7 @@ SPOILT = {
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A good plan."""
-    from tiny import product
-
+    from tests.tiny import product
     from tracea_graph import Options, optimize
 
     folder = tmp_path_factory.mktemp("plan")

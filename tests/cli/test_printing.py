@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.support import UNTIMED
-from tiny import ROOT, product, transformer
 
+from tests.cli.support import UNTIMED
+from tests.tiny import ROOT, product, transformer
 from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
 from tracea_graph.cli.arguments import optimize_parser, options_of, wants_folder

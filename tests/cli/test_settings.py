@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli.support import refused
 
+from tests.cli.support import refused
 from tracea_graph.cli.arguments import optimize_parser, options_of
 from tracea_graph.cli.settings import with_config
 from tracea_graph.options import Options

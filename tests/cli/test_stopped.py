@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli.support import COMMAND, UNTIMED, content, refused
-from tiny import ROOT, product
 
+from tests.cli.support import COMMAND, UNTIMED, content, refused
+from tests.tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.cli import optimize_main
 from tracea_graph.cli.stopping import code_of, stoppable

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import numpy_helper
-from tiny import product, transformer
 
+from tests.tiny import product, transformer
 from tracea_graph import Options, optimize
 from tracea_graph.cli import main
 

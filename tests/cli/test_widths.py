@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from graphs import Net
 
+from tests.graphs import Net
 from tracea_graph.cli import main, optimize_main
 
 pytestmark = pytest.mark.compiler

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check.tiny_models import save
-from commands.samples import result
 from rich.console import Console
 
+from tests.check.tiny_models import save
+from tests.commands.samples import result
 from tracea_graph.check.baselines import BASELINES, BaselineWorker, baselines_named
 from tracea_graph.check.worker import RejectedByRuntime
 from tracea_graph.cli.arguments import tool_parser

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands.samples import result
-from graphs import Net, normal
 
+from tests.commands.samples import result
+from tests.graphs import Net, normal
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands.samples import ROOFS, profile, result, row
 from rich.console import Console
 
 from models.make import make
+from tests.commands.samples import ROOFS, profile, result, row
 from tracea_graph import api
 from tracea_graph.commands import profile as profile_module
 from tracea_graph.commands.bench import BenchOptions

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tiny import answers, error_between, padded_text, product, transformer
 
+from tests.tiny import answers, error_between, padded_text, product, transformer
 from tracea_graph import Options, optimize
 from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.check.timing import Ratio

@@ -7,8 +7,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from commands.samples import profile, row
 
+from tests.commands.samples import profile, row
 from tracea_graph.errors import UsageError
 from tracea_graph.views.roofline import HEIGHT, TOP, profile_page, roofline_png, roofline_svg
 

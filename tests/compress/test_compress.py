@@ -13,8 +13,8 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tiny import answers
 
+from tests.tiny import answers
 from tracea_graph import Options, Report, api
 from tracea_graph.compress import (
     ObservedValue,

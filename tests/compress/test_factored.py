@@ -10,8 +10,8 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tiny import answers
 
+from tests.tiny import answers
 from tracea_graph import Options, Report, api
 
 Array = npt.NDArray[Any]

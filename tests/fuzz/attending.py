@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from fuzz.draft import Dims, Draft, Value, fixed
-from fuzz.masking import masked
+
+from tests.fuzz.draft import Dims, Draft, Value, fixed
+from tests.fuzz.masking import masked
 
 __all__ = ["ATTENDING"]
 

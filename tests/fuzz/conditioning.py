@@ -12,8 +12,9 @@ from __future__ import annotations
 import itertools
 
 import onnx
-from fuzz.doubling import doubled
 from onnx import TensorProto, helper, parser
+
+from tests.fuzz.doubling import doubled
 
 __all__ = ["MAX_RANDOM_OPSET", "reordered"]
 

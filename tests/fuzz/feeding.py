@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-from fuzz.draft import traits, true_dims
-from fuzz.masking import HIDDEN
-from fuzz.steadiness import Array
 
+from tests.fuzz.draft import traits, true_dims
+from tests.fuzz.masking import HIDDEN
+from tests.fuzz.steadiness import Array
 from tracea_graph.check.feeds import Binding, synthesize
 from tracea_graph.onnx_io import load
 

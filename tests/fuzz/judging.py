@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from fuzz.steadiness import Array
 
+from tests.fuzz.steadiness import Array
 from tracea_graph.config import TOLERANCE
 
 __all__ = ["alike", "settled"]

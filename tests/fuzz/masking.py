@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from fuzz.draft import Dims, Draft, Unfit, Value, broadcast
+
+from tests.fuzz.draft import Dims, Draft, Unfit, Value, broadcast
 
 __all__ = ["HIDDEN", "masked"]
 

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-from fuzz.draft import Dims, Draft, Unfit, Value, broadcast, ends, reduced, symbolic
-from fuzz.pointwise import compare
 from onnx import helper
+
+from tests.fuzz.draft import Dims, Draft, Unfit, Value, broadcast, ends, reduced, symbolic
+from tests.fuzz.pointwise import compare
 
 __all__ = ["MOVES"]
 

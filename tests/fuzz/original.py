@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 import onnx
-from fuzz.deviating import deviating
-from fuzz.doubling import doubled
-from fuzz.judging import alike, settled
-from fuzz.steadiness import Array, brittle, jittered_twice, moved, reordered_twice
 
+from tests.fuzz.deviating import deviating
+from tests.fuzz.doubling import doubled
+from tests.fuzz.judging import alike, settled
+from tests.fuzz.steadiness import Array, brittle, jittered_twice, moved, reordered_twice
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
 

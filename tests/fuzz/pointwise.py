@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from fuzz.draft import Draft, Unfit, Value, broadcast
+
+from tests.fuzz.draft import Draft, Unfit, Value, broadcast
 
 __all__ = ["POINTWISE", "activation", "scalar"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.draft import Dims, Draft, Unfit, Value, broadcast, fixed
-from fuzz.pointwise import activation
+from tests.fuzz.draft import Dims, Draft, Unfit, Value, broadcast, fixed
+from tests.fuzz.pointwise import activation
 
 __all__ = ["PRODUCTS"]
 

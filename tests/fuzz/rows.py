@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from fuzz.draft import Draft, Unfit, Value, broadcast, ends, reduced, symbolic
+
+from tests.fuzz.draft import Draft, Unfit, Value, broadcast, ends, reduced, symbolic
 
 __all__ = ["ROWS"]
 

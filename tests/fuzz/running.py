@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from fuzz.feeding import Feed, feeds
-from fuzz.original import Original
-from fuzz.steadiness import steady
-from fuzz.strategies import drawn
 
+from tests.fuzz.feeding import Feed, feeds
+from tests.fuzz.original import Original
+from tests.fuzz.steadiness import steady
+from tests.fuzz.strategies import drawn
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError

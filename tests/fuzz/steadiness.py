@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from fuzz.conditioning import MAX_RANDOM_OPSET, reordered
-from fuzz.doubling import doubled
 from onnx import helper, numpy_helper
+
+from tests.fuzz.conditioning import MAX_RANDOM_OPSET, reordered
+from tests.fuzz.doubling import doubled
 
 __all__ = ["Array", "brittle", "jittered_twice", "moved", "reordered_twice", "steady"]
 

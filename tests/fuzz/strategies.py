@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import onnx
-from fuzz.attending import ATTENDING
-from fuzz.draft import Draft, Unfit
-from fuzz.moving import MOVES
-from fuzz.pointwise import POINTWISE
-from fuzz.products import PRODUCTS
-from fuzz.rows import ROWS
-from fuzz.windows import WINDOWS
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+
+from tests.fuzz.attending import ATTENDING
+from tests.fuzz.draft import Draft, Unfit
+from tests.fuzz.moving import MOVES
+from tests.fuzz.pointwise import POINTWISE
+from tests.fuzz.products import PRODUCTS
+from tests.fuzz.rows import ROWS
+from tests.fuzz.windows import WINDOWS
 
 __all__ = ["drawn", "models"]
 

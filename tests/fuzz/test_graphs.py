@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fuzz.running import run_many, write_steady
+
+from tests.fuzz.running import run_many, write_steady
 
 pytestmark = pytest.mark.compiler
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fuzz.original import Original
-from fuzz.running import run_many, write_steady
-from fuzz.steadiness import Array
 from onnx import helper
 
+from tests.fuzz.original import Original
+from tests.fuzz.running import run_many, write_steady
+from tests.fuzz.steadiness import Array
 from tracea_graph import Options
 from tracea_graph.check.worker import Worker
 from tracea_graph.check.worker_pool import WorkerPool

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fuzz.doubling import doubled
-from fuzz.feeding import KINDS, feeds
-from fuzz.judging import settled
-from fuzz.original import Original
-from fuzz.steadiness import steady
-from fuzz.strategies import drawn
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fuzz.doubling import doubled
+from tests.fuzz.feeding import KINDS, feeds
+from tests.fuzz.judging import settled
+from tests.fuzz.original import Original
+from tests.fuzz.steadiness import steady
+from tests.fuzz.strategies import drawn
 from tracea_graph.check.worker_pool import WorkerPool
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from fuzz import mutations
-from fuzz.mutations import mutate
-from fuzz.strategies import drawn
-from suite.node_tests import light_models
-from tiny import ROOT, transformer
+
+from tests.fuzz import mutations
+from tests.fuzz.mutations import mutate
+from tests.fuzz.strategies import drawn
+from tests.suite.node_tests import light_models
+from tests.tiny import ROOT, transformer
 
 pytestmark = pytest.mark.compiler
 

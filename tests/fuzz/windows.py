@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from fuzz.draft import Draft, Unfit, Value, fixed, symbolic
-from fuzz.pointwise import activation
+
+from tests.fuzz.draft import Draft, Unfit, Value, fixed, symbolic
+from tests.fuzz.pointwise import activation
 
 __all__ = ["WINDOWS"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from backends.conformance import Conformance
+
+from tests.backends.conformance import Conformance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.compiler]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import Net, schedule_only
 
+from tests.graphs import Net, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.passes.quantized.dynamic import MATMUL_INTEGER

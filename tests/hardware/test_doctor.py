@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processors import flags_of
 from rich.console import Console
 
+from tests.processors import flags_of
 from tracea_graph import health_check as doctor_module
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu

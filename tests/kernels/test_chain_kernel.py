@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from steps import one_step, typed
 
 from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
+from tests.steps import one_step, typed
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.chain import ELEMENTARY, INTEGERS, Chain, Step

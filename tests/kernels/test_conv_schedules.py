@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from convolutions import SILU_ADD, window
-from convolutions import conv as whole_conv
-from runtime.blocked import SCALED, SILU
-from runtime.conv_calls import conv, depthwise
-from runtime.conv_int16_cases import run_of_case
 
+from tests.convolutions import SILU_ADD, window
+from tests.convolutions import conv as whole_conv
+from tests.runtime.blocked import SCALED, SILU
+from tests.runtime.conv_calls import conv, depthwise
+from tests.runtime.conv_int16_cases import run_of_case
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.architectures import ARCHITECTURES

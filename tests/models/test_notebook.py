@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import ROOT
+
+from tests.tiny import ROOT
 
 NOTEBOOK = ROOT / "models" / "tile_graph.ipynb"
 

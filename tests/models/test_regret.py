@@ -6,11 +6,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from graphs import Net
 
 from models import regret
 from models.score import marks
 from models.structured import STRUCTURED, make_structured
+from tests.graphs import Net
 from tracea_graph import Options
 from tracea_graph.check.timing import PairedTimes, ratio
 from tracea_graph.rewrite import Trace

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import convolutions
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import normal, relative_error, run_body
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import convolutions
+from tests.graphs import normal, relative_error, run_body
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.kernels.cpu.bitmap import pack_bitmap
 from tracea_graph.kernels.cpu.gates import GATE_PANELS

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from graphs import normal, relative_error, run_body
 from hypothesis import given
 from hypothesis import strategies as st
-from steps import one_step, typed
 
+from tests.graphs import normal, relative_error, run_body
+from tests.steps import one_step, typed
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.chain import ELEMENTARY, Chain, Step

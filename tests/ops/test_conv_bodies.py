@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import ALONE, CASES
-from graphs import relative_error, run_body
 
+from tests.convolutions import ALONE, CASES
+from tests.graphs import relative_error, run_body
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.filters import (
     BLOCKED,

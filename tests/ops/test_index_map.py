@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import run_body
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+from tests.graphs import run_body
 from tracea_graph.ir import Extent, evaluate
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Net, normal, only, schedule_only
 
+from tests.graphs import Net, normal, only, schedule_only
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.passes.convolution.resize import RESIZE
 from tracea_graph.rewrite import RulePass

@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, every_phase, loaded, normal, ops, optimized, relative_error
-from interpreter import check_lifetimes, run
 
+from tests.graphs import (
+    Net,
+    assert_same,
+    every_phase,
+    loaded,
+    normal,
+    ops,
+    optimized,
+    relative_error,
+)
+from tests.interpreter import check_lifetimes, run
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program

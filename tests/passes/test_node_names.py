@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, schedule_only
 
+from tests.graphs import Net, schedule_only
 from tracea_graph import load
 from tracea_graph.passes.layout.hoist_gather import HoistGather
 from tracea_graph.passes.layout.hoist_slice import HoistSlice

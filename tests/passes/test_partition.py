@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import (
+
+from tests.graphs import (
     Net,
     assert_same,
     evaluate,
@@ -19,8 +20,7 @@ from graphs import (
     reasons,
     relative_error,
 )
-from interpreter import run
-
+from tests.interpreter import run
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, every_phase, normal, only, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, every_phase, normal, only, reasons, schedule_only
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower

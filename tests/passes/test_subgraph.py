@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graphs import Net, optimized
 
+from tests.graphs import Net, optimized
 from tracea_graph.errors import GraphError
 from tracea_graph.ops.subgraph import Subgraph, subgraph_of
 from tracea_graph.ttg import Region, TileGraph, tile_regions

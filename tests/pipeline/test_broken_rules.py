@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import Net
 
+from tests.graphs import Net
 from tracea_graph import Options, api
 from tracea_graph.cli.main import main, optimize_main
 from tracea_graph.errors import RuleError

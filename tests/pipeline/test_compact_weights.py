@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from graphs import APART, Net, every_phase, normal
 from rich.console import Console
 
 from models.zero_blocks import block_mask
+from tests.graphs import APART, Net, every_phase, normal
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.reporting import storage_rows
 from tracea_graph.policy import CostModel, Machine

@@ -13,8 +13,8 @@ from typing import Any
 import onnx
 import pytest
 from onnx import numpy_helper
-from tiny import product
 
+from tests.tiny import product
 from tracea_graph import Options, api
 from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.check.timing import Ratio

@@ -14,8 +14,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tiny import answers, error_between, fed_too, product
 
+from tests.tiny import answers, error_between, fed_too, product
 from tracea_graph import Options, Report, optimize
 from tracea_graph.commands.bench import BenchOptions, subject
 from tracea_graph.commands.profile import profile

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import product
 
+from tests.tiny import product
 from tracea_graph import Options, api
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.errors import UsageError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tiny import answers, product
 
+from tests.tiny import answers, product
 from tracea_graph import Options, api
 from tracea_graph.check.verify import Verification
 from tracea_graph.pipeline import evaluator

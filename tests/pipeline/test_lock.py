@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 import pytest
-from tiny import product, transformer
 
+from tests.tiny import product, transformer
 from tracea_graph import Options, api
 from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.errors import UsageError

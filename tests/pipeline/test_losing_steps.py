@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphs import Net, ops
-
+from tests.graphs import Net, ops
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from graphs import (
+
+import tracea_graph as tg
+from tests.graphs import (
     APART,
     Net,
     evaluate,
@@ -22,8 +24,6 @@ from graphs import (
     reasons,
     relative_error,
 )
-
-import tracea_graph as tg
 from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.onnx_io import load, write_masked

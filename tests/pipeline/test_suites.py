@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import answers, error_between, product, transformer
 
+from tests.tiny import answers, error_between, product, transformer
 from tracea_graph import Options, api
 from tracea_graph.check.worker import OpenInfo, Worker
 from tracea_graph.cli import optimize_main

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphs import normal, ops
 from onnx import numpy_helper, parser
 
+from tests.graphs import normal, ops
 from tracea_graph import Options, load
 from tracea_graph.pipeline.planning import Planner, rounded_later
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from graphs import Net
-
+from tests.graphs import Net
 from tracea_graph import Options
 from tracea_graph.check.timing import Ratio
 from tracea_graph.errors import WorkerError

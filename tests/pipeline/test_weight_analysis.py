@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from graphs import Net, normal
 
+from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan

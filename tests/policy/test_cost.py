@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from graphs import Net, optimized
-from processors import flags_of
 
+from tests.graphs import Net, optimized
+from tests.processors import flags_of
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measurements import Bandwidth, Peak

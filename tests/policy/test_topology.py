@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from processors import flags_of
 
+from tests.processors import flags_of
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CpuProfile
 from tracea_graph.kernels.cpu.architectures import architecture_of

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from graphs import Net
 
+from tests.graphs import Net
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, RulePass, match

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from graphs import Net
-
+from tests.graphs import Net
 from tracea_graph.rewrite import Memo, Phase, Proposal, SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 

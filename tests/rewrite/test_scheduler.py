@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from graphs import Net
 
+from tests.graphs import Net
 from tracea_graph.errors import GraphError, RuleError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.reasons import Code

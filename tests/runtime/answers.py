@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from runtime.support import Case, model, mutate, run_cases, run_worker
 
+from tests.runtime.support import Case, model, mutate, run_cases, run_worker
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.plan import encode

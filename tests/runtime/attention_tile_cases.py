@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from runtime.support import Case, normal, operator_case, spec
 
+from tests.runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from runtime.attention_tile_cases import attention_tile_bf16_cases
-from runtime.caches import attended
-from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, bf16_product, normal, operator_case, spec
 
+from tests.runtime.attention_tile_cases import attention_tile_bf16_cases
+from tests.runtime.caches import attended
+from tests.runtime.sparse_cases import SPARSE_CHAIN
+from tests.runtime.support import Case, bf16_product, normal, operator_case, spec
 from tracea_graph.kernels.cpu.panels import VNNI2, WEIGHT_ONLY_BF16, pack_vnni2
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, bf16_product, dense, normal
-
+from tests.runtime.sparse_cases import SPARSE_CHAIN
+from tests.runtime.support import Case, bf16_product, dense, normal
 from tracea_graph.kernels.cpu.panels import BF16X2, pack_bf16x2
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams

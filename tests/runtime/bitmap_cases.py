@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from runtime.sparse_cases import SPARSE_CHAIN, infinite
-from runtime.support import Case, dense, single, spec, strided
 
+from tests.runtime.sparse_cases import SPARSE_CHAIN, infinite
+from tests.runtime.support import Case, dense, single, spec, strided
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.bitmap import pack_bitmap
 from tracea_graph.kernels.cpu.calls import CALLS

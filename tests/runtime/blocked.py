@@ -12,9 +12,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from runtime.cases import Array, random, wide
-from runtime.support import Case, dense, single, spec
 
+from tests.runtime.cases import Array, random, wide
+from tests.runtime.support import Case, dense, single, spec
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, View

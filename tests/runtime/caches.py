@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from runtime.support import Case
 
+from tests.runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops import OPS, OpParams

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from runtime.attention_tile_cases import attention_tile_cases
-from runtime.bf16x2_cases import bf16x2_cases
-from runtime.bitmap_cases import bitmap_cases
-from runtime.caches import cache_cases
-from runtime.guard_cases import guard_cases
-from runtime.int8_cases import INT8_CHAINS, int8_cases
-from runtime.int16_cases import int16_cases
-from runtime.recurrences import recurrent_cases
-from runtime.reductions import REDUCED_CHAINS, reduction_cases
-from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
-from runtime.support import Case, dense, operator_case, single, spec, strided
 
+from tests.runtime.attention_tile_cases import attention_tile_cases
+from tests.runtime.bf16x2_cases import bf16x2_cases
+from tests.runtime.bitmap_cases import bitmap_cases
+from tests.runtime.caches import cache_cases
+from tests.runtime.guard_cases import guard_cases
+from tests.runtime.int8_cases import INT8_CHAINS, int8_cases
+from tests.runtime.int16_cases import int16_cases
+from tests.runtime.recurrences import recurrent_cases
+from tests.runtime.reductions import REDUCED_CHAINS, reduction_cases
+from tests.runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
+from tests.runtime.support import Case, dense, operator_case, single, spec, strided
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule

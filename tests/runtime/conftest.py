@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from runtime.cases import CHAINS, all_cases
-from runtime.support import Case, run_cases
 
+from tests.runtime.cases import CHAINS, all_cases
+from tests.runtime.support import Case, run_cases
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library

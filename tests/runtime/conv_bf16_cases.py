@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from runtime.blocked import EPILOGUES, NO_HALO, SCALED, SILU
-from runtime.conv_calls import conv, depthwise, stem
-from runtime.conv_cases import CUTS, same
-from runtime.conv_moves import pool
-from runtime.support import Case
-
+from tests.runtime.blocked import EPILOGUES, NO_HALO, SCALED, SILU
+from tests.runtime.conv_calls import conv, depthwise, stem
+from tests.runtime.conv_cases import CUTS, same
+from tests.runtime.conv_moves import pool
+from tests.runtime.support import Case
 from tracea_graph.ir import DType
 
 __all__ = ["CHAINS", "all_bf16_cases"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
-from convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, window
-from runtime.conv_int16_cases import run_of_case
-from runtime.support import Case as Run
+from tests.convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, window
+from tests.runtime.conv_int16_cases import run_of_case
+from tests.runtime.support import Case as Run
 
 __all__ = ["conv_bf16x2_cases"]
 

@@ -6,7 +6,8 @@ from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
-from runtime.blocked import (
+
+from tests.runtime.blocked import (
     NO_HALO,
     Feeds,
     Halo,
@@ -23,9 +24,8 @@ from runtime.blocked import (
     last,
     padded,
 )
-from runtime.cases import Array, random
-from runtime.support import Case
-
+from tests.runtime.cases import Array, random
+from tests.runtime.support import Case
 from tracea_graph.kernels.cpu.filters import NCHW32C
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.winograd import transform

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
-from runtime.blocked import (
+from tests.runtime.blocked import (
     ALONG,
     CHAINS,
     EPILOGUES,
@@ -17,10 +17,17 @@ from runtime.blocked import (
     SILU,
     Halo,
 )
-from runtime.conv_calls import conv, depthwise, driven, stem
-from runtime.conv_moves import border, channel_shuffle, global_pool, plain, pool, resize, turn
-from runtime.support import Case
-
+from tests.runtime.conv_calls import conv, depthwise, driven, stem
+from tests.runtime.conv_moves import (
+    border,
+    channel_shuffle,
+    global_pool,
+    plain,
+    pool,
+    resize,
+    turn,
+)
+from tests.runtime.support import Case
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 
 __all__ = [

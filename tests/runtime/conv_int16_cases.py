@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, either, window
-from runtime.support import Case as Run
 
+from tests.convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, either, window
+from tests.runtime.support import Case as Run
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from runtime.blocked import (
+
+from tests.runtime.blocked import (
     INF,
     NO_HALO,
     TWICE,
@@ -21,9 +22,8 @@ from runtime.blocked import (
     label,
     last,
 )
-from runtime.cases import Array, random, wide
-from runtime.support import Case, dense, single, spec
-
+from tests.runtime.cases import Array, random, wide
+from tests.runtime.support import Case, dense, single, spec
 from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Program, View

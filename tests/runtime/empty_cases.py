@@ -14,19 +14,19 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from convolutions import ADD_RELU, CLIP_MUL, SILU, conv, window
-from convolutions import CASES as CONVOLUTIONS
-from convolutions import Case as Operation
-from graphs import run_body
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
-from runtime.bf16_cases import bf16_cases
-from runtime.bf16x2_cases import bf16x2_cases
-from runtime.cases import Array, all_cases
-from runtime.guard_cases import compared
-from runtime.support import Case
 
+from tests.convolutions import ADD_RELU, CLIP_MUL, SILU, conv, window
+from tests.convolutions import CASES as CONVOLUTIONS
+from tests.convolutions import Case as Operation
+from tests.graphs import run_body
 from tests.kernels.lowering.test_lower import CASES as OTHERS
 from tests.kernels.lowering.test_lower_conv import program as lowered
+from tests.runtime.bf16_cases import bf16_cases
+from tests.runtime.bf16x2_cases import bf16x2_cases
+from tests.runtime.cases import Array, all_cases
+from tests.runtime.guard_cases import compared
+from tests.runtime.support import Case
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.cpu.filters import DepthwiseFilters

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, dense, normal, operator_case, spec
 
+from tests.runtime.sparse_cases import SPARSE_CHAIN
+from tests.runtime.support import Case, dense, normal, operator_case, spec
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import INT16, pack_int16
 from tracea_graph.kernels.program import Program

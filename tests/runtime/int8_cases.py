@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from runtime.support import Case, normal, operator_case, spec
 
+from tests.runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
 from tracea_graph.ops.chain import Chain, Step

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from runtime.support import Case
 
+from tests.runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from runtime.support import Case, dense, single, spec, strided
 
+from tests.runtime.support import Case, dense, single, spec, strided
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Call, View

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
-from runtime.answers import Answers
-from runtime.support import Case
 
+from tests.runtime.answers import Answers
+from tests.runtime.support import Case
 from tracea_graph.kernels.cpu.levels import host_levels
 
 __all__ = ["by_precision", "named_errors"]

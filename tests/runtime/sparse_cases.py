@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from runtime.support import Case, dense, single, spec, strided
 
+from tests.runtime.support import Case, dense, single, spec, strided
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import pack_block_sparse, pack_block_sparse_vnni2, pack_panels

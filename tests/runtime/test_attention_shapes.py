@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pairwise import pairwise
-from runtime.answers import assert_threads_agree
-from runtime.shapes import by_precision, named_errors
-from runtime.support import Case, normal, operator_case, spec
 
+from tests.pairwise import pairwise
+from tests.runtime.answers import assert_threads_agree
+from tests.runtime.shapes import by_precision, named_errors
+from tests.runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ir import DType, Extent
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS, AttentionParams
 

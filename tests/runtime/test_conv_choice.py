@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import ADD_RELU, Case, conv, either, window
-from runtime.answers import Answers
-from runtime.conv_int16_cases import run_of_case
-from runtime.support import Case as Run
 
+from tests.convolutions import ADD_RELU, Case, conv, either, window
+from tests.runtime.answers import Answers
+from tests.runtime.conv_int16_cases import run_of_case
+from tests.runtime.support import Case as Run
 from tracea_graph.kernels.cpu.filters import LAYOUTS
 from tracea_graph.kernels.cpu.levels import host_levels
 

@@ -15,13 +15,23 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from convolutions import ADD_RELU, CLIP_MUL, PRELU, SILU, Bias, Filters, Scales, either, laid_out
-from convolutions import Case as Operation
-from pairwise import pairwise
-from runtime.answers import assert_threads_agree
-from runtime.shapes import by_precision, named_errors
-from runtime.support import Case, operator_case
 
+from tests.convolutions import (
+    ADD_RELU,
+    CLIP_MUL,
+    PRELU,
+    SILU,
+    Bias,
+    Filters,
+    Scales,
+    either,
+    laid_out,
+)
+from tests.convolutions import Case as Operation
+from tests.pairwise import pairwise
+from tests.runtime.answers import assert_threads_agree
+from tests.runtime.shapes import by_precision, named_errors
+from tests.runtime.support import Case, operator_case
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.filters import (
     BLOCK,

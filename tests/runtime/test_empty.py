@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runtime.cases import Array
-from runtime.empty_cases import Empty, empty_cases
-from sanitizers.harness import Answer, Sanitizer
 
+from tests.runtime.cases import Array
+from tests.runtime.empty_cases import Empty, empty_cases
+from tests.sanitizers.harness import Answer, Sanitizer
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.plan import encode

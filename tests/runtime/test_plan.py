@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from runtime.cases import gemm_chain, gemm_then_norm
-from runtime.support import dense, single, spec
 
+from tests.runtime.cases import gemm_chain, gemm_then_norm
+from tests.runtime.support import dense, single, spec
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS

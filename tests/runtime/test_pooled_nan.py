@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from runtime.shapes import by_precision, named_errors
-from runtime.support import Case, normal, operator_case, spec
 
+from tests.runtime.shapes import by_precision, named_errors
+from tests.runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.windows import ConvWindow
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from convolutions import ADD_RELU, SILU
-from pairwise import pairwise
-from runtime.answers import assert_threads_agree
-from runtime.cases import GELU_RESIDUAL
-from runtime.shapes import by_precision, named_errors
-from runtime.support import Case, normal, operator_case, spec
 
+from tests.convolutions import ADD_RELU, SILU
+from tests.pairwise import pairwise
+from tests.runtime.answers import assert_threads_agree
+from tests.runtime.cases import GELU_RESIDUAL
+from tests.runtime.shapes import by_precision, named_errors
+from tests.runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import (
     INT16,

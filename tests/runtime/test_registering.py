@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime.support import Case, model, run_worker
 
+from tests.runtime.support import Case, model, run_worker
 from tracea_graph.toolchain import Library
 
 EMPTY = 'extern "C" void* RegisterCustomOps(void*, const void*) { return nullptr; }'

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
-from runtime.conv_cases import (
+
+from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
+from tests.runtime.conv_cases import (
     CHAINS,
     all_conv_cases,
     channel_shuffle,
@@ -22,8 +23,7 @@ from runtime.conv_cases import (
     stem,
     turn,
 )
-from runtime.support import Case, model, run_cases, run_worker
-
+from tests.runtime.support import Case, model, run_cases, run_worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.levels import host_levels

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
-from runtime.blocked import SILU
-from runtime.conv_bf16_cases import CHAINS, all_bf16_cases
-from runtime.conv_calls import conv, depthwise
-from runtime.support import Case
 
+from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
+from tests.runtime.blocked import SILU
+from tests.runtime.conv_bf16_cases import CHAINS, all_bf16_cases
+from tests.runtime.conv_calls import conv, depthwise
+from tests.runtime.support import Case
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.levels import host_levels
 

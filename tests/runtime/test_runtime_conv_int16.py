@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from convolutions import SILU_ADD, conv, either, window
-from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
-from runtime.conv_int16_cases import conv_int16_cases, run_of_case
 
+from tests.convolutions import SILU_ADD, conv, either, window
+from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
+from tests.runtime.conv_int16_cases import conv_int16_cases, run_of_case
 from tracea_graph.kernels.cpu.levels import host_levels
 
 LEVELS = host_levels("int16")

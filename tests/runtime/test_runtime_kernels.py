@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runtime.cases import all_cases
-from runtime.support import Case
+
+from tests.runtime.cases import all_cases
+from tests.runtime.support import Case
 
 
 @pytest.mark.parametrize("name", [case.name for case in all_cases()])

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, normal, optimized
-from interpreter import run
-from runtime.answers import Answers
-from runtime.support import Case
 
+from tests.graphs import Net, normal, optimized
+from tests.interpreter import run
+from tests.runtime.answers import Answers
+from tests.runtime.support import Case
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.lowering.lower import lower

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from runtime.cases import ADD, GELU_RESIDUAL
-from runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 
+from tests.runtime.cases import ADD, GELU_RESIDUAL
+from tests.runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import host_levels

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runtime.support import Case, run_cases, run_worker
 
+from tests.runtime.support import Case, run_cases, run_worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.toolchain import Library

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime.cases import all_cases
-from runtime.support import model, run_worker
 
+from tests.runtime.cases import all_cases
+from tests.runtime.support import model, run_worker
 from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime.cases import gemm
-from runtime.conv_calls import conv, depthwise, stem
-from runtime.sparse_cases import sparse_cases
-from runtime.support import Case, model, run_worker, single, spec
 
+from tests.runtime.cases import gemm
+from tests.runtime.conv_calls import conv, depthwise, stem
+from tests.runtime.sparse_cases import sparse_cases
+from tests.runtime.support import Case, model, run_worker, single, spec
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.call_stats import call_stats

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from runtime.support import Case
 
+from tests.runtime.support import Case
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.emitter import kernels_of
 from tracea_graph.kernels.cpu.library import build_library

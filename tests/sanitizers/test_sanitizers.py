@@ -7,16 +7,16 @@ import subprocess
 from collections.abc import Sequence
 
 import pytest
-from runtime.bf16_cases import bf16_cases
-from runtime.cases import all_cases
-from runtime.conv_bf16_cases import all_bf16_cases
-from runtime.conv_bf16x2_cases import conv_bf16x2_cases
-from runtime.conv_cases import all_conv_cases
-from runtime.conv_int16_cases import conv_int16_cases
-from runtime.empty_cases import empty_cases
-from runtime.support import Case, mutate
-from sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 
+from tests.runtime.bf16_cases import bf16_cases
+from tests.runtime.cases import all_cases
+from tests.runtime.conv_bf16_cases import all_bf16_cases
+from tests.runtime.conv_bf16x2_cases import conv_bf16x2_cases
+from tests.runtime.conv_cases import all_conv_cases
+from tests.runtime.conv_int16_cases import conv_int16_cases
+from tests.runtime.empty_cases import empty_cases
+from tests.runtime.support import Case, mutate
+from tests.sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import host_levels

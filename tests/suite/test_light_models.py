@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from suite.node_tests import light_models, same
 
+from tests.suite.node_tests import light_models, same
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import Array, Worker
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from suite.node_tests import Case, Original, run_original, same, write_cases
 
+from tests.suite.node_tests import Case, Original, run_original, same, write_cases
 from tracea_graph import Options, api
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError

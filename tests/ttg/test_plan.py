@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ttg.models import blur, gemm, named, rows
 
+from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import MemoryLevel, TileGraph, make_plan
 from tracea_graph.ttg.arena import Lifetime, lay_out, live_range, placement_order

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ttg.models import blur, gemm, named, rows
 
+from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import MemoryLevel, Region, RowReuse, TileGraph, row_tiling_of, row_tilings
 

@@ -9,8 +9,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from ttg.models import blur, gemm, rows
 
+from tests.ttg.models import blur, gemm, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import (
     ORDERS,
@@ -200,7 +200,7 @@ def test_too_many_tiles_and_bad_sizes_are_refused() -> None:
 
 MILLION = """
 from pathlib import Path
-from ttg.models import gemm
+from tests.ttg.models import gemm
 from tracea_graph.ttg import expand
 model = gemm(16 * 1024, 16 * 1024, 512).bind({})
 def peak():  # ru_maxrss would count the process that started this one

@@ -5,8 +5,8 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 import pytest
-from ttg.models import blur, gemm, named, rows
 
+from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import EdgeKind, TileGraph, Tiling, tile_regions
 

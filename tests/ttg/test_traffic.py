@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from ttg.models import blur, gemm, rows
 
+from tests.ttg.models import blur, gemm, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import (
     AccessMap,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tuning.servers import PATIENCE, serving
+from tests.tuning.servers import PATIENCE, serving
 
 __all__ = ["mariadb_url", "why_not"]
 

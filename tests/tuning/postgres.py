@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tuning.servers import PATIENCE, PORTS, free_port
+from tests.tuning.servers import PATIENCE, PORTS, free_port
 
 __all__ = ["postgres_url", "why_not"]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning import mariadb
-from tuning.postgres import postgres_url, why_not
-from tuning.servers import serving
-from tuning.shared_worker import Machine, opened
 
+from tests.tuning import mariadb
+from tests.tuning.postgres import postgres_url, why_not
+from tests.tuning.servers import serving
+from tests.tuning.shared_worker import Machine, opened
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType

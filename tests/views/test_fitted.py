@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from commands.samples import profile, row
 from rich.console import Console, RenderableType
 
+from tests.commands.samples import profile, row
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.tables import Column, FittedTable

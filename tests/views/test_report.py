@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from commands.samples import profile, row
 from rich.console import Console
 
+from tests.commands.samples import profile, row
 from tracea_graph import Report
 from tracea_graph.reasons import VERDICTS, Code
 from tracea_graph.rewrite import Trace

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import networkx as nx
 import pytest
-from ttg.models import gemm, rows
 
+from tests.ttg.models import gemm, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.ops.spaces import space_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from steps import one_step
 
 from tests.kernels.gpu.machine import Array, Memory
+from tests.steps import one_step
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.gpu import chains

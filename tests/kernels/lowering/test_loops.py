@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, normal, optimized
-from interpreter import check_lifetimes, run
 
+from tests.graphs import Net, normal, optimized
+from tests.interpreter import check_lifetimes, run
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.lowering.access_ranges import NotTileable

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import convolutions
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import normal, relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interpreter import bind, check_lifetimes, check_views, run, written
 
+from tests import convolutions
+from tests.graphs import normal, relative_error
+from tests.interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower

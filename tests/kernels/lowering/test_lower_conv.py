@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import BF16, CASES, REGIONS, SIZES, Case
-from graphs import relative_error
-from interpreter import bind, check_lifetimes, check_views, run
 
+from tests.convolutions import BF16, CASES, REGIONS, SIZES, Case
+from tests.graphs import relative_error
+from tests.interpreter import bind, check_lifetimes, check_views, run
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops import OPS

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import Net, assert_same, every_phase, normal, optimized
 
 from models.zero_blocks import block_mask
+from tests.graphs import Net, assert_same, every_phase, normal, optimized
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import Net, every_phase, normal
 
+from tests.graphs import Net, every_phase, normal
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.filters import VNNI2
 from tracea_graph.kernels.cpu.lowering.lower import lower

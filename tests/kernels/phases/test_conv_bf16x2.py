@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from graphs import Net, every_phase, normal, relative_error
 
+from tests.graphs import Net, every_phase, normal, relative_error
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams

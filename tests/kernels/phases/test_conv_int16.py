@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from graphs import Net, every_phase, normal
 
+from tests.graphs import Net, every_phase, normal
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, PRECISION_FALLBACKS

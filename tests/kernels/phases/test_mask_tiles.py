@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import Net, assert_same, every_phase, normal, only, optimized, reasons
 
+from tests.graphs import Net, assert_same, every_phase, normal, only, optimized, reasons
 from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import LOWEST
 from tracea_graph.rewrite import Trace

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, every_phase, normal, only, optimized, schedule_only
 
+from tests.graphs import (
+    APART,
+    Net,
+    assert_same,
+    every_phase,
+    normal,
+    only,
+    optimized,
+    schedule_only,
+)
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.ops.gemm import GemmParams

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import Net, every_phase, loaded, normal
 
+from tests.graphs import Net, every_phase, loaded, normal
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import pack_vnni2, unpack_bf16x2, unpack_vnni2
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import Net, assert_same, every_phase, normal, optimized
 
+from tests.graphs import Net, assert_same, every_phase, normal, optimized
 from tracea_graph.ir import DType
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.policy import CostModel, Machine

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, loaded, normal, only, ops, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, loaded, normal, only, ops, reasons, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.ttg import TileGraph

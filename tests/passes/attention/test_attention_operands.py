@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 from onnx import helper
 
+from tests.graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp

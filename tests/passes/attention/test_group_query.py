@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import (
+
+from tests.graphs import (
     Net,
     assert_same,
     evaluate,
@@ -19,7 +20,6 @@ from graphs import (
     reasons,
     schedule_only,
 )
-
 from tracea_graph import load
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.attention_op import AttentionOp

@@ -7,10 +7,10 @@ from math import inf
 
 import numpy as np
 import pytest
-from graphs import Net, evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.graphs import Net, evaluate
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.intervals import UNBOUNDED, interval
 

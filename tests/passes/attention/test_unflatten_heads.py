@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import (
+    Net,
+    assert_same,
+    loaded,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
 from tracea_graph.passes.layout.gather_elements import GATHER_ELEMENTS

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import APART, Net, evaluate, every_phase, normal, reasons, relative_error
 
+from tests.graphs import APART, Net, evaluate, every_phase, normal, reasons, relative_error
 from tracea_graph.config import AttentionWindow
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons
+
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons
 
 X = normal(2, 24, 5, 6)
 

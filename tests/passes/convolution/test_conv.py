@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import (
+from onnx import numpy_helper
+
+from tests.graphs import (
     Net,
     assert_same,
     every_phase,
@@ -17,8 +19,6 @@ from graphs import (
     reasons,
     schedule_only,
 )
-from onnx import numpy_helper
-
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.filters import LAYOUTS, DispatchFilters
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16

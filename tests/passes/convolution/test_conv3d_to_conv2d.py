@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, ops, optimized, schedule_only
 
+from tests.graphs import Net, assert_same, normal, ops, optimized, schedule_only
 from tracea_graph.passes.convolution.conv3d_to_conv2d import Conv3dToConv2d
 
 X = normal(1, 6, 5, 8, 7)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons
 from tracea_graph.ops.conv import ConvParams
 
 FEEDS = {"x": normal(2, 16, 9, 7)}

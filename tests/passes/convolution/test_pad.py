@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 from tracea_graph.passes.convolution import pad
 from tracea_graph.rewrite import RulePass
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons
-from interpreter import run
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons
+from tests.interpreter import run
 from tracea_graph import load
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.resize import COORDINATES, ResizeParams

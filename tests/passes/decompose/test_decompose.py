@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import (
+
+from tests.graphs import (
     APART,
     Net,
     assert_same,
@@ -18,7 +19,6 @@ from graphs import (
     reasons,
     schedule_only,
 )
-
 from tracea_graph.ir import DType
 from tracea_graph.passes.decompose.decompose import Decompose
 

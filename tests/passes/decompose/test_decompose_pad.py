@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.decompose.decompose import Decompose
 from tracea_graph.passes.layout.views import RESHAPES
 

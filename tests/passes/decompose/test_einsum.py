@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.decompose.decompose import Decompose
 
 SIZES = {"b": 2, "h": 3, "i": 5, "j": 7, "k": 4, "n": 6, "d": 8}

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import (
+    Net,
+    assert_same,
+    loaded,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams

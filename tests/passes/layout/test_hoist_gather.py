@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
+from tests.graphs import APART, Net, assert_same, normal, ops, optimized, reasons, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.passes.layout.hoist_gather import HoistGather
 from tracea_graph.ttg import TileGraph

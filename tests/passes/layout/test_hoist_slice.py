@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import (
+
+from tests.graphs import (
     APART,
     Net,
     assert_same,
@@ -17,7 +18,6 @@ from graphs import (
     reasons,
     schedule_only,
 )
-
 from tracea_graph.ir import DType
 from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.ttg import TileGraph

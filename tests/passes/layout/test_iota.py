@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, loaded, normal, only, ops, optimized, schedule_only
 from onnx import numpy_helper
 
+from tests.graphs import Net, assert_same, loaded, normal, only, ops, optimized, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.passes.layout.iota import Iota

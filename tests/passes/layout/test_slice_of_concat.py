@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.layout.slice_of_concat import SliceOfConcat
 
 Write = Callable[[Net], tuple[str, ...]]

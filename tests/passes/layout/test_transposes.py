@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, ops, optimized, schedule_only
 
+from tests.graphs import Net, assert_same, normal, ops, optimized, schedule_only
 from tracea_graph.passes.layout.transposes import CancelTransposes, SinkTransposes
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import (
+    APART,
+    Net,
+    assert_same,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.weights import KN

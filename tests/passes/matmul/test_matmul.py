@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.ir import DType, Weight
 from tracea_graph.passes.matmul import gemm, matmul
 from tracea_graph.rewrite import RulePass

@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, evaluate, every_phase, normal, ops, optimized, reasons
+
+from tests.graphs import (
+    APART,
+    Net,
+    assert_same,
+    evaluate,
+    every_phase,
+    normal,
+    ops,
+    optimized,
+    reasons,
+)
 
 H, D = 3, 4
 

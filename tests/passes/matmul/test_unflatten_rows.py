@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, loaded, normal, ops, optimized, reasons
 
+from tests.graphs import Net, assert_same, loaded, normal, ops, optimized, reasons
 from tracea_graph.ttg import TileGraph
 
 WIDTH = 16

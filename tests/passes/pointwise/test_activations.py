@@ -7,8 +7,18 @@ from math import pi, sqrt
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import (
+    APART,
+    Net,
+    assert_same,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 from tracea_graph.ir import DType
 from tracea_graph.passes.pointwise import idioms
 from tracea_graph.rewrite import RulePass
@@ -228,7 +238,7 @@ def test_nan_and_infinity_pass_through() -> None:
     graph = net.graph(GELU["x·(1+erf)·½"](net, x))
     schedule_only(graph, *RULES)
     feeds = {"x": np.array([np.nan, np.inf, 1, 2, 3, 4, 5, 6], np.float32).reshape(1, 1, 8)}
-    from graphs import evaluate
+    from tests.graphs import evaluate
 
     actual, expected = evaluate(graph, feeds)[0], net.run(feeds)[0]
     assert np.array_equal(np.isnan(actual), np.isnan(expected))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.matmul import gemm
 from tracea_graph.passes.pointwise import elementwise, idioms, vertical_fusion
 from tracea_graph.rewrite import RulePass

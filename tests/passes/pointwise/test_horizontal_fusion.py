@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphs import Net, assert_same, normal, only, ops, optimized, schedule_only
-
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, schedule_only
 from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.reasons import Code

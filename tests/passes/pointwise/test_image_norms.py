@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.convolution.batch_norm import BATCH_NORM
 from tracea_graph.passes.pointwise import image_norms
 from tracea_graph.rewrite import RulePass

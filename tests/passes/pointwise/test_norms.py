@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
 from tracea_graph.passes.pointwise import idioms

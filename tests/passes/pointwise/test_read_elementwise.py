@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same, evaluate, normal, only, ops, optimized, schedule_only
 
+from tests.graphs import Net, assert_same, evaluate, normal, only, ops, optimized, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementary import ELEMENTARY, OPERATORS, UNARY
 from tracea_graph.ops.spaces import COSTS

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.ops.reduction import REDUCTIONS
 from tracea_graph.ops.top_k import TopKParams

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same, normal, ops, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, ops, reasons, schedule_only
 from tracea_graph import Options, optimize
 from tracea_graph.ir import DType
 from tracea_graph.passes.quantized.dynamic import DYNAMIC_QUANTIZE, MATMUL_INTEGER

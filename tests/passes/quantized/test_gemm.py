@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, ops, reasons, schedule_only
 
+from tests.graphs import Net, assert_same, normal, ops, reasons, schedule_only
 from tracea_graph.passes.decompose.decompose import Decompose
 from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.quantized.gemm import QuantizedGemm

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import Net, ops, schedule_only
 
+from tests.graphs import Net, ops, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.passes.quantized.views import DequantizeFirst, GatherFirst
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import APART, Net, assert_same, every_phase, normal, reasons
 
+from tests.graphs import APART, Net, assert_same, every_phase, normal, reasons
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Trace, schedule
 from tracea_graph.ttg import TileGraph

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import APART, Net, assert_same, normal, optimized
 
+from tests.graphs import APART, Net, assert_same, normal, optimized
 from tracea_graph.ir import DType, Weight
 from tracea_graph.passes.sparse.ranks import RankScan, exact_factors, largest_rank
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, every_phase, normal, ops
 
+from tests.graphs import APART, Net, assert_same, every_phase, normal, ops
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule

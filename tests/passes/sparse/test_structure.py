@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import normal
 
 from models.zero_blocks import block_mask
+from tests.graphs import normal
 from tracea_graph.ir import DType, Weight
 from tracea_graph.passes.sparse.structure import DENSE, WeightScan, may_have_zeros, structure_of
 
