@@ -13,6 +13,7 @@ A float given as an operand becomes a scalar constant, a NumPy array a weight.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -34,7 +35,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "Net", "assert_same", "evaluate", "every_phase", "loaded", "normal", "only", "ops",
-    "optimized", "reasons", "relative_error", "run_body", "schedule_only",
+    "optimized", "reasons", "relative_error", "run_body", "schedule_only", "session",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -120,21 +121,34 @@ class Net:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """ONNX Runtime's answers for the model of the last :meth:`graph`."""
-        options = onnxruntime.SessionOptions()
+        return list(session(self.model).run(None, dict(feeds)))
+
+    def save(self, path: Path, *outputs: str) -> Path:
+        """Write the model whose outputs are these values; its path."""
+        self.graph(*outputs)
+        onnx.save(self.model, path)
+        return path
+
+
+def session(
+    model: Path | str | onnx.ModelProto, library: Path | None = None, *,
+    optimized: bool = False, threads: int = 1,
+) -> onnxruntime.InferenceSession:  # fmt: skip
+    """A session in this process: with a result's library, with ONNX Runtime's optimizations."""
+    options = onnxruntime.SessionOptions()
+    if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(self.model.SerializeToString(), options)
-        return list(session.run(None, dict(feeds)))
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
 def loaded(net: Net, *outputs: str) -> TileGraph:
     """The graph as the importer reads it: it knows more sizes than ONNX's own inference."""
-    net.graph(*outputs)
     with NamedTemporaryFile(suffix=".onnx") as file:
-        file.write(net.model.SerializeToString())
-        file.flush()
-        return load(file.name)
+        return load(net.save(Path(file.name), *outputs))
 
 
 def _tile_graph(model: onnx.ModelProto, weights: Mapping[str, Array], opset: int) -> TileGraph:

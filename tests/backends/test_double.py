@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from models.make import make
 from tests.backends.conformance import CLOSE, NETS, Conformance, kernels_run, perceptron, saved
 from tests.backends.double import DOUBLE, driver
-from tests.graphs import Net, normal
+from tests.graphs import Net, normal, session
 from tests.tiny import error_between
 from tracea_graph import Options, Report, api, target
 from tracea_graph.errors import UsageError
@@ -79,9 +78,9 @@ def rows(*counts: int) -> Feeds:
 
 def wanted(report: Report, feeds: Feeds) -> dict[str, Any]:
     """Return the original model's outputs."""
-    session = onnxruntime.InferenceSession(report.input)
-    names = [one.name for one in session.get_outputs()]
-    return {r: dict(zip(names, session.run(None, feed), strict=True)) for r, feed in feeds.items()}
+    plain = session(report.input)
+    names = [one.name for one in plain.get_outputs()]
+    return {r: dict(zip(names, plain.run(None, feed), strict=True)) for r, feed in feeds.items()}
 
 
 def close(report: Report, found: dict[str, Any], feeds: Feeds, most: float = CLOSE) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from tests.check.tiny_models import graph, model
-from tests.graphs import Net
+from tests.graphs import Net, session
 from tracea_graph.check.feeds import Binding, bindings, from_file, synthesize
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
@@ -23,8 +22,7 @@ def feed(text: str, symbols: dict[str, int] | None = None, *, padded: bool = Fal
 
 def accepted(text: str, feeds: dict[str, np.ndarray], **weights) -> list[np.ndarray]:
     """Outputs of ONNX Runtime, which raises if it refuses the feeds."""
-    session = ort.InferenceSession(model(text, **weights).SerializeToString())
-    return session.run(None, feeds)
+    return session(model(text, **weights), optimized=True).run(None, feeds)
 
 
 def test_gather_indices_stay_below_the_dim_they_index():

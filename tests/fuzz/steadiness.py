@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 
 from tests.fuzz.conditioning import MAX_RANDOM_OPSET, reordered
 from tests.fuzz.doubling import doubled
+from tests.graphs import session
 
 __all__ = ["Array", "brittle", "jittered_twice", "moved", "reordered_twice", "steady"]
 
@@ -35,8 +36,8 @@ _MOST = 1e5
 
 def steady(model: onnx.ModelProto, feeds: Mapping[str, Mapping[str, Array]]) -> bool:
     """True if some feed is taken, and under each such feed every output stands, some finite."""
-    plain, moved = _session(model), [_session(m) for m in jittered_twice(model)]
-    wide = [_session(m) for m in (doubled(model), *reordered_twice(model))]
+    plain, moved = session(model), [session(m) for m in jittered_twice(model)]
+    wide = [session(m) for m in (doubled(model), *reordered_twice(model))]
     found = {_stands(plain, moved, wide, feed) for feed in feeds.values()}
     return True in found and False not in found
 
@@ -51,14 +52,6 @@ def moved(feed: Mapping[str, Array], seed: int = 1) -> dict[str, Array]:
             with np.errstate(over="ignore"):
                 found[name] = (array * by).astype(np.float32)
     return found
-
-
-def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def jittered_twice(model: onnx.ModelProto) -> list[onnx.ModelProto]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
-import onnxruntime
 import pytest
 
+from tests.graphs import session
 from tests.kernels.attention_tile import attend, attention_inputs, attention_reference
 from tests.kernels.conformance import (
     EMPTY,
@@ -112,9 +112,8 @@ def _onnxruntime(q: Array, k: Array, v: Array, mask: Array) -> Array:
             p = Softmax<axis = -1>(masked)
             y = MatMul(p, v)
         }}"""
-    session = onnxruntime.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
     feeds = {"q": q, "k": np.ascontiguousarray(k.T), "v": v, "m": mask}
-    return np.asarray(session.run(None, feeds)[0])
+    return np.asarray(session(onnx.parser.parse_model(text), optimized=True).run(None, feeds)[0])
 
 
 def test_no_keys(isa: str) -> None:

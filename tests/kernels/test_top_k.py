@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx.parser
-import onnxruntime
 import pytest
 
+from tests.graphs import session
 from tests.kernels.conformance import Array, Output, TopKTile, guarded, kernel
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.top_k import TopKParams
@@ -79,5 +79,4 @@ def _onnxruntime(x: Array, k: int, least: bool) -> list[Array]:
         g (float[R,C] x) => (float[R,K] y, int64[R,K] at) <int64[1] k = {{{k}}}> {{
             y, at = TopK<axis = -1, largest = {int(not least)}>(x, k)
         }}"""
-    model = onnx.parser.parse_model(text).SerializeToString()
-    return list(onnxruntime.InferenceSession(model).run(None, {"x": x}))
+    return list(session(onnx.parser.parse_model(text)).run(None, {"x": x}))

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from models.make import available
+from tests.graphs import session
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = dict[str, Array]
@@ -25,17 +26,10 @@ def models(*fast: str, of: Iterable[str] = available()) -> list[Any]:
     return [*fast, *slow]
 
 
-def session_of(model: Path | bytes, optimized: bool = True) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    if not optimized:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def feeds_of(session: ort.InferenceSession, length: int = 12, past: int = 5) -> Feeds:
+def feeds_of(opened: ort.InferenceSession, length: int = 12, past: int = 5) -> Feeds:
     """Two different samples for each input; ``past`` cached tokens where there is a cache."""
     rng = np.random.default_rng(7)
-    inputs = [value.name for value in session.get_inputs()]
+    inputs = [value.name for value in opened.get_inputs()]
     past = past if "position_ids" in inputs else 0
     made: Feeds = {
         "input_ids": rng.integers(0, 500, (2, length)),
@@ -66,7 +60,7 @@ def opened(path: Path) -> tuple[ort.InferenceSession, Feeds]:
     model.graph.input.extend(
         helper.make_tensor_value_info(n, TensorProto.FLOAT, w.shape) for n, w in weights.items()
     )
-    return session_of(model.SerializeToString()), weights
+    return session(model, optimized=True), weights
 
 
 def distance(expected: Iterable[Array], got: Iterable[Array]) -> float:

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 from models.balance import balance
 from models.make import regrow
 from models.rules import WeightRule, rules, strip
-from tests.models.samples import Array, session_of
+from tests.graphs import session
+from tests.models.samples import Array
 
 
 def parsed(text: str, **shapes: tuple[int, ...]) -> onnx.ModelProto:
@@ -150,6 +151,6 @@ def test_balance_gives_products_unit_scale_and_branches_less() -> None:
         tensor.raw_data, tensor.doc_string = values.tobytes(), ""
     for name in "ab":
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-    _, a, b = session_of(model.SerializeToString()).run(None, feeds)
+    _, a, b = session(model, optimized=True).run(None, feeds)
     assert np.sqrt((a**2).mean()) == pytest.approx(1.0, rel=1e-3)
     assert np.sqrt((b**2).mean()) == pytest.approx(0.4, rel=1e-3)

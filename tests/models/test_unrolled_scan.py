@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
 from models.unrolled_scan import STATE, WIDTH, unrolled
+from tests.graphs import session
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.layout import hoist_slice
@@ -29,7 +29,7 @@ def test_it_is_a_scan() -> None:
     drawn = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
     first, second, read = (w for name, w in drawn.items() if name.startswith("kernel"))
     x = np.random.default_rng(0).standard_normal((2, 5, WIDTH)).astype(np.float32)
-    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (found,) = session(model, optimized=True).run(None, {"x": x})
     state, rate = np.zeros((2, WIDTH * STATE), np.float32), np.log1p(np.exp(x @ first))
     for i in range(5):
         state = np.exp(-rate[:, i]) * state + (x @ second * rate)[:, i]

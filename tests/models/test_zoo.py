@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from models.export import MODELS
 from models.make import GRAPHS, available, load_stored, make, regrow, stripped
+from tests.graphs import session
 from tests.models.samples import (
     LLAMAS,
     Feeds,
@@ -19,7 +20,6 @@ from tests.models.samples import (
     feeds_of,
     models,
     opened,
-    session_of,
 )
 
 LARGEST_STORED = 300_000
@@ -95,35 +95,35 @@ def test_the_streamed_file_is_what_protobuf_would_write_of_it(folder: Path) -> N
 def test_models_are_valid_and_their_outputs_finite_and_alive(name: str, folder: Path) -> None:
     path = make(name, folder)
     onnx.checker.check_model(path, full_check=True)
-    session = session_of(path)
-    feeds = feeds_of(session)
-    outputs = session.run(None, feeds)
-    for value, output in zip(session.get_outputs(), outputs, strict=True):
+    plain = session(path, optimized=True)
+    feeds = feeds_of(plain)
+    outputs = plain.run(None, feeds)
+    for value, output in zip(plain.get_outputs(), outputs, strict=True):
         low, high = SPREAD.get(value.name, (0.3, 3.0))
         assert np.isfinite(output).all()
         assert low < output.std() < high
         assert np.abs(output[0] - output[1]).max() > 0.1, "the output ignores the input"
-    plain = session_of(path, optimized=False).run(None, feeds)
+    plain = session(path).run(None, feeds)
     assert distance(plain, outputs) < 1e-4
 
 
 @pytest.mark.parametrize("name", models("tiny-bert", "minilm", of=MASKED))
 def test_a_padded_mask_changes_the_row_it_pads_and_no_other(name: str, folder: Path) -> None:
-    session = session_of(make(name, folder))
-    feeds = feeds_of(session)
+    plain = session(make(name, folder), optimized=True)
+    feeds = feeds_of(plain)
     padded = {key: value.copy() for key, value in feeds.items()}
     padded["attention_mask"][1, :5] = 0
-    output = session.get_outputs()[-1 if name == "clip-text" else 0].name
-    (before,), (after,) = session.run([output], feeds), session.run([output], padded)
+    output = plain.get_outputs()[-1 if name == "clip-text" else 0].name
+    (before,), (after,) = plain.run([output], feeds), plain.run([output], padded)
     assert np.abs(before[0] - after[0]).max() < 1e-4
     assert np.abs(before[1, 5:] - after[1, 5:]).max() > 0.1
 
 
 @pytest.mark.parametrize("name", models("llama", of=LLAMAS))
 def test_a_decoder_step_after_a_prefill_is_the_whole_run(name: str, folder: Path) -> None:
-    session = session_of(make(name, folder))
-    whole = feeds_of(session, past=0)
-    expected = session.run(None, whole)
+    plain = session(make(name, folder), optimized=True)
+    whole = feeds_of(plain, past=0)
+    expected = plain.run(None, whole)
 
     def part(start: int, stop: int) -> Feeds:
         ids, positions = whole["input_ids"], whole["position_ids"]
@@ -132,24 +132,24 @@ def test_a_decoder_step_after_a_prefill_is_the_whole_run(name: str, folder: Path
         return {**whole, **tokens, "attention_mask": mask}
 
     for new in (1, 3):
-        _, *cache = session.run(None, part(0, 12 - new))
+        _, *cache = plain.run(None, part(0, 12 - new))
         held = dict(zip([n for n in whole if n.startswith("past")], cache, strict=True))
-        logits, *cache = session.run(None, {**part(12 - new, 12), **held})
+        logits, *cache = plain.run(None, {**part(12 - new, 12), **held})
         assert distance([expected[0][:, -new:], *expected[1:]], [logits, *cache]) < 1e-4
 
 
 @pytest.mark.parametrize("name", models("tiny-bert", "tagger"))
 def test_every_layer_matters(name: str, folder: Path) -> None:
-    session, weights = opened(make(name, folder))
-    feeds = feeds_of(session_of(folder / f"{name}.onnx"), length=8)
-    expected = session.run(None, {**weights, **feeds})
+    plain, weights = opened(make(name, folder))
+    feeds = feeds_of(session(folder / f"{name}.onnx", optimized=True), length=8)
+    expected = plain.run(None, {**weights, **feeds})
     rng = np.random.default_rng(3)
     for weight, values in weights.items():
         if UNSEEN.search(weight):
             continue  # moves every score of a row alike, which a softmax does not see
         share = 0.3 if values.ndim > 1 else 1.0
         noise = np.abs(1 + share * rng.standard_normal(values.shape, dtype=np.float32))
-        moved = session.run(None, {**weights, **feeds, weight: values * noise})
+        moved = plain.run(None, {**weights, **feeds, weight: values * noise})
         assert distance(expected, moved) > 1e-4, weight
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from tests.graphs import session
 from tracea_graph.onnx_io import Model, Written, load, write
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -80,14 +80,6 @@ def verbatim(loaded: Model, out: Path, **options: Any) -> Written:
 
 def ops(loaded: Model) -> list[str]:
     return [region.op for region in loaded.graph.regions()]
-
-
-def session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return ort.InferenceSession(str(path), options, ["CPUExecutionProvider"], enable_fallback=0)
 
 
 def feeds(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:

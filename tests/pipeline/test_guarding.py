@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.graphs import session
 from tests.tiny import answers, error_between, fed_too, product
 from tracea_graph import Options, Report, optimize
 from tracea_graph.commands.bench import BenchOptions, subject
@@ -148,16 +149,12 @@ def test_without_the_library_it_is_the_original(original: Path, report: Report) 
     assert answers(Path(report.output), x())["y"].tobytes() == expected.tobytes()
 
 
-def session(path: Path, library: Path | None = None) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 2, 4
-    if library is not None:
-        options.register_custom_ops_library(str(library))
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+def opened(path: Path, library: Path | None = None) -> ort.InferenceSession:
+    return session(path, library, optimized=True, threads=2)
 
 
 def test_runs_at_the_same_time_see_their_own_weights(original: Path, report: Report) -> None:
-    plain, made = session(original), session(Path(report.output), Path(str(report.library)))
+    plain, made = opened(original), opened(Path(report.output), Path(str(report.library)))
     given: list[Mapping[str, Any]] = [x(1), *(x(i) | o for i, o in enumerate(overrides(original)))]
     expected = [plain.run(None, feed)[0] for feed in given]
 
@@ -174,7 +171,7 @@ def test_runs_at_the_same_time_see_their_own_weights(original: Path, report: Rep
 
 def test_a_weight_that_changes_in_place_is_seen(original: Path, report: Report) -> None:
     """The same address, other bytes: what a comparison of addresses would miss."""
-    plain, made = session(original), session(Path(report.output), Path(str(report.library)))
+    plain, made = opened(original), opened(Path(report.output), Path(str(report.library)))
     held = weights(original)["w1"].copy()
     for scale in (1.0, 2.0, 1.0):
         held[...] = weights(original)["w1"] * np.float32(scale)

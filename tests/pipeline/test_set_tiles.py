@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 import pytest
 
 import tracea_graph as tg
@@ -23,6 +22,7 @@ from tests.graphs import (
     optimized,
     reasons,
     relative_error,
+    session,
 )
 from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
@@ -49,9 +49,8 @@ def masked(graph: TileGraph) -> TileGraph:
 
 def run(graph: TileGraph, feeds: Mapping[str, Array]) -> list[Array]:
     """What ONNX Runtime computes for the file of a graph."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return list(onnxruntime.InferenceSession(graph.source, options).run(None, dict(feeds)))
+    assert graph.source is not None
+    return list(session(graph.source, optimized=True).run(None, dict(feeds)))
 
 
 def strips(n: int, k: int, places: Iterable[tuple[int, int, int]], width: int = 1) -> TileSet:
