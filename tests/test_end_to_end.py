@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.graphs import Net, normal
 from tests.tiny import answers, child, error_between, padded_text, product, transformer
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import RejectedByRuntime, Worker
@@ -211,21 +212,12 @@ print(own() - before)
 
 def test_a_session_keeps_no_more_than_transformed_filters(tmp_path: Path) -> None:
     """What ONNX Runtime frees while it computes them lies between them: three times as much."""
-    layers, channels, rng = 10, 160, np.random.default_rng(0)
-    nodes, weights = [], []
+    layers, channels, net = 10, 160, Net()
+    value = net.input("x", "n", channels, 28, 28)
     for i in range(layers):
-        filters = rng.standard_normal((channels, channels, 3, 3), np.float32) / (3 * channels**0.5)
-        weights.append(onnx.numpy_helper.from_array(filters, f"w{i}"))
-        read = f"r{i - 1}" if i else "x"
-        nodes.append(onnx.helper.make_node("Conv", [read, f"w{i}"], [f"c{i}"], pads=[1] * 4))
-        nodes.append(onnx.helper.make_node("Relu", [f"c{i}"], [f"r{i}"]))
-    images = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", channels, 28, 28])
-        for name in ("x", f"r{layers - 1}")
-    ]
-    graph = onnx.helper.make_graph(nodes, "stack", images[:1], images[1:], weights)
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "stack.onnx")
+        filters = normal(channels, channels, 3, 3, seed=i) / (3 * channels**0.5)
+        value = net("Relu", net("Conv", value, filters, pads=[1] * 4))
+    net.save(tmp_path / "stack.onnx", value)
     options = Options(keep="all", threads=(1,), verify=False)
     report = api.optimize(tmp_path / "stack.onnx", options)
     transformed = layers * channels**2 * 36 * 4

@@ -205,8 +205,10 @@ def test_tiles_of_a_transformed_convolution_share_what_is_not_finite(
     """Those of four by four results that read it; all others are as ONNX Runtime has them."""
     net = Net(18)
     x = net.input("x", "n", 32, "h", "w")
-    net.graph(net("Conv", x, net.const(normal(32, 32, 3, 3)), pads=[1] * 4, name="y"))
-    onnx.save(net.model, tmp_path / "m.onnx")
+    net.save(
+        tmp_path / "m.onnx",
+        net("Conv", x, net.const(normal(32, 32, 3, 3)), pads=[1] * 4, name="y"),
+    )
     report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="all", verify=False))
     path = Path(str(report.output))
     given = {"x": normal(1, 32, 56, 56)}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import onnx
 import pytest
 
 from tests.graphs import Net, normal
@@ -25,17 +24,10 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.onnx_io import backend_of, load
 from tracea_graph.pipeline import planning
 
-__all__ = ["CLOSE", "NETS", "Conformance", "kernels_run", "perceptron", "saved"]
+__all__ = ["CLOSE", "NETS", "Conformance", "kernels_run", "perceptron"]
 
 CLOSE = 1e-5
 """Largest error accepted in fp32, as a share of the largest magnitude."""
-
-
-def saved(net: Net, result: str, path: Path) -> Path:
-    """Write the model whose output is ``result`` to ``path``."""
-    net.graph(result)
-    onnx.save(net.model, path)
-    return path
 
 
 def _perceptron(net: Net) -> str:
@@ -48,7 +40,7 @@ def _perceptron(net: Net) -> str:
 def perceptron(path: Path) -> Path:
     """Write :func:`_perceptron` to ``path``."""
     net = Net()
-    return saved(net, _perceptron(net), path)
+    return net.save(path, _perceptron(net))
 
 
 def kernels_run(report: Report, feed: dict[str, np.ndarray]) -> int:
@@ -181,7 +173,7 @@ class Conformance:
     @pytest.mark.parametrize("name", NETS)
     def test_results_equal_the_original_at_every_size(self, name: str, tmp_path: Path) -> None:
         net = Net()
-        path = saved(net, NETS[name](net), tmp_path / "m.onnx")
+        path = net.save(tmp_path / "m.onnx", NETS[name](net))
         report = api.optimize(path, Options(target=self.target, keep="all"))
         assert (report.outcome, report.status) == ("improved", "passed"), report.reason
         backend = target.target_of(self.target, "fp32").backend.name
@@ -198,7 +190,7 @@ class Conformance:
     def test_what_it_lacks_has_a_reason(self, tmp_path: Path) -> None:
         """A model that is not one kernel says why."""
         net = Net()
-        path = saved(net, _perceptron(net), tmp_path / "m.onnx")
+        path = net.save(tmp_path / "m.onnx", _perceptron(net))
         report = api.optimize(path, Options(target=self.target, keep="all"))
         told = [row.reason for row in report.rules if row.verdict == "missed" and row.reason]
         assert told or report.nodes_after == report.kernels == 1
@@ -210,7 +202,7 @@ class Conformance:
         monkeypatch.setattr(planning, "_WORTH", math.inf)  # keep a guard that gains nothing
         net = Net()
         x = net("Gemm", net.input("x", "batch", 64), net.weight(64, 48), net.weight(48))
-        path = fed_too(saved(net, net("Relu", x), tmp_path / "m.onnx"))
+        path = fed_too(net.save(tmp_path / "m.onnx", net("Relu", x)))
         report = api.optimize(path, Options(target=self.target, keep="all"))
         assert (report.outcome, report.status) == ("improved", "passed"), report.reason
         feed = {"x": normal(3, 64)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from models.make import make
-from tests.backends.conformance import CLOSE, NETS, Conformance, kernels_run, perceptron, saved
+from tests.backends.conformance import CLOSE, NETS, Conformance, kernels_run, perceptron
 from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, normal, session
 from tests.tiny import error_between
@@ -176,7 +176,7 @@ OFTEN = {
 )  # fmt: skip
 def test_programs_compute_what_models_mean(tmp_path: Path, name: str, precision: str) -> None:
     net = Net()
-    path = saved(net, NETS[name](net), tmp_path / "m.onnx")
+    path = net.save(tmp_path / "m.onnx", NETS[name](net))
     most = {"fp32": CLOSE, "fp16": HALF, "bf16": 8 * HALF}[precision]
     options = Options(target="double:sm_90", keep="all", precision=precision, max_error=most)
     report = api.optimize(path, options)
@@ -191,7 +191,7 @@ def test_places_of_the_largest(tmp_path: Path, axis: int, kept: int) -> None:
     net = Net()
     y = net("MatMul", net.input("x", "batch", 6, 8), net.weight(8, 40))
     y = net("ArgMax", net("Tanh", y), axis=axis, keepdims=kept)
-    report = api.optimize(saved(net, y, tmp_path / "m.onnx"), HERE)
+    report = api.optimize(net.save(tmp_path / "m.onnx", y), HERE)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     assert report.nodes_after == report.kernels == 1
 
@@ -201,7 +201,7 @@ def test_what_it_lacks_is_told(tmp_path: Path) -> None:
     x = net.input("x", "batch", 40)
     hidden = net("MatMul", net("Relu", x), net.weight(40, 32))
     y = net("Det", net("Reshape", hidden, np.array([0, 2, 4, 4])))
-    path = saved(net, net("MatMul", y, net.weight(2, 8)), tmp_path / "m.onnx")
+    path = net.save(tmp_path / "m.onnx", net("MatMul", y, net.weight(2, 8)))
     report = api.optimize(path, HERE)
     reasons = {row.reason.partition(" (at")[0] for row in report.rules if row.verdict == "missed"}
     assert report.status == "passed" and reasons
@@ -237,7 +237,7 @@ def deep(net: Net) -> str:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
     net = Net()
-    path = saved(net, deep(net), tmp_path / "m.onnx")
+    path = net.save(tmp_path / "m.onnx", deep(net))
     most = {"fp32": CLOSE, "fp16": HALF}[precision]
     options = Options(target="double:sm_90", keep="all", precision=precision, max_error=most)
     report = api.optimize(path, options)
@@ -256,7 +256,7 @@ def few(net: Net) -> str:
 def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
     """Split-K sums are correct in every run, even if scratch memory holds stale counters."""
     net = Net()
-    path = saved(net, few(net), tmp_path / "m.onnx")
+    path = net.save(tmp_path / "m.onnx", few(net))
     options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason

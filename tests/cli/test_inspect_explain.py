@@ -81,8 +81,7 @@ def test_what_no_rule_takes_has_a_reason(
     net = Net()
     ids = net.ids("ids", 8)
     y = net("Det", net("Unsqueeze", net.input("x", 8, 8), net.ints(0)))
-    net.graph(net("Add", ids, ids), y)
-    onnx.save(net.model, tmp_path / "m.onnx")
+    net.save(tmp_path / "m.onnx", net("Add", ids, ids), y)
     record = json.loads(told(capsys, "explain", tmp_path / "m.onnx", "--json"))
     said = {s["op"]: s["untouched"] for s in record["regions"]}
     assert "is i64, and kernels take and give float32" in said["Add"]
@@ -106,8 +105,7 @@ def test_reasons_that_differ_in_a_name_are_said_once(
     y = net.input("x", 1, 4, 6, 6)
     for i in range(3):
         y = net("Conv", y, net.input(f"w{i}", 4, 4, 1, 1))
-    net.graph(y)
-    onnx.save(net.model, tmp_path / "m.onnx")
+    net.save(tmp_path / "m.onnx", y)
     monkeypatch.setenv("COLUMNS", "200")
     words = told(capsys, "explain", tmp_path / "m.onnx")
     assert words.count("conv: the filters 'w0' are not constant") == 1
@@ -148,12 +146,6 @@ def test_what_does_not_exist_is_named(
     assert "is not a report of this tool" in said
 
 
-def saved(net: Net, folder: Path, *outputs: str) -> Path:
-    net.graph(*outputs)
-    onnx.save(net.model, folder / "m.onnx")
-    return folder / "m.onnx"
-
-
 def test_what_stays_beside_a_program_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +156,7 @@ def test_what_stays_beside_a_program_says_why(
     z = net("CumSum", y, net.const(0, np.int64), name="sums")
     y = net("MatMul", net("Add", net("MatMul", y, net.weight(32, 32)), y), net.weight(32, 32))
     late = net("MatMul", net("Add", y, z), net.weight(32, 32), name="late")
-    record = json.loads(told(capsys, "explain", saved(net, tmp_path, late), "--json"))
+    record = json.loads(told(capsys, "explain", net.save(tmp_path / "m.onnx", late), "--json"))
     reasons = [(m["rule"], m["reason"]) for s in record["regions"] for m in s["missed"]]
     first = "the program that reads 'normed' begins with its first product or convolution"
     between = [w for rule, w in reasons if rule == "cluster" and "no kernel makes" in w]
@@ -185,7 +177,7 @@ def test_what_is_said_of_operators_no_rule_came_near(
     net = Net()
     x, y = net.input("x", rows, 8, dtype=dtype), net.input("y", rows if rows != "m" else "n", 8,
                                                            dtype=dtype)  # fmt: skip
-    model = saved(net, tmp_path, net("Add", x, y, name="sum"))
+    model = net.save(tmp_path / "m.onnx", net("Add", x, y, name="sum"))
     words = told(capsys, "explain", model, "--node", "sum")
     assert words.count(reason) == 1, "said once"
 
@@ -195,7 +187,7 @@ def test_a_shape_that_is_an_operand_is_no_operand_of_the_arithmetic(
 ) -> None:
     net = Net()
     size = net("Shape", net("NonZero", net.input("x", "n", 8)))
-    model = saved(net, tmp_path, net("Expand", net.input("y", 1, 1), size, name="wide"))
+    model = net.save(tmp_path / "m.onnx", net("Expand", net.input("y", 1, 1), size, name="wide"))
     words = told(capsys, "explain", model, "--node", "wide")
     assert "unchanged" in words and "fit together" not in words
 
@@ -204,7 +196,9 @@ def test_weights_that_may_be_fed_are_pointed_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net = Net()
-    model = saved(net, tmp_path, net("MatMul", net.input("x", 64, 64), net.weight(64, 64)))
+    model = net.save(
+        tmp_path / "m.onnx", net("MatMul", net.input("x", 64, 64), net.weight(64, 64))
+    )
     proto = onnx.load(model)
     (weight,) = proto.graph.initializer
     proto.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, 1, weight.dims))

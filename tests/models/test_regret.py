@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 import pytest
 
 from models import regret
@@ -19,8 +18,7 @@ from tracea_graph.rewrite import Trace
 def mlp(folder: Path) -> Path:
     net = Net()
     x = net("Relu", net("Add", net("MatMul", net.input("x", 8, 64), net.weight(64, 64)), 1.0))
-    net.graph(net("MatMul", x, net.weight(64, 32)))
-    onnx.save(net.model, path := folder / "mlp.onnx")
+    net.save(path := folder / "mlp.onnx", net("MatMul", x, net.weight(64, 32)))
     return path
 
 

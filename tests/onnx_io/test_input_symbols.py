@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import onnx
 import pytest
 from onnx import TensorProto
 
@@ -23,8 +22,7 @@ def read(
     net = Net()
     for name, shape in (shapes or SHAPES).items():
         net.input(name, *shape)
-    net.graph(*make(net))
-    onnx.save(net.model, path / "m.onnx")
+    net.save(path / "m.onnx", *make(net))
     return load(path / "m.onnx").graph
 
 

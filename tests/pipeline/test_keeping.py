@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.graphs import Net
 from tests.tiny import answers, product
 from tracea_graph import Options, api
 from tracea_graph.check.verify import Verification
@@ -101,10 +102,8 @@ def test_an_earlier_result_gives_way_and_its_neighbours_stay(tmp_path: Path) -> 
 
 
 def test_a_model_without_nodes_is_kept(tmp_path: Path) -> None:
-    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])
-    graph = onnx.helper.make_graph([], "g", [x], [x])
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    net = Net()
+    net.save(tmp_path / "m.onnx", net.input("x", "n"))
     report = api.optimize(tmp_path / "m.onnx", Options(keep="all"))
     assert (report.outcome, report.nodes_before) == ("kept original", 0)
 

@@ -34,9 +34,7 @@ Array = npt.NDArray[Any]
 
 def saved(net: Net, folder: Path, *outputs: str) -> TileGraph:
     """The net as a file, loaded for users."""
-    net.graph(*outputs)
-    onnx.save(net.model, folder / "net.onnx")
-    return tg.load(folder / "net.onnx")
+    return tg.load(net.save(folder / "net.onnx", *outputs))
 
 
 def masked(graph: TileGraph) -> TileGraph:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from tests.graphs import Net
@@ -20,8 +19,7 @@ def chain(path: Path, layers: int) -> Path:
     x = net.input("x", 1, 16, 9, 7)
     for _ in range(layers):
         x = net("Relu", net("Conv", x, net.weight(16, 16, 3, 3), pads=[1] * 4))
-    net.graph(x)
-    onnx.save(net.model, path)
+    net.save(path, x)
     return path
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.graphs import Net
 from tracea_graph import Options, api
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import ModelError
@@ -18,11 +18,8 @@ UNTIMED = Options(keep="all", target="cpu:scalar")
 
 
 def relu(path: Path, opset: int = 17) -> Path:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
-    opsets = [helper.make_opsetid("", opset)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    net = Net(opset)
+    return net.save(path, net("Relu", net.input("x", 2)))
 
 
 def broken_import(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,13 +77,10 @@ def test_strictly_a_bug_of_the_import_ends_the_run(
 
 
 def test_external_data_goes_along(tmp_path: Path) -> None:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
-    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32)[::-1].copy(), "w")
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [weight])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=8)
+    net = Net(6)
+    net.graph(net("MatMul", net.input("x", 4, 4), np.eye(4, dtype=np.float32)[::-1]))
     model, where = tmp_path / "m.onnx", {"location": "m.data", "size_threshold": 0}
-    onnx.save(proto, model, save_as_external_data=True, **where)
+    onnx.save(net.model, model, save_as_external_data=True, **where)
     report = api.optimize(model, Options(keep="all", output=tmp_path / "out"))
     assert report.outcome == "kept original"
     assert report.data is not None and Path(report.data).parent == tmp_path / "out"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 
 from tests.graphs import Net, normal
@@ -21,8 +20,7 @@ Array = npt.NDArray[Any]
 
 def found(net: Net, y: str, path: Path) -> dict[str, WeightProperty]:
     """By weight; the graph is read as a file is."""
-    net.graph(y)
-    onnx.save(net.model, path)
+    net.save(path, y)
     every = analyze_weights(load(path).graph, WeightScan())
     return {f"{f.weight}: {f.found}": f for f in every}
 
@@ -82,8 +80,7 @@ def test_the_report_says_what_was_used(tmp_path: Path) -> None:
     y = net(
         "MatMul", net("Softmax", net("MatMul", hidden, net.weight(256, 256))), net.const(other)
     )
-    net.graph(y)
-    onnx.save(net.model, tmp_path / "m.onnx")
+    net.save(tmp_path / "m.onnx", y)
     report = api.optimize(tmp_path / "m.onnx", Options(keep="all", threads=(1,)))
     used = {f"{row.weight}: {row.structure}": row.applied for row in report.weight_analysis}
     assert used["w0: 192 of 256 outputs zero"] == "dead-channels"

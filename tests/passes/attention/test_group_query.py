@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from tests.graphs import (
@@ -186,8 +185,7 @@ def test_a_decoder_computes_places_once_and_is_one_program(
     batch: int, rows: int, held: int, tmp_path: Path
 ) -> None:
     net = Net()
-    net.graph(*decoder(net))
-    onnx.save(net.model, tmp_path / "decoder.onnx")
+    net.save(tmp_path / "decoder.onnx", *decoder(net))
     graph = load(tmp_path / "decoder.onnx")
     trace = optimized(graph)
     assert trace.applied()["attention-op"] == 2, trace.misses()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons
@@ -109,8 +108,7 @@ def test_to_the_nearest_of_any_size(sizes: tuple[int, ...]) -> None:
 
 def imported(folder: Path, net: Net, *outputs: str) -> TileGraph:
     """The graph as the importer reads it: it knows more sizes than ONNX's own inference."""
-    net.graph(*outputs)
-    onnx.save(net.model, folder / "net.onnx")
+    net.save(folder / "net.onnx", *outputs)
     return load(folder / "net.onnx")
 
 
