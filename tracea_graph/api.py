@@ -35,7 +35,7 @@ from tracea_graph.pipeline.run import (
 )
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.policy import KernelPlan
-from tracea_graph.scratch import Scratch, sweep
+from tracea_graph.resources import Scratch, sweep
 from tracea_graph.target import HOST, resolve_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report

@@ -29,7 +29,7 @@ from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
 from tracea_graph.kernels.cpu import probe
 from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
 __all__ = ["SECONDS", "assumed", "compiler_key", "measure"]

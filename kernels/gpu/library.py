@@ -25,7 +25,7 @@ from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 from tracea_graph.toolchain.artifact import Library, Manifest
 from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler

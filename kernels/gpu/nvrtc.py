@@ -21,7 +21,7 @@ from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
 from tracea_graph.kernels.gpu.source import KernelSource
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
 

@@ -33,8 +33,8 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import KernelCatalog, Machine
+from tracea_graph.resources import Scratch
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.scratch import Scratch
 from tracea_graph.toolchain import Library, find_compiler
 from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.ttg import Region, TileGraph

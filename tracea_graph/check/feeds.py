@@ -21,8 +21,8 @@ from tracea_graph.check.input_constraints import InputConstraint, input_constrai
 from tracea_graph.check.operand_constraints import Dims
 from tracea_graph.check.worker import Array
 from tracea_graph.errors import UsageError
-from tracea_graph.files import open_regular
 from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
+from tracea_graph.resources import open_regular
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = ["Binding", "Feeds", "bindings", "fill", "from_file", "synthesize"]

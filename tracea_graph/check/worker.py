@@ -30,7 +30,7 @@ from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 
 __all__ = [
     "Array",

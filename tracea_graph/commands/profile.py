@@ -25,7 +25,7 @@ from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 from tracea_graph.target import Backend, backend_named, host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs

@@ -24,7 +24,7 @@ from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output import Paths, StagingFolder, staging
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 from tracea_graph.target import host_fingerprint
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions

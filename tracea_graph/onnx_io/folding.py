@@ -17,8 +17,8 @@ from onnx import NodeProto, helper, numpy_helper
 from tracea_graph.ir import RANDOM_OPS, DType, TensorSpec, Weight
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.nodes import has_subgraph
-from tracea_graph.onnx_io.runtime import plain_session
 from tracea_graph.onnx_io.tensors import constant, numpy_dtype
+from tracea_graph.onnx_io.validate import plain_session
 
 __all__ = ["fold_constants"]
 

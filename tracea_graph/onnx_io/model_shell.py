@@ -14,7 +14,7 @@ from tracea_graph.onnx_io import guards
 from tracea_graph.onnx_io import nodes as node_io
 from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.order import topological
+from tracea_graph.onnx_io.nodes import topological
 
 __all__ = ["build_shell", "constants_of"]
 

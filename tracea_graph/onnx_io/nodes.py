@@ -1,7 +1,8 @@
-"""Conversion between ``NodeProto`` and ``ir.Node``, and the outer values a subgraph captures."""
+"""Conversion between ``NodeProto`` and ``ir.Node``, captures of subgraphs, order of nodes."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +15,7 @@ from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import Attr, Blob, Node
 from tracea_graph.onnx_io.tensors import literal
 
-__all__ = ["ImportedNode", "captures_of", "from_proto", "has_subgraph", "to_proto"]
+__all__ = ["ImportedNode", "captures_of", "from_proto", "has_subgraph", "to_proto", "topological"]
 
 Array = npt.NDArray[Any]
 _KIND = AttributeProto.AttributeType
@@ -194,3 +195,26 @@ def _text(raw: bytes) -> str | bytes:
 
 def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
+
+
+def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]) -> list[int]:
+    """Return indices of nodes, producers first and in the given order otherwise.
+
+    Nodes on a cycle, and those after one, are missing from the result.
+    """
+    producer = {v: i for i, values in enumerate(writes) for v in values if v}
+    needs = [{producer[v] for v in values if v in producer} for values in reads]
+    waiting = [len(n) for n in needs]
+    readers: list[list[int]] = [[] for _ in needs]
+    for i, sources in enumerate(needs):
+        for source in sources:
+            readers[source].append(i)
+    ready = [i for i, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    return order

@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError, UsageError
-from tracea_graph.files import open_regular
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import WireError, parse_lazily
 from tracea_graph.onnx_io.writer import Written
+from tracea_graph.resources import open_regular
 
 __all__ = [
     "BACKEND_KEY", "backend_of", "files_of", "is_result", "library_of", "node_count",

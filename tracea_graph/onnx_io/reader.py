@@ -11,8 +11,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError, close_match
-from tracea_graph.files import open_regular
-from tracea_graph.gc_pause import gc_paused
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
@@ -27,6 +25,7 @@ from tracea_graph.onnx_io.wire import Span, Spans, WireError, parse_lazily
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ops.subgraph import subgraph_of
 from tracea_graph.ops.tile_pattern import pattern_of
+from tracea_graph.resources import gc_paused, open_regular
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["load", "read_unchecked"]

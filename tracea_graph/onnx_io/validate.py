@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
@@ -16,9 +17,7 @@ from onnx import GraphProto, ModelProto, TypeProto, shape_inference
 
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io.contradictions import contradiction
-from tracea_graph.onnx_io.nodes import captures_of
-from tracea_graph.onnx_io.order import topological
-from tracea_graph.onnx_io.runtime import plain_session
+from tracea_graph.onnx_io.nodes import captures_of, topological
 from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
@@ -28,6 +27,7 @@ __all__ = [
     "check_text",
     "infer_all",
     "newest_opset",
+    "plain_session",
     "without_data",
 ]
 
@@ -204,3 +204,15 @@ def _require_unique(names: Sequence[str], message: str) -> None:
 
 def _label(node: onnx.NodeProto) -> str:
     return f"{node.name or node.op_type!r} ({node.op_type})" if node.name else repr(node.op_type)
+
+
+def plain_session(model: bytes) -> Any:
+    """Open a CPU session over a small model; exceptions of the binding propagate."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.enable_mem_reuse = False  # planning memory reuse is quadratic in the number of nodes
+    return ort.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0)

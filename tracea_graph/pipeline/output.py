@@ -17,11 +17,10 @@ from typing import Any
 
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.errors import ModelError, UsageError, WorkerError
-from tracea_graph.files import open_regular
 from tracea_graph.onnx_io import files_of, node_count, write_original
 from tracea_graph.options import Options
 from tracea_graph.reasons import Code
-from tracea_graph.scratch import STAGED, Scratch, sweep
+from tracea_graph.resources import STAGED, Scratch, open_regular, sweep
 from tracea_graph.target import host_fingerprint
 from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.version import versions

@@ -11,7 +11,6 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
-from tracea_graph.gc_pause import gc_paused
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.onnx_io import LocalFunction, Model, load
@@ -30,6 +29,7 @@ from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel, decision_cost
+from tracea_graph.resources import gc_paused
 from tracea_graph.rewrite import Memo, Phase, SchedulerLimits, Trace, schedule
 from tracea_graph.target import Backend, Target, target_of
 from tracea_graph.ttg import Region, TileGraph

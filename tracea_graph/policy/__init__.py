@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tracea_graph.policy.catalog import KernelCatalog
-from tracea_graph.policy.cost import CostModel
+from tracea_graph.policy.cost import CostModel, decision_cost
 from tracea_graph.policy.decision import Candidate, KernelPlan, PolicyDecision, Rejected
-from tracea_graph.policy.decision_cost import decision_cost
 from tracea_graph.policy.engine import CallDecision, PolicyEngine
 from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.processor import Processor

@@ -18,6 +18,7 @@ from functools import cached_property
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, assumed
+from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
@@ -33,7 +34,7 @@ from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.ort_cost import SHAPE_ONLY, ort_cost
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CostModel"]
+__all__ = ["CostModel", "decision_cost"]
 
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
@@ -262,3 +263,20 @@ def reordered(region: Region) -> tuple[str, ...]:
     if isinstance(params, ResizeParams):
         return (region.operands[0], *region.results)
     return ()
+
+
+_TIMING_S, _COMPILE_S = 2.0, 1.0
+"""Seconds to time a group on the whole model, and to compile a unit that is not cached."""
+
+
+def decision_cost(region: Region, budget: float) -> float:
+    """Return the fraction of ``budget`` (seconds) that deciding about one such region takes.
+
+    An operator that stays with ONNX Runtime costs nothing.  Micro-kernels are in the build cache
+    after the first model; elementwise parts are compiled for each model.
+    """
+    if region.params is None:
+        return 0.0
+    parts = (getattr(region.params, name, None) for name in ("chain", "epilogue", "prologue"))
+    units = sum(isinstance(part, Chain) for part in parts)
+    return (_TIMING_S + units * _COMPILE_S) / budget

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tracea_graph.files import open_regular
+from tracea_graph.resources import open_regular
 
 __all__ = ["distrust", "make_private", "read_private", "trusted"]
 

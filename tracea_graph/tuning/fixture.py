@@ -7,6 +7,7 @@ cold too. If reading them takes no time, it replicates until a run is long enoug
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,11 +22,10 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.program import OpType, Program, Schedule
 from tracea_graph.tuning.fixture_model import ReplicatedModel
-from tracea_graph.tuning.problem import Case, Problem
-from tracea_graph.tuning.replicas import replicas
-from tracea_graph.tuning.schedule_space import Tunable
+from tracea_graph.tuning.problem import Case, Problem, default_of
+from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
 
-__all__ = ["ModelFixture"]
+__all__ = ["MOST_NODES", "ModelFixture", "replicas"]
 
 MOST_BYTES = 256 << 20
 MARGIN, LARGE_MARGIN, LARGE_ROWS = 2.0, 1.25, 64
@@ -193,3 +193,23 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         if self._worker is not None:
             self._worker.stop()
         self._worker, self._open = None, {}
+
+
+MOST_NODES, _FEWEST_NODES = 128, 2
+_ENOUGH_US = 20e3
+"""Sufficient duration of a run in µs if weights do not matter."""
+_COLD_SHARE = 0.02
+"""Weights do not matter if reading them takes less than this share of the time."""
+
+
+def replicas(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
+    """Return the number of nodes whose ``weights`` bytes together exceed the cache.
+
+    Fewer if reading weights takes hardly any time and a shorter run is long enough.
+    """
+    us = schedule_space.modelled_us(case, default_of(case), level, 1)
+    size = case.problem.weight_bytes
+    count = math.ceil(weights / size)
+    if schedule_space.read_us(size) < _COLD_SHARE * us:
+        count = min(count, math.ceil(_ENOUGH_US / us))
+    return min(max(count, _FEWEST_NODES), MOST_NODES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.policy import SearchSpace
-from tracea_graph.scratch import Scratch
+from tracea_graph.resources import Scratch
 from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
 from tracea_graph.tuning.fixture import ModelFixture

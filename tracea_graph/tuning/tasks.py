@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracea_graph.tuning.fixture import replicas
 from tracea_graph.tuning.problem import Case, Workload, default_of, row_class
-from tracea_graph.tuning.replicas import replicas
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.space import candidates
 

@@ -1,22 +1,26 @@
-"""Temporary folders, removed after use, or by the next run after a SIGKILL.
+"""Temporary folders, input files, and pauses of the garbage collector.
 
-A folder's user holds a lock on a file in it while alive, so that later processes can distinguish
-folders in use from those that a killed process left.
+Temporary folders are removed after use, or by the next run after a SIGKILL.  A folder's user holds
+a lock on a file in it while alive, so that later processes can distinguish folders in use from
+those that a killed process left.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import gc
 import os
 import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-__all__ = ["STAGED", "Scratch", "sweep"]
+__all__ = ["STAGED", "Scratch", "gc_paused", "open_regular", "sweep"]
 
 STAGED = ".tracea-"
 """Prefix of temporary files and folders beside an output."""
@@ -112,3 +116,37 @@ def _abandoned(folder: Path) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading.
+
+    Raises OSError, with ``strerror``, if it cannot be opened or is something else: opening a pipe
+    would block until a writer comes, and a device may never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector inside the block.
+
+    Useful for code that creates many objects and no cyclic garbage.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
