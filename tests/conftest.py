@@ -55,18 +55,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 LONG = (
-    "cli/test_faults.py",
     "fuzz/test_graphs.py",
-    "pipeline/test_memory.py",
-    "suite/test_light_models.py",
-    "tuning/test_shared.py",
-    "compress/test_compress.py",
     "runtime/test_runtime_conv_bf16.py",
-    "runtime/test_runtime_kernels.py",
-    "runtime/test_conv_shapes.py",
+    "backends/test_double.py",
+    "tuning/test_shared_study.py",
+    "compress/test_compress.py",
     "test_end_to_end.py",
+    "suite/test_light_models.py",
+    "kernels/test_assembly.py",
+    "runtime/test_conv_shapes.py",
+    "runtime/test_runtime_kernels.py",
+    "kernels/gpu/test_kernels.py",
+    "cli/test_faults.py",
+    "fuzz/test_guards.py",
     "fuzz/test_mutations.py",
     "suite/test_node_tests.py",
+    "pipeline/test_decision_cache.py",
 )
 """The files that take the most time, first the one that takes most of all."""
 
@@ -80,6 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long: processes that share the work end at the same time."""
     tests = Path(__file__).parent
     rank = {tests / name: place for place, name in enumerate(LONG)}
+    assert all(path.exists() for path in rank), "LONG names a file that is gone"
     items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
