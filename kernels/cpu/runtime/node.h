@@ -32,54 +32,16 @@ inline char* address_of(void* data) {
   return data ? static_cast<char*>(data) : nothing;
 }
 
-// Reads an input's dimensions; its rank must be the plan's.
-inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t rank,
-                      int64_t* dims) {
-  const OrtApi* api = run.host.api;
-  size_t actual = 0;
-  if (run.host.dims_by_reference) {
-    int type;
-    const int64_t* borrowed = nullptr;
-    if (!run.good(ort::GetTensorElementTypeAndShapeDataReference(api, value, &type, &borrowed,
-                                                                 &actual)))
-      return false;
-    if (actual == static_cast<size_t>(rank) && rank)
-      memcpy(dims, borrowed, actual * sizeof *dims);
-  } else {
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    if (!run.good(ort::GetTensorTypeAndShape(api, value, &info))) return false;
-    bool ok = run.good(ort::GetDimensionsCount(api, info, &actual));
-    if (ok && actual == static_cast<size_t>(rank))
-      ok = run.good(ort::GetDimensions(api, info, dims, actual));
-    ort::ReleaseTensorTypeAndShapeInfo(api, info);
-    if (!ok) return false;
-  }
-  return actual == static_cast<size_t>(rank) ||
-         run.error.fail("Input %d has %d axes, but must have %d.", input, static_cast<int>(actual),
-                        rank);
-}
-
 // Where the inputs lie that are constant: nobody need ask for them in every run.
 inline void find_constants(const Host& host, const OrtKernelInfo* info, const Program& program,
                            Memory* known) {
   for (int32_t i = 0; i < program.input_count; ++i) {
-    const Tensor& tensor = program.tensors[i];
-    Run run(host, nullptr);
-    int constant = 0;
-    const OrtValue* value = nullptr;
-    void* data = nullptr;
-    int64_t dims[kMaxRank], count = 1;
-    if (!run.good(ort::KernelInfoGetConstantInput_tensor(host.api, info, static_cast<size_t>(i),
-                                                         &constant, &value)) ||
-        !constant || !value || !read_dims(run, value, i, tensor.rank, dims) ||
-        !run.good(ort::GetTensorMutableData(host.api, const_cast<OrtValue*>(value), &data)))
-      constant = 0;
-    for (int32_t axis = 0; constant && axis < tensor.rank; count *= dims[axis++])
-      constant = tensor.dims[axis].form == Expr::kIsNumber && tensor.dims[axis].value == dims[axis];
-    for (int32_t s = 0; s < program.symbol_count; ++s)
-      constant = constant && program.symbols[s].input != i;
-    if (run.status) ort::ReleaseStatus(host.api, run.status);
-    if (constant) known[i] = {static_cast<char*>(data), count};
+    Outcome outcome(host.api, host.dims_by_reference);
+    bool found;
+    ConstantInput input;
+    if (!find_constant(outcome, info, program, i, &found, &input) && outcome.status)
+      ort::ReleaseStatus(host.api, outcome.status);
+    if (found) known[i] = {static_cast<char*>(input.data), input.count};
   }
 }
 
@@ -105,7 +67,8 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats&
     frame.buffers[i] = {address_of(data), count};
   }
   for (int32_t s = 0; s < program.symbol_count; ++s)
-    frame.symbols[s] = widest(program, run.host.constants, frame.dims, s);
+    frame.symbols[s] = symbol_value(program, frame.dims, s,
+                                    [&](int32_t i) { return run.host.constants[i].data != nullptr; });
   compute(program.steps, program.step_count, program.all_symbols(), frame.symbols);
   for (int32_t i = 0; i < program.input_count; ++i) {
     if (run.host.constants[i].data) continue;

@@ -336,6 +336,13 @@ inline bool Reader::program() {
   return finished();
 }
 
+inline bool has_size(const Program&, const Tensor& tensor, int32_t axis, int64_t size) {
+  return tensor.dims[axis].form == Expr::kIsNumber && tensor.dims[axis].value == size;
+}
+inline bool has_symbol(const Program&, const Tensor& tensor, int32_t axis, int32_t symbol) {
+  return tensor.dims[axis].form == Expr::kIsSymbol && tensor.dims[axis].value == symbol;
+}
+
 // Sizes of tensors where some symbols are unknown, which then have kNoValue.
 class KnownSizes {
  public:

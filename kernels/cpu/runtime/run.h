@@ -5,6 +5,7 @@
 
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
+#include "runtime/inputs.h"
 #include "runtime/thread_registry.h"
 #include "runtime/plan.h"
 #include "runtime/team.h"
@@ -60,29 +61,20 @@ inline void neighbours_task(void* usr, size_t index) {
   for (int64_t i = begin; i < end; ++i) all.task(all.job, static_cast<size_t>(i));
 }
 
-struct Run {
+struct Run : Outcome {
   const Host& host;
   OrtKernelContext* context;
-  Error error;
   WeightPrefetch next_weights = {};  // of the next product
-  OrtStatus* status = nullptr;  // the runtime's own first error
   OrtAllocator* allocator = nullptr;
   const ViewCache* view_cache = nullptr;  // of these symbols, or null
   bool alone = false;  // one of several threads: its tasks are its own
   bool shared = false;  // a call had more tasks than one
   Team* team = nullptr;  // who take them, if threads stay between calls
 
-  Run(const Host& h, OrtKernelContext* c) : host(h), context(c) {}
+  Run(const Host& h, OrtKernelContext* c)
+      : Outcome(h.api, h.dims_by_reference), host(h), context(c) {}
   ~Run() {
     if (allocator) ort::ReleaseAllocator(host.api, allocator);
-  }
-
-  // True when a runtime call succeeded; keeps its status otherwise.
-  bool good(OrtStatus* result) {
-    if (!result) return true;
-    if (status || error.set) ort::ReleaseStatus(host.api, result);
-    else status = result;
-    return false;
   }
 
   // Those known to take tasks, as far as there are processors for them.

@@ -13,8 +13,6 @@ extern "C" int malloc_trim(size_t) __attribute__((weak));  // glibc has it
 namespace tracea {
 namespace {
 
-constexpr int kDimsByReferenceSince = 30;  // the first table known to hold that function
-
 // Everything registration sets, once while the library is loaded.
 struct State {
   Registration registration;
@@ -108,15 +106,6 @@ OrtStatus* infer(const OrtCustomOp*, OrtShapeInferContext* context) {
   return nullptr;
 }
 
-// 31 of "1.31.0"; 0 for anything else.
-int minor_of(const char* version) {
-  int minor = 0;
-  if (strncmp(version, "1.", 2)) return 0;
-  for (version += 2; *version >= '0' && *version <= '9' && minor < 1000; ++version)
-    minor = minor * 10 + (*version - '0');
-  return minor;
-}
-
 OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   const tracea_library& library = tracea_library_table;
   if (!check_tables(error)) return nullptr;
@@ -124,7 +113,7 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   if (!state.isa) return nullptr;
   const int trace = open_trace(error);
   if (error.set) return nullptr;
-  state.dims_by_reference = minor_of(version) >= kDimsByReferenceSince;
+  state.dims_by_reference = lends_dims(version);
   const KernelFunctions kernels = {create, compute, destroy, infer, nullptr};
   OrtStatus* status = state.registration.create(api, library.domain, library.type, library.types,
                                                 &kernels, 1, error);

@@ -1,6 +1,6 @@
 // A node: a decoded program, its constants on the device, and contexts for runs at the same time.
 #pragma once
-#include "runtime/ort_abi.h"
+#include "runtime/inputs.h"
 #include "runtime/run.h"
 
 namespace tracea {
@@ -10,6 +10,7 @@ constexpr cu::Address kNowhere = 1;  // of a constant that no run reads
 struct Node {
   const char* type;
   const OrtApi* api;
+  bool dims_by_reference;
   Program program;
   Shared shared;
   Weight** weights;  // of inputs that are constant
@@ -18,36 +19,6 @@ struct Node {
   pthread_mutex_t mutex;
 };
 
-// A status of ONNX Runtime's or an error of ours, whichever came first.
-struct Run {
-  const OrtApi* api;
-  OrtStatus* status = nullptr;
-  Error error = {};
-
-  bool good(OrtStatus* given) {
-    if (given) status = given;
-    return !given;
-  }
-};
-
-// Dimensions of a tensor, whose rank must be the plan's.
-inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t rank, int64_t* dims) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  size_t actual = 0;
-  if (!run.good(ort::GetTensorTypeAndShape(run.api, value, &info))) return false;
-  bool ok = run.good(ort::GetDimensionsCount(run.api, info, &actual));
-  if (ok && actual == static_cast<size_t>(rank))
-    ok = run.good(ort::GetDimensions(run.api, info, dims, actual));
-  ort::ReleaseTensorTypeAndShapeInfo(run.api, info);
-  return ok && (actual == static_cast<size_t>(rank) ||
-                run.error.fail("Input %d has %d axes, but must have %d.", input,
-                               static_cast<int>(actual), rank));
-}
-
-inline bool number_at(const Program& p, int32_t size, int64_t dim) {
-  return p.sizes[size].op == kNumber && p.sizes[size].a == dim;
-}
-
 // A constant input as ONNX Runtime has it; without data where it is none.
 struct Constant {
   const void* data;
@@ -55,27 +26,15 @@ struct Constant {
   uint64_t digest[2];  // of one that a launch reads
 };
 
-inline bool find_constants(Run& run, const Program& p, const OrtKernelInfo* info, Constant* out) {
+inline bool find_constants(Outcome& run, const Program& p, const OrtKernelInfo* info, Constant* out) {
   for (int32_t i = 0; i < p.input_count; ++i) {
-    const Tensor& tensor = p.tensors[i];
-    int constant = 0;
-    const OrtValue* value = nullptr;
-    int64_t dims[kMaxRank], count = 1;
-    if (!run.good(ort::KernelInfoGetConstantInput_tensor(run.api, info, static_cast<size_t>(i),
-                                                         &constant, &value)))
-      return false;
-    if (!constant || !value) continue;
-    if (!read_dims(run, value, i, tensor.rank, dims)) return false;
-    for (int32_t axis = 0; constant && axis < tensor.rank; count *= dims[axis++])
-      constant = number_at(p, tensor.dims[axis], dims[axis]);
-    for (int32_t s = 0; s < p.symbol_count; ++s) constant = constant && p.symbols[s].input != i;
-    if (!constant) continue;
-    void* data = nullptr;
-    if (!run.good(ort::GetTensorMutableData(run.api, const_cast<OrtValue*>(value), &data)))
-      return false;
+    bool found;
+    ConstantInput input;
+    if (!find_constant(run, info, p, i, &found, &input)) return false;
+    if (!found) continue;
     static const char nothing = 0;
-    out[i].data = data ? data : &nothing;
-    out[i].bytes = count * element_size(tensor.type);
+    out[i].data = input.data ? input.data : &nothing;
+    out[i].bytes = input.count * element_size(p.tensors[i].type);
   }
   return true;
 }
@@ -164,7 +123,7 @@ struct Opening {
   uint64_t digest[2];
 };
 
-inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64_t* words,
+inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const int64_t* words,
                     int64_t count, Pool& pool, Opening& o) {
   const Program& p = node.program;
   const int32_t buffers = p.buffer_count();
@@ -216,7 +175,7 @@ inline bool look_at(Run& run, Node& node, const OrtKernelInfo* info, const int64
   return true;
 }
 
-inline bool take(Run& run, Node& node, const Opening& o, const bool* wanted) {
+inline bool take(Outcome& run, Node& node, const Opening& o, const bool* wanted) {
   for (int32_t i = 0; i < node.program.input_count; ++i) {
     if (!o.constants[i].data || !wanted[i] || node.weights[i]) continue;
     if (node.shared.device) {
@@ -232,7 +191,7 @@ inline bool take(Run& run, Node& node, const Opening& o, const bool* wanted) {
 }
 
 // Runs the launches that are done once, on memory that `made` keeps where later ones read it.
-inline bool make(Run& run, Node& node, const Opening& o, Pool& pool, Prepared& made) {
+inline bool make(Outcome& run, Node& node, const Opening& o, Pool& pool, Prepared& made) {
   const Program& p = node.program;
   cu::Stream stream = nullptr;
   // uploads return when their source may change, not when they have arrived
@@ -270,7 +229,7 @@ inline bool make(Run& run, Node& node, const Opening& o, Pool& pool, Prepared& m
 }
 
 // What is made of constants: by another node of the same plan and weights, or now.
-inline bool prepare_constants(Run& run, Node& node, const Opening& o, Pool& pool) {
+inline bool prepare_constants(Outcome& run, Node& node, const Opening& o, Pool& pool) {
   const Program& p = node.program;
   Lock lock(gpu.preparing);
   Prepared* held = gpu.prepared;
@@ -309,7 +268,7 @@ inline void release_prepared(Prepared* made) {
   free(made);
 }
 
-inline bool open_node(Run& run, Node& node, const OrtKernelInfo* info, const int64_t* words,
+inline bool open_node(Outcome& run, Node& node, const OrtKernelInfo* info, const int64_t* words,
                       int64_t count) {
   Program& p = node.program;
   Shared& s = node.shared;
@@ -372,21 +331,6 @@ inline void give_context(Node& node, Context* c) {
   node.idle = c;
 }
 
-// What a symbol stands for whose own axis may be 1: the size of an axis it names that is not.
-inline int64_t widest(const Node& node, const int64_t* dims, int32_t symbol) {
-  const Program& p = node.program;
-  const Symbol& own = p.symbols[symbol];
-  const int64_t size = dims[own.input * kMaxRank + own.axis];
-  if (size != 1 || !(p.tensors[own.input].loose >> own.axis & 1)) return size;
-  for (int32_t i = 0; i < p.input_count; ++i)
-    for (int32_t axis = 0; !node.shared.constants[i] && axis < p.tensors[i].rank; ++axis) {
-      const Size& named = p.sizes[p.tensors[i].dims[axis]];
-      if (named.op == kSymbol && named.a == symbol && dims[i * kMaxRank + axis] != 1)
-        return dims[i * kMaxRank + axis];
-    }
-  return size;
-}
-
 // Where the inputs of one run lie that are no constants, and their sizes as they came.
 struct Given {
   void** data;
@@ -394,7 +338,7 @@ struct Given {
   bool* repeats;  // inputs that are shorter than the plan says
 };
 
-inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, int64_t* symbols,
+inline bool bind_inputs(Outcome& run, const Node& node, OrtKernelContext* context, int64_t* symbols,
                         int64_t* sizes, const Given& given) {
   const Program& p = node.program;
   for (int32_t i = 0; i < p.input_count; ++i) {
@@ -407,7 +351,8 @@ inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, i
         !run.good(ort::GetTensorMutableData(run.api, const_cast<OrtValue*>(value), &given.data[i])))
       return false;
   }
-  for (int32_t s = 0; s < p.symbol_count; ++s) symbols[s] = widest(node, given.dims, s);
+  for (int32_t s = 0; s < p.symbol_count; ++s) symbols[s] = symbol_value(p, given.dims, s,
+                              [&](int32_t i) { return node.shared.constants[i] != 0; });
   evaluate(p, symbols, sizes);
   for (int32_t i = 0; i < p.input_count; ++i)
     for (int32_t axis = 0; !node.shared.constants[i] && axis < p.tensors[i].rank; ++axis) {
@@ -423,23 +368,7 @@ inline bool bind_inputs(Run& run, const Node& node, OrtKernelContext* context, i
   return true;
 }
 
-// An input as the plan has it: repeated along axes of size 1 that are longer there.
-inline void repeat(const Tensor& tensor, const int64_t* from, const int64_t* sizes,
-                   const char* data, int64_t bytes, char* to) {
-  int64_t chunk = element_size(tensor.type), place[kMaxRank] = {};
-  int32_t outer = tensor.rank;  // what lies behind these axes is as it was
-  while (outer > 0 && from[outer - 1] == sizes[tensor.dims[outer - 1]]) chunk *= from[--outer];
-  for (int64_t done = 0; done < bytes; done += chunk) {
-    int64_t at = 0;
-    for (int32_t axis = 0; axis < outer; ++axis)
-      at = at * from[axis] + (from[axis] == sizes[tensor.dims[axis]] ? place[axis] : 0);
-    memcpy(to + done, data + at * chunk, static_cast<size_t>(chunk));
-    for (int32_t axis = outer; axis-- > 0 && ++place[axis] == sizes[tensor.dims[axis]];)
-      place[axis] = 0;
-  }
-}
-
-inline bool bind_outputs(Run& run, const Node& node, OrtKernelContext* context,
+inline bool bind_outputs(Outcome& run, const Node& node, OrtKernelContext* context,
                          const int64_t* sizes, void** data) {
   const Program& p = node.program;
   for (int32_t i = 0; i < p.output_count; ++i) {
@@ -477,7 +406,7 @@ inline void move_piece(void* job, size_t index) {
   memcpy(move.to + at, move.from + at, static_cast<size_t>(left < kPiece ? left : kPiece));
 }
 
-inline bool move_all(Run& run, OrtKernelContext* context, Move move) {
+inline bool move_all(Outcome& run, OrtKernelContext* context, Move move) {
   const size_t pieces = static_cast<size_t>(ceil_div(move.bytes, kPiece));
   if (pieces > 2)
     return run.good(ort::KernelContext_ParallelFor(
@@ -487,7 +416,7 @@ inline bool move_all(Run& run, OrtKernelContext* context, Move move) {
   return true;
 }
 
-inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
+inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
   int64_t symbols[kMaxSymbols];
   Pool pool;
@@ -506,10 +435,13 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
     for (int32_t i = 0; ok && i < p.input_count; ++i) {
       if (layout->offsets[i] < 0 || !bytes(i)) continue;
       char* const to = c->in + layout->offsets[i];
-      if (given.repeats[i])
-        repeat(p.tensors[i], given.dims + i * kMaxRank, sizes, static_cast<const char*>(data[i]),
+      if (given.repeats[i]) {
+        int64_t dims[kMaxRank];
+        for (int32_t axis = 0; axis < p.tensors[i].rank; ++axis)
+          dims[axis] = sizes[p.tensors[i].dims[axis]];
+        repeat(p.tensors[i], given.dims + i * kMaxRank, dims, static_cast<const char*>(data[i]),
                bytes(i), to);
-      else
+      } else
         ok = move_all(run, context, {static_cast<const char*>(data[i]), to, bytes(i)});
     }
     ok = ok && execute(run.error, node.shared, *c, *layout);
@@ -526,7 +458,7 @@ inline bool run_node(Run& run, Node& node, OrtKernelContext* context) {
 
 // A run whose inputs and outputs lie on the device, on the stream that ONNX Runtime gives; it is
 // started, not awaited.
-inline bool run_on_device(Run& run, Node& node, OrtKernelContext* context) {
+inline bool run_on_device(Outcome& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
   int64_t symbols[kMaxSymbols];
   Pool pool;

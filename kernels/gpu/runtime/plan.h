@@ -176,6 +176,15 @@ class Reader : PlanWords {
   Program& p_;
 };
 
+inline bool has_size(const Program& p, const Tensor& tensor, int32_t axis, int64_t size) {
+  const Size& own = p.sizes[tensor.dims[axis]];
+  return own.op == kNumber && own.a == size;
+}
+inline bool has_symbol(const Program& p, const Tensor& tensor, int32_t axis, int32_t symbol) {
+  const Size& own = p.sizes[tensor.dims[axis]];
+  return own.op == kSymbol && own.a == symbol;
+}
+
 // Sizes of tensors where some symbols are unknown, which then have kNoValue.
 class KnownSizes {
  public:

@@ -11,9 +11,10 @@ namespace {
 // Everything registration sets, once while the library is loaded.
 struct State {
   Registration registration;
+  bool dims_by_reference;
   Error refused;  // why there is no GPU to use
 };
-State state = {{ORT_FAIL, nullptr, nullptr, nullptr, false, false}, {}};
+State state = {{ORT_FAIL, nullptr, nullptr, nullptr, false, false}, false, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -29,7 +30,7 @@ void destroy(void* kernel) {
 OrtStatus* create_at(bool device, const OrtCustomOp* op, const OrtApi* api,
                      const OrtKernelInfo* info, void** out) {
   const tracea_op_type& type = type_of(op);
-  Run run = {api};
+  Outcome run(api, state.dims_by_reference);
   PlanAttribute plan;
   if (OrtStatus* status = plan.read(api, info, run.error)) return status;
   Node* node = static_cast<Node*>(calloc(1, sizeof(Node)));
@@ -37,6 +38,7 @@ OrtStatus* create_at(bool device, const OrtCustomOp* op, const OrtApi* api,
   if (run.error.set) return free(node), status_of(api, run.error, type.name);
   node->type = type.name;
   node->api = api;
+  node->dims_by_reference = state.dims_by_reference;
   node->shared.device = device;
   pthread_mutex_init(&node->mutex, nullptr);
   const bool ok = decode(type, plan, &node->program, run.error) &&
@@ -58,7 +60,7 @@ OrtStatus* create_on_device(const OrtCustomOp* op, const OrtApi* api, const OrtK
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) {
   Node& node = *static_cast<Node*>(kernel);
-  Run run = {node.api};
+  Outcome run(node.api, node.dims_by_reference);
   if (node.shared.device ? run_on_device(run, node, context) : run_node(run, node, context))
     return nullptr;
   return run.status ? run.status : status_of(node.api, run.error, node.type);
@@ -69,9 +71,10 @@ OrtStatus* infer(const OrtCustomOp*, OrtShapeInferContext* context) {
   return nullptr;
 }
 
-OrtStatus* prepare(const OrtApi* api, const char*, Error& error) {
+OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   if (state.refused.set || !find_device(state.refused)) return nullptr;
   const tracea_gpu_library& table = tracea_gpu_table;
+  state.dims_by_reference = lends_dims(version);
   // the CPU provider's copies tensors to the device and back, in any wheel
   const KernelFunctions kernels[] = {
       {create, compute, destroy, infer, nullptr},
