@@ -84,7 +84,10 @@ class Net:
         return self.const(values, np.int64)
 
     def __call__(self, op: str, *operands: Operand, name: str = "", **attrs: Any) -> str:
-        """Append an operator of one result and return the result's name."""
+        """Append an operator of one result and return the result's name.
+
+        ``name`` names the result, and the operator after it.
+        """
         return self.many(op, 1, *operands, name=name, **attrs)[0]
 
     def many(
@@ -93,7 +96,7 @@ class Net:
         values = [v if isinstance(v, str) else self._constant(v) for v in operands]
         stem = name or f"v{len(self.nodes)}"
         outputs = tuple(stem if i == 0 else f"{stem}_{i}" for i in range(results))
-        self.nodes.append(helper.make_node(op, values, outputs, **attrs))
+        self.nodes.append(helper.make_node(op, values, outputs, name, **attrs))
         return outputs
 
     def _constant(self, value: float | int | Array) -> str:

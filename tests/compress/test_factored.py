@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
+from tests.graphs import Net
 from tests.tiny import answers
 from tracea_graph import Options, Report, api
 
@@ -26,23 +27,6 @@ def decaying(k: int, n: int, seed: int = 0) -> Array:
     return ((u * np.exp(-np.arange(min(k, n)) / 12)) @ v.T * 4).astype(np.float32)
 
 
-def save(
-    path: Path, nodes: list[onnx.NodeProto], x: tuple[int, list[Any]], weights: dict[str, Array]
-) -> Path:
-    """A model of one input ``x`` whose last node writes the output."""
-    y = nodes[-1].output[0]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", *x)],
-        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(a, n) for n, a in weights.items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
-
-
 def pictures(sets: int, seed: int) -> Array:
     """Channels that hang together."""
     rng = np.random.default_rng(seed)
@@ -53,22 +37,17 @@ def pictures(sets: int, seed: int) -> Array:
 
 def convolution(path: Path, kernel: int, stride: int, norm: bool) -> Path:
     """A convolution with a bias, and a batch normalisation behind it if asked."""
-    rng = np.random.default_rng(3)
+    net, rng = Net(), np.random.default_rng(3)
     filters = decaying(C * kernel**2, FILTERS).T.reshape(FILTERS, C, kernel, kernel)
-    weights = {"w": np.ascontiguousarray(filters), "b": rng.standard_normal(FILTERS)}
-    window = {
-        "kernel_shape": [kernel] * 2,
-        "strides": [stride] * 2,
-        "pads": [kernel // 2] * 4,
-    }
-    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", **window)]
+    net.weights["b"] = rng.standard_normal(FILTERS).astype(np.float32)
+    sides: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+    x = net.input("x", "batch", C, SIDE, SIDE)
+    y = net("Conv", x, filters, "b", pads=[kernel // 2] * 4, name="conv", **sides)
     if norm:
         figures = ("scale", "shift", "mean", "variance")
-        weights |= {n: rng.random(FILTERS) + 0.5 for n in figures}
-        nodes.append(helper.make_node("BatchNormalization", ["c", *figures], ["n"], "norm"))
-    nodes.append(helper.make_node("Identity", [nodes[-1].output[0]], ["y"], "out"))
-    stored = {n: a.astype(np.float32) for n, a in weights.items()}
-    return save(path, nodes, (TensorProto.FLOAT, ["batch", C, SIDE, SIDE]), stored)
+        net.weights |= {n: rng.random(FILTERS, np.float32) + np.float32(0.5) for n in figures}
+        y = net("BatchNormalization", y, *figures, name="norm")
+    return net.save(path, net("Identity", y, name="y"))
 
 
 def options(folder: Path, **more: Any) -> Options:
@@ -99,7 +78,6 @@ def test_the_error_of_filters_is_known(
     report = api.optimize(model, options(tmp_path, holdout=tmp_path / "held.npz"))
     (row,) = report.compressed
     assert row.kept and row.layer == "conv" and row.kept_share < 0.8
-    bias = np.zeros(FILTERS)
     stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
     bias = stored["b"].astype(np.float64)
     if norm:
@@ -121,16 +99,14 @@ def tokens(sets: int, seed: int) -> Array:
 
 def language(path: Path, head: str) -> Path:
     """A look-up, and behind a ReLU a product by nothing, another matrix or the turned table."""
-    weights = {"table": decaying(VOCABULARY, WIDTH)}
-    nodes = [helper.make_node("Gather", ["table", "x"], ["e"], "look")]
-    if head == "own":
-        weights["w"] = decaying(WIDTH, 256, 1)
-    if head == "tied":
-        nodes.append(helper.make_node("Transpose", ["table"], ["w"], "turn", perm=[1, 0]))
+    net = Net()
+    table = net.const(decaying(VOCABULARY, WIDTH))
+    y = net("Gather", table, net.ids("x", "batch", TOKENS), name="look")
     if head:
-        nodes.append(helper.make_node("Relu", ["e"], ["r"], "relu"))
-        nodes.append(helper.make_node("MatMul", ["r", "w"], ["y"], "head"))
-    return save(path, nodes, (TensorProto.INT64, ["batch", TOKENS]), weights)
+        own = decaying(WIDTH, 256, 1)
+        w = net.const(own) if head == "own" else net("Transpose", table, perm=[1, 0])
+        y = net("MatMul", net("Relu", y), w, name="head")
+    return net.save(path, y)
 
 
 @pytest.mark.compiler
