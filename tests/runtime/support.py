@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -26,6 +26,8 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ttg import Region, TileGraph
 
 Array = npt.NDArray[Any]
+_AT_ONCE = 25
+"""Cases of one session."""
 WORKER = Path(__file__).with_name("worker.py")
 EXTREMES = (0, 1, -1, 2, 3, 7, 16, 17, 255, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63))
 
@@ -118,23 +120,33 @@ def bf16_product(name: str, m: int, params: GemmParams, weight: Array) -> Case:
 
 def model(program: Program, domain: str, plan: Sequence[int] | None = None) -> onnx.ModelProto:
     """A model of one node that runs the program (or another plan with its signature)."""
+    return _model([program], [""], domain, plan)
 
-    def info(letter: str, i: int, t: TensorSpec) -> onnx.ValueInfoProto:
-        dims = [d if isinstance(d, int | str) else None for d in t.shape or ()]
-        return helper.make_tensor_value_info(f"{letter}{i}", t.dtype.onnx if t.dtype else 0, dims)
 
-    inputs = [info("x", i, t) for i, t in enumerate(program.inputs)]
-    outputs = [info("y", i, t) for i, t in enumerate(program.outputs)]
-    node = helper.make_node(
-        op_type(program).name,
-        [i.name for i in inputs],
-        [o.name for o in outputs],
-        domain=domain,
-        plan=list(plan if plan is not None else encode(program)),
-    )
-    graph = helper.make_graph([node], "g", inputs, outputs)
+def _model(
+    programs: Sequence[Program], prefixes: Sequence[str], domain: str,
+    plan: Sequence[int] | None = None,
+) -> onnx.ModelProto:  # fmt: skip
+    """A model of a node each; names of its values and sizes begin with the node's prefix."""
+    nodes, inputs, outputs = [], list[onnx.ValueInfoProto](), list[onnx.ValueInfoProto]()
+    for program, prefix in zip(programs, prefixes, strict=True):
+        x, y = (
+            [_info(f"{prefix}{letter}{i}", t, prefix) for i, t in enumerate(specs)]
+            for letter, specs in (("x", program.inputs), ("y", program.outputs))
+        )
+        words = list(plan if plan is not None else encode(program))
+        names = ([value.name for value in values] for values in (x, y))
+        nodes.append(helper.make_node(op_type(program).name, *names, domain=domain, plan=words))
+        inputs, outputs = inputs + x, outputs + y
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _info(name: str, t: TensorSpec, prefix: str) -> onnx.ValueInfoProto:
+    dims = (prefix + d if isinstance(d, str) else d for d in t.shape or ())
+    known = [d if isinstance(d, int | str) else None for d in dims]
+    return helper.make_tensor_value_info(name, t.dtype.onnx if t.dtype else 0, known)
 
 
 def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 1200) -> Any:
@@ -158,24 +170,52 @@ def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 120
 def run_cases(
     cases: Sequence[Case], library: Path, domain: str, folder: Path, isa: str, threads: int = 2
 ) -> dict[str, Any]:
-    """Name of a case to its outputs, or to the text of its error."""
-    jobs = []
-    for case in cases:
-        place = folder / case.name
-        place.mkdir()
-        onnx.save(model(case.program, domain), place / "model.onnx")
-        np.savez(place / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
-        jobs.append(str(place))
-    job = {"task": "run", "library": str(library), "jobs": jobs, "threads": threads}
-    answers = run_worker(job, isa)
-    results: dict[str, Any] = {}
-    for case, answer in zip(cases, answers, strict=True):
-        if answer is None:
-            with np.load(folder / case.name / "outputs.npz") as data:
-                results[case.name] = tuple(data[f"y{i}"] for i in range(len(data.files)))
-        else:
-            results[case.name] = answer
-    return results
+    """Name of a case to its outputs, or to the text of its error.
+
+    Cases that should give outputs share sessions, which take longer to open than to run; those
+    of a session that fails run again, each alone.
+    """
+    right = [case for case in cases if not case.error]
+    groups = [right[i : i + _AT_ONCE] for i in range(0, len(right), _AT_ONCE)]
+    job = {"task": "run", "library": str(library), "threads": threads}
+
+    def run(groups: Sequence[Sequence[Case]], kind: str) -> Iterator[tuple[Sequence[Case], Any]]:
+        places = [folder / f"{kind}{i}" for i in range(len(groups))]
+        for place, group in zip(places, groups, strict=True):
+            _place(group, domain, place)
+        answers = run_worker({**job, "jobs": list(map(str, places))}, isa) if groups else []
+        for place, group, answer in zip(places, groups, answers, strict=True):
+            yield group, answer if answer is not None else _outputs(group, place)
+
+    found, results = list(run(groups, "group")), dict[str, Any]()
+    alone = [(c,) for c in cases if c.error]
+    alone += [(c,) for group, answer in found if isinstance(answer, str) for c in group]
+    for group, answer in (*found, *run(alone, "case")):
+        if not isinstance(answer, str):
+            results |= answer
+        elif len(group) == 1:
+            results[group[0].name] = answer
+    return {case.name: results[case.name] for case in cases}
+
+
+def _place(cases: Sequence[Case], domain: str, folder: Path) -> None:
+    """A folder with a model of all cases, and what to feed it."""
+    folder.mkdir()
+    prefixes = [f"c{i}_" for i in range(len(cases))]
+    onnx.save(_model([c.program for c in cases], prefixes, domain), folder / "model.onnx")
+    feeds = {
+        f"{prefix}x{i}": x
+        for prefix, case in zip(prefixes, cases, strict=True)
+        for i, x in enumerate(case.feeds)
+    }
+    np.savez(folder / "feeds.npz", **feeds)
+
+
+def _outputs(cases: Sequence[Case], folder: Path) -> dict[str, tuple[Array, ...]]:
+    """The outputs of each case, in the order of the model's."""
+    with np.load(folder / "outputs.npz") as data:
+        every = iter([data[f"y{i}"] for i in range(len(data.files))])
+    return {c.name: tuple(next(every) for _ in c.program.outputs) for c in cases}
 
 
 def single(

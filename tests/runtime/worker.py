@@ -56,7 +56,8 @@ def run_on(found: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np
         if value.type != "tensor(bfloat16)":
             binding.bind_output(value.name)
             continue
-        shape = [d if isinstance(d, int) else feeds["x0"].shape[0] for d in value.shape]
+        first = feeds[f"{value.name.rpartition('y')[0]}x0"]
+        shape = [d if isinstance(d, int) else first.shape[0] for d in value.shape]
         halves[value.name] = np.zeros(shape, np.uint16)
         binding.bind_ortvalue_output(value.name, made(halves[value.name], 16))
     found.run_with_iobinding(binding)
