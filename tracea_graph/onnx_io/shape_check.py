@@ -8,7 +8,6 @@ from pathlib import Path
 import onnx
 from onnx import NodeProto, TensorProto
 
-from tracea_graph.gc_pause import gc_paused
 from tracea_graph.onnx_io import tensors, validate
 from tracea_graph.onnx_io.contradictions import (
     Contradiction,
@@ -19,6 +18,7 @@ from tracea_graph.onnx_io.contradictions import (
 from tracea_graph.onnx_io.facts import Facts, attribute
 from tracea_graph.onnx_io.reader import read_unchecked
 from tracea_graph.onnx_io.shapes import Inference
+from tracea_graph.resources import gc_paused
 
 __all__ = ["check_shapes"]
 
