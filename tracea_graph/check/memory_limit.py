@@ -34,8 +34,8 @@ def oversized(
     there is none.  ``values`` defaults to everything the graph reads and writes; values
     with dims unknown before the run are not counted.
     """
-    limit = max(LARGEST, TIMES * sum(weight.nbytes for weight in graph.weights.values()))
-    limit = min(limit, _installed())
+    weights = sum(weight.nbytes for weight in graph.weights.values())
+    limit = min(max(LARGEST, TIMES * weights), _installed())
     if values is None:
         values = [*graph.inputs, *(v for region in graph.regions() for v in region.results if v)]
     found = [(_bytes(graph.spec(v), b.symbols), v, b.label) for b in sizes for v in values]
