@@ -77,6 +77,7 @@ def test_files_follow_their_schemas(folder: Path) -> None:
         ("explain", ["explain", "m.onnx"]),
         ("verify", ["verify", "m.onnx", "m.tracea.onnx"]),
         ("bench", ["bench", "m.onnx", "--pairs", "2", "--seconds", "1", "--baselines", "ort"]),
+        ("serving", ["bench", "m.onnx", "--sessions", "2", "--seconds", "1"]),
         ("report", ["optimize", "m.onnx", "-o", "o.onnx", "--keep", "all", "--no-custom-ops"]),
     ],
 )

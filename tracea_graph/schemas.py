@@ -14,6 +14,7 @@ from tracea_graph.views import Report
 from tracea_graph.views.bench import BenchReport
 from tracea_graph.views.explain import Explanation
 from tracea_graph.views.retuned import Retuned
+from tracea_graph.views.serving import ServingReport
 from tracea_graph.views.shapes import ShapeReport
 from tracea_graph.views.sweep import SweepPoint
 from tracea_graph.views.verify import VerifyReport
@@ -30,6 +31,7 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
         "report": Report,
         "retune": Retuned,
         "shapes": ShapeReport,
+        "serving": ServingReport,
         "sweep": SweepPoint,
         "verify": VerifyReport,
     }
@@ -38,8 +40,8 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
 
 ``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
 a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, ``shapes`` of ``tracea inspect
---check``, the others that of the command of their name, ``sweep`` a point of its list, and
-``lock`` the file of ``--save-lock``.
+--check``, ``serving`` of ``tracea bench --sessions``, the others that of the command of their
+name, ``sweep`` a point of its list, and ``lock`` the file of ``--save-lock``.
 """
 
 

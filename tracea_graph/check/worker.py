@@ -101,6 +101,18 @@ class OpenInfo:
 
 
 @dataclass(frozen=True)
+class Served:
+    """Milliseconds of each run of sessions that ran at once, and the seconds they took in all.
+
+    ``cpu`` are the seconds of processor time of the whole process meanwhile.
+    """
+
+    ms: tuple[float, ...]
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
 class NodeTime:
     """One node of the graph that ONNX Runtime executes: median µs and the µs of each run.
 
@@ -254,6 +266,14 @@ class Worker(AbstractContextManager["Worker"]):
         )  # fmt: skip
         a_ms, b_ms = found["ms"]
         return PairedTimes(tuple(a_ms), tuple(b_ms))
+
+    def serve(self, names: Sequence[str], feeds: Mapping[str, Array], *, seconds: float) -> Served:
+        """Run sessions at once for ``seconds``, each of them as often as it can."""
+        what = f"serve with {len(names)} sessions"
+        found = self._ask(
+            "serve", what, seconds + self._limit, feeds, sessions=list(names), seconds=seconds
+        )
+        return Served(tuple(found["ms"]), found["wall"], found["cpu"])
 
     def profile(
         self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2

@@ -13,6 +13,7 @@ from tracea_graph.cli.flags import made_options
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune
+from tracea_graph.commands.serving import serve
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.toolchain.cache import write_whole
@@ -21,6 +22,7 @@ from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.profiling import Profile
 from tracea_graph.views.retune import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
+from tracea_graph.views.serving import render_serving
 
 __all__ = ["run_bench"]
 
@@ -43,12 +45,18 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         check_png()
     if args.profile and len(args.models) > 1:
         raise UsageError("--profile takes one model: profile them one after the other")
+    if args.profile and args.sessions:
+        raise UsageError("--sessions runs whole models: leave --profile out")
     with progress.status("starting") as status:
-        if args.profile:
+        if args.sessions:
+            served = serve(args.models, args.sessions, options, status.update)
+        elif args.profile:
             profiled = profile(args.models[0], options, status.update)
         else:
             report = bench(args.models, options, status.update)
-    if args.profile:
+    if args.sessions:
+        _show(console, served.to_json() if args.json else render_serving(served))
+    elif args.profile:
         _draw(profiled, pictures)
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
     else:

@@ -82,12 +82,18 @@ def add_bench(commands: Any) -> None:
         examples=(
             "tracea bench model.onnx",
             "tracea bench model.tracea.onnx --profile --html profile.html",
+            "tracea bench model.onnx --sessions 4",
             "tracea bench model.tracea.onnx --retune",
         ),
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     groups = add_flags(parser, "bench")
     _add_timing(groups[TIMING])
+    groups[TIMING].add_argument(
+        "--sessions", type=values.count, metavar="N",
+        help="run N sessions at once, against one session of N times the threads: runs per "
+        "second, and p50, p95 and p99 of their times",
+    )  # fmt: skip
     group = parser.add_argument_group("profile")
     group.add_argument("--profile", action="store_true", help="profile one model, node by node")
     group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")

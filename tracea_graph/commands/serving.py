@@ -1,0 +1,92 @@
+"""Compare ways of serving a model: many sessions of few threads, or one session of many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tracea_graph.check.timing import busy_seconds
+from tracea_graph.check.worker import Served, Worker
+from tracea_graph.commands.bench import (
+    BenchOptions,
+    Subject,
+    busy_note,
+    result_beside,
+    subject,
+    thread_counts,
+)
+from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io.reader import load
+from tracea_graph.pipeline.inputs import inputs_to_run
+from tracea_graph.target import host_fingerprint
+from tracea_graph.version import versions
+from tracea_graph.views.serving import ServingReport, ServingRow, quantile
+
+__all__ = ["serve"]
+
+_SLICE = 0.5
+"""Seconds that one way runs before the next takes its turn."""
+
+Progress = Callable[[str], None]
+
+
+def serve(
+    models: Sequence[Path],
+    sessions: int,
+    options: BenchOptions,
+    progress: Progress = lambda _: None,
+) -> ServingReport:
+    """Run ``models`` in ``sessions`` sessions at once, against one session of as many threads.
+
+    The sessions have one thread each, or the counts in ``options.threads``; each runs its requests
+    one after the other.  All ways take turns for ``options.seconds`` in all.  A single model is
+    compared with the result beside it, if there is one.  Raises UsageError for fewer than one
+    session, and RejectedByRuntime if a model does not run.
+    """
+    if sessions < 1:
+        raise UsageError(f"--sessions must be at least 1, not {sessions}")
+    paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
+    progress(f"reading {models[0].name}")
+    subjects = [subject(path) for path in paths]
+    inputs = inputs_to_run(load(models[0], inline=True), options.inputs)
+    label, feed = next(iter(inputs.timing.items()))
+    each = thread_counts(options.threads)[:1] if options.threads else (1,)
+    ways = tuple(dict.fromkeys(((sessions, each[0]), (1, sessions * each[0]))))
+    found: dict[tuple[Subject, int, int], list[Served]] = {}
+    others = 0.0
+    with Worker() as worker:
+        groups = {
+            (one, count, threads): _open(worker, one, index, count, threads)
+            for index, one in enumerate(subjects)
+            for count, threads in ways
+        }
+        turns = max(2, math.ceil(options.seconds / (_SLICE * len(groups))))
+        for turn in range(turns):
+            progress(f"serving {label}, turn {turn + 1} of {turns}")
+            order = list(groups.items())
+            for key, names in order if turn % 2 else reversed(order):
+                before = busy_seconds()
+                served = worker.serve(names, feed, seconds=_SLICE)
+                others = max(others, (busy_seconds() - before - served.cpu) / served.wall)
+                found.setdefault(key, []).append(served)
+    rows = tuple(_row(*key, found[key]) for key in groups)
+    return ServingReport(
+        models[0].name, label, rows, turns, busy_note(others), versions(), host_fingerprint()
+    )
+
+
+def _open(worker: Worker, one: Subject, index: int, count: int, threads: int) -> tuple[str, ...]:
+    names = tuple(f"m{index}-{count}x{threads}-{i}" for i in range(count))
+    for name in names:
+        worker.open(name, one.path, one.library, threads=threads)
+    return names
+
+
+def _row(one: Subject, sessions: int, threads: int, found: Sequence[Served]) -> ServingRow:
+    times = sorted(ms for served in found for ms in served.ms)
+    per_second = sorted(len(served.ms) / served.wall for served in found)
+    return ServingRow(
+        one.name, sessions, threads, quantile(per_second, 0.5), per_second[0], per_second[-1],
+        quantile(times, 0.5), quantile(times, 0.95), quantile(times, 0.99), len(times),
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""The record of ways to serve a model, and its table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tracea_graph.documents import to_json
+from tracea_graph.views.bench import made_with
+from tracea_graph.views.text import cell, new_table, plain, three_digits
+
+__all__ = ["ServingReport", "ServingRow", "quantile", "render_serving"]
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """One model in ``sessions`` sessions of ``threads`` threads each, all running at once.
+
+    ``per_second`` is the median number of runs per second over turns, ``least`` and ``most`` the
+    extremes; ``p50``, ``p95`` and ``p99`` are quantiles of the ms of all ``runs`` runs.
+    """
+
+    subject: str
+    sessions: int
+    threads: int
+    per_second: float
+    least: float
+    most: float
+    p50: float
+    p95: float
+    p99: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class ServingReport:
+    """All ways to serve a model that were measured, in turns."""
+
+    model: str
+    binding: str
+    rows: tuple[ServingRow, ...]
+    turns: int
+    warnings: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
+
+    def to_json(self) -> str:
+        """Return the document ``docs/schema/serving.json``."""
+        return to_json(self)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest entry that at least ``share`` of all entries do not exceed.
+
+    Raises ValueError if there are none.
+    """
+    if not ordered:
+        raise ValueError("no entries")
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def render_serving(report: ServingReport) -> RenderableType:
+    """Return a row per way, then the best way of each model."""
+    return Group(*_parts(report))
+
+
+def _parts(report: ServingReport) -> Iterator[RenderableType]:
+    table = new_table(plain(report.model))
+    table.add_column("model", overflow="fold")
+    for name in ("sessions", "threads", "runs/s", "p50", "p95", "p99"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.rows:
+        times = (f"{three_digits(ms)} ms" for ms in (row.p50, row.p95, row.p99))
+        table.add_row(
+            cell(row.subject), str(row.sessions), str(row.threads), three_digits(row.per_second),
+            *times,
+        )  # fmt: skip
+    yield table
+    yield from (Text(_best(name, tuple(rows))) for name, rows in _by_model(report))
+    yield from (Text(f"warning: {plain(warning)}") for warning in report.warnings)
+    yield Text(f"{plain(report.binding)}; {report.turns} turns, in which all sessions run at once")
+    yield Text(made_with(report.versions, report.machine))
+
+
+def _by_model(report: ServingReport) -> Iterator[tuple[str, Iterator[ServingRow]]]:
+    yield from groupby(report.rows, key=lambda row: row.subject)
+
+
+def _best(name: str, rows: Sequence[ServingRow]) -> str:
+    """Say which way gives the most runs per second, and what it costs in latency."""
+    best = max(rows, key=lambda row: row.per_second)
+    quickest = min(rows, key=lambda row: row.p50)
+    said = f"{plain(name)}: most runs per second with {_way(best)}"
+    if quickest is best:
+        return f"{said}, which also answers first"
+    return f"{said}; {_way(quickest)} answers {best.p50 / quickest.p50:.2f}× as soon"
+
+
+def _way(row: ServingRow) -> str:
+    sessions = f"{row.sessions} session{'s' * (row.sessions != 1)}"
+    return f"{sessions} of {row.threads} thread{'s' * (row.threads != 1)}"
