@@ -1,0 +1,183 @@
+"""Models as a worker needs them: more of their values as outputs, random values as inputs.
+
+Imported by path beside ``worker_main``, so that nothing but ONNX is imported, and that only when a
+request needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
+"""Random operators with operands beside a shape."""
+ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
+"""ONNX's names of element types that differ from NumPy's."""
+QUANTIZERS = frozenset(
+    ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+)
+"""Operators that round their first operand to integers."""
+GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
+"""Field numbers in onnx.proto3: of a model, of a graph (two), of a node, of a value."""
+
+
+def extended(path: str, extra: Sequence[str]) -> bytes:
+    """Return the model with more of its values as outputs, without parsing its weights.
+
+    Protobuf merges a message that occurs twice: a second graph that has only outputs adds them to
+    the first (protobuf encoding, "Last One Wins").
+    """
+    data = Path(path).read_bytes()
+    graphs = [place for field, *place in fields(data, 0, len(data)) if field == GRAPH]
+    known = {
+        data[a:b].decode()
+        for graph in graphs
+        for field, *output in fields(data, *graph) if field == OUTPUT
+        for name, a, b in fields(data, *output) if name == NAME
+    }  # fmt: skip
+    outputs = (message(OUTPUT, message(NAME, v.encode())) for v in extra if v not in known)
+    return b"".join((data, message(GRAPH, b"".join(outputs))))
+
+
+def written_values(path: str) -> list[str]:
+    """Return what the nodes of a model's main graph write, without parsing its weights."""
+    data = Path(path).read_bytes()
+    return [
+        data[a:b].decode()
+        for field, *graph in fields(data, 0, len(data)) if field == GRAPH
+        for field, *node in fields(data, *graph) if field == NODE
+        for field, a, b in fields(data, *node) if field == WRITES and a < b
+    ]  # fmt: skip
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield numbers and positions of a message's length-delimited fields; others are skipped."""
+    while at < end:
+        key, at = varint(data, at)
+        if key & 7 == 2:
+            size, at = varint(data, at)
+            yield key >> 3, at, at + size
+            at += size
+        elif key & 7 == 0:
+            at = varint(data, at)[1]
+        else:
+            at += {1: 8, 5: 4}[key & 7]
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and the position after it."""
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            return value, at
+
+
+def message(field: int, body: bytes) -> bytes:
+    """Return a length-delimited field."""
+    head = bytearray([field << 3 | 2])
+    size = len(body)
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes((*head, size)) + body
+
+
+def edited(
+    path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]], jitter: float
+) -> bytes:
+    """Return the model with more of its values as outputs, random values as inputs, and noise in
+    front of quantizers."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    cut_random(model.graph, cut)
+    if jitter:
+        add_jitter(model.graph, jitter)
+    known = {output.name for output in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in extra if v not in known)
+    return bytes(model.SerializeToString())
+
+
+def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
+    """Replace random nodes by inputs with these element types and dims.
+
+    The operands of a distribution become outputs, because nothing else would compare them.
+    """
+    from onnx import TensorProto, ValueInfoProto, helper
+
+    for node in [n for n in graph.node if not cut.keys().isdisjoint(n.output)]:
+        if node.op_type in DISTRIBUTIONS:
+            name = f"{node.output[0]}.drawn_from"
+            graph.node.append(helper.make_node("Identity", node.input[:1], [name]))
+            graph.output.append(ValueInfoProto(name=name))
+        graph.node.remove(node)
+    for name, (kind, dims) in cut.items():
+        element = getattr(TensorProto, ELEMENTS.get(kind, kind.upper()))
+        graph.input.append(helper.make_tensor_value_info(name, element, dims))
+
+
+def add_jitter(graph: Any, size: float) -> None:
+    """Let every quantizer of computed values read x + size · x · sin(1e5 · x) instead of x.
+
+    That is as much as float32 sums in another order differ, unlike for different elements.
+    """
+    from onnx import helper, numpy_helper
+
+    numbers = {"jitter.rate": 1e5, "jitter.size": size}
+    stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        if node.op_type in QUANTIZERS and node.input[0] not in stored:
+            x = node.input[0]
+            steps = [f"{node.output[0]}.jitter{i}" for i in range(5)]
+            graph.node.extend(
+                helper.make_node(op, inputs, [result])
+                for op, inputs, result in (
+                    ("Mul", [x, "jitter.rate"], steps[0]),
+                    ("Sin", [steps[0]], steps[1]),
+                    ("Mul", [steps[1], "jitter.size"], steps[2]),
+                    ("Mul", [steps[2], x], steps[3]),
+                    ("Add", [steps[3], x], steps[4]),
+                )
+            )
+            node.input[0] = steps[4]
+        graph.node.append(node)
+    graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v, np.float32), name) for name, v in numbers.items()
+    )
+
+
+def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
+    """Return values that random nodes write and the outputs depend on, in node order.
+
+    Nodes of types ``ops`` are random; Dropout only if it can be in training mode.
+    """
+    writer = {v: node for node in graph.node for v in node.output if v}
+    seen, ahead = set[str](), [output.name for output in graph.output]
+    while ahead:
+        value = ahead.pop()
+        if value not in seen:
+            seen.add(value)
+            ahead += reads(writer[value]) if value in writer else []
+    return [
+        v
+        for node in graph.node
+        if node.domain in ("", "ai.onnx")
+        and node.op_type in ops
+        and (node.op_type != "Dropout" or (len(node.input) > 2 and node.input[2]))
+        and not seen.isdisjoint(node.output)
+        for v in node.output
+        if v
+    ]
+
+
+def reads(node: Any) -> list[str]:
+    """Return the values a node reads, including those its subgraphs' nodes read."""
+    graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
+    inner = [v for graph in graphs for n in graph.node for v in reads(n)]
+    return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]
