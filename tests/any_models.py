@@ -361,7 +361,6 @@ QUANTISED = {
         _xy("""xq = QuantizeLinear(x, scale, upoint)
             h = QLinearMatMul(xq, scale, upoint, wu, scale, upoint, scale, upoint)
             d = DequantizeLinear(h, scale, upoint)  t = MatMul(d, w)  y = Add(t, b)"""),
-        "QLinearMatMul",
     ),
     "qlinear, convolution": Strange(
         _on("float[n, 3, 9, 9] x", "float[n, 8, 9, 9] y", """
@@ -375,7 +374,6 @@ QUANTISED = {
     "integers by dynamic scales": Strange(
         _xy("""q, qs, qz = DynamicQuantizeLinear(x)  h = MatMulInteger(q, wu, qz, upoint)
             f = Cast <to = 1> (h)  g = Mul(f, qs)  t = MatMul(g, w)  y = Add(t, b)"""),
-        "DynamicQuantizeLinear MatMulInteger",
     ),
     "an LSTM in integers, which answers otherwise on more threads": Strange(
         _on(
@@ -392,7 +390,7 @@ QUANTISED = {
     "contributed quantised": Strange(
         _xy(HEAD + """ z = com.microsoft.DynamicQuantizeMatMul(r, wu, scale, upoint, b)
             t = MatMul(z, v)  y = Tanh(t)"""),
-        "DynamicQuantizeMatMul Relu", more=MS,
+        more=MS,
     ),
 }  # fmt: skip
 

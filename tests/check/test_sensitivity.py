@@ -71,6 +71,7 @@ def test_changes_are_shares_of_the_larger_run():
     two = {"y": np.float32([1, 2, -2]), "n": np.int64([1]), "rows": np.ones((4, 3), np.float32)}
     assert changes([one, two]) == {"y": 0.5, "n": 0.0}
     assert changes([one, {"n": np.int64([2])}]) == {"n": np.inf}
+    assert changes([{"y": np.zeros((0, 3), np.float32)}] * 2) == {}
     assert changes([{"y": np.float32([np.nan, 1])}, {"y": np.float32([2, 2])}]) == {"y": 0.5}
 
 
@@ -88,8 +89,10 @@ def test_scaled_feeds_leave_masks_and_integers_alone():
 
 def test_constants_and_sizes_need_not_change():
     found = graph(
-        """g (float[N,8] x) => (float[N,8] y, int64[2] size, float[8,8] fixed)
-        { y = Abs(x)  size = Shape(x)  fixed = Abs(w) }""",
+        """g (float[N,8] x) => (float[N,8] y, int64[2] size, float[8,8] fixed, bool[N,8] above)
+        { y = Abs(x)  size = Shape(x)  fixed = Abs(w)  above = Greater(x, y) }""",
         w=W,
     )
     assert input_dependent(found) == {"y"}
+    labels = graph("g (float[N,8] x) => (int64[N] i) { i = ArgMax<axis = 1, keepdims = 0>(x) }")
+    assert input_dependent(labels) == {"i"}

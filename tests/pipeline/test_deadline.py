@@ -241,7 +241,7 @@ def an_evaluator(isas: tuple[str, ...], **more: Any) -> Evaluator:
     return one
 
 
-BUILT = cast(Any, SimpleNamespace(model=None, library=Path("l")))
+BUILT = cast(Any, SimpleNamespace(model=None, library=Path("l"), levels=lambda wanted: wanted))
 
 
 def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:

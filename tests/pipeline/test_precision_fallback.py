@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -107,6 +107,7 @@ class Candidates(Shop):
     """Builds of a model with the groups ``slow`` and ``fast``, told by what was dropped."""
 
     planner = None
+    wrong: ClassVar[set[str]] = set()
 
     def build(self, dropped: frozenset[str]) -> Any:
         groups = {key: [] for key in ("slow", "fast") if key not in dropped}

@@ -176,7 +176,7 @@ def test_a_decision_others_can_have_written_is_read_by_nobody(
         "tracea_graph.pipeline.decision_cache.parse_lock",
         lambda content, where: seen.append(content),
     )
-    path.write_text('{"made": 0, "gain": "", "lock": 1}')
+    path.write_text('{"made": 0, "busy": false, "gain": "", "lock": 1}')
     DecisionCache(path).load()
     assert seen == [1]
     spoil(path)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tracea_graph.check.distance import is_float
 from tracea_graph.check.worker import Array
+from tracea_graph.ir import DType
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = ["FACTOR", "UNCHECKED", "Sensitivity", "changes", "input_dependent", "scaled_feeds"]
@@ -27,29 +28,36 @@ _SCALES = (8.0, 64.0, 512.0)
 _SAMPLE = 4096  # elements looked at to tell a mask from numbers
 
 _SIZES = frozenset(("Shape", "Size"))
+_FLOATS = frozenset((DType.F16, DType.BF16, DType.F32, DType.F64))
 
 Outputs = Mapping[str, Array]
 Feed = Mapping[str, Array]
 
 
 def input_dependent(graph: TileGraph) -> frozenset[str]:
-    """Return the outputs that are computed from an input, not from constants or sizes alone."""
+    """Return the outputs that are computed from an input, not from constants or sizes alone.
+
+    Only those of floating-point numbers, if there are any: a label or a name often stays the same
+    for other inputs.
+    """
     reached = set(graph.inputs)
     for region in graph.regions():
         if region.op not in _SIZES and not reached.isdisjoint(region.reads):
             reached.update(region.writes)
-    return frozenset(v for v in graph.outputs if v in reached)
+    found = frozenset(v for v in graph.outputs if v in reached)
+    numbers = frozenset(v for v in found if graph.spec(v).dtype in _FLOATS)
+    return numbers or found
 
 
 def changes(runs: Iterable[Outputs]) -> dict[str, float]:
     """Return how much each output changes between runs of equal dims, at most.
 
     As a share of ``max|y|`` of the larger run for floats; infinite for other types if an element
-    differs, 0 if none does.  Outputs that have other dims in every run are missing.
+    differs, 0 if none does.  Outputs that are empty or have other dims in every run are missing.
     """
     found: dict[str, float] = {}
     first: dict[tuple[str, tuple[int, ...]], Array] = {}
-    for name, array in (pair for run in runs for pair in run.items()):
+    for name, array in (pair for run in runs for pair in run.items() if pair[1].size):
         if (base := first.setdefault((name, array.shape), array)) is not array:
             found[name] = max(found.get(name, 0.0), _change(base, array))
     return found

@@ -71,7 +71,8 @@ class Inputs:
 
     def bytes_of(self, label: str) -> int:
         """Return the size in bytes of a feed to verify with, or of one like the foremost."""
-        feed = self.verification.get(label) or self.verification[self.foremost]
+        known = label in self.verification
+        feed = self.verification[label if known else self.foremost]
         return sum(array.nbytes for array in feed.values())
 
     @property

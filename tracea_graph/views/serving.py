@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tracea_graph.documents import to_json
 from tracea_graph.views.bench import made_with
-from tracea_graph.views.text import cell, new_table, plain, three_digits
+from tracea_graph.views.tables import cell, new_table, plain, three_digits
 
 __all__ = ["ServingReport", "ServingRow", "quantile", "render_serving"]
 
@@ -72,10 +72,10 @@ def render_serving(report: ServingReport) -> RenderableType:
 
 
 def _parts(report: ServingReport) -> Iterator[RenderableType]:
-    table = new_table(plain(report.model))
-    table.add_column("model", overflow="fold")
+    table = new_table(report.model)
+    table.add_column("model", folds=True)
     for name in ("sessions", "threads", "runs/s", "p50", "p95", "p99"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, "right")
     for row in report.rows:
         times = (f"{three_digits(ms)} ms" for ms in (row.p50, row.p95, row.p99))
         table.add_row(

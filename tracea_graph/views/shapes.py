@@ -65,7 +65,7 @@ def _parts(report: ShapeReport) -> Iterator[RenderableType]:
     if report.contradictions:
         table = new_table("shape contradictions")
         for name in ("kind", "operator", "tensor", "why"):
-            table.add_column(name, overflow="fold")
+            table.add_column(name, folds=True)
         for row in report.contradictions:
             table.add_row(*map(cell, (row.kind, row.node, row.value, row.reason)))
         yield table
