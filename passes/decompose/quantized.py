@@ -113,6 +113,7 @@ def _float(spec: TensorSpec) -> TensorSpec:
 def _number(s: OnnxBuilder, at: int, axis: int = 1) -> str:
     """Dequantize operand ``at``, which its scale and zero point follow."""
     value, scale, zero = s.operands[at : at + 3]
+    _check_scale(s, scale)
     spec, counts = s.spec(value), s.spec(scale).shape
     if spec.shape is None or counts is None:
         raise CannotDecompose("the rank of an operand is not known")
@@ -125,6 +126,12 @@ def _number(s: OnnxBuilder, at: int, axis: int = 1) -> str:
     return s("DequantizeLinear", *operands, spec=_float(spec), **attrs)
 
 
+def _check_scale(s: OnnxBuilder, scale: str) -> None:
+    if s.spec(scale).dtype is not DType.F32:
+        raise CannotDecompose("its scales are not float32, the type it is computed in")
+
+
 def _quantized(s: OnnxBuilder, y: str, scale: str, zero: str) -> OnnxBuilder:
+    _check_scale(s, scale)
     s("QuantizeLinear", y, scale, *([zero] if zero else []), spec=_result(s))
     return s
