@@ -171,7 +171,7 @@ class ChainOperand:
 
 @dataclass(frozen=True)
 class ChainResult:
-    """A result for the template: its expression and how it is stored."""
+    """One result of an elementwise chain, for the C++ template: its expression and type."""
 
     expression: str
     dtype: DType

@@ -44,7 +44,7 @@ PROBES = (
 
 
 def probe_source(probe: Probe) -> CompilationUnit:
-    """The complete program of a probe, ``main`` included."""
+    """The complete source of a microbenchmark, ``main`` included."""
     text = render(
         _TEMPLATE,
         isa=probe.isa,

@@ -39,7 +39,7 @@ _PIXELS = (2, 3, 5, 7)
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel reconstructed from its name: a representative call, and the variant for it."""
+    """A kernel reconstructed from its name: one call that runs it, and its variant."""
 
     symbol: str
     call: Call

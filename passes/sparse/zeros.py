@@ -56,9 +56,10 @@ def zero_map(matrix: npt.NDArray[Any]) -> Mask:
 
 
 def nonzero_tiles(zeros: Mask, block: int) -> TileSet:
-    """Return the tiles of a zero map ``[⌈N/16⌉, K]``: sixteen columns by ``block`` steps of k.
+    """Return the tiles of a matrix that are not all zero: sixteen columns by ``block`` steps of k.
 
-    Tiles without a number are skipped; those left are in order of columns, then k.
+    ``zeros`` ``[⌈N/16⌉, K]`` is true where sixteen columns are zero at one k.  Tiles are in order
+    of columns, then k.
     """
     groups, k = zeros.shape
     depth = -(-k // block)

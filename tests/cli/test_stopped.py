@@ -18,7 +18,7 @@ from tests.cli.support import COMMAND, UNTIMED, content, refused
 from tests.tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.cli import optimize_main
-from tracea_graph.cli.stopping import code_of, stoppable
+from tracea_graph.cli.stopping import interrupt_exit_code, stoppable
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS
 
 
@@ -208,7 +208,7 @@ def test_a_second_signal_does_not_interrupt_the_cleaning_up() -> None:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGHUP)
             cleaned = True
-    assert cleaned and code_of(caught.value) == 143
+    assert cleaned and interrupt_exit_code(caught.value) == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

@@ -26,7 +26,7 @@ from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.policy.coefficients import Coefficients, fitted
-from tracea_graph.policy.ort_cost import instructions
+from tracea_graph.policy.ort_cost import vector_instructions
 from tracea_graph.ttg import Region, TileGraph
 
 MACHINE = Machine(
@@ -254,15 +254,15 @@ def test_slow_paths_are_known(
     dearer: dict[str, object],
 ) -> None:  # fmt: skip
     tables = fitted()
-    less = instructions(tables, op, dearer, [dims], result)
-    assert instructions(tables, op, attrs, [dims], result) > less
+    less = vector_instructions(tables, op, dearer, [dims], result)
+    assert vector_instructions(tables, op, attrs, [dims], result) > less
 
 
 def test_reducing_across_rows_is_slower() -> None:
     along, across = ((64.0, 1.0), (1.0, 64.0))
     assert (
-        instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], across)
-        / instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], along)
+        vector_instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], across)
+        / vector_instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], along)
         > 10
     )
 

@@ -31,7 +31,7 @@ class End:
     type: str = ""
 
 
-class Compiled:
+class OpenVinoSession:
     """A model compiled by OpenVINO for fixed shapes, with the interface of a session."""
 
     def __init__(self, request: base.Request) -> None:
@@ -81,7 +81,7 @@ class BaselineServer(base.Server):
     def open_baseline(self, request: base.Request) -> dict[str, Any]:
         """Compile a model; answer with the precision OpenVINO actually runs in."""
         start = time.perf_counter()
-        compiled = Compiled(request)
+        compiled = OpenVinoSession(request)
         names = tuple(request["outputs"])
         self.sessions[request["name"]] = base.Opened(compiled, request, names, plain=True)
         return {"precision": compiled.precision, "seconds": time.perf_counter() - start}

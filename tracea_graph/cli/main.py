@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tracea_graph.cli.arguments import optimize_parser, tool_parser, whole_command
 from tracea_graph.cli.complaints import complain, drop_stdout, failed
 from tracea_graph.cli.settings import with_config
-from tracea_graph.cli.stopping import code_of, stoppable
+from tracea_graph.cli.stopping import interrupt_exit_code, stoppable
 
 __all__ = ["main", "optimize_main"]
 
@@ -93,7 +93,7 @@ def _guarded(
                 f"interrupted{by}: no half-written file is left; "
                 "what was compiled or measured is kept"
             )
-        return code_of(error)
+        return interrupt_exit_code(error)
     except Exception as error:  # last resort: no traceback unless requested
         return failed(error, verbose)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["code_of", "stoppable"]
+__all__ = ["interrupt_exit_code", "stoppable"]
 
 _INTERRUPTED = 130
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -41,7 +41,7 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def code_of(error: KeyboardInterrupt) -> int:
+def interrupt_exit_code(error: KeyboardInterrupt) -> int:
     """Return the exit code of an interrupted command: 128 plus the signal number."""
     return 128 + error.number if isinstance(error, _Stopped) else _INTERRUPTED
 

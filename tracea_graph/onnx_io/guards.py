@@ -125,7 +125,8 @@ def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> Non
 def remove_guard(skeleton: ModelProto, spans: Spans) -> bool:
     """Reduce a guarded model to the original's nodes, in place; False if it has no guard.
 
-    Initializers of the other branch only are removed; ``spans`` are renumbered to match.
+    Initializers that only the removed branch reads go with it; ``spans``, which say where in the
+    file each initializer lies, are renumbered.
     """
     guard = _guard(skeleton.graph)
     if guard is None:

@@ -28,7 +28,7 @@ Bodies = Mapping[tuple[str, str], FunctionProto]
 
 @dataclass(frozen=True)
 class CustomOpNode:
-    """One custom-op node of a result; ``name`` is its own or that of its first output.
+    """One custom-op node of an optimized model; ``name`` is its own or that of its first output.
 
     ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
     rewrite that replaced them.  ``plan`` are the integers of its program, ``call_originals`` the

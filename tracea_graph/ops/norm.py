@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalization over the last axis; it adds the operands gamma and beta, if present."""
+    """A normalization over the last axis; gamma and beta, if it has them, are operands."""
 
     kind: str
     epsilon: float

@@ -120,12 +120,12 @@ def cell_cost(
 
 @dataclass(frozen=True)
 class RecurrentParams:
-    """Operands: x ``[T, B, I]``, W, R, bias, the GRU's rest, states ``[directions, B, H]``.
+    """Operands: x ``[T, B, I]``, W, R, bias, hidden bias, initial states ``[directions, B, H]``.
 
-    The rest is present for a GRU that does not reset its state ``before`` its last product, the
-    initial h (and an LSTM's c) with ``initial``.  ``reverse`` says for each direction whether it
-    starts at the last step.  ``results`` are those wanted of y ``[T, directions, B, H]``, the last
-    h and an LSTM's last c, in this order.
+    The hidden bias is that of a GRU with ``linear_before_reset`` (``before`` is False).  With
+    ``initial``, the initial h and an LSTM's initial c are operands.  ``reverse`` says for each
+    direction whether it starts at the last step.  ``results`` are those wanted of y
+    ``[T, directions, B, H]``, the last h and an LSTM's last c, in this order.
     """
 
     kind: str

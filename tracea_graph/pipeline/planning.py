@@ -42,8 +42,8 @@ __all__ = [
     "condition_of",
     "guarded_if_it_pays",
     "guards_of",
-    "overridden",
     "rounded_later",
+    "with_override_feed",
 ]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -391,8 +391,9 @@ def guarded_if_it_pays(
     target: Target | None,
     deadline: Deadline | None = None,
 ) -> tuple[Model, Planner]:
-    """Return a planner, and the model with guarded initializers if that is predicted to be faster.
+    """Return a model and its planner, with guarded initializers if that is predicted faster.
 
+    Guarded initializers are inputs too; a check in every run compares them with their defaults.
     The model is returned unchanged if the ``deadline`` leaves no time to predict it.
     """
     deadline = deadline or Deadline()
@@ -415,7 +416,7 @@ def guarded_if_it_pays(
     return (guarded, known) if pays else (model, plain)
 
 
-def overridden(model: Model, inputs: Inputs) -> Inputs:
+def with_override_feed(model: Model, inputs: Inputs) -> Inputs:
     """Add a feed that overrides the largest initializer of a guarded model, to verify with."""
     plain = next(iter(inputs.verification), None)
     sizes = {n: w.count for n, w in model.guarded.items() if w.dtype is DType.F32 and w.count}

@@ -25,7 +25,7 @@ from tracea_graph.pipeline.output import (
     keep_unreadable,
     staging,
 )
-from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, overridden
+from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, with_override_feed
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.views import Report
@@ -143,7 +143,7 @@ def choose(run: PipelineRun) -> None:
                 model, options, run.inputs, planner, run.libraries, run.scratch, run.timer
             )
         )
-    run.inputs = overridden(model, smaller.inputs)
+    run.inputs = with_override_feed(model, smaller.inputs)
     run.builder = CandidateBuilder(
         model, options, smaller.planner, run.libraries, run.scratch, locked
     )

@@ -11,7 +11,7 @@ from typing import Any
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.recurrent import cell_cost
 
-__all__ = ["SHAPE_ONLY", "instructions", "ort_cost"]
+__all__ = ["SHAPE_ONLY", "ort_cost", "vector_instructions"]
 
 SHAPE_ONLY = frozenset(
     ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
@@ -66,7 +66,7 @@ def ort_cost(
         return replace(cost, one_pass=True)
     if op in _PAST and len(operands[0]) in (3, 4):
         return _one_attention(fit, op, attrs, operands)
-    return OpCost(vector=instructions(fit, op.rpartition("::")[2], attrs, operands, result))
+    return OpCost(vector=vector_instructions(fit, op.rpartition("::")[2], attrs, operands, result))
 
 
 def _one_attention(
@@ -86,7 +86,7 @@ def _one_attention(
     return OpCost(product, scores * fit.instructions["Softmax"])
 
 
-def instructions(
+def vector_instructions(
     fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
 ) -> float:
     """Return the vector instructions of one run of an operator."""

@@ -37,7 +37,10 @@ class _Entry:
 
 @dataclass
 class Memo:
-    """Answers about one graph under one list of phases; copies of the graph share ``history``."""
+    """What passes answered about the regions of one graph, under one list of phases.
+
+    ``history`` holds the states of values, which copies of the graph number alike.
+    """
 
     history: History = field(default_factory=dict)
     gains: dict[Proposal, float] = field(default_factory=dict)

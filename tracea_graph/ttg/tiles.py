@@ -59,7 +59,7 @@ class EdgeKind(IntEnum):
 
 
 class Reuse(IntFlag):
-    """Operands a tile shares with the previous tile: rows of A, columns of B, the sum."""
+    """What a tile shares with the previous tile: rows of A, columns of B, the accumulator."""
 
     ROWS = 1
     COLUMNS = 2

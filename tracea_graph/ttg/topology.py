@@ -22,9 +22,10 @@ Rank = tuple[int, int]
 
 
 class Topology:
-    """Ranks and positions of the regions of a graph, by name.
+    """An incremental topological order of a graph's regions: a rank and a position for each name.
 
-    Code that changes the graph must call :meth:`enter` and :meth:`leave`.
+    Whoever changes the graph calls :meth:`enter` for each region added, :meth:`leave` for each
+    removed.
     """
 
     def __init__(self, graph: MultiDiGraph) -> None:

@@ -119,7 +119,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem, the number of nodes that have it, and their row counts to time."""
+    """A problem, the number of nodes that have it, and the row counts to time it at."""
 
     problem: Problem
     count: int = 1

@@ -82,7 +82,7 @@ class RuleRow:
 
 
 def unnamed(reason: str) -> str:
-    """Return a reason without the tensors it names."""
+    """Return a reason with the names of tensors left out."""
     return _QUOTED.sub("''", reason)
 
 

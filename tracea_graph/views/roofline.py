@@ -123,7 +123,10 @@ def roofline_svg(profile: Profile) -> str:
 
 
 def profile_page(profile: Profile) -> str:
-    """Return plot and numbers as one HTML page without scripts or external resources."""
+    """Return a profile's roofline plot and its figures as one HTML page.
+
+    The page has no scripts and needs no other file.
+    """
     named, rest = notable(profile)
     numbers = {family: index + 1 for index, family in enumerate(_drawn(profile)[:NAMED])}
     return _render(

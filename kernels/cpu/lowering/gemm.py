@@ -115,7 +115,7 @@ def _halves(w: RegionWriter, slot: Slot, columns: int) -> View:
 
 
 def rounded(w: RegionWriter, slot: Slot, columns: Extent) -> View:
-    """The value in bf16 as ``[rows, columns]``; the last column may be padding."""
+    """A region's value as a bf16 matrix; an odd number of columns gets one more, as padding."""
     if slot.in_bf16:
         return matrix(slot.in_bf16)
     x = matrix(slot)

@@ -89,7 +89,7 @@ def tile_map_html(shown: TileDrawing) -> str:
 
 
 def diff_html(before: TileGraph, after: TileGraph) -> str:
-    """Return two graphs, one above the other; merged regions have their result's color in both."""
+    """Return two graphs, one above the other; regions have the color of what they merged into."""
     colours: dict[str, str] = {}
     for region in after.regions():
         made = (before.producer(v) for n in region.nodes for v in n.outputs if v)
