@@ -70,7 +70,7 @@ def _ran(worker_pool: WorkerPool, outcome: api.Outcome) -> Ran:
     dropped = [f"{row.group}: {row.reason}" for row in report.groups if not row.kept]
     if dropped:
         return Ran(path, bool(report.kernels), f"dropped {dropped}; {report.reason}")
-    if report.kernels and report.status != "passed":
+    if report.kernels and report.status not in ("passed", "insensitive"):
         return Ran(path, bool(report.kernels), f"{report.status}: {report.reason}")
     if report.library is None:
         return Ran(path, False)
