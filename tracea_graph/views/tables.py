@@ -25,6 +25,7 @@ _FOLDED, _LONGEST_WORD, _NARROWEST = 20, 24, 8
 """Widths of a column that wraps: the least while others can go, the longest word that is kept
 whole, and the least of all.
 """
+_LONGEST = 2000  # characters of a cell
 _PIECES = re.compile(r"[^\s/,;:_.\-]*[/,;:_.\-]*\s*")
 """Parts of a text between which a line may end."""
 
@@ -79,8 +80,11 @@ class FittedTable:
         self.columns.append(Column(name, justify, folds, spare))
 
     def add_row(self, *cells: Text | str) -> None:
-        """Add cells for the first columns; the others stay empty."""
-        given = [one if isinstance(one, Text) else cell(one) for one in cells]
+        """Add cells for the first columns; the others stay empty.
+
+        Text of more characters than a page holds is cut, because names may have millions.
+        """
+        given = [_cut(one if isinstance(one, Text) else cell(one)) for one in cells]
         self.rows.append((*given, *[Text()] * (len(self.columns) - len(given))))
 
     def add_section(self) -> None:
@@ -156,6 +160,13 @@ class FittedTable:
             return max([head, *map(cell_len, self._texts(column))])
         parts = (cell_len(p.rstrip()) for t in self._texts(column) for p in _PIECES.findall(t))
         return max(head, min(word, max(parts, default=0)))
+
+
+def _cut(text: Text) -> Text:
+    """Text of at most ``_LONGEST`` characters, with an ellipsis for the rest."""
+    if len(text.plain) <= _LONGEST:
+        return text
+    return Text(text.plain[: _LONGEST - 1] + "…", style=text.style)
 
 
 def _wrapped(text: Text, width: int) -> Text:
