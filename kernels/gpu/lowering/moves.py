@@ -90,10 +90,7 @@ def _repeated(
         froms += (x.view.strides[axis], 0)
         step = made.view.strides[axis]
         tos += (combine("mul", step, factor), step)
-    source = View(x.view.buffer, tuple(dims), tuple(froms), x.view.offset)
-    place = View(made.view.buffer, tuple(dims), tuple(tos), made.view.offset)
-    w.copy(Value(source, x.dtype), Value(place, made.dtype))
-    return made
+    return _copied(w, x, made, dims, froms, tos)
 
 
 def _spread(
@@ -112,9 +109,21 @@ def _spread(
         froms += (steps[2 + place], combine("mul", group, behind))
         step = made.view.strides[2 + place]
         tos += (combine("mul", step, side), step)
+    return _copied(w, x, made, dims, froms, tos)
+
+
+def _copied(
+    w: Writer,
+    x: Value,
+    made: Value,
+    dims: Sequence[Extent],
+    froms: Sequence[Extent],
+    tos: Sequence[Extent],
+) -> Value:
+    """Copy between views of x and of the result that differ in strides only."""
     source = View(x.view.buffer, tuple(dims), tuple(froms), x.view.offset)
-    place_ = View(made.view.buffer, tuple(dims), tuple(tos), made.view.offset)
-    w.copy(Value(source, x.dtype), Value(place_, made.dtype))
+    target = View(made.view.buffer, tuple(dims), tuple(tos), made.view.offset)
+    w.copy(Value(source, x.dtype), Value(target, made.dtype))
     return made
 
 
