@@ -72,9 +72,9 @@ class Doctor:
         return tuple(
             BackendHealth(
                 backend.name,
-                backend.levels("", "fp32"),
+                levels := backend.levels("", "fp32"),
                 backend.diagnostics.features if backend.diagnostics else (),
-                backend.unmeasured().partition(": ")[0],  # the rest is about results
+                backend.unmeasured(levels).partition(": ")[0],  # the rest is about results
                 self._measured(backend),
             )
             for backend in BACKENDS

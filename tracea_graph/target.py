@@ -69,10 +69,11 @@ class Backend(Tunable, Protocol):
         """Return the precision that is computed in, and a note if it is not the requested one."""
         ...
 
-    def unmeasured(self) -> str:
-        """Return why its kernels cannot run on this machine, as a sentence; empty if they can.
+    def unmeasured(self, levels: Sequence[str]) -> str:
+        """Return why timing these levels here would decide nothing, in a sentence; else "".
 
-        Results that cannot run are kept as planned, without timing.
+        Their kernels cannot run on this machine, or not beside an ONNX Runtime that is limited to
+        the same instructions.  Such results are kept as planned, without timing.
         """
         ...
 
@@ -202,4 +203,4 @@ def resolve_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
     """
     target = target_of(name, precision)
     resolve_precision, note = target.backend.resolve_precision(precision, target.levels)
-    return resolve_precision, tuple(filter(None, (note, target.backend.unmeasured())))
+    return resolve_precision, tuple(filter(None, (note, target.backend.unmeasured(target.levels))))

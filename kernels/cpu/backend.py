@@ -116,9 +116,18 @@ class CpuBackend:
             return Machine(tiles=TILES in levels)
         return measured_machine(environment, levels[-1])
 
-    def unmeasured(self) -> str:
-        """Empty: every level that can be targeted can be measured."""
-        return ""
+    def unmeasured(self, levels: Sequence[str]) -> str:
+        """Return why a level below this machine's is not timed here; empty for its own levels.
+
+        ONNX Runtime chooses its kernels by CPUID, so it would compete with the wider instructions.
+        """
+        level, highest = levels[-1], host_levels()[-1]
+        if level not in _PLAIN or level == highest:
+            return ""
+        return (
+            f"ONNX Runtime uses {highest} here and cannot be limited to {level}: the result was "
+            f"checked but not timed; on such a machine, tracea bench --retune times it"
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """The properties of this machine that results depend on, as JSON-ready values."""

@@ -91,7 +91,7 @@ class GpuBackend:
             return "fp32", f"nothing is computed in bf16: {old[0]} has no instructions for it"
         return precision, ""
 
-    def unmeasured(self) -> str:
+    def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why GPU kernels cannot run on this machine, or "" if they can."""
         return "" if self._dialect is not CUDA or _gpus() else _UNMEASURED
 

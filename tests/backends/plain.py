@@ -204,7 +204,7 @@ class PlainBackend:
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         return Machine(gflops=8.0)
 
-    def unmeasured(self) -> str:
+    def unmeasured(self, levels: Sequence[str]) -> str:
         return ""
 
     def fingerprint(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def choose(run: PipelineRun) -> None:
     )  # fmt: skip
     run.evaluator = Evaluator(
         model, run.builder, run.inputs, options, target.levels, run.worker_pool, lock,
-        bool(target.backend.unmeasured()), deadline,
+        bool(target.backend.unmeasured(target.levels)), deadline,
     )  # fmt: skip
 
 
