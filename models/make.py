@@ -37,8 +37,9 @@ GRAPHS = Path(__file__).with_name("graphs")
 BUILD = Path(__file__).with_name("build")
 SEED = 20240607
 FORMS = ("minilm-dynamic", "minilm-qdq", "resnet50-qdq", "mobilenetv2-qdq", "tiny-bert-dynamic",
-         "tiny-bert-qdq")  # fmt: skip
-"""Quantized models, made from a stored one by ``models.quantize``."""
+         "tiny-bert-qdq", "minilm-fp16", "resnet50-fp16", "detector-fp16", "tiny-bert-fp16",
+         "minilm-bf16", "tiny-bert-bf16")  # fmt: skip
+"""Models made from a stored one by ``models.quantize`` and ``models.halve``."""
 KINDS = ("normal", "even", "uniform")
 _CHUNK = 1 << 20
 
@@ -102,7 +103,7 @@ def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
     it is written quickly and suffices for planning.
     """
     if name in FORMS:
-        return _quantized(name, directory)
+        return _converted(name, directory)
     model = load_stored(name)
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / f"{name}.onnx"
@@ -116,13 +117,14 @@ def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
     return target
 
 
-def _quantized(name: str, directory: Path) -> Path:
-    from models.quantize import quantize
+def _converted(name: str, directory: Path) -> Path:
+    from models import halve, quantize
 
     stem, _, form = name.rpartition("-")
+    convert = halve.halve if form in halve.FORMS else quantize.quantize
     target = directory / f"{name}.onnx"
     with TemporaryDirectory() as folder:
-        quantize(make(stem, Path(folder)), form, Path(folder) / target.name)
+        convert(make(stem, Path(folder)), form, Path(folder) / target.name)
         directory.mkdir(parents=True, exist_ok=True)
         shutil.move(Path(folder) / target.name, target)
     return target

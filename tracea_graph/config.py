@@ -21,6 +21,8 @@ class Tolerance:
     """Multiple of the distance between ONNX Runtime with and without its own optimizations."""
     lent_floor: float = 1e-3
     """Maximum of that distance that one feed contributes to the others."""
+    half: float = 2e-2
+    """Results of an fp16 model against its own in float32."""
     kernel_f32: float = 1e-5
     """An fp32 kernel against the fp64 reference, as a share of max|y|."""
     kernel_fast_math: float = 2**-11

@@ -57,7 +57,8 @@ class Reference:
     accepts the original.  ``drawn`` are the random values to feed, per feed.  ``floors`` are ONNX
     Runtime's own distances between levels, per output (:func:`.distance.floors`).  ``extra`` are
     feeds that were added because outputs hardly changed with the others; ``changes`` says by how
-    much those that are computed from inputs do (:func:`.sensitivity.changes`).
+    much those that are computed from inputs do (:func:`.sensitivity.changes`).  ``float32`` has
+    the answers of an fp16 model's float32 form, from which candidates differ least.
     """
 
     off: Mapping[str, Outputs]
@@ -73,6 +74,7 @@ class Reference:
     floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     extra: Feeds = field(default_factory=dict)
     changes: Mapping[str, float] = field(default_factory=dict)
+    float32: Mapping[str, Outputs] = field(default_factory=dict)
     seconds: float = 0.0
     model: Path = Path()
     unloadable: bool = False
@@ -95,14 +97,16 @@ def reference(
     threads: int = 1,
     acquire: AcquireWorker = new_worker,
     sensitivity: Sensitivity = UNCHECKED,
+    float32_form: Path | None = None,
 ) -> Reference:
     """Run the original, optimizations off on one thread, then on; reusable for many candidates.
 
     ``threads`` are the candidates' thread count, because some operators' answers depend on it.
     The ``spare`` feeds, which come last, are left out if the others take long.  ``watched`` values
     (:func:`ill_conditioned`) must not be so large that rounding changes outputs.  ``sensitivity``
-    says which outputs must change with the inputs, and how much.  With a known ``trouble`` the
-    original is not run.
+    says which outputs must change with the inputs, and how much.  ``float32_form`` is a model that
+    computes in float32 what the original computes in fp16; it must agree with the original to
+    within ``TOLERANCE.half``.  With a known ``trouble`` the original is not run.
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
@@ -110,7 +114,15 @@ def reference(
     try:
         with acquire(None, {}) as worker:
             return _reference(
-                worker, original, feeds, scores, watched, spare, threads, sensitivity
+                worker,
+                original,
+                feeds,
+                scores,
+                watched,
+                spare,
+                threads,
+                sensitivity,
+                float32_form,
             )
     except WorkerError as error:
         why = f"the original does not run: {error}"
@@ -128,6 +140,7 @@ def _reference(
     spare: Set[str],
     threads: int,
     sensitivity: Sensitivity,
+    float32_form: Path | None,
 ) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
     extra = sorted({*scores, *watched})
@@ -157,12 +170,18 @@ def _reference(
     worker.close("off")
     info = worker.open("on", original, level="all", cut=cut, threads=threads)
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
+    wide: dict[str, Outputs] = {}
+    if float32_form not in (None, original):
+        worker.open("float32", float32_form, level="all", cut=cut, threads=threads)
+        wide, _ = _runs(worker, "float32", {label: feeds[label] for label in raw})
+        worker.close("float32")
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = (
         _trouble(raw, rejected, stable)
         or _nonfinite_only(off.values())
         or unstable_answers(raw.values(), watched)
+        or _far_in_float32(off, wide)
     )
     kept = scores | off.get(first or "", {}).keys()
     raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
@@ -171,8 +190,9 @@ def _reference(
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
         drawn, floors(off, on, noise), seconds=seconds,
-        model=original,
+        model=float32_form or original,
         extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
+        float32=wide,
     )  # fmt: skip
 
 
@@ -270,6 +290,20 @@ def _nonfinite_only(runs: Collection[Outputs]) -> str:
     if not arrays or any(not is_float(a) or np.isfinite(a).any() for a in arrays):
         return ""
     return "the original answers nothing but NaN and infinities; give other inputs with --data"
+
+
+def _far_in_float32(off: Mapping[str, Outputs], wide: Mapping[str, Outputs]) -> str:
+    """Return why float32 cannot stand for fp16; empty if it can."""
+    for label, run in wide.items():
+        for name, array in run.items():
+            wanted = off[label][name]
+            if is_float(wanted) and relative_distance(array, wanted) > TOLERANCE.half:
+                return (
+                    f"in float32 its output {name!r} differs from that in fp16 by more than "
+                    f"{TOLERANCE.half:g} of max|y| (with {label}): the model depends on the range "
+                    "or the rounding of fp16"
+                )
+    return ""
 
 
 def _same(a: Outputs, b: Outputs) -> bool:

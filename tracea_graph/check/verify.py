@@ -240,21 +240,24 @@ def _compare_outputs(
     index_outputs: Mapping[str, IndexOutput],
 ) -> Iterator[OutputError]:
     """Yield one entry per output of one run."""
-    off, on, scores = known.off[label], known.on[label], known.scores[label]
+    off, scores = known.off[label], known.scores[label]
+    others = [run[label] for run in (known.on, known.float32) if label in run]
     for name, wanted in off.items():
         found, floor = answers.get(name), known.floors[label][name]
+        references = (wanted, *(other[name] for other in others))
         if found is None:
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, "it is missing")
-        elif found.dtype != wanted.dtype or found.shape not in (wanted.shape, on[name].shape):
+        elif found.dtype != wanted.dtype or found.shape not in (y.shape for y in references):
             note = f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, note)
         elif is_float(wanted):
             nearer = errors(found, wanted)
-            if floor and nearer.relative:
-                nearer = min(nearer, errors(found, on[name]), key=lambda e: e.relative)
+            if nearer.relative and (floor or label in known.float32):
+                distances = (errors(found, y) for y in references[1:])
+                nearer = min((nearer, *distances), key=lambda e: e.relative)
             passed = nearer.relative <= limits.allowed(name, floor)
             if limits.elementwise is not None:
-                passed = any(limits.elementwise.accepts(found, y) for y in (wanted, on[name]))
+                passed = any(limits.elementwise.accepts(found, y) for y in references)
             note = "" if np.isfinite(nearer.relative) else describe_difference(found, wanted)
             yield OutputError(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note
@@ -264,7 +267,7 @@ def _compare_outputs(
                 name,
                 label,
                 found,
-                (wanted, on[name]),
+                references,
                 scores,
                 limits.of(name),
                 floor,
@@ -276,7 +279,7 @@ def _discrete(
     name: str,
     label: str,
     found: Array,
-    wanted: tuple[Array, Array],
+    wanted: Sequence[Array],
     scores: Outputs,
     tolerance: float,
     floor: float,
@@ -391,7 +394,7 @@ def _compare_inner(
     off, on, found = ({label: run} for run in answers)
     shared = {name: a for name, a in off[label].items() if is_float(a) and name in found[label]}
     there = replace(
-        known, off={label: shared}, on=on, scores={label: {}},
+        known, off={label: shared}, on=on, scores={label: {}}, float32={},
         floors=floors({label: shared}, {label: {name: on[label][name] for name in shared}}),
     )  # fmt: skip
     return list(_compare_outputs(there, label, found[label], limits, NO_INDEX_OUTPUTS))

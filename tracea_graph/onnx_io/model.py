@@ -22,9 +22,11 @@ class Model:
     initializers that a caller may feed too (IR ≥ 4), which are graph inputs rather than weights.
     ``guarded`` are the overridable initializers treated as weights: a result compares the values
     fed with them and, if they differ, runs the original's nodes with the constants in ``stored``.
-    ``size`` is the bytes of the file and of the external data in use.  ``skeleton`` (the model
-    without large tensor data) and ``defaults`` (values of overridable initializers) are private to
-    this package.
+    ``widened`` are the half types whose arithmetic ``graph`` does in float32 (see
+    ``onnx_io.widen``), ``float32_form`` the file of that graph, once it has been written.
+    ``node_count`` is the number of nodes in the file, ``size`` its bytes and those of the external
+    data in use.  ``skeleton`` (the model without large tensor data) and ``defaults`` (values of
+    overridable initializers) are private to this package.
     """
 
     path: Path
@@ -38,6 +40,20 @@ class Model:
     defaults: Mapping[str, Weight] = field(default_factory=dict, repr=False)
     guarded: Mapping[str, Weight] = field(default_factory=dict, repr=False)
     stored: Mapping[str, Weight] = field(default_factory=dict, repr=False)
+    widened: frozenset[DType] = frozenset()
+    node_count: int = 0
+    float32_form: Path | None = None
+
+    @property
+    def runnable(self) -> Path:
+        """The file that ONNX Runtime runs as the original: it has no kernels for bf16."""
+        refused = DType.BF16 in self.widened
+        return self.in_float32 if refused else self.path
+
+    @property
+    def in_float32(self) -> Path:
+        """The file that computes all in float32 and has the graph's values, if there is one."""
+        return self.float32_form or self.path
 
     @property
     def unknown(self) -> frozenset[str]:

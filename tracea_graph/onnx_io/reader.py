@@ -21,6 +21,7 @@ from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
 from tracea_graph.onnx_io.tile_masks import patterns_of
+from tracea_graph.onnx_io.widen import widen
 from tracea_graph.onnx_io.wire import Span, Spans, WireError, parse_lazily
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ops.subgraph import subgraph_of
@@ -94,6 +95,7 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)
     external.embed(skeleton, path)
+    count, widened = len(skeleton.graph.node), widen(skeleton)
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
     fed = {v.name for v in skeleton.graph.input}
@@ -123,6 +125,7 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
     return Model(
         path, graph, opsets, skeleton.ir_version, inputs, frozenset(overridable), total,
         skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
+        widened, count,
     )  # fmt: skip
 
 

@@ -34,7 +34,14 @@ from tracea_graph.toolchain import Library
 from tracea_graph.tuning import ScheduleTables, TuningOptions, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
-__all__ = ["TUNING_SHARE", "BuiltModel", "CandidateBuilder", "Decisions", "LibraryBuilder"]
+__all__ = [
+    "TUNING_SHARE",
+    "BuiltModel",
+    "CandidateBuilder",
+    "Decisions",
+    "LibraryBuilder",
+    "with_float32_form",
+]
 
 
 class LibraryBuilder:
@@ -147,6 +154,17 @@ class Decisions:
     cost: CostModel
     constraints: Constraints
     schedules: ScheduleTables
+
+
+def with_float32_form(model: Model, backend: Backend, folder: Path) -> Model:
+    """Write what a half-precision model computes in float32 to the folder, to compare with."""
+    if not model.widened:
+        return model
+    plain = Assembly(model.graph, backend)
+    folder.mkdir(exist_ok=True)
+    out = folder / "float32.onnx"
+    write(model, plain.nodes(""), plain.weights(), out)
+    return replace(model, float32_form=out)
 
 
 class CandidateBuilder:

@@ -132,7 +132,7 @@ class CompressionSearch:
         self.threads = max(options.thread_counts)
         self.budget = TOLERANCE.lossy if options.max_error is None else options.max_error
         metric = load_metric(options.metric) if options.metric else relative_max_error
-        self.meter = ErrorMeter(model.path, metric, self.threads)
+        self.meter = ErrorMeter(model.in_float32, metric, self.threads)
         self.parts = split_data(options.data, options.holdout, model, context.inputs.verification)
         self.warnings = list(self.parts.warnings)
         self.inputs = dataclasses.replace(
@@ -183,7 +183,7 @@ class CompressionSearch:
         key = hashlib.sha256(repr(marks).encode())
         kept = self.options.environment.cache / "calibration" / f"{key.hexdigest()[:32]}.npz"
         progress = self.context.progress
-        return calibrate(model.path, values, samples, progress, kept, self.threads)
+        return calibrate(model.in_float32, values, samples, progress, kept, self.threads)
 
     # ---- options -----------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class CompressionSearch:
         feeds = list(self.parts.validation.values())[:_PROBED]
         try:
             errors, self.power = output_errors(
-                self.context.model.path, changes, len(probed), feeds, self.meter.metric,
+                self.context.model.in_float32, changes, len(probed), feeds, self.meter.metric,
                 self.context.scratch, self.context.progress, self.threads,
             )  # fmt: skip
         except WorkerError as refused:
@@ -328,7 +328,7 @@ class CompressionSearch:
         values = _observed_values(layers)
         found = Calibration()
         with Worker(limit=600.0) as worker:
-            path = self.context.model.path
+            path = self.context.model.in_float32
             worker.open("holdout", path, threads=self.threads, extra=output_names(values))
             for label, feed in self.parts.holdout.items():
                 add_all(found, values, worker.run("holdout", feed), feed, label)

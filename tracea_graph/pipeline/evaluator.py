@@ -96,7 +96,7 @@ class Evaluator:
         """Return a call that runs the original; its arguments are bound now, not read later."""
         return partial(
             reference,
-            self.model.path,
+            self.model.runnable,
             self.inputs.verification,
             index_outputs=self._index_outputs(),
             watched=ill_conditioned(self.model.graph),
@@ -104,15 +104,15 @@ class Evaluator:
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
             acquire=self._acquire,
+            float32_form=self.model.float32_form,
             sensitivity=self.inputs.sensitivity(self.model.graph, self._limits().tolerance),
         )
 
     @contextmanager
     def _acquire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
         """Acquire a worker whose requests end at the deadline."""
-        with (self.worker_pool.acquire if self.worker_pool else new_worker)(
-            library, env
-        ) as worker:
+        acquire = self.worker_pool.acquire if self.worker_pool else new_worker
+        with acquire(library, env) as worker:
             worker.left = lambda: self.deadline.left
             try:
                 yield worker
@@ -150,7 +150,7 @@ class Evaluator:
             return
         with self._acquire(None, {}) as worker:
             try:
-                worker.open("original", self.model.path)
+                worker.open("original", self.model.runnable)
             except OutOfTime:
                 return
             except WorkerError as error:  # refused, or the process died
@@ -443,7 +443,7 @@ class Evaluator:
                 self.slower_tiles = fastest_tile_sizes(choices, self._candidate, bench)
             self.notes += (f"{key}: smaller row tiles were faster" for key in self.slower_tiles)
         found = select_faster(
-            self.model.path,
+            self.model.runnable,
             self._groups(candidate),
             self._candidate,
             self._timed(),

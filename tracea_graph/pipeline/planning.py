@@ -40,6 +40,7 @@ __all__ = [
     "Planner",
     "ScheduledGraph",
     "condition_of",
+    "guarded_form",
     "guarded_if_it_pays",
     "guards_of",
     "rounded_later",
@@ -384,6 +385,11 @@ def condition_of(guards: Sequence[InitializerGuard], domain: str) -> list[Node]:
     return nodes
 
 
+def guarded_form(model: Model) -> Model:
+    """Read a model again, with the initializers that a guard can compare as constants."""
+    return replace(load(model.path, guard=True), float32_form=model.float32_form)
+
+
 def guarded_if_it_pays(
     model: Model,
     options: Options,
@@ -400,7 +406,7 @@ def guarded_if_it_pays(
     plain = Planner(model.graph, options, symbols, target, deadline=deadline)
     if not model.overridable or not options.custom_ops:
         return model, plain
-    guarded = load(model.path, guard=True)
+    guarded = guarded_form(model)
     if not guarded.guarded or not all(map(guarded.graph.producer, guarded.graph.outputs)):
         return model, plain
     known = Planner(guarded.graph, options, symbols, target, plain.cost, deadline=deadline)

@@ -100,7 +100,7 @@ class Reporter:
         """Return False if no rewrite applies; plain ONNX is worth writing if the graph changed."""
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
-        return self._count() != len(self.model.skeleton.graph.node)
+        return self._count() != self.model.node_count
 
     def publish(
         self,
@@ -112,7 +112,7 @@ class Reporter:
         """Stage the final files, write the report beside them, and move all of them into place."""
         if kept is None:
             final, library, model = None, None, stage.model
-            data = write_original(self.model.path, model).data
+            data = write_original(self.model.runnable, model).data
         else:
             final = self._final(kept, builder, stage)
             data, library, model = final.data, final.library, final.model
@@ -152,11 +152,11 @@ class Reporter:
         check, timings = evaluator.verification, _timings(evaluator)
         earlier = self.lock.timings if self.lock else ()
         placed = kept.assembly.placed if kept else []
-        before = len(self.model.skeleton.graph.node)
+        before = self.model.node_count
         return Report(
             input=str(self.model.path),
             output=str(self.paths.model),
-            outcome="improved" if kept else "kept original",
+            outcome="improved" if kept or self._is_float32 else "kept original",
             reason=str(reason := self._reason(kept, evaluator)),
             code=code_of(reason, Code.NO_REWRITE),
             library=str(self.paths.library) if kept and kept.library else None,
@@ -193,6 +193,7 @@ class Reporter:
                 *evaluator.notes,
                 *_skipped(kept),
                 *_compared(kept, self.model),
+                *_widened(kept, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
             faults=tuple(self._faults(kept).values()),
@@ -240,6 +241,10 @@ class Reporter:
         return "nothing was rewritten" if self.options.verify else "--no-verify was given"
 
     def _reason(self, kept: BuiltModel | None, evaluator: Evaluator) -> str:
+        if kept is None and self._is_float32:
+            again = replace(self.model, widened=frozenset(), float32_form=None)
+            why = replace(self, model=again)._reason(None, evaluator)
+            return Reason(f"ONNX Runtime runs it in float32; beyond that, {why}", Code.IMPROVED)
         if kept is None:
             if evaluator.reason:
                 return evaluator.reason
@@ -248,12 +253,17 @@ class Reporter:
             if self.deadline.cut:
                 return Reason(next(iter(self.deadline.cut)), Code.OUT_OF_BUDGET)
             return Reason("no rewrite applies", Code.NO_REWRITE)
-        before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
+        before, after = self.model.node_count, len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
         kind = "kernels" if kernels > 1 else "a kernel"
         which = f", {kernels} of them {kind}" if kernels else ""
         because = self.lock.because if self.lock else gain_of(_timings(evaluator))
         return Reason(f"{before} nodes became {after}{which}, {because}", Code.IMPROVED)
+
+    @property
+    def _is_float32(self) -> bool:
+        """Whether ONNX Runtime runs the model only in float32."""
+        return self.model.runnable != self.model.path
 
     def _warnings(self, evaluator: Evaluator) -> tuple[str, ...]:
         found = [*self.notes, *self.compression.warnings, *self.told, *evaluator.warnings]
@@ -339,6 +349,33 @@ def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
         f"initializers that may be fed too: {len(model.guarded)} ({size / 1e6:.3g} MB) are "
         "compared with their defaults in every run; where they differ, the original's nodes run",
     )
+
+
+_HALF_NAMES = {DType.F16: "fp16", DType.BF16: "bf16"}
+
+
+def _widened(kept: BuiltModel | None, model: Model) -> Iterator[str]:
+    """Say in which type the result computes what the model computes in another one."""
+    for dtype, name in _HALF_NAMES.items():
+        if dtype in model.widened and (kept is not None or dtype is DType.BF16):
+            yield (
+                f"what the model computes in {name} is computed in float32; inputs, outputs and "
+                "stored weights keep their type"
+            )
+    if DType.BF16 in model.widened:
+        yield (
+            "ONNX Runtime runs no bf16 operators on CPUs: the result is compared with the same "
+            "graph in float32"
+        )
+    if any(spec.dtype is DType.F64 for spec in map(model.graph.spec, _computed(model.graph))):
+        yield "what the model computes in float64 is left as it is"
+
+
+def _computed(graph: TileGraph) -> Iterator[str]:
+    """Yield the values that operators compute, other than by a conversion."""
+    for region in graph.regions():
+        if region.op not in ("Cast", "Constant"):
+            yield from region.writes
 
 
 def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:

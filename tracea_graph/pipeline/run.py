@@ -11,7 +11,12 @@ from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.onnx_io import Model, files_of, load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
+from tracea_graph.pipeline.candidates import (
+    BuiltModel,
+    CandidateBuilder,
+    LibraryBuilder,
+    with_float32_form,
+)
 from tracea_graph.pipeline.compression import CompressionContext
 from tracea_graph.pipeline.compression import compress as choose_smaller
 from tracea_graph.pipeline.decision_cache import DecisionCache
@@ -25,7 +30,12 @@ from tracea_graph.pipeline.output import (
     keep_unreadable,
     staging,
 )
-from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, with_override_feed
+from tracea_graph.pipeline.planning import (
+    Planner,
+    guarded_form,
+    guarded_if_it_pays,
+    with_override_feed,
+)
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.views import Report
@@ -109,6 +119,7 @@ def read(run: PipelineRun) -> None:
         return
     run.files = files_of(run.source)
     check_overwrites(run.paths, run.files)
+    run.model = with_float32_form(run.model, run.libraries.target.backend, run.scratch)
     run.decision_cache = DecisionCache.of(run.files, options, run.libraries.target)
     if run.lock is None and not run.fresh and options.use_cache:
         run.lock = run.decision_cache.load()
@@ -133,7 +144,7 @@ def choose(run: PipelineRun) -> None:
     if lock is None:
         model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline)
     else:
-        model = load(run.model.path, guard=True) if lock.guarded else run.model
+        model = guarded_form(run.model) if lock.guarded else run.model
         planner = Planner(model.graph, options, symbols, target, lock.cost)
     run.model = model
     locked = lock.decisions(model.graph, target.levels) if lock else None

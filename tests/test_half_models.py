@@ -1,0 +1,102 @@
+"""Models in fp16 and bf16 through the whole pipeline: programs compute them in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models.halve import halve
+from tests.graphs import Net, normal, relative_error, session
+from tests.halves import BF16, EPSILON, F16, NUMPY, answers, in_double
+from tracea_graph import Options, api
+from tracea_graph.ir import DType
+
+pytestmark = pytest.mark.compiler
+KINDS = {"fp16": F16, "bf16": BF16}
+OPSET = 22
+"""Convolutions of bf16 exist from here on."""
+
+
+def perceptron() -> Net:
+    net = Net(OPSET)
+    x = net.input("x", "n", 24)
+    h = net("Add", net("MatMul", x, net.weight(24, 64)), net.weight(64))
+    h = net("LayerNormalization", h, net.weight(64), net.weight(64), axis=-1)
+    net.graph(net("Softmax", net("MatMul", net("Tanh", h), net.weight(64, 40)), axis=-1))
+    return net
+
+
+def images() -> Net:
+    net = Net(OPSET)
+    x = net.input("x", "n", 3, 9, 9)
+    a = net("Relu", net("Conv", x, net.weight(24, 3, 3, 3), net.weight(24), pads=[1] * 4))
+    b = net("Conv", a, net.weight(24, 24, 1, 1), net.weight(24))
+    flat = net("Flatten", net("GlobalAveragePool", net("Add", a, b)))
+    net.graph(net("Gemm", flat, net.weight(24, 10), net.weight(10)))
+    return net
+
+
+@pytest.mark.parametrize("form", KINDS)
+@pytest.mark.parametrize("make", [perceptron, images])
+def test_halves_are_computed_in_float32(make: object, form: str, tmp_path: Path) -> None:
+    net = make()  # type: ignore[operator]
+    onnx.save(net.model, tmp_path / "m.onnx")
+    halve(tmp_path / "m.onnx", form, tmp_path / "half.onnx")
+    report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
+    assert report.status == "passed", report.status_reason
+    assert report.kernels == 1
+    assert any(f"computes in {form} is computed in float32" in note for note in report.notes)
+    half, result = onnx.load(tmp_path / "half.onnx"), onnx.load(report.output)
+    assert [*result.graph.input, *result.graph.output] == [*half.graph.input, *half.graph.output]
+    x = normal(3, *_sizes(net))
+    feeds = {"x": x.astype(NUMPY[KINDS[form]])}
+    (wanted,) = in_double(half, feeds)
+    for library in (Path(str(report.library)), None):  # kernels, then the nodes' bodies
+        (found,) = answers(session(report.output, library), feeds)
+        assert found.dtype == NUMPY[KINDS[form]]
+        assert relative_error(found.astype(np.float64), wanted) <= EPSILON[KINDS[form]]
+
+
+def _sizes(net: Net) -> list[int]:
+    return [d.dim_value for d in net.model.graph.input[0].type.tensor_type.shape.dim[1:]]
+
+
+def test_a_bf16_model_without_anything_to_fuse_runs_at_least(tmp_path: Path) -> None:
+    net = Net(OPSET)
+    net.graph(net("Det", net.input("x", "n", 3, 3)))
+    onnx.save(net.model, tmp_path / "m.onnx")
+    halve(tmp_path / "m.onnx", "bf16", tmp_path / "half.onnx")
+    report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
+    assert report.outcome == "improved" and "runs it in float32" in report.reason
+    feeds = {"x": normal(2, 3, 3).astype(NUMPY[BF16])}
+    (found,) = answers(session(report.output), feeds)
+    wanted = np.linalg.det(feeds["x"].astype(np.float64))
+    assert relative_error(found.astype(np.float64), wanted) <= EPSILON[BF16]
+
+
+def test_a_model_that_needs_the_range_of_fp16_is_kept(tmp_path: Path) -> None:
+    """An intermediate value overflows in fp16 where ONNX Runtime keeps it in fp16."""
+    net = Net(OPSET)
+    x = net.input("x", "n", 8)
+    big = net("Reshape", net("Mul", x, net.const(60000.0)), net.ints(-1, 4))
+    small = net("Div", net("Reshape", big, net.ints(-1, 8)), net.const(60000.0))
+    net.graph(net("MatMul", small, net.weight(8, 8)))
+    onnx.save(net.model, tmp_path / "m.onnx")
+    halve(tmp_path / "m.onnx", "fp16", tmp_path / "half.onnx")
+    report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
+    assert report.outcome == "kept original", report.reason
+    assert "range" in report.reason or "NaN" in report.reason
+
+
+def test_float64_is_left_as_it_is(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", "n", 8, dtype=DType.F64)
+    net.graph(net("Exp", net("MatMul", x, net.const(normal(8, 8), np.float64))))
+    onnx.save(net.model, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
+    assert "what the model computes in float64 is left as it is" in report.notes
+    assert numpy_helper.to_array(onnx.load(report.output).graph.initializer[0]).dtype == np.float64
