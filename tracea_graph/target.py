@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
@@ -16,19 +16,20 @@ from tracea_graph.hardware import Diagnostics
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.program import Program
+from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.target_names import HOST
+from tracea_graph.target_names import BOTH, HOST
+from tracea_graph.toolchain import LibraryPart
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import Tunable
 
 __all__ = [
-    "BACKENDS", "HOST", "Backend", "Target", "backend_named", "host_fingerprint",
+    "BACKENDS", "HOST", "Backend", "PartBuilder", "Target", "backend_named", "host_fingerprint",
     "read_environment", "resolve_precision", "target_of", "targets", "tile_words",
 ]  # fmt: skip
 
@@ -120,16 +121,61 @@ class Backend(Tunable, Protocol):
         ...
 
 
+@runtime_checkable
+class PartBuilder(Protocol):
+    """A backend whose code can share a library with another's."""
+
+    @property
+    def bypass(self) -> Mapping[str, str]:
+        """Environment variables with which function bodies run instead of its kernels."""
+        ...
+
+    def compile_part(
+        self,
+        types: Sequence[OpType],
+        kernels: Sequence[str],
+        chains: Sequence[Chain],
+        levels: Sequence[str],
+        folder: Path,
+        environment: Environment,
+        entry: str,
+        quick: bool = False,
+    ) -> LibraryPart:
+        """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+
+        Raises BuildError.
+        """
+        ...
+
+
 BACKENDS: tuple[Backend, ...] = (CPU, GPU)
 """Every backend; the first one serves :data:`HOST`."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A backend and the levels that a library has code for, lowest first."""
+    """A backend and the levels that a library has code for, lowest first.
+
+    Function bodies call kernels of the ``fallback``; without one they are standard operators.
+    """
 
     backend: Backend
     levels: tuple[str, ...]
+    fallback: Target | None = None
+
+    @property
+    def every_level(self) -> tuple[str, ...]:
+        """The fallback's levels, then its own."""
+        return (*(self.fallback.levels if self.fallback else ()), *self.levels)
+
+    def variables(self, level: str) -> Mapping[str, str]:
+        """Return the environment variables that limit a library's kernels to a level."""
+        if self.fallback is None:
+            return {"TRACEA_ISA": level}
+        if level in self.levels:
+            return {}
+        assert isinstance(self.backend, PartBuilder)
+        return {**self.backend.bypass, "TRACEA_ISA": level}
 
     def policy(self, cap: str | None = None) -> PolicyEngine:
         """Return the policy for the levels up to ``cap``, the value of TRACEA_ISA."""
@@ -170,7 +216,9 @@ def backend_named(name: str) -> Backend:
 
 def targets() -> tuple[str, ...]:
     """Return the names of all targets."""
-    return (HOST, *(name for backend in BACKENDS for name in backend.targets))
+    behind = (b for b in BACKENDS[1:] if isinstance(b, PartBuilder))
+    both = (f"{BOTH}{name}" for backend in behind for name in backend.targets)
+    return (HOST, *(name for backend in BACKENDS for name in backend.targets), *both)
 
 
 def tile_words() -> tuple[str, ...]:
@@ -184,6 +232,11 @@ def target_of(name: str, precision: str) -> Target:
 
     Raises UsageError for a target that cannot be built for, or that this machine cannot verify.
     """
+    if name.startswith(BOTH) and name in targets():
+        main = target_of(name.removeprefix(BOTH), precision)
+        first = BACKENDS[0]
+        lower, _ = first.resolve_precision(precision, first.levels("", precision))
+        return Target(main.backend, main.levels, Target(first, first.levels("", lower)))
     if name == HOST:
         backend, level = BACKENDS[0], ""
     else:

@@ -6,10 +6,13 @@ from tracea_graph.kernels.cpu.names import OPERATIONS
 from tracea_graph.kernels.cpu.names import TARGETS as _CPU
 from tracea_graph.kernels.gpu.names import TARGETS as _GPU
 
-__all__ = ["HOST", "OPERATIONS", "TARGETS"]
+__all__ = ["BOTH", "HOST", "OPERATIONS", "TARGETS"]
 
 HOST = "host"
 """This machine, with all its levels."""
 
-TARGETS = (HOST, *_CPU, *_GPU)
+BOTH = "cpu,"
+"""Start of the name of a target whose function bodies call kernels for this machine's CPU."""
+
+TARGETS = (HOST, *_CPU, *_GPU, *(f"{BOTH}{name}" for name in _GPU))
 """Names of all targets."""

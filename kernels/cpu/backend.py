@@ -23,7 +23,7 @@ from tracea_graph.kernels.cpu.levels import (
     host_levels,
     isa_of,
 )
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.library import build_library, compile_part
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
@@ -45,7 +45,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Library
+from tracea_graph.toolchain import Library, LibraryPart
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -79,6 +79,7 @@ class CpuBackend:
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     catalog: KernelCatalog = CATALOG
     diagnostics: Diagnostics | None = DIAGNOSTICS
+    bypass: Mapping[str, str] = MappingProxyType({})
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """The levels up to ``level``, or all levels of this machine for "", lowest first.
@@ -188,6 +189,27 @@ class CpuBackend:
         return build_library(
             types, kernels, chains, useful, out, environment=environment, quick=quick
         )
+
+    def compile_part(
+        self,
+        types: Sequence[OpType],
+        kernels: Sequence[str],
+        chains: Sequence[Chain],
+        levels: Sequence[str],
+        folder: Path,
+        environment: Environment,
+        entry: str,
+        quick: bool = False,
+    ) -> LibraryPart:
+        """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+
+        Raises BuildError.
+        """
+        useful = useful_levels(levels, {*kernels})
+        return compile_part(
+            types, kernels, chains, useful, folder, environment=environment, quick=quick,
+            entry=entry,
+        )  # fmt: skip
 
 
 def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:

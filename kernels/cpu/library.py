@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,19 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.resources import Scratch
-from tracea_graph.toolchain.artifact import Library, Manifest
-from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
+from tracea_graph.toolchain.artifact import Library, LibraryPart, Manifest
+from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
-from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
+from tracea_graph.toolchain.linking import (
+    ENTRY,
+    LINK_FLAGS,
+    entry_flags,
+    link_parts,
+    read_output,
+)
 from tracea_graph.version import VERSION
 
-__all__ = ["build_library", "domain_of", "manifest"]
+__all__ = ["build_library", "compile_part", "domain_of", "manifest"]
 
 _KERNELS = Path(emitter.__file__).resolve().parent
 _FLAGS = ("-fno-ident",)
@@ -52,12 +58,13 @@ def manifest(
     *,
     quick: bool = False,
     tiles: Tiles = NO_TILES,
+    entry: str = ENTRY,
 ) -> Manifest:
     """The facts that determine the library's domain.
 
     These are the tool's version, levels, op types, flags, and digests of all sources.
     """
-    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles)
+    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles, entry)
     ordered = sorted(types, key=lambda t: t.name)
     return {
         "version": VERSION,
@@ -98,20 +105,42 @@ def build_library(
     """
     start = time.perf_counter()
     environment = environment or Environment()
+    with Scratch("build") as name:
+        part = compile_part(
+            types, kernels, chains, isas, Path(name), environment=environment, seconds=seconds,
+            quick=quick, tiles=tiles,
+        )  # fmt: skip
+        compiler = find_compiler(environment, seconds)
+        made = link_parts([part], out, compiler, Path(name), seconds)
+    return replace(made, seconds=time.perf_counter() - start)
+
+
+def compile_part(
+    types: Sequence[OpType],
+    kernels: Iterable[str],
+    chains: Sequence[Chain],
+    isas: Sequence[str],
+    folder: Path,
+    *,
+    environment: Environment,
+    seconds: float = COMPILE_SECONDS,
+    quick: bool = False,
+    tiles: Tiles = NO_TILES,
+    entry: str = ENTRY,
+) -> LibraryPart:
+    """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+
+    The other parameters are those of :func:`build_library`.  Raises BuildError.
+    """
     compiler = find_compiler(environment, seconds)
     cache = ObjectCache(environment.cache / "objects")
     held = frozenset(kernels)
-    facts = manifest(types, held, chains, isas, quick=quick, tiles=tiles)
+    facts = manifest(types, held, chains, isas, quick=quick, tiles=tiles, entry=entry)
     domain = domain_of(facts)
-    units = _units(types, held, chains, isas, domain, quick, tiles)
-    with Scratch("build") as name:
-        folder = Path(name)
-        fresh = _compile(_Shop(compiler, cache, folder, seconds), units)
-        data = _link(compiler, folder, len(units), seconds)
-    write_whole(out, data, mode=0o755)
-    sha256 = hashlib.sha256(data).hexdigest()
-    elapsed = time.perf_counter() - start
-    return Library(out, domain, sha256, tuple(_levels(isas)), elapsed, fresh, facts)
+    units = _units(types, held, chains, isas, domain, quick, tiles, entry)
+    fresh = _compile(_Shop(compiler, cache, folder, seconds), units)
+    objects = tuple(folder / f"{i}.o" for i in range(len(units)))
+    return LibraryPart(entry, domain, tuple(_levels(isas)), objects, fresh, facts)
 
 
 def _levels(isas: Sequence[str]) -> list[str]:
@@ -130,11 +159,12 @@ def _units(
     domain: str,
     quick: bool,
     tiles: Tiles = NO_TILES,
+    entry: str = ENTRY,
 ) -> list[CompilationUnit]:
     runtime = (_KERNELS / "runtime" / "runtime.cpp").read_text()
     units = emitter.units(kernels, chains, _levels(isas), tiles)
     return [
-        CompilationUnit("runtime", runtime, _RUNTIME_FLAGS),
+        CompilationUnit("runtime", runtime, (*_RUNTIME_FLAGS, *entry_flags(entry))),
         CompilationUnit(
             "table",
             table.table_source(domain, types, kernels, chains, isas, tiles),
@@ -242,10 +272,3 @@ def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
                 time.sleep(0.05)
             raise
     return len(missing)
-
-
-def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes:
-    objects = [f"{i}.o" for i in range(count)]
-    own = OWN_LINK_FLAGS[compiler.family]
-    compiler.run((*LINK_FLAGS, "-o", "library.so", *objects, *own), folder, seconds)
-    return read_output(compiler, folder / "library.so", "library")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.config import Environment
@@ -19,7 +20,13 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.catalog import GpuCatalog
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
 from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
-from tracea_graph.kernels.gpu.library import Compile, build_library, cubins, sources_of
+from tracea_graph.kernels.gpu.library import (
+    Compile,
+    build_library,
+    compile_part,
+    cubins,
+    sources_of,
+)
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
@@ -31,7 +38,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Library
+from tracea_graph.toolchain import Library, LibraryPart
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -68,6 +75,7 @@ class GpuBackend:
     caps = ()
     schedule_space: ScheduleSpace | None = None
     diagnostics: Diagnostics | None = None
+    bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
 
     def __init__(
         self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
@@ -162,6 +170,26 @@ class GpuBackend:
         return build_library(
             types, kernels, chains, levels, out, environment, self._compiled, self._dialect
         )
+
+    def compile_part(
+        self,
+        types: Sequence[OpType],
+        kernels: Sequence[str],
+        chains: Sequence[Chain],
+        levels: Sequence[str],
+        folder: Path,
+        environment: Environment,
+        entry: str,
+        quick: bool = False,
+    ) -> LibraryPart:
+        """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+
+        Raises BuildError.
+        """
+        return compile_part(
+            types, kernels, chains, levels, folder, environment, self._compiled, self._dialect,
+            entry,
+        )  # fmt: skip
 
 
 def _level_of(capability: str) -> str:

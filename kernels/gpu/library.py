@@ -26,17 +26,19 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.resources import Scratch
-from tracea_graph.toolchain.artifact import Library, Manifest
-from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
+from tracea_graph.toolchain.artifact import Library, LibraryPart, Manifest
+from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
-from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
+from tracea_graph.toolchain.linking import ENTRY, entry_flags, link_parts, read_output
 from tracea_graph.version import VERSION
 
-__all__ = ["Compile", "Image", "build_library", "cubins", "sources_of"]
+__all__ = ["Compile", "Image", "build_library", "compile_part", "cubins", "sources_of"]
 
 _HERE = Path(__file__).parent
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
-          "-fno-threadsafe-statics", "-fno-ident")  # fmt: skip
+          "-fno-threadsafe-statics", "-fno-ident", "-Dtracea=tracea_on_gpu")  # fmt: skip
+"""A namespace of its own: a library may hold the runtime of another backend, with functions of the
+same names."""
 _LIBRARIES = ("-Wl,--as-needed", "-ldl", "-lpthread", "-lm", "-lc")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"(runtime/[a-z0-9_]+\.h)"', re.MULTILINE)
 _ALIGN = 16
@@ -103,6 +105,28 @@ def build_library(
     Raises BuildError and leaves no file at ``out`` on failure.
     """
     start = time.perf_counter()
+    with Scratch("build") as name:
+        folder = Path(name)
+        part = compile_part(types, kernels, chains, levels, folder, environment, compiled, dialect)
+        made = link_parts([part], out, find_compiler(environment), folder)
+    return replace(made, seconds=time.perf_counter() - start)
+
+
+def compile_part(
+    types: Sequence[OpType],
+    kernels: Sequence[str],
+    chains: Sequence[Chain],
+    levels: Sequence[str],
+    folder: Path,
+    environment: Environment,
+    compiled: Compile = cubins,
+    dialect: Dialect = CUDA,
+    entry: str = ENTRY,
+) -> LibraryPart:
+    """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+
+    Raises BuildError.
+    """
     compiler = find_compiler(environment)
     sources = sources_of(kernels, chains, levels, dialect)
     least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else 0
@@ -111,7 +135,7 @@ def build_library(
         "levels": list(levels),
         "driver": least,
         "types": [[t.name, [d.onnx for d in (*t.inputs, *t.outputs)]] for t in types],
-        "runtime": digest(*_FLAGS, *_runtime()),
+        "runtime": digest(*_FLAGS, *entry_flags(entry), *_runtime()),
         "sources": {s.symbol: digest(s.text) for level in levels for s in sources[level]},
     }
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
@@ -120,23 +144,15 @@ def build_library(
     images = [_images(compiled, sources, level, environment) for level in levels]
     if dialect is CUDA:  # PTX for newer architectures
         images.append(_text(sources[levels[-1]], levels[-1], environment))
-    with Scratch("build") as name:
-        folder = Path(name)
-        cache = ObjectCache(environment.cache / "objects")
-        _compile_runtime(compiler, cache, folder)
-        (folder / "images.bin").write_bytes(_laid_out(images))
-        table = _table(domain, least, types, symbols, levels, images)
-        (folder / "table.cpp").write_text(table)
-        own = (*_FLAGS, "-I.", "-c", "table.cpp", "-o", "table.o")
-        compiler.run(own, folder, COMPILE_SECONDS)
-        ends = (*OWN_LINK_FLAGS[compiler.family], *_LIBRARIES)
-        command = (*LINK_FLAGS, "-o", "library.so", "runtime.o", "table.o", *ends)
-        compiler.run(command, folder, COMPILE_SECONDS)
-        data = read_output(compiler, folder / "library.so", "library")
-    write_whole(out, data, mode=0o755)
-    sha256 = hashlib.sha256(data).hexdigest()
-    elapsed = time.perf_counter() - start
-    return Library(out, domain, sha256, tuple(levels), elapsed, len(symbols), facts)
+    cache = ObjectCache(environment.cache / "objects")
+    _compile_runtime(compiler, cache, folder, entry)
+    (folder / "images.bin").write_bytes(_laid_out(images))
+    table = _table(domain, least, types, symbols, levels, images)
+    (folder / "table.cpp").write_text(table)
+    own = (*_FLAGS, "-I.", "-c", "table.cpp", "-o", "table.o")
+    compiler.run(own, folder, COMPILE_SECONDS)
+    objects = (folder / "runtime.o", folder / "table.o")
+    return LibraryPart(entry, domain, tuple(levels), objects, len(symbols), facts, _LIBRARIES)
 
 
 def _images(
@@ -172,17 +188,18 @@ def _runtime() -> list[str]:
     return [text, *(part for item in _headers(text).items() for part in item)]
 
 
-def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path) -> None:
+def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path, entry: str) -> None:
     """Write ``runtime.o`` and the headers to the folder."""
     text = (_HERE / "runtime" / "runtime.cpp").read_text()
     (folder / "runtime").mkdir()
     for name, held in _headers(text).items():
         (folder / name).write_text(held)
-    key = digest(compiler.identity, *compiler.command, *_FLAGS, *_runtime())
+    flags = (*_FLAGS, *entry_flags(entry))
+    key = digest(compiler.identity, *compiler.command, *flags, *_runtime())
     data = cache.get(key)
     if data is None:
         (folder / "runtime.cpp").write_text(text)
-        command = (*_FLAGS, "-I.", "-c", "runtime.cpp", "-o", "runtime.o")
+        command = (*flags, "-I.", "-c", "runtime.cpp", "-o", "runtime.o")
         compiler.run(command, folder, COMPILE_SECONDS)
         data = read_output(compiler, folder / "runtime.o", "object")
         cache.put(key, data)

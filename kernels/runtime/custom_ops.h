@@ -8,6 +8,11 @@
 #include "runtime/op_type.h"
 #include "runtime/plan.h"  // the backend's: Program and Reader
 
+// What ONNX Runtime calls; another name where a library holds several runtimes.
+#ifndef TRACEA_ENTRY
+#define TRACEA_ENTRY RegisterCustomOps
+#endif
+
 namespace tracea {
 
 constexpr uint32_t kApiVersion = 17;  // the first with thread pool and shape inference

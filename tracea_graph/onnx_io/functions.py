@@ -22,7 +22,8 @@ _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 class LocalFunction:
     """ONNX local function: the body of one operator type of the custom-op domain.
 
-    ``attributes`` are the attribute names a node may have; the body may ignore some.
+    ``attributes`` are the attribute names a node may have; the body may ignore some.  ``domain``
+    is another domain than that of the model's custom operators.
     """
 
     type: str
@@ -30,6 +31,7 @@ class LocalFunction:
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     attributes: tuple[str, ...] = ("plan",)
+    domain: str = ""
 
 
 def to_proto(
@@ -39,7 +41,7 @@ def to_proto(
     imported: Sequence[NodeProto],
 ) -> FunctionProto:
     """Convert a function to ONNX; ``imported`` are the nodes of the imported model."""
-    proto = FunctionProto(name=function.type, domain=domain)
+    proto = FunctionProto(name=function.type, domain=function.domain or domain)
     proto.input.extend(function.inputs)
     proto.output.extend(function.outputs)
     proto.attribute.extend(function.attributes)

@@ -16,8 +16,10 @@ from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import topological
 
-__all__ = ["build_shell", "constants_of"]
+__all__ = ["OWN_DOMAINS", "build_shell", "constants_of"]
 
+OWN_DOMAINS = "tracea."
+"""Start of the names of all domains that libraries of this tool register."""
 MINIMUM_IR = 8
 """Minimum IR version: functions need it, and all supported ONNX Runtime versions read it."""
 
@@ -46,8 +48,10 @@ def build_shell(
     _keep_live(graph, nodes)
     ours = (node for node in nodes if domain and node.domain == domain)
     _unname(graph, {v for node in ours for v in node.outputs})
-    if domain and not any(i.domain == domain for i in proto.opset_import):
-        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
+    for name in dict.fromkeys(filter(None, (domain, *called))):
+        if not any(i.domain == name for i in proto.opset_import):
+            proto.opset_import.append(helper.make_opsetid(name, 1))
     for function in functions:
         imported = source.graph.node
         proto.functions.append(

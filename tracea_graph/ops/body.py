@@ -17,7 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, Blob, Node
 
-__all__ = ["Body", "BodyBuilder", "attribute_text", "placed", "structural_key"]
+__all__ = ["Body", "BodyBuilder", "attribute_text", "placed", "splice", "structural_key"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,18 @@ def placed(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
     for node in body.nodes:
         names |= {v: f"{result}.{v}" for v in node.outputs if v not in names}
     return tuple(_rename(node, names) for node in body.nodes)
+
+
+def splice(nodes: list[Node], body: Body, operands: Sequence[str]) -> list[str]:
+    """Append a body's nodes with bound inputs; return the names its outputs have there."""
+    names = {"": "", **dict(zip(body.inputs, operands, strict=True))}
+    for node in body.nodes:
+        for value in node.outputs:
+            names.setdefault(value, f"t{len(nodes)}_{len(names)}" if value else "")
+        reads = tuple(names[v] for v in node.inputs)
+        writes = tuple(names[v] for v in node.outputs)
+        nodes.append(Node(node.op, reads, writes, node.attrs, node.domain))
+    return [names[v] for v in body.outputs]
 
 
 def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> str:

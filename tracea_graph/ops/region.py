@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import Node, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ir import TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder, splice
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel
 
@@ -101,21 +101,10 @@ class RegionParams:
         b = BodyBuilder(self.inputs, opset)
         values = list(b.inputs)
         for step in self.steps:
-            values += _splice(b, step.params.body(opset), [values[i] for i in step.operands])
+            reads = [values[i] for i in step.operands]
+            values += splice(b.nodes, step.params.body(opset), reads)
         return b.done(*(values[i] for i in self.results))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Return None: the op is opaque to the tile graph."""
         return None
-
-
-def _splice(b: BodyBuilder, body: Body, operands: Sequence[str]) -> list[str]:
-    """Append a body's nodes with bound inputs; return the names of its outputs in ``b``."""
-    names = {"": "", **dict(zip(body.inputs, operands, strict=True))}
-    for node in body.nodes:
-        for value in node.outputs:
-            names.setdefault(value, f"t{len(b.nodes)}_{len(names)}" if value else "")
-        reads = tuple(names[v] for v in node.inputs)
-        writes = tuple(names[v] for v in node.outputs)
-        b.nodes.append(Node(node.op, reads, writes, node.attrs, node.domain))
-    return [names[v] for v in body.outputs]

@@ -20,7 +20,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.options import values
 from tracea_graph.options.files import CONFIG, patterns_of
 from tracea_graph.options.record import Option, Use, declared, option
-from tracea_graph.target_names import TARGETS
+from tracea_graph.target_names import BOTH, TARGETS
 
 if TYPE_CHECKING:
     from tracea_graph.check.distance import ErrorLimits
@@ -40,6 +40,7 @@ TIMING = "timing"
 _NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "be 0 or more")
 _SIZES = "sizes of symbolic dimensions; may be repeated"
 _MADE_UP = "seed of synthetic inputs (default: 0)"
+_ALONE = [name for name in TARGETS[1:] if not name.startswith(BOTH)]
 _CACHE = "default: TRACEA_CACHE, else tracea-graph in XDG_CACHE_HOME or ~/.cache"
 
 
@@ -58,8 +59,9 @@ class Options:
     )  # fmt: skip
     target: str = option(
         "host", values=lambda: TARGETS, group=_COMMON, metavar="TARGET",
-        help=f"{TARGETS[0]} (default), {', '.join(TARGETS[1:])}",
-        more="the processor to write for (default: this machine's CPU)",
+        help=f"{TARGETS[0]} (default), {', '.join(_ALONE)}; or both: {BOTH}cuda…",
+        more="the processor to write for (default: this machine's CPU). `cpu,cuda`: one library "
+        "for both; without a GPU, kernels for this machine's CPU run",
         also={"tune": Use(), "inspect": Use(), "explain": Use()},
     )  # fmt: skip
     precision: str = option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,14 @@ from tracea_graph.target import Backend, Target
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
 
-__all__ = ["AssembledNode", "Assembly", "assemble", "row_tiling_key", "unscheduled_us"]
+__all__ = [
+    "FALLBACK_DOMAIN", "AssembledNode", "Assembly", "assemble", "row_tiling_key", "unscheduled_us",
+]  # fmt: skip
+
+FALLBACK_DOMAIN = "tracea.fallback"
+"""Domain of kernels that function bodies call, until the library is built."""
+MakeBody = Callable[[TileGraph, Region, "Assembly"], Body]
+"""Function that returns a region's body, and adds to an assembly what the body calls."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ class Assembly:
     """Everything a result consists of except its library and domain.
 
     ``unfit`` maps regions whose programs exceed a limit of the runtime to the reason.
+    ``fallback`` is what function bodies call, without a graph of its own.
     """
 
     graph: TileGraph
@@ -83,6 +91,7 @@ class Assembly:
     kernels: set[str] = field(default_factory=set)
     chains: dict[int, Chain] = field(default_factory=dict)
     unfit: list[tuple[Region, str]] = field(default_factory=list)
+    fallback: Assembly | None = None
 
     @property
     def groups(self) -> dict[str, list[AssembledNode]]:
@@ -158,10 +167,21 @@ class Assembly:
         placed = [replace(i, program=p) for i, p in zip(self.placed, programs, strict=True)]
         return replace(self, placed=placed)
 
-    def functions(self) -> list[LocalFunction]:
-        """Return one function body per operator type."""
+    def functions(self, fallback: str = "", plain: bool = True) -> list[LocalFunction]:
+        """Return one function body per operator type, those of the fallback too.
+
+        ``fallback`` is the domain of the kernels that bodies call.  If not ``plain``, bodies of
+        standard operators alone are left out.
+        """
         bodies = {item.type: item.body for item in self.placed}
-        return [LocalFunction(t, b.inputs, b.outputs, b.nodes) for t, b in sorted(bodies.items())]
+        if self.fallback is None and not plain:
+            return []
+        made = [
+            LocalFunction(t, b.inputs, b.outputs, _in_domain(b.nodes, fallback))
+            for t, b in sorted(bodies.items())
+        ]
+        inner = self.fallback.functions() if self.fallback and plain else ()
+        return made + [replace(one, domain=fallback) for one in inner]
 
     def nodes(self, domain: str) -> list[Node]:
         """Return the result's nodes in order; original nodes are unchanged."""
@@ -186,6 +206,11 @@ class Assembly:
         return {name: _metadata(item) for name, item in custom.items()}
 
 
+def _in_domain(nodes: Sequence[Node], domain: str) -> tuple[Node, ...]:
+    """Move calls of fallback kernels to the domain that their library turned out to have."""
+    return tuple(replace(n, domain=domain) if n.domain == FALLBACK_DOMAIN else n for n in nodes)
+
+
 def _metadata(item: AssembledNode) -> dict[str, str]:
     said = {"tracea.nodes": "\n".join(item.originals), "tracea.rule": item.region.rule}
     if item.step_originals:
@@ -193,14 +218,21 @@ def _metadata(item: AssembledNode) -> dict[str, str]:
     return said
 
 
-def assemble(graph: TileGraph, backend: Backend, policy: PolicyEngine | None = None) -> Assembly:
+def assemble(
+    graph: TileGraph,
+    backend: Backend,
+    policy: PolicyEngine | None = None,
+    make_body: MakeBody | None = None,
+) -> Assembly:
     """Lower every fused region of a graph, with the schedules that the policy decides.
 
-    Without a ``policy``, the one for this machine decides.  Raises RuleError, naming the rule that
+    Without a ``policy``, the one for this machine decides; without ``make_body``, function bodies
+    are standard operators.  Raises RuleError, naming the rule that
     made it, if a region cannot be lowered.
     """
     policy = policy or Target(backend, backend.levels("", "fp32")).policy()
-    result = Assembly(graph, backend)
+    inner = Assembly(graph, backend) if make_body else None
+    result = Assembly(graph, backend, fallback=inner)
     bodies: dict[Any, Body] = {}
     for region in graph.regions():
         if not region.fused:
@@ -210,7 +242,10 @@ def assemble(graph: TileGraph, backend: Backend, policy: PolicyEngine | None = N
             program, decisions = policy.planned(
                 backend.lower(graph, region), specs, graph.bindings, _rank(graph, region)
             )
-            body = bodies.setdefault(region.params, region.params.body(graph.opset))
+            if make_body and inner:
+                body = make_body(graph, region, inner)
+            else:
+                body = bodies.setdefault(region.params, region.params.body(graph.opset))
             try:
                 backend.encode(program)
             except GraphError as error:

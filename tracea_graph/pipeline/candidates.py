@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,9 +28,11 @@ from tracea_graph.pipeline.planning import (
 )
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel
+from tracea_graph.resources import Scratch
 from tracea_graph.rewrite import Trace
-from tracea_graph.target import Backend, Target, tile_words
-from tracea_graph.toolchain import Library
+from tracea_graph.target import Backend, PartBuilder, Target, tile_words
+from tracea_graph.toolchain import Library, LibraryPart, find_compiler
+from tracea_graph.toolchain.linking import link_parts
 from tracea_graph.tuning import ScheduleTables, TuningOptions, tables, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
@@ -44,15 +46,44 @@ __all__ = [
 ]
 
 
+@dataclass
+class _Contents:
+    """What a backend's code in a library is made of."""
+
+    types: dict[str, OpType] = field(default_factory=dict)
+    kernels: set[str] = field(default_factory=set)
+    chains: dict[int, Chain] = field(default_factory=dict)
+
+    def add(self, assembly: Assembly | None) -> None:
+        """Add everything that an assembly needs."""
+        if assembly is not None:
+            self.types |= assembly.types
+            self.kernels |= assembly.kernels
+            self.chains |= assembly.chains
+
+    def covers(self, other: _Contents) -> bool:
+        """Return True if everything in ``other`` is here too."""
+        return (
+            other.types.keys() <= self.types.keys()
+            and other.kernels <= self.kernels
+            and other.chains.keys() <= self.chains.keys()
+        )
+
+    @property
+    def listed(self) -> tuple[list[OpType], list[str], list[Chain]]:
+        """Types, kernels and chains in their orders."""
+        types, chains = sorted(self.types.items()), sorted(self.chains.items())
+        return [t for _, t in types], sorted(self.kernels), [c for _, c in chains]
+
+
 class LibraryBuilder:
     """Build libraries for one target; many models may share one library."""
 
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target, self.environment = target, environment
         self._shared: Library | None = None
-        self._types: dict[str, OpType] = {}
-        self._kernels: set[str] = set()
-        self._chains: dict[int, Chain] = {}
+        self._contents = _Contents()
+        self._fallback = _Contents()
         self._published: Path | None = None
 
     def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
@@ -62,21 +93,24 @@ class LibraryBuilder:
         fails.
         """
         for assembly in assemblies:
-            self._types |= assembly.types
-            self._kernels |= assembly.kernels
-            self._chains |= assembly.chains
-        if not self._types:
+            self._contents.add(assembly)
+            self._fallback.add(assembly.fallback)
+        if not self._contents.types:
             return
         try:
-            self._shared = self._build(self._types, self._kernels, self._chains, out, quick=True)
+            self._shared = self._build(self._contents, self._fallback, out, quick=True)
         except BuildError:
             self._shared = None
 
     def library(self, assembly: Assembly, out: Path) -> Library:
         """Write the assembly's library to ``out``.  Raises BuildError."""
         shared = self._shared
-        if shared is None or not self._covers(assembly):
-            return self._build(assembly.types, assembly.kernels, assembly.chains, out)
+        own, fallback = _Contents(), _Contents()
+        own.add(assembly)
+        fallback.add(assembly.fallback)
+        covered = self._contents.covers(own) and self._fallback.covers(fallback)
+        if shared is None or not covered:
+            return self._build(own, fallback, out)
         self._place(shared.path, out)
         return replace(shared, path=out)
 
@@ -85,30 +119,26 @@ class LibraryBuilder:
         if self._shared is not None and library.sha256 == self._shared.sha256:
             self._published = place
 
-    def _covers(self, assembly: Assembly) -> bool:
-        return (
-            assembly.types.keys() <= self._types.keys()
-            and assembly.kernels <= self._kernels
-            and assembly.chains.keys() <= self._chains.keys()
-        )
-
     def _build(
-        self,
-        types: dict[str, OpType],
-        kernels: set[str],
-        chains: dict[int, Chain],
-        out: Path,
-        quick: bool = False,
+        self, own: _Contents, fallback: _Contents, out: Path, quick: bool = False
     ) -> Library:
-        return self.target.backend.build(
-            [t for _, t in sorted(types.items())],
-            sorted(kernels),
-            [c for _, c in sorted(chains.items())],
-            self.target.levels,
-            out,
-            self.environment,
-            quick,
-        )
+        target, environment = self.target, self.environment
+        if target.fallback is None:
+            return target.backend.build(*own.listed, target.levels, out, environment, quick=quick)
+        start = time.perf_counter()
+        parts = list[LibraryPart]()
+        with Scratch("build") as name:
+            for i, (one, contents) in enumerate(((target.fallback, fallback), (target, own))):
+                assert isinstance(one.backend, PartBuilder)
+                folder, entry = Path(name, str(i)), f"tracea_register_{one.backend.name}"
+                folder.mkdir()
+                parts.append(
+                    one.backend.compile_part(
+                        *contents.listed, one.levels, folder, environment, entry, quick
+                    )
+                )
+            made = link_parts(parts, out, find_compiler(environment), Path(name))
+        return replace(made, seconds=time.perf_counter() - start)
 
     def _place(self, shared: Path, out: Path) -> None:
         """Hard-link ``shared`` to ``out``, or copy it where links are not possible."""
@@ -415,7 +445,9 @@ class CandidateBuilder:
         domain = library.domain if library else ""
         nodes = assembly.nodes(domain)
         guards = [*{guard.type.name: guard.function for guard in self._guards}.values()]
-        bodies = [] if self.options.require_library else [*assembly.functions(), *guards]
+        required = self.options.require_library
+        fallback = library.fallback if library else ""
+        bodies = [*assembly.functions(fallback, not required), *(() if required else guards)]
         written = write(
             self.model,
             nodes,

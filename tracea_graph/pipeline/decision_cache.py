@@ -70,7 +70,7 @@ class DecisionCache:
         settings = {k: v for k, v in dataclasses.asdict(options).items() if k not in _PLACES}
         settings["threads"] = options.thread_counts
         about = json.dumps(
-            [settings, facts, list(target.levels), _sources()], sort_keys=True, default=str
+            [settings, facts, list(target.every_level), _sources()], sort_keys=True, default=str
         )
         key = digest(about, *map(_content, files))
         return cls(options.environment.cache / FOLDER / f"{key}.json")

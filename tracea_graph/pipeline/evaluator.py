@@ -65,6 +65,7 @@ class Evaluator:
     lock: Lock | None = None
     unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
+    variables: Callable[[str], Mapping[str, str]] = lambda level: {"TRACEA_ISA": level}
     verification: Verification | None = None
     decision: GroupSelection | None = None
     culprits: frozenset[str] = frozenset()
@@ -287,7 +288,7 @@ class Evaluator:
             limits=self._limits(),
             index_outputs=self._index_outputs(),
             threads=max(self.options.thread_counts),
-            env={"TRACEA_ISA": level} if candidate.library else {},
+            env=self.variables(level) if candidate.library else {},
             acquire=self._acquire,
             check=highest,
             labels=labels if labels or highest else self.inputs.brief,

@@ -26,6 +26,7 @@ from tracea_graph.passes import CLUSTERING, NOT_COMPRESSED, PARTITION, Request, 
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
+from tracea_graph.pipeline.fallback import FallbackPlanner
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel, decision_cost
@@ -109,6 +110,12 @@ class Planner:
             levels = target.levels if target else ()
             cost = CostModel(self.backend.machine(levels, measured), bindings)
         self.cost = cost
+        timed = options.keep == "faster" and target is not None
+        self._fallback = (
+            FallbackPlanner.of(named.fallback, options, cost.bindings, timed)
+            if named.fallback
+            else None
+        )
         self.scan = scan or WeightScan()
         request = Request(
             options.precision, options.prepack, options.windows, compressed, self.scan
@@ -186,7 +193,8 @@ class Planner:
         while True:
             made = plan()
             try:
-                return assemble(made.graph, self.backend, self.policy), made
+                bodies = self._fallback.body if self._fallback else None
+                return assemble(made.graph, self.backend, self.policy, bodies), made
             except RuleError as error:
                 self._leave_out(error)
 

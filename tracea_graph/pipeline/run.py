@@ -147,7 +147,7 @@ def choose(run: PipelineRun) -> None:
         model = guarded_form(run.model) if lock.guarded else run.model
         planner = Planner(model.graph, options, symbols, target, lock.cost)
     run.model = model
-    locked = lock.decisions(model.graph, target.levels) if lock else None
+    locked = lock.decisions(model.graph, target.every_level) if lock else None
     with deadline.suspended():  # the budget must not decide how much is compressed
         smaller = choose_smaller(
             CompressionContext(
@@ -159,12 +159,12 @@ def choose(run: PipelineRun) -> None:
         model, options, smaller.planner, run.libraries, run.scratch, locked
     )
     run.reporter = Reporter(
-        run.paths, model, run.inputs, target.levels, options, run.notes, run.timer, smaller,
+        run.paths, model, run.inputs, target.every_level, options, run.notes, run.timer, smaller,
         deadline, lock, run.decision_cache,
     )  # fmt: skip
     run.evaluator = Evaluator(
-        model, run.builder, run.inputs, options, target.levels, run.worker_pool, lock,
-        bool(target.backend.unmeasured(target.levels)), deadline,
+        model, run.builder, run.inputs, options, target.every_level, run.worker_pool, lock,
+        bool(target.backend.unmeasured(target.levels)), deadline, target.variables,
     )  # fmt: skip
 
 

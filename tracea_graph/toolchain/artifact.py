@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-__all__ = ["Library", "Manifest"]
+__all__ = ["Library", "LibraryPart", "Manifest"]
 
 
 class Manifest(TypedDict, total=False):
@@ -15,7 +15,7 @@ class Manifest(TypedDict, total=False):
     ``isas`` or ``levels`` are what the library has code for, ``types`` the operator types with the
     ONNX element types of their inputs and outputs, ``flags`` the compiler flags, ``sources`` a
     digest per translation unit, ``runtime`` the digest of the host loop, ``driver`` the minimum
-    driver version.
+    driver version, ``fallback`` the manifest of the kernels that function bodies call.
     """
 
     version: str
@@ -26,13 +26,32 @@ class Manifest(TypedDict, total=False):
     sources: dict[str, str]
     runtime: str
     driver: int
+    fallback: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LibraryPart:
+    """The object files of one backend's share of a library; ``entry`` registers its op types.
+
+    ``libraries`` are the flags that name what it is linked with, ``compiled_units`` the number of
+    cache misses.  ``manifest`` determined its domain.
+    """
+
+    entry: str
+    domain: str
+    levels: tuple[str, ...]
+    objects: tuple[Path, ...]
+    compiled_units: int
+    manifest: Manifest = field(repr=False)
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Library:
     """A built library; ``seconds`` is wall time, ``compiled_units`` the number of cache misses.
 
-    ``manifest`` determined its domain.
+    ``manifest`` determined its domain.  ``fallback`` is the domain of the kernels that function
+    bodies call; empty if there are none.
     """
 
     path: Path
@@ -42,3 +61,4 @@ class Library:
     seconds: float
     compiled_units: int
     manifest: Manifest = field(default_factory=Manifest, repr=False)
+    fallback: str = ""

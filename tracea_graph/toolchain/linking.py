@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from tracea_graph.errors import BuildError
-from tracea_graph.toolchain.compilers import Compiler
+from tracea_graph.toolchain.artifact import Library, LibraryPart
+from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler
 
-__all__ = ["LINK_FLAGS", "OWN_LINK_FLAGS", "read_output"]
+__all__ = ["ENTRY", "LINK_FLAGS", "OWN_LINK_FLAGS", "entry_flags", "link_parts", "read_output"]
+
+ENTRY = "RegisterCustomOps"
+"""The function of a library that ONNX Runtime calls."""
 
 LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,relro", "-Wl,-z,now")
 OWN_LINK_FLAGS = MappingProxyType(
@@ -22,6 +29,60 @@ OWN_LINK_FLAGS = MappingProxyType(
     }
 )
 """Flags for linking without a C++ library, per compiler family; they follow the objects."""
+
+
+_ENTRIES = """// Registers the op types of every part, the last one's first.
+struct OrtStatus;
+struct OrtSessionOptions;
+struct OrtApiBase;
+extern "C" OrtStatus *{first}(OrtSessionOptions*, const OrtApiBase*);
+extern "C" OrtStatus *{second}(OrtSessionOptions*, const OrtApiBase*);
+extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
+    OrtSessionOptions* options, const OrtApiBase* base) {{
+  OrtStatus* const status = {second}(options, base);
+  return status ? status : {first}(options, base);
+}}
+"""
+
+
+def entry_flags(entry: str) -> tuple[str, ...]:
+    """Return the compiler flags that give a runtime's entry point another name."""
+    return () if entry == ENTRY else (f"-DTRACEA_ENTRY={entry}",)
+
+
+def link_parts(
+    parts: Sequence[LibraryPart],
+    out: Path,
+    compiler: Compiler,
+    folder: Path,
+    seconds: float = COMPILE_SECONDS,
+) -> Library:
+    """Link one part, or a fallback and the part that falls back on it, and move the library to
+    ``out``.
+
+    ``folder`` is for temporary files; the library's ``seconds`` are 0.  Raises BuildError and
+    leaves no file at ``out`` on failure.
+    """
+    objects = [str(path) for part in parts for path in part.objects]
+    last = parts[-1]
+    if len(parts) > 1:
+        first, second = (part.entry for part in parts)
+        (folder / "entry.cpp").write_text(_ENTRIES.format(first=first, second=second))
+        compiler.run(("-O2", "-fPIC", "-c", "entry.cpp", "-o", "entry.o"), folder, seconds)
+        objects.append("entry.o")
+    own = OWN_LINK_FLAGS[compiler.family]
+    named = dict.fromkeys(name for part in parts for name in part.libraries)
+    compiler.run((*LINK_FLAGS, "-o", "library.so", *objects, *own, *named), folder, seconds)
+    data = read_output(compiler, folder / "library.so", "library")
+    write_whole(out, data, mode=0o755)
+    manifest, fallback = last.manifest, ""
+    if len(parts) > 1:
+        manifest, fallback = {**manifest, "fallback": {**parts[0].manifest}}, parts[0].domain
+    return Library(
+        out, last.domain, hashlib.sha256(data).hexdigest(),
+        tuple(level for part in parts for level in part.levels), 0.0,
+        sum(part.compiled_units for part in parts), manifest, fallback,
+    )  # fmt: skip
 
 
 def read_output(compiler: Compiler, path: Path, what: str) -> bytes:

@@ -131,7 +131,7 @@ __attribute__((destructor)) void leave() {
 }  // namespace
 }  // namespace tracea
 
-extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
+extern "C" __attribute__((visibility("default"))) OrtStatus* TRACEA_ENTRY(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace tracea;
   return register_custom_ops(state.registration, options, base, prepare, library_name);

@@ -95,7 +95,7 @@ extern "C" __attribute__((visibility("default"))) const char* tracea_gpu_refusal
   return tracea::state.refused.set ? tracea::state.refused.text : nullptr;
 }
 
-extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
+extern "C" __attribute__((visibility("default"))) OrtStatus* TRACEA_ENTRY(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace tracea;
   return register_custom_ops(state.registration, options, base, prepare,

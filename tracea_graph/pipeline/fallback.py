@@ -1,0 +1,126 @@
+"""Function bodies that call kernels of another backend, for machines without the first one.
+
+A body computes the steps of one program.  They are planned anew for the fallback, with the weights
+as they are stored, so that both share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from tracea_graph.ir import Node, Weight
+from tracea_graph.ops.body import Body, splice
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.options import Options
+from tracea_graph.passes import Request
+from tracea_graph.pipeline.assembly import FALLBACK_DOMAIN, Assembly, assemble
+from tracea_graph.policy import CostModel, PolicyEngine
+from tracea_graph.rewrite import SchedulerLimits, schedule
+from tracea_graph.target import Target
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["FallbackPlanner"]
+
+_MOST_CONSTANT_BYTES = 1 << 20
+"""Maximum bytes of weights that a body stores in another form; with more, its operators stay
+standard ones."""
+
+
+@dataclass
+class FallbackPlanner:
+    """Plans bodies for the kernels of ``target``."""
+
+    target: Target
+    options: Options
+    cost: CostModel
+    _made: dict[tuple[RegionParams, tuple[str, ...]], tuple[Body, Assembly]] = field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def of(
+        cls, target: Target, options: Options, bindings: Mapping[str, int], timed: bool
+    ) -> FallbackPlanner:
+        """Create a planner; this machine is measured if ``timed``."""
+        measured = options.environment if timed else None
+        machine = target.backend.machine(target.levels, measured)
+        return cls(target, options, CostModel(machine, bindings))
+
+    def body(self, graph: TileGraph, region: Region, into: Assembly) -> Body:
+        """Return a region's body; what it calls is added to ``into``."""
+        key = (_program(region), region.operands)
+        if key not in self._made:
+            self._made[key] = self._planned(graph, replace(region, params=key[0]))
+        body, assembly = self._made[key]
+        into.placed += assembly.placed
+        into.types |= assembly.types
+        into.kernels |= assembly.kernels
+        into.chains |= assembly.chains
+        return body
+
+    def _planned(self, graph: TileGraph, region: Region) -> tuple[Body, Assembly]:
+        backend, options = self.target.backend, self.options
+        steps = Subgraph(graph, region)
+        steps.bindings = {**graph.bindings, **self.cost.bindings}
+        precision, _ = backend.resolve_precision(options.precision, self.target.levels)
+        request = Request(precision, prepack=False, windows=options.windows)
+        tiling = backend.rules.row_tiling[:1]  # only pays if it is measured
+        phases = [
+            phase
+            for phase in backend.phases(request, self.cost.machine, self.cost.bindings)
+            if phase.name not in tiling
+        ]
+        limits = SchedulerLimits(
+            skip=frozenset(options.skip), min_gain_us=-inf, max_error=options.tolerance,
+            lacks=backend.lacks,
+        )  # fmt: skip
+        schedule(steps, phases, self.cost, limits)
+        policy: PolicyEngine = self.target.policy(options.environment.level)
+        assembly = assemble(steps, backend, policy)
+        new = _new_weights(steps, region)
+        if sum(weight.nbytes for weight in new.values()) > _MOST_CONSTANT_BYTES:
+            return region.params.body(graph.opset), Assembly(steps, backend)
+        return _body(region, steps, assembly, new), assembly
+
+
+def _program(region: Region) -> RegionParams:
+    """Return a region's steps; a single op is a program of one step."""
+    params = region.params
+    if isinstance(params, RegionParams):
+        return params
+    count, results = len(region.operands), len(region.results)
+    step = RegionStep(params, tuple(range(count)), results)
+    return RegionParams(count, (step,), tuple(range(count, count + results)))
+
+
+def _body(region: Region, steps: TileGraph, assembly: Assembly, new: Mapping[str, Weight]) -> Body:
+    """Write a body whose nodes are those of the assembled steps."""
+    unfit = {id(r) for r, _ in assembly.unfit}
+    custom = {id(i.region): i for i in assembly.placed if id(i.region) not in unfit}
+    assembly.placed = list(custom.values())
+    inputs = tuple(f"i{i}" for i in range(len(region.operands)))
+    names = {"": "", **dict(zip(region.operands, inputs, strict=True))}
+    names |= {v: f"c{i}" for i, v in enumerate(new)}
+    nodes = [Node("Constant", (), (names[v],), {"value": w.array()}) for v, w in new.items()]
+    for own in steps.regions():
+        reads = tuple(names[v] for v in own.operands)
+        if item := custom.get(id(own)):
+            made = tuple(f"t{len(nodes)}_{i}" if v else "" for i, v in enumerate(own.results))
+            plan = {"plan": tuple(assembly.backend.encode(item.program))}
+            nodes.append(Node(item.type, reads, made, plan, FALLBACK_DOMAIN))
+        else:
+            made = tuple(splice(nodes, own.params.body(steps.opset), reads))
+        names |= dict(zip(own.results, made, strict=True))
+    outputs = tuple(f"o{i}" for i in range(len(region.results)))
+    results: Sequence[str] = [*steps.outputs]
+    nodes += (Node("Identity", (names[v],), (o,)) for v, o in zip(results, outputs, strict=True))
+    return Body(inputs, outputs, tuple(nodes))
+
+
+def _new_weights(steps: TileGraph, region: Region) -> dict[str, Weight]:
+    """Return the weights that a plan made of those that the region reads."""
+    reads = [v for r in steps.regions() for v in r.reads if v not in region.operands]
+    return {v: steps.weights[v] for v in reads if v in steps.weights}
