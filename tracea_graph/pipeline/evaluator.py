@@ -40,7 +40,7 @@ from tracea_graph.reasons import Code, Reason
 __all__ = ["Evaluator", "fastest_tile_sizes", "precision_fallback"]
 
 _BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.3
-"""Limit of a bisection, and its share of the time left; then, all that may be faulty is dropped."""
+"""Limit of a bisection and its share of the time left; then all that may be faulty is dropped."""
 _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
 _BISECTION_FEEDS = 4  # feeds run by a bisection

@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from tracea_graph.ir import Node, Weight
+from tracea_graph.ir import DType, Node, Weight
+from tracea_graph.ops import OpParams
 from tracea_graph.ops.body import Body, splice
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
@@ -55,6 +58,7 @@ class FallbackPlanner:
         if key not in self._made:
             self._made[key] = self._planned(graph, replace(region, params=key[0]))
         body, assembly = self._made[key]
+        into.backend = assembly.backend
         into.placed += assembly.placed
         into.types |= assembly.types
         into.kernels |= assembly.kernels
@@ -63,7 +67,7 @@ class FallbackPlanner:
 
     def _planned(self, graph: TileGraph, region: Region) -> tuple[Body, Assembly]:
         backend, options = self.target.backend, self.options
-        steps = Subgraph(graph, region)
+        plain, steps = _separated(Subgraph(graph, region))
         steps.bindings = {**graph.bindings, **self.cost.bindings}
         precision, _ = backend.resolve_precision(options.precision, self.target.levels)
         request = Request(precision, prepack=False, windows=options.windows)
@@ -83,7 +87,7 @@ class FallbackPlanner:
         new = _new_weights(steps, region)
         if sum(weight.nbytes for weight in new.values()) > _MOST_CONSTANT_BYTES:
             return region.params.body(graph.opset), Assembly(steps, backend)
-        return _body(region, steps, assembly, new), assembly
+        return _body(region, steps, assembly, plain, new), assembly
 
 
 def _program(region: Region) -> RegionParams:
@@ -96,7 +100,33 @@ def _program(region: Region) -> RegionParams:
     return RegionParams(count, (step,), tuple(range(count, count + results)))
 
 
-def _body(region: Region, steps: TileGraph, assembly: Assembly, new: Mapping[str, Weight]) -> Body:
+def _separated(whole: Subgraph) -> tuple[Mapping[str, OpParams], TileGraph]:
+    """Return the steps as a graph, and by name those that stay standard operators in it.
+
+    These only move values that are not float32: shapes, positions, masks.  Kernels for moves are
+    for float32; ONNX Runtime's own are as good where so little is moved.
+    """
+    plain = {
+        s.id: s.params
+        for s in whole.steps
+        if isinstance(s.params, LayoutParams | ConcatParams)
+        and any(whole.spec(v).dtype is not DType.F32 for v in (s.operands[0], *s.results))
+    }
+    regions = [replace(s, params=None) if s.id in plain else s for s in whole.steps]
+    steps = TileGraph(
+        regions, whole.inputs, whole.outputs, whole.weights, whole.specs, whole.opset
+    )
+    steps.model_of = whole.model_of
+    return plain, steps
+
+
+def _body(
+    region: Region,
+    steps: TileGraph,
+    assembly: Assembly,
+    plain: Mapping[str, OpParams],
+    new: Mapping[str, Weight],
+) -> Body:
     """Write a body whose nodes are those of the assembled steps."""
     unfit = {id(r) for r, _ in assembly.unfit}
     custom = {id(i.region): i for i in assembly.placed if id(i.region) not in unfit}
@@ -112,7 +142,8 @@ def _body(region: Region, steps: TileGraph, assembly: Assembly, new: Mapping[str
             plan = {"plan": tuple(assembly.backend.encode(item.program))}
             nodes.append(Node(item.type, reads, made, plan, FALLBACK_DOMAIN))
         else:
-            made = tuple(splice(nodes, own.params.body(steps.opset), reads))
+            params = plain.get(own.id, own.params)
+            made = tuple(splice(nodes, params.body(steps.opset), reads))
         names |= dict(zip(own.results, made, strict=True))
     outputs = tuple(f"o{i}" for i in range(len(region.results)))
     results: Sequence[str] = [*steps.outputs]
