@@ -167,6 +167,16 @@ class Assembly:
         placed = [replace(i, program=p) for i, p in zip(self.placed, programs, strict=True)]
         return replace(self, placed=placed)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the report says of the kernels that function bodies call."""
+        if (inner := self.fallback) is None:
+            return ()
+        count = len(inner.placed)
+        which = f"{count} kernels" if count > 1 else "a kernel" if count else "no kernel"
+        what = f"function bodies call {which} of {inner.backend.name}"
+        return (f"where {self.backend.name} cannot run, {what}",)
+
     def functions(self, fallback: str = "", plain: bool = True) -> list[LocalFunction]:
         """Return one function body per operator type, those of the fallback too.
 

@@ -192,7 +192,7 @@ class Reporter:
                 *self.compression.notes,
                 *evaluator.notes,
                 *_skipped(kept),
-                *_called_by_bodies(kept),
+                *(kept.assembly.notes if kept else ()),
                 *_compared(kept, self.model),
                 *_widened(kept, self.model),
             ),
@@ -389,19 +389,6 @@ def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:
                 f"no kernel keeps to the tiles of {pattern.value!r}, which only mask; "
                 "tracea explain says why"
             )
-
-
-def _called_by_bodies(kept: BuiltModel | None) -> tuple[str, ...]:
-    """Return a note about the kernels that function bodies call."""
-    inner = kept.assembly.fallback if kept else None
-    if kept is None or inner is None:
-        return ()
-    count = len(inner.placed)
-    which = f"{count} kernels" if count > 1 else "a kernel" if count else "no kernel"
-    return (
-        f"where {kept.assembly.backend.name} cannot run, function bodies call {which} of "
-        f"{inner.backend.name}",
-    )
 
 
 def _skipped(kept: BuiltModel | None) -> tuple[str, ...]:
