@@ -23,10 +23,11 @@ OPSET = 22
 
 def perceptron() -> Net:
     net = Net(OPSET)
-    x = net.input("x", "n", 24)
-    h = net("Add", net("MatMul", x, net.weight(24, 64)), net.weight(64))
-    h = net("LayerNormalization", h, net.weight(64), net.weight(64), axis=-1)
-    net.graph(net("Softmax", net("MatMul", net("Tanh", h), net.weight(64, 40)), axis=-1))
+    x = net.input("x", "n", 120)
+    # large enough for import not to fold its cast
+    h = net("Add", net("MatMul", x, net.weight(120, 160)), net.weight(160))
+    h = net("LayerNormalization", h, net.weight(160), net.weight(160), axis=-1)
+    net.graph(net("Softmax", net("MatMul", net("Tanh", h), net.weight(160, 40)), axis=-1))
     return net
 
 

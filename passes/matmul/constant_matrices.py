@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, Weight
+from tracea_graph.ops.chain import HALVES
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.tile_pattern import matrix_pattern
@@ -89,14 +90,17 @@ def lazy_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
 
 
 def smaller_source(graph: TileGraph, value: str) -> str | None:
-    """Return the smaller constant a matrix is computed from, or None; packing would grow the
-    file."""
+    """Return the smaller constant a matrix is computed from, or None; packing would grow the file.
+
+    A matrix stored in fp16 or bf16 may take as many bytes as its model would have in float32.
+    """
     weight, source = graph.weights[value], value
     while (region := graph.producer(source)) is not None and region.operands:
         source = region.operands[0]
-    base = graph.weight(source)
-    small = base is not None and max(base.nbytes, _SMALL) < weight.nbytes
-    return source if small else None
+    if (base := graph.weight(source)) is None:
+        return None
+    stored = base.nbytes * (2 if base.dtype in HALVES else 1)
+    return source if max(stored, _SMALL) < weight.nbytes else None
 
 
 def nodes_making(graph: TileGraph, value: str) -> tuple[Node, ...]:
