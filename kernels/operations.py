@@ -96,6 +96,7 @@ _ALL = (
         "gemm_block_sparse", (*_MNK, "block", "percent"), (*_GEMM, 32, 20), _product,
         ("gemm_block_sparse",), "blocks",
     ),
+    KernelOperation("gemm_nbits", _MNK, (1, 2048, 2048), _product, ("gemm_nbits",)),
     KernelOperation(
         "gemm_bitmap", (*_MNK, "percent"), (1, 768, 768, 20), _product, ("gemm_bitmap",), "bitmap"
     ),
@@ -148,7 +149,8 @@ OPERATIONS: Mapping[str, KernelOperation] = MappingProxyType({o.name: o for o in
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "matmul": "gemm", "linear": "gemm", "block_sparse_gemm": "gemm_block_sparse",
-        "sparse_gemm": "gemm_bitmap", "bitmap_gemm": "gemm_bitmap", "low_rank": "low_rank_gemm",
+        "sparse_gemm": "gemm_bitmap", "bitmap_gemm": "gemm_bitmap",
+        "matmul_nbits": "gemm_nbits", "low_rank": "low_rank_gemm",
         "conv": "conv2d", "convolution": "conv2d", "depthwise_conv": "depthwise",
         "winograd_conv": "winograd", "flash_attention": "attention",
         "flash_attention_2": "attention", "sdpa": "attention",

@@ -20,6 +20,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.bitmap import unpack_bitmap
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.filters import NCHW32C, WinogradFilters
+from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (
     SPLIT_STEPS,
     pack_panels,
@@ -225,6 +226,16 @@ def gemm_int8(
     )
     acc = operands.product(x, matrix, [*given, *([] if own is None else [own])])
     side_by_side(call, acc, inputs, y)
+
+
+def gemm_nbits(
+    call: Call, *, x: Array, w: Array, bias: Any, scales: Array, inputs: list[Any], y: list[Any],
+    parts: int, bits: int, block: int, zeros: str, int8_rows: bool,
+) -> None:  # fmt: skip
+    columns = y[-1].shape[-1] if parts == 1 else sum(part.shape[-1] for part in y)
+    layout = NBitsPanels(bits, block, zeros, int8_rows)
+    acc = layout.product(x, (w, scales), x.shape[-1], columns)
+    side_by_side(call, acc if bias is None else acc + bias, inputs, y)
 
 
 def sum_rows(call: Call, *, x: Array, sums: Any, y: Any) -> None:
@@ -808,7 +819,7 @@ def recurrent(
 
 KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
-        "gemm": by_type, "sum_rows": sum_rows,
+        "gemm": by_type, "gemm_nbits": gemm_nbits, "sum_rows": sum_rows,
         "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
         "round": round_rows_of, "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "kv_append": kv_append,

@@ -18,6 +18,7 @@ from tracea_graph.kernels.cpu.product_calls import (
     BITMAP_BF16,
     BLOCK_SPARSE,
     BLOCK_SPARSE_BF16,
+    NBITS,
     SUM_ROWS,
     gemm,
     round_rows,
@@ -480,6 +481,7 @@ CALLS = Calls(
         _BYTES_EQUAL,
         gemm("int8", {"int8": 11}, BYTES),
         SUM_ROWS,
+        NBITS,
     )
 )  # fmt: skip
 """All calls, in the order of their opcodes."""

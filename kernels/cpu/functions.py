@@ -71,6 +71,11 @@ _OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_block_sparse{}", "const tracea_block_sparse_tile*"),
             Function("all_finite{}", "const float*, int64_t", "int32_t"),
         ),
+        "gemm_nbits": (
+            Function("gemm_nbits{}", "const tracea_nbits_tile*"),
+            Function("unpack_nbits{}", "const tracea_nbits_unpack_tile*"),
+            Function("round_nbits{}", "const tracea_nbits_round_tile*", "int32_t"),
+        ),
         "resize": (Function("resize{}", "const tracea_resize_tile*"),),
         "channel_shuffle": (Function("channel_shuffle{}", "const tracea_channel_shuffle_tile*"),),
         "gemm_bitmap": (Function("gemm_bitmap{}", "const tracea_bitmap_tile*", "const void*"),),

@@ -8,11 +8,20 @@ from tracea_graph.kernels.cpu.operands import BLOCK, BYTES, F32_OR_BF16, LIMITS,
 from tracea_graph.kernels.cpu.operands import operand as _op
 from tracea_graph.kernels.cpu.operands import result as _out
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
-from tracea_graph.kernels.schema import CallSchema, Operand, Problem, Sizes, choice, number
+from tracea_graph.kernels.schema import (
+    CallSchema,
+    Operand,
+    Problem,
+    Sizes,
+    choice,
+    flag,
+    number,
+)
+from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 
 __all__ = [
-    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "SUM_ROWS", "epilogue", "gemm",
-    "gemm_problem", "round_rows",
+    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "NBITS", "SUM_ROWS", "epilogue",
+    "gemm", "gemm_problem", "round_rows",
 ]  # fmt: skip
 
 _BIAS = _op("bias", "N", optional=True, rows="all")
@@ -87,6 +96,29 @@ SUM_ROWS = CallSchema(
     row_tiled=True,
 )
 """The sums of rows of bytes as unsigned ones, and those rows filled up to whole lanes of four."""
+
+
+NBITS = CallSchema(
+    "gemm_nbits",
+    (
+        _op("x", "M K"),
+        _op("w", "Np bytes", "u8", rows="all"),
+        _BIAS,
+        _op("scales", "Np blocks 1|2 16", rows="all"),
+        *epilogue("M N"),
+    ),
+    (
+        number("parts", 1, LIMITS["kMaxParts"], default=1),
+        choice("bits", {2: 2, 4: 4, 8: 8}),
+        number("block", 16, MAX_BLOCK),
+        choice("zeros", ZEROS),
+        flag("int8_rows"),
+    ),
+    chain="epilogue",
+    kernels=(("gemm", "f32"), "gemm_nbits"),
+    problem=gemm_problem,
+)
+"""A product with codes of few bits that have a scale for each block of k and column."""
 
 
 def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:

@@ -124,6 +124,7 @@ struct tracea_isa_table {
   int32_t gemm_mr, gemm_nv;    // largest register tile
   int32_t bf16_mr, bf16_nv;  // the same of gemm_bf16
   int32_t int8_mr, int8_nv;  // and of gemm_int8
+  int32_t nbits_mr, nbits_nv;  // and of gemm_nbits
   int32_t conv_pixels, conv_nv;
   int32_t bf16_pixels;        // conv_pixels of conv_bf16
 """

@@ -16,6 +16,7 @@ from tracea_graph.kernels.cpu.variants import (
     conv_tile,
     gemm_bf16_tile,
     gemm_int8_tile,
+    gemm_nbits_tile,
     gemm_tile,
 )
 from tracea_graph.kernels.program import OpType
@@ -174,7 +175,7 @@ def _sides(level: str, tiles: Tiles) -> tuple[int, ...]:
     pixels, _ = conv_bf16_tile(level, tiles)
     wide = (
         gemm_tile(level, tiles), gemm_bf16_tile(level, tiles), gemm_int8_tile(level, tiles),
-        conv_tile(level, tiles),
+        gemm_nbits_tile(level, tiles), conv_tile(level, tiles),
     )  # fmt: skip
     return (*(side for tile in wide for side in tile), pixels)
 

@@ -64,6 +64,55 @@ typedef struct {
 } tracea_gemm_pack_tile;
 typedef void (*tracea_gemm_pack_fn)(const tracea_gemm_pack_tile*);
 
+// C[mr x n] = init + A[mr x k] * B with n = 16 * (nv - 1) + last; B has codes of 2, 4 or 8 bits, a
+// scale for each block of k and column, and zero points.  A is `terms` rows of signed bytes for each
+// row, which add up; every one has a scale and the sum of its bytes for each block.
+typedef struct {
+  int64_t blocks, block;       // blocks of k, and their length
+  int32_t bits, terms;         // terms: 1 or 3
+  const int8_t* a;             // term j of row i lies at a + (i * terms + j) * lda
+  int64_t lda;
+  const float* a_scale;        // of term j of row i, block b: a_scale[(i * terms + j) * blocks + b]
+  const int32_t* a_sum;        // likewise
+  const uint8_t* b;            // panels of codes (kernels/cpu/nbits_panels.py)
+  int64_t b_panel;             // bytes from one panel to the next
+  const float* b_scale;        // [panels][blocks][scale_rows][16]
+  int32_t scale_rows;          // 2: zero points in float32 follow the scales
+  const uint8_t* b_zero;       // integer zero points [blocks][16] of the first panel, or null
+  int32_t zero;                // zero point of all other codes
+  const float* init;           // null for zero; a bias
+  float* c;
+  int64_t ldc;
+  int32_t mr, nv, last;
+} tracea_nbits_tile;
+typedef void (*tracea_nbits_fn)(const tracea_nbits_tile*);
+
+// Float32 panels from panels of codes: steps [k0, k0 + k) of `panels` panels; k0 is a multiple of 16.
+typedef struct {
+  int64_t k0, k, blocks, block, panels;
+  int32_t bits, scale_rows, zero;
+  const uint8_t* b;
+  int64_t b_panel;
+  const float* b_scale;
+  const uint8_t* b_zero;
+  float* to;                   // [panels][to_panel], rows of 16
+  int64_t to_panel;
+} tracea_nbits_unpack_tile;
+typedef void (*tracea_nbits_unpack_fn)(const tracea_nbits_unpack_tile*);
+
+// One row of x as `terms` rows of bytes with a scale and a sum for each block.  With one term, the
+// nearest of 255 numbers in proportion to the block's largest; with three, of 2^23.
+typedef struct {
+  int64_t k, block;
+  const float* x;
+  int32_t terms;
+  int8_t* y;                   // term j at y + j * y_term, zeros up to whole blocks
+  int64_t y_term;
+  float* scale;                // term j at scale + j * blocks
+  int32_t* sum;
+} tracea_nbits_round_tile;
+typedef int32_t (*tracea_nbits_round_fn)(const tracea_nbits_round_tile*);  // 1 if x is finite
+
 // C[rows x last] = init + A[rows x k] * B, one panel of B of which only some blocks of k are stored.
 typedef struct {
   const float* a;       // element (i, k) of A lies at a + i + k * a_step; rows up to 16 are readable

@@ -24,6 +24,7 @@ __all__ = [
     "find",
     "gemm_bf16_tile",
     "gemm_int8_tile",
+    "gemm_nbits_tile",
     "gemm_tile",
     "own_kernels",
 ]  # fmt: skip
@@ -108,6 +109,17 @@ def _gemm_int8(isa: str, mr: int, nv: int) -> KernelVariant:
     return KernelVariant(
         "gemm", isa, "gemm_int8.cpp.in", tile, params, frozenset({"int8"}), "int8"
     )
+
+
+def _gemm_nbits(isa: str, mr: int, nv: int, ahead: int = 0) -> KernelVariant:
+    """A GEMM on codes of 2, 4 or 8 bits with scales by blocks.
+
+    ``mr`` rows of bytes by ``nv`` panels; a single row takes twice as many panels.  ``ahead``:
+    bytes from the codes of one row's tile to those that are prefetched.
+    """
+    params = {"mr": mr, "mr3": max(1, mr // 3), "nv": nv, "wide": 2 * nv, "ahead": ahead}
+    functions, tile = frozenset({"int8", "nbits"}), f"{mr}x{nv * PANEL}"
+    return KernelVariant("gemm_nbits", isa, "gemm_nbits.cpp.in", tile, params, functions)
 
 
 def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> KernelVariant:
@@ -355,6 +367,10 @@ VARIANTS = (
     _gemm_int8("avx2", 3, 1),
     _gemm_int8("avx512", 6, 2),
     _gemm_int8("avx512vnni", 8, 3),
+    _gemm_nbits("scalar", 3, 1),
+    _gemm_nbits("avx2", 3, 1, 1024),
+    _gemm_nbits("avx512", 6, 2, 1024),
+    _gemm_nbits("avx512vnni", 6, 2, 1024),
     _gemm_bf16x2("scalar", 4, 1),
     _gemm_bf16x2("avx2", 6, 1),
     _gemm_bf16x2("avx512", 8, 3),
@@ -479,6 +495,11 @@ def gemm_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
 def gemm_int8_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
     """The same where both operands are 8-bit integers."""
     return _tile("gemm_int8", isa, tiles)
+
+
+def gemm_nbits_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
+    """Rows of bytes and 16-wide panels of the largest tile of a GEMM on codes."""
+    return _tile("gemm_nbits", isa, tiles)
 
 
 def conv_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from tests import convolutions
 from tests.graphs import normal, relative_error, run_body
+from tests.runtime.nbits_cases import drawn_matrix
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.kernels.cpu.bitmap import pack_bitmap
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,
     BF16X2,
@@ -42,6 +44,7 @@ from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid
+from tracea_graph.ops.block_quantized import ZEROS, BlockQuantized
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
@@ -115,6 +118,16 @@ def signed(*shape: int) -> np.ndarray:
 BYTES = signed(2, 5, 11).view(np.uint8)
 
 
+def codes(layout: NBitsPanels, k: int, n: int) -> tuple[np.ndarray, ...]:
+    """Stored codes, a bias, and stored scales."""
+    packed, scales = drawn_matrix(layout, k, n)
+    return packed, normal(n, seed=6), scales
+
+
+BYTES_OF_4_BITS = np.random.default_rng(8).integers(0, 256, (20, 3, 16), np.uint8)
+ABOUT_ONE = np.random.default_rng(9).integers(1, 9, (2, 20, 3)).astype(np.float32)
+
+
 def blocks(k: int, n: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Stored blocks and their places; the second and every third one of a matrix are zero."""
     count = -(-n // PANEL) * -(-k // block)
@@ -170,6 +183,18 @@ CASES = {
     "gemm, of bytes in panels": Case(
         GemmParams(11, 20, INT8_ZEROS, integers=Integers(DType.U8, None)),
         (BYTES, pack_int8(signed(11, 20), signed(20)), np.array([200], np.uint8)),
+    ),
+    **{
+        f"gemm, {bits} bits, {zeros} zeros": Case(
+            GemmParams(70, 20, NBitsPanels(bits, 32, zeros, zeros != "float"), bias=True),
+            ((2, 5, 70), *codes(NBitsPanels(bits, 32, zeros), 70, 20)),
+        )
+        for bits in (2, 4, 8)
+        for zeros in ZEROS
+    },
+    "gemm, 4 bits in the model's order": Case(
+        GemmParams(70, 20, BlockQuantized(4, 32, "integer")),
+        ((2, 5, 70), BYTES_OF_4_BITS, ABOUT_ONE),
     ),
     "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
     "gemm, as sums of two": Case(

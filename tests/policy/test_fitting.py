@@ -60,7 +60,8 @@ def test_shares_of_pairs_and_integers_are_measured(
 
 
 def test_every_share_of_pairs_and_integers_says_where_it_comes_from() -> None:
-    paired = {n for n in fitted().shares if n.endswith(("vnni2", "int8", "int16", "bf16"))}
+    ends = ("vnni2", "int8", "int16", "bf16", "nbits")
+    paired = {n for n in fitted().shares if n.endswith(ends)}
     assert paired == {
         *UNMEASURED, "FusedGemm vnni2", "FusedGemm int16", "FusedConv vnni2",
         "FusedConv winograd2_vnni2",

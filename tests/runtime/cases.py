@@ -17,6 +17,7 @@ from tests.runtime.caches import cache_cases
 from tests.runtime.guard_cases import guard_cases
 from tests.runtime.int8_cases import INT8_CHAINS, int8_cases
 from tests.runtime.int16_cases import int16_cases
+from tests.runtime.nbits_cases import NBITS_CHAINS, nbits_cases
 from tests.runtime.recurrences import recurrent_cases
 from tests.runtime.reductions import REDUCED_CHAINS, reduction_cases
 from tests.runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
@@ -57,7 +58,7 @@ MASKED = Chain(
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
 CHAINS = (
     GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, SPARSE_CHAIN,
-    replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS, *INT8_CHAINS,
+    replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS, *INT8_CHAINS, *NBITS_CHAINS,
 )  # fmt: skip
 
 
@@ -632,6 +633,7 @@ def all_cases() -> tuple[Case, ...]:
         *sparse_cases(),
         *bitmap_cases(),
         *int8_cases(),
+        *nbits_cases(),
         *int16_cases(),
         *bf16x2_cases(),
         *guard_cases(),

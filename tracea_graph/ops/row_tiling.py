@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
@@ -38,7 +39,8 @@ def row_reuse(step: Region) -> RowReuse | None:
     """
     params = step.params
     if isinstance(params, GemmParams):
-        return RowReuse(-(-params.n // _COLUMNS), _ROWS) if params.layout != NK else None
+        tiled = params.layout != NK and not isinstance(params.layout, BlockQuantized)
+        return RowReuse(-(-params.n // _COLUMNS), _ROWS) if tiled else None
     if isinstance(params, ConvParams):
         return RowReuse(granularity=params.layout.side) if params.layout.reads_reordered else None
     return RowReuse() if isinstance(params, (ElementwiseParams, NormParams)) else None

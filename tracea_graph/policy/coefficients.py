@@ -33,7 +33,8 @@ __all__ = ["FILE", "UNMEASURED", "Coefficients", "fitted"]
 FILE = Path(__file__).with_name("coefficients.json")
 UNMEASURED = (
     "FusedAttention bf16", "FusedConv int16", "FusedConv winograd2_int16", "FusedGemm int8",
-    "product int8",
+    "FusedGemm nbits", "FusedGemm nbits int8", "product int8", "product nbits",
+    "product nbits int8",
 )  # fmt: skip
 """Shares in other precisions than float32 that fewer than three measured regions depend on."""
 

@@ -29,6 +29,8 @@ _OF_INTEGERS = frozenset(
      "com.microsoft::MatMulIntegerToFloat", "com.microsoft::QGemm")
 )  # fmt: skip
 """Products of 8-bit integers."""
+_ROUNDED_LEVEL = 4
+"""Accuracy level at which MatMulNBits multiplies integers."""
 _MANY_ROWS = 64
 """Rows from which ONNX Runtime's products run at full speed."""
 
@@ -55,6 +57,10 @@ def ort_cost(
         return OpCost(2.0 * prod(operands[0]) * prod(operands[1][1:]) / fit.shares["flat product"])
     if op in _OF_INTEGERS:
         return OpCost(2.0 * prod(result) * operands[0][-1] / fit.shares["product int8"])
+    if op == "com.microsoft::MatMulNBits":
+        rounded = attrs.get("accuracy_level", 0) == _ROUNDED_LEVEL
+        share = fit.shares["product nbits int8" if rounded else "product nbits"]
+        return OpCost(2.0 * prod(result) * operands[0][-1] / share)
     if op in ("MatMul", "Gemm"):
         depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
         rows = prod(result) / max(1.0, columns)

@@ -9,6 +9,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
+from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import BF16X2, FOUR, INT16, SPLIT_STEPS, Int8Panels
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
@@ -38,6 +39,13 @@ def lower_gemm(
     into = [total] if total else [matrix(slot) for slot in slots]
     if p.integers:
         _integer_call(w, p, operands, weight, inputs=views, y=into, chain=chain)
+    elif isinstance(p.layout, NBitsPanels):
+        beside = View.dense(operands[-1].buffer, p.layout.scales_shape(p.k, p.n))
+        w.call(
+            "gemm_nbits", x=matrix(operands[0]), w=weight, bias=bias, scales=beside, inputs=views,
+            y=into, parts=len(p.splits) or 1, bits=p.layout.bits, block=p.layout.block,
+            zeros=p.layout.zeros, int8_rows=p.layout.int8_rows, chain=chain,
+        )  # fmt: skip
     elif p.layout.name in _BY_MAP:
         op, dtype = _BY_MAP[p.layout.name]
         x, _ = _left(w, p, operands[0])

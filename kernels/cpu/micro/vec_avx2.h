@@ -261,6 +261,26 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
 INLINE vi set1_int(int32_t x) { return (vi)_mm256_set1_epi32(x); }
 INLINE vi load_ints(const float* p) { return (vi)_mm256_loadu_si256((const __m256i*)p); }
 //% endif
+//% if "nbits" in needs
+
+// Four codes a lane, unsigned and of BITS bits, times four signed bytes; c + the sum of products.
+template <int BITS>
+INLINE vi dot_codes(vi codes, vi x, vi c) {
+  const __m256i a = (__m256i)codes, b = (__m256i)x, sum = (__m256i)c;
+  if (BITS < 8) {  // pairs of products fit 16 bits
+    const __m256i pairs = _mm256_maddubs_epi16(a, b);
+    return (vi)_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8);
+  const __m256i low = _mm256_and_si256(a, _mm256_set1_epi32(0x00ff00ff));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
+  return (vi)_mm256_add_epi32(_mm256_add_epi32(sum, odd), _mm256_madd_epi16(low, even));
+}
+INLINE vi load_codes(const uint8_t* p) { return (vi)_mm256_loadu_si256((const __m256i*)p); }
+INLINE vi widen_bytes(const uint8_t* p) {
+  return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

@@ -283,6 +283,30 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
 INLINE vi set1_int(int32_t x) { return (vi)_mm512_set1_epi32(x); }
 INLINE vi load_ints(const float* p) { return (vi)_mm512_loadu_si512(p); }
 //% endif
+//% if "nbits" in needs
+
+// Four codes a lane, unsigned and of BITS bits, times four signed bytes; c + the sum of products.
+template <int BITS>
+INLINE vi dot_codes(vi codes, vi x, vi c) {
+  const __m512i a = (__m512i)codes, b = (__m512i)x, sum = (__m512i)c;
+  //% if isa in ("avx512vnni", "avx512bf16", "amxbf16")
+  return (vi)_mm512_dpbusd_epi32(sum, a, b);
+  //% else
+  if (BITS < 8) {  // pairs of products fit 16 bits
+    const __m512i pairs = _mm512_maddubs_epi16(a, b);
+    return (vi)_mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+  const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(b, 8), 8);
+  const __m512i low = _mm512_and_si512(a, _mm512_set1_epi32(0x00ff00ff));
+  const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(a, 8), _mm512_srai_epi16(b, 8));
+  return (vi)_mm512_add_epi32(_mm512_add_epi32(sum, odd), _mm512_madd_epi16(low, even));
+  //% endif
+}
+INLINE vi load_codes(const uint8_t* p) { return (vi)_mm512_loadu_si512(p); }
+INLINE vi widen_bytes(const uint8_t* p) {
+  return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

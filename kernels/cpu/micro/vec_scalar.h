@@ -174,6 +174,22 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
 INLINE vi set1_int(int32_t x) { return x; }
 INLINE vi load_ints(const float* p) { return (vi)broadcast_bytes(p, 0); }
 //% endif
+//% if "nbits" in needs
+
+// Four codes a lane, unsigned and of BITS bits, times four signed bytes; c + the sum of products.
+template <int BITS>
+INLINE vi dot_codes(vi codes, vi x, vi c) {
+  for (int i = 0; i < 32; i += 8)
+    c += (int32_t)(uint8_t)((vu)codes >> i) * (int8_t)(uint8_t)((vu)x >> i);
+  return c;
+}
+INLINE vi load_codes(const uint8_t* p) {
+  vi x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+INLINE vi widen_bytes(const uint8_t* p) { return *p; }
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

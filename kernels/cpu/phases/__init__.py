@@ -12,6 +12,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.kernels.cpu.phases.pack_integers import PACK_INTEGERS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
+from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS
 from tracea_graph.kernels.cpu.phases.precision import (
     AttentionBf16,
     GemmBf16,
@@ -38,7 +39,7 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     pack = Phase("layouts", (PackMatrices(_twice(request)),))
     return (
         Phase("gates", (PackGates(),), always=True),
-        Phase("integers", (RulePass(PACK_INTEGERS),), always=True),
+        Phase("integers", (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS)), always=True),
         *((Phase("filters", (PackFilters(),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (ConvWinograd(),)),

@@ -17,6 +17,16 @@ constexpr int64_t kPage = 4096;    // bytes
 constexpr int64_t kMaxPrefetchLinesOfGemm = 9 * 1024;  // of the next product: half of a small L2
 constexpr int64_t kFarFloats = 2 << 20;    // a result that is not in L2 any more when it is read
 
+// Weights as codes that have a scale for each block of k.
+struct NBitsMatrix {
+  const uint8_t* codes;
+  int64_t panel;  // bytes
+  const uint8_t* zeros;  // integer zero points of the first panel, or null
+  const float* scales;
+  int64_t blocks;
+  int32_t bits, block, scale_rows, zero;
+};
+
 struct GemmJob {
   const tracea_isa_table* isa;
   tracea_gemm_fn kernel;
@@ -42,6 +52,7 @@ struct GemmJob {
   WeightPrefetch next_weights;
   pthread_t caller;     // whose thread runs the first tasks
   int32_t joined;       // 1 once another thread runs some
+  const NBitsMatrix* nbits;  // from which panels are packed, instead of w; or null
   Slots slots;
 };
 
@@ -285,8 +296,24 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   }
 }
 
+// The same from codes.
+inline void unpack_block(const GemmJob& job, const Part& part, int64_t block) {
+  const NBitsMatrix& w = *job.nbits;
+  const int64_t p0 = part.panel(job), k0 = block * job.k_block;
+  tracea_nbits_unpack_tile tile = {};
+  tile.k0 = k0, tile.k = min(job.k_block, job.k - k0);
+  tile.blocks = w.blocks, tile.block = w.block, tile.panels = first_panel(job, part.last) - p0;
+  tile.bits = w.bits, tile.scale_rows = w.scale_rows, tile.zero = w.zero;
+  tile.b = w.codes + p0 * w.panel, tile.b_panel = w.panel;
+  tile.b_scale = w.scales + p0 * w.blocks * w.scale_rows * TRACEA_PANEL;
+  tile.b_zero = w.zeros ? w.zeros + p0 * w.panel : nullptr;
+  tile.to = part.packed, tile.to_panel = job.k_block * TRACEA_PANEL;
+  job.isa->unpack_nbits(&tile);
+}
+
 // Block `block` of k of the part's columns, into panels.
 inline void pack_block(const GemmJob& job, const Part& part, int64_t block) {
+  if (job.nbits) return unpack_block(job, part, block);
   const int64_t n0 = part.panel(job) * TRACEA_PANEL, k0 = block * job.k_block;
   tracea_gemm_pack_tile tile;
   tile.k = min(job.k_block, job.k - k0);

@@ -14,6 +14,7 @@
 #include "runtime/gemm.h"
 #include "runtime/gemm_bitmap.h"
 #include "runtime/gemm_block_sparse.h"
+#include "runtime/gemm_nbits.h"
 #include "runtime/iota.h"
 #include "runtime/kv_append.h"
 #include "runtime/pool.h"
@@ -79,6 +80,7 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kIotaOp, check_iota, run_iota},
     {kBytesEqualOp, check_bytes_equal, run_bytes_equal},
     {kSumRowsOp, nullptr, run_sum_rows},
+    {kGemmNbitsOp, nullptr, run_gemm_nbits},
 };
 
 constexpr bool host_loops_in_order() {

@@ -9,6 +9,7 @@ struct tracea_isa_table {
   int32_t gemm_mr, gemm_nv;    // largest register tile
   int32_t bf16_mr, bf16_nv;  // the same of gemm_bf16
   int32_t int8_mr, int8_nv;  // and of gemm_int8
+  int32_t nbits_mr, nbits_nv;  // and of gemm_nbits
   int32_t conv_pixels, conv_nv;
   int32_t bf16_pixels;        // conv_pixels of conv_bf16
   void (*gemm)(const tracea_gemm_tile*);
@@ -22,6 +23,9 @@ struct tracea_isa_table {
   void (*round_int16)(const tracea_round_int16_tile*);
   void (*gemm_int8)(const tracea_gemm_tile*);  // lanes are four bytes, k counts fours
   void (*sum_rows_int8)(const tracea_sum_rows_tile*);
+  void (*gemm_nbits)(const tracea_nbits_tile*);
+  void (*unpack_nbits)(const tracea_nbits_unpack_tile*);
+  int32_t (*round_nbits)(const tracea_nbits_round_tile*);
   void (*gemm_bf16x2)(const tracea_gemm_tile*);  // as gemm_bf16; upper and lower halves take turns along k
   void (*gemm_bf16x2_end)(void);
   void (*round_bf16x2)(const tracea_round_tile*);  // rows of y are twice as long, filled up to whole turns
@@ -144,6 +148,7 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     nullptr,  // bytes_equal
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // gemm_int8
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // sum_rows
+    [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_nbits != nullptr; },  // gemm_nbits
 };
 
 }  // namespace tracea

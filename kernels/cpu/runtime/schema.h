@@ -21,18 +21,18 @@ enum Opcode : int32_t {
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
-  kSumRows
+  kSumRows, kGemmNbits
 };
-constexpr int32_t kLastOpcode = 55;
+constexpr int32_t kLastOpcode = 56;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
   kZeroPadOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp,
   kRecurrentOp, kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp,
   kRoundImagesOp, kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp,
-  kBytesEqualOp, kSumRowsOp
+  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp
 };
-constexpr int32_t kOps = 34;
+constexpr int32_t kOps = 35;
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
 namespace gemm_call {
@@ -207,6 +207,11 @@ enum View : int32_t { kX };
 }
 namespace sum_rows_call {
 enum View : int32_t { kX, kSums, kY };
+}
+namespace gemm_nbits_call {
+enum Int : int32_t { kParts, kBits, kBlock, kZeros, kInt8Rows, kInts };
+enum View : int32_t { kX, kW, kBias, kScales, kInputs };
+enum Zeros : int32_t { kZerosMiddle, kZerosInteger, kZerosFloat };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
@@ -738,6 +743,21 @@ constexpr OperandSpec kSumRowsOperands[] = {
     {"sums", 1, kOptional | kWritten, kOnce, 0x40},
     {"y", 2, kOptional | kWritten, kOnce, 0xc},
 };
+constexpr AttributeSpec kGemmNbitsInts[] = {
+    {"parts", 1, 16, 1, 0x0},
+    {"bits", 2, 8, 1, 0x114},
+    {"block", 16, 32768, 1, 0x0},
+    {"zeros", 0, 2, 1, 0x7},
+    {"int8_rows", 0, 1, 1, 0x0},
+};
+constexpr OperandSpec kGemmNbitsOperands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"w", 2, 0, kOnce, 0x4},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"scales", 4, 0, kOnce, 0x2},
+    {"inputs", 2, 0, kChainInputs, 0x0},
+    {"y", 2, kWritten, kChainResults, 0x0},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -849,6 +869,8 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      3, 0, 7, 1, false, kGemmInt8Ints, kGemmInt8Operands},
     {"sum_rows", kSumRowsOp, kNoChain, kNoSchedule,
      0, 0, 3, -1, false, nullptr, kSumRowsOperands},
+    {"gemm_nbits", kGemmNbitsOp, kEpilogue, kNoSchedule,
+     5, 0, 6, 0, false, kGemmNbitsInts, kGemmNbitsOperands},
 };
 
 }  // namespace tracea

@@ -126,7 +126,8 @@ inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
 
 inline bool valid_level(const Image& image, const tracea_isa_table& level, Digest& digest) {
   const int32_t sides[] = {level.gemm_mr, level.gemm_nv,     level.bf16_mr, level.bf16_nv,    level.int8_mr,
-                           level.int8_nv, level.conv_pixels, level.conv_nv, level.bf16_pixels};
+                           level.int8_nv, level.nbits_mr,    level.nbits_nv, level.conv_pixels,
+                           level.conv_nv, level.bf16_pixels};
   if (!image.name(level.isa) || level_of(level.isa) < 0 || level.chains != tracea_chain_count)
     return false;
   digest.text(level.isa);
@@ -134,7 +135,8 @@ inline bool valid_level(const Image& image, const tracea_isa_table& level, Diges
     if (side < 1 || side > kMaxTileSide) return false;
     digest.number(side);
   }
-  const int32_t widest = max(level.bf16_mr * level.bf16_nv, level.int8_mr * level.int8_nv);
+  const int32_t widest = max(level.bf16_mr * level.bf16_nv,
+                             max(level.int8_mr * level.int8_nv, level.nbits_mr * level.nbits_nv));
   if (max(level.gemm_mr * level.gemm_nv, widest) * TRACEA_PANEL > kMaxTile) return false;
   // the functions lie between the sizes and the chains
   constexpr size_t first = offsetof(tracea_isa_table, gemm), end = offsetof(tracea_isa_table, chains);

@@ -18,6 +18,7 @@ from tests.interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (
     BF16X2,
     INT8,
@@ -197,6 +198,16 @@ CASES = {
         GemmParams(12, 20, INT8_ZEROS, integers=Integers(DType.I8, None), epilogue=RESCALE),
         (X, (2, 5, 16, 4), (), (20,)),
         (DType.I8, DType.I8, DType.I8),
+    ),
+    "gemm, of codes": Case(
+        GemmParams(12, 20, NBitsPanels(4, 16, "integer"), bias=True, epilogue=RESCALE),
+        (X, (2, 192), (20,), (20,), (2, 1, 1, 16)),
+        (F32, DType.U8),
+    ),
+    "gemm, of codes, parts": Case(
+        GemmParams(12, 20, NBitsPanels(2, 16, "float", True), splits=(16, 4)),
+        (X, (2, 64), (2, 1, 2, 16)),
+        (F32, DType.U8),
     ),
     "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
     "gemm, one row": Case(GemmParams(12, 20, PANELS), ((1, 12), STORED)),

@@ -35,9 +35,9 @@ static const tracea_chain_fn chains_scalar[] = {tracea_f32_chain_0ba9ea4be6701e8
 static const tracea_chain_fn chains_avx2[] = {tracea_f32_chain_0ba9ea4be6701e84__avx2, tracea_f32_chain_115eed4f99ea72b9__avx2};
 
 static const tracea_isa_table levels[] = {
-    {"scalar", 4, 1, 4, 1, 4, 1, 2, 1, 2, tracea_f32_gemm_4x16__scalar, tracea_f32_gemm_dot_4x16__scalar, tracea_f32_gemm_pack_4x16__scalar, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, tracea_f32_norm_layer_4x1__scalar, tracea_f32_norm_rms_4x1__scalar, tracea_f32_norm_group_4x1__scalar, tracea_f32_norm_columns_4x1__scalar, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+    {"scalar", 4, 1, 4, 1, 4, 1, 3, 1, 2, 1, 2, tracea_f32_gemm_4x16__scalar, tracea_f32_gemm_dot_4x16__scalar, tracea_f32_gemm_pack_4x16__scalar, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, tracea_f32_norm_layer_4x1__scalar, tracea_f32_norm_rms_4x1__scalar, tracea_f32_norm_group_4x1__scalar, tracea_f32_norm_columns_4x1__scalar, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
      2, chain_keys, chains_scalar},
-    {"avx2", 6, 1, 6, 1, 3, 1, 6, 1, 6, tracea_f32_gemm_6x16__avx2, tracea_f32_gemm_dot_6x16__avx2, tracea_f32_gemm_pack_6x16__avx2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, tracea_f32_norm_layer_4x8__avx2, tracea_f32_norm_rms_4x8__avx2, tracea_f32_norm_group_4x8__avx2, tracea_f32_norm_columns_4x8__avx2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+    {"avx2", 6, 1, 6, 1, 3, 1, 3, 1, 6, 1, 6, tracea_f32_gemm_6x16__avx2, tracea_f32_gemm_dot_6x16__avx2, tracea_f32_gemm_pack_6x16__avx2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, tracea_f32_norm_layer_4x8__avx2, tracea_f32_norm_rms_4x8__avx2, tracea_f32_norm_group_4x8__avx2, tracea_f32_norm_columns_4x8__avx2, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
      2, chain_keys, chains_avx2}};
 
 static const int32_t elements_0[] = {1, 1, 1, 1, 1};
@@ -48,7 +48,7 @@ static const tracea_op_type types[] = {
     {"FusedGemm_b2", 3, 2, elements_0},
     {"FusedNorm_a1", 2, 1, elements_1}};
 
-extern "C" const uint64_t tracea_table_digest = 1424571268485098691ULL;
+extern "C" const uint64_t tracea_table_digest = 1350907201403660395ULL;
 
 extern "C" const tracea_library tracea_library_table = {
     "tracea.0123456789", 2, levels, 2, types};

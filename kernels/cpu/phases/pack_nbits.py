@@ -1,0 +1,59 @@
+"""Pack the block-quantized matrices of products into panels of codes.
+
+FusedGemm(x, codes, …, scales)    ->    FusedGemm(x, panels, …, panels of scales)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_nbits_scales
+from tracea_graph.ops.block_quantized import BlockQuantized
+from tracea_graph.passes.matmul.constant_matrices import gemm
+from tracea_graph.passes.regions import fused
+from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.rewrite import Match, Rewrite, Rule
+
+__all__ = ["PACK_NBITS"]
+
+
+def _check(m: Match) -> str | None:
+    layout = m.root.params.layout
+    unpacked = isinstance(layout, BlockQuantized) and not isinstance(layout, NBitsPanels)
+    return None if unpacked else unsuited("its matrix holds no codes in the model's order")
+
+
+def _rewrite(m: Match) -> Rewrite | str:
+    params, graph, operands = m.root.params, m.graph, list(m.root.operands)
+    codes, scales = graph.weight(operands[1]), graph.weight(operands[-1])
+    if codes is None or scales is None:
+        return not_constant(operands[1] if codes is None else operands[-1])
+    plain, k, n = params.layout, params.k, params.n
+    packed = NBitsPanels(plain.bits, plain.block, plain.zeros, plain.int8_rows)
+
+    def parts() -> tuple[Array, Array, Array]:
+        made: tuple[Array, Array, Array] = plain.parts([codes.load(), scales.load()], k, n)
+        return made
+
+    def load_codes() -> Array:
+        numbers, _, zeros = parts()
+        return pack_codes(packed, numbers, zeros if packed.zeros == "integer" else None, k)
+
+    def load_scales() -> Array:
+        stored = np.asarray(scales.load(), np.float32)
+        return pack_nbits_scales(packed, stored[0].T, stored[-1].T)
+
+    operands[1], operands[-1] = f"{codes.name}_nbits", f"{scales.name}_nbits"
+    made = (
+        Weight(operands[1], DType.U8, packed.shape(k, n), load_codes),
+        Weight(operands[-1], DType.F32, packed.scales_shape(k, n), load_scales),
+    )
+    whole = dataclasses.replace(params, layout=packed)
+    new = fused("pack-nbits", whole, operands, m.root.results, [m.root])
+    return Rewrite((new,), weights={w.name: w for w in made})
+
+
+PACK_NBITS = Rule("pack-nbits", (gemm,), _rewrite, _check)

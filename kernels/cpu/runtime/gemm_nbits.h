@@ -1,0 +1,180 @@
+// The host loop of gemm_nbits: products with codes of 2, 4 or 8 bits that have scales by blocks.
+// Few rows of x become bytes, three of them for each number unless one is what the model asks for,
+// and are multiplied with the codes as they lie.  Many rows in float32 are multiplied as such, with
+// panels that are unpacked a block of k at a time.
+#pragma once
+#include "runtime/gemm.h"
+
+namespace tracea {
+
+constexpr int64_t kCodeRows = 8;           // rows of x up to which three terms are faster
+constexpr int64_t kCodeWork = 1 << 17;     // steps of k times columns that are a task of one row
+constexpr int64_t kRowsOfTask = 96;        // rows that go through a panel while it is near
+constexpr int64_t kRoundGrain = 16 * 1024;  // numbers of x that are a task of rounding
+
+struct NBitsJob {
+  GemmJob gemm;
+  NBitsMatrix w;
+  int32_t terms, mr, nv;
+  int64_t row_bytes, rows_per_chunk, chunks, panels_per_task, groups, rows_per_round;
+  int8_t* a;
+  float* a_scale;
+  int32_t* a_sum;
+  int32_t odd;  // 1 once a row has anything that is not finite
+};
+
+inline void round_nbits_task(void* usr, size_t index) {
+  NBitsJob& job = *static_cast<NBitsJob*>(usr);
+  const int64_t first = static_cast<int64_t>(index) * job.rows_per_round;
+  for (int64_t r = first; r < min(job.gemm.m, first + job.rows_per_round); ++r) {
+    tracea_nbits_round_tile tile = {};
+    tile.k = job.gemm.k, tile.block = job.w.block, tile.terms = job.terms;
+    tile.x = job.gemm.x->f32() + r * job.gemm.x_row;
+    tile.y = job.a + r * job.terms * job.row_bytes, tile.y_term = job.row_bytes;
+    tile.scale = job.a_scale + r * job.terms * job.w.blocks;
+    tile.sum = job.a_sum + r * job.terms * job.w.blocks;
+    if (!job.gemm.isa->round_nbits(&tile)) __atomic_store_n(&job.odd, 1, __ATOMIC_RELAXED);
+  }
+}
+
+// Panels [first, last) of the columns `at`, rows of the chunk.
+inline void nbits_columns(const NBitsJob& job, const Item& item, int64_t p, int64_t row, int64_t end) {
+  alignas(64) float finished[kMaxTile];
+  const GemmJob& gemm = job.gemm;
+  const int64_t panels = min(job.nv, ceil_div(gemm.n, TRACEA_PANEL) - p), n0 = p * TRACEA_PANEL;
+  const int64_t columns = min(panels * TRACEA_PANEL, gemm.n - n0), wide = panels * TRACEA_PANEL;
+  const int64_t y_row = gemm.results[0].strides[0], blocks = ceil_div(end - row, job.mr);
+  const int64_t rows = end - row;
+  const bool there = in_place(gemm);
+  tracea_nbits_tile tile = {};
+  tile.blocks = job.w.blocks, tile.block = job.w.block, tile.bits = job.w.bits;
+  tile.terms = job.terms, tile.lda = job.row_bytes;
+  tile.b = job.w.codes + p * job.w.panel, tile.b_panel = job.w.panel;
+  tile.b_scale = job.w.scales + p * job.w.blocks * job.w.scale_rows * TRACEA_PANEL;
+  tile.scale_rows = job.w.scale_rows, tile.zero = job.w.zero;
+  tile.b_zero = job.w.zeros ? job.w.zeros + p * job.w.panel : nullptr;
+  tile.init = gemm.bias ? gemm.bias->f32() + n0 : nullptr;
+  tile.nv = static_cast<int32_t>(panels);
+  tile.last = static_cast<int32_t>(columns - (panels - 1) * TRACEA_PANEL);
+  tile.ldc = there ? y_row : wide;
+  for (int64_t b = 0; b < blocks; ++b) {
+    tile.mr = static_cast<int32_t>(rows / blocks + (b < rows % blocks));
+    tile.a = job.a + row * job.terms * job.row_bytes;
+    tile.a_scale = job.a_scale + row * job.terms * job.w.blocks;
+    tile.a_sum = job.a_sum + row * job.terms * job.w.blocks;
+    tile.c = there ? reinterpret_cast<float*>(item.result[0]) + row * y_row + n0 : finished;
+    gemm.isa->gemm_nbits(&tile);
+    if (!there) finish(gemm, item, {row, n0, tile.mr, static_cast<int32_t>(columns)}, finished, wide);
+    row += tile.mr;
+  }
+}
+
+inline void nbits_task(void* usr, size_t index) {
+  const NBitsJob& job = *static_cast<const NBitsJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), group = task % job.groups;
+  const int64_t row = task / job.groups * job.rows_per_chunk;
+  const int64_t panels = ceil_div(job.gemm.n, TRACEA_PANEL), first = group * job.panels_per_task;
+  const Item item = item_of(job.gemm, 0);
+  for (int64_t p = first; p < min(panels, first + job.panels_per_task); p += job.nv)
+    nbits_columns(job, item, p, row, min(job.gemm.m, row + job.rows_per_chunk));
+}
+
+inline bool nbits_shapes(Run& run, const Call& call, const TensorView* views, NBitsJob& job) {
+  GemmJob& gemm = job.gemm;
+  const TensorView &x = views[0], &w = views[1], &scales = views[3];
+  const int64_t zeros = call.ints[gemm_nbits_call::kZeros];
+  gemm.m = x.dims[0], gemm.k = x.dims[1];
+  bool ok = true;
+  for (int32_t i = 0; i < gemm.parts; ++i)
+    ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
+  const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL);
+  job.w.bits = static_cast<int32_t>(call.ints[gemm_nbits_call::kBits]);
+  job.w.block = static_cast<int32_t>(call.ints[gemm_nbits_call::kBlock]);
+  job.w.blocks = ceil_div(gemm.k, job.w.block);
+  job.w.scale_rows = zeros == gemm_nbits_call::kZerosFloat ? 2 : 1;
+  job.w.zero = zeros == gemm_nbits_call::kZerosMiddle ? 1 << (job.w.bits - 1) : 0;
+  const bool integers = zeros == gemm_nbits_call::kZerosInteger;
+  const int64_t first = integers ? ceil_div(job.w.blocks * TRACEA_PANEL, kAlign) * kAlign : 0;
+  ok = ok && (job.w.bits == 2 || job.w.bits == 4 || job.w.bits == 8) && job.w.block % 16 == 0;
+  ok = ok && w.is(panels, first + job.w.blocks * job.w.block * 2 * job.w.bits) && w.strides[1] == 1;
+  const int64_t row = job.w.scale_rows * TRACEA_PANEL;
+  ok = ok && scales.dims[0] == panels && scales.dims[1] == job.w.blocks &&
+       scales.dims[2] == job.w.scale_rows && scales.dims[3] == TRACEA_PANEL &&
+       scales.strides[3] == 1 && (job.w.scale_rows == 1 || scales.strides[2] == TRACEA_PANEL) &&
+       (job.w.blocks <= 1 || scales.strides[1] == row) &&
+       (panels <= 1 || scales.strides[0] == job.w.blocks * row);
+  ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
+  ok = ok && (gemm.k <= 1 || x.strides[1] == 1);
+  const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
+  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
+  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
+    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  job.w.zeros = integers ? reinterpret_cast<const uint8_t*>(w.data) : nullptr;
+  job.w.codes = reinterpret_cast<const uint8_t*>(w.data) + first;
+  job.w.panel = w.strides[0], job.w.scales = scales.f32();
+  return ok || run.error.fail("The views of a gemm_nbits do not fit together (M %lld, N %lld, K %lld).",
+                              static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
+                              static_cast<long long>(gemm.k));
+}
+
+// Rows as bytes, in scratch; false if there is no memory.
+inline bool round_nbits_rows(Run& run, Scratch& scratch, NBitsJob& job) {
+  const int64_t rows = job.gemm.m * job.terms, each = job.row_bytes + 8 * job.w.blocks;
+  int64_t bytes;
+  if (__builtin_mul_overflow(rows, each, &bytes)) bytes = -1;
+  char* memory = scratch.take(bytes);
+  if (!memory) return false;
+  job.a_scale = reinterpret_cast<float*>(memory);
+  job.a_sum = reinterpret_cast<int32_t*>(memory + 4 * rows * job.w.blocks);
+  job.a = reinterpret_cast<int8_t*>(memory + 8 * rows * job.w.blocks);
+  job.rows_per_round = max(1, kRoundGrain / max(job.gemm.k, 1));
+  return run.parallel(ceil_div(job.gemm.m, job.rows_per_round), round_nbits_task, &job);
+}
+
+inline bool run_nbits_tiles(Run& run, NBitsJob& job) {
+  GemmJob& gemm = job.gemm;
+  const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL);
+  job.mr = max(1, gemm.isa->nbits_mr / job.terms);
+  job.nv = gemm.m == 1 && job.terms == 1 ? 2 * gemm.isa->nbits_nv : gemm.isa->nbits_nv;
+  job.chunks = ceil_div(gemm.m, kRowsOfTask);
+  job.rows_per_chunk = ceil_div(ceil_div(gemm.m, job.chunks), job.mr) * job.mr;
+  job.chunks = ceil_div(gemm.m, job.rows_per_chunk);
+  const int64_t wanted = run.host.processors > 1 ? 4 * run.host.processors : 1;
+  const int64_t even = ceil_div(panels * job.chunks, wanted);
+  const int64_t least = ceil_div(kCodeWork, TRACEA_PANEL * max(gemm.k, 1) * job.rows_per_chunk);
+  job.panels_per_task = ceil_div(min(panels, max(even, least)), job.nv) * job.nv;
+  job.groups = ceil_div(panels, job.panels_per_task);
+  return run.parallel(job.groups * job.chunks, nbits_task, &job);
+}
+
+inline bool run_gemm_nbits(Run& run, const Call& call, const TensorView* views) {
+  NBitsJob job = {};
+  GemmJob& gemm = job.gemm;
+  gemm.isa = run.host.isa;
+  gemm.type = call.chain_type();
+  gemm.chain = gemm.type ? gemm.isa->chain[call.chain] : nullptr;
+  gemm.x = &views[0], gemm.w = &views[1];
+  gemm.bias = views[2].data ? &views[2] : nullptr;
+  gemm.extra = &views[4];
+  gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
+  gemm.parts = static_cast<int32_t>(call.ints[gemm_nbits_call::kParts]);
+  gemm.items = 1;
+  if (!nbits_shapes(run, call, views, job)) return false;
+  if (gemm.m == 0 || gemm.n == 0) return true;
+  gemm.x_row = views[0].strides[0], gemm.x_step = views[0].strides[1];
+  const bool bytes = call.ints[gemm_nbits_call::kInt8Rows] != 0;
+  if (bytes || gemm.m <= kCodeRows) {
+    job.terms = bytes ? 1 : 3;
+    job.row_bytes = job.w.blocks * job.w.block;
+    Scratch scratch(run);
+    if (!round_nbits_rows(run, scratch, job)) return false;
+    if (bytes || !job.odd) return run_nbits_tiles(run, job);
+  }
+  gemm.kernel = gemm.isa->gemm;
+  gemm.mr = gemm.isa->gemm_mr, gemm.nv = gemm.isa->gemm_nv;
+  gemm.nbits = &job.w;
+  gemm.packs = 1;
+  return run_tiles(run, gemm, choose_gemm_schedule(call, gemm.m));
+}
+
+}  // namespace tracea

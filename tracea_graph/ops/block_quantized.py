@@ -1,0 +1,159 @@
+"""Matrices whose weights are small integers with a scale for each block of k.
+
+``W[k, n] = (q[k, n] - z[k // block, n]) * s[k // block, n]`` with codes ``q`` of 2, 4 or 8 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.weights import Floats, Numbers, WeightLayout
+
+__all__ = ["BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "round_blocks"]
+
+BITS = (2, 4, 8)
+"""Sizes of a code."""
+MAX_BLOCK = 2**15
+"""Longest block whose sum of products of two bytes surely fits 32 bits."""
+ZEROS = ("middle", "integer", "float")
+"""Zero points of blocks: half the range of a code for all, a code each, or a float32 each."""
+_LARGEST = 127.0
+_SMALLEST = 1e-36
+"""Blocks of x that do not reach it are zero."""
+
+
+def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
+    """Round blocks of the last axis to int8 by their largest magnitude.
+
+    Returns ``[..., blocks, block]`` integers, zeros behind the end, and scales
+    ``[..., blocks, 1]``; both in the type of ``x``, the integers those of float32 arithmetic.
+    """
+    fill = -x.shape[-1] % block
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, fill)])
+    blocks = padded.reshape(*x.shape[:-1], padded.shape[-1] // block, block).astype(np.float32)
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    some = largest > _SMALLEST
+    times = np.where(some, np.float32(_LARGEST) / np.where(some, largest, 1), np.float32(0))
+    scale = np.where(some, largest / np.float32(_LARGEST), np.float32(0))
+    return np.rint(blocks * times).astype(x.dtype), scale.astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class BlockQuantized(WeightLayout):
+    """Codes ``[N, blocks, block * bits / 8]``, and scales ``[1 or 2, N, blocks]``.
+
+    The codes of a byte follow each other from its lowest bits on.  Zero points that are no
+    constant follow the scales, as float32 numbers also where they are integers.  With
+    ``int8_rows``, x is rounded to int8 block by block (:func:`round_blocks`).
+    """
+
+    bits: int
+    block: int
+    zeros: str = "middle"
+    int8_rows: bool = False
+    name: ClassVar[str] = "block_quantized"
+    operands: ClassVar[int] = 2
+
+    @property
+    def share(self) -> str:  # type: ignore[override]
+        return "FusedGemm nbits int8" if self.int8_rows else "FusedGemm nbits"
+
+    @property
+    def codes_per_byte(self) -> int:
+        return 8 // self.bits
+
+    @property
+    def middle(self) -> int:
+        """Half the range of a code."""
+        return 1 << (self.bits - 1)
+
+    def blocks(self, k: int) -> int:
+        """Number of blocks of k."""
+        return -(-k // self.block)
+
+    def check(self, k: int, n: int) -> None:
+        super().check(k, n)
+        if self.bits not in BITS or self.zeros not in ZEROS:
+            raise ValueError(f"no codes of {self.bits} bits with {self.zeros} zero points")
+        if self.block % 16 or not 16 <= self.block <= MAX_BLOCK:
+            raise ValueError(f"no blocks of {self.block} codes")
+
+    def shape(self, k: int, n: int) -> tuple[int, ...]:
+        return n, self.blocks(k), self.block // self.codes_per_byte
+
+    def scales_shape(self, k: int, n: int) -> tuple[int, ...]:
+        """Return the shape of the second array."""
+        return 1 if self.zeros == "middle" else 2, n, self.blocks(k)
+
+    def parts(self, stored: Sequence[Numbers], k: int, n: int) -> tuple[Numbers, Floats, Floats]:
+        """Return codes ``[blocks * block, N]``, scales and zero points ``[blocks, N]``."""
+        shifts = self.bits * np.arange(self.codes_per_byte)
+        codes = (stored[0][..., None] >> shifts.astype(np.uint8)) & (2**self.bits - 1)
+        scales = stored[1][0].T
+        zeros = np.full_like(scales, self.middle) if self.zeros == "middle" else stored[1][1].T
+        return codes.reshape(n, -1).T, scales, zeros
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        codes, scales, zeros = self.parts(stored, k, n)
+        wide = [np.repeat(a, self.block, 0) for a in (zeros, scales)]
+        made: Floats = ((codes.astype(scales.dtype) - wide[0]) * wide[1])[:k]
+        return made
+
+    def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        if self.int8_rows:
+            numbers, scale = round_blocks(x, self.block)
+            x = (numbers * scale).reshape(*x.shape[:-1], self.blocks(k) * self.block)[..., :k]
+        return super().product(x, stored, k, n)
+
+    def parts_to_onnx(
+        self, b: BodyBuilder, stored: Sequence[str], k: int, n: int
+    ) -> tuple[str, str, str]:
+        """Write :meth:`parts` in ONNX, in float32, as ``[blocks, block or 1, N]``."""
+        blocks = self.blocks(k)
+        codes = self._codes(b, b("Reshape", stored[0], b.ints(n, -1, 1)))
+        codes = b("Reshape", b("Transpose", b("Reshape", codes, b.ints(n, -1)), perm=(1, 0)),
+                  b.ints(blocks, self.block, n))  # fmt: skip
+        both = [b.slice_last(stored[1], i, i + 1, 0) for i in range(2 - (self.zeros == "middle"))]
+        rows = [b("Transpose", v, perm=(2, 0, 1)) for v in both]
+        return codes, rows[0], rows[1] if rows[1:] else b.number(self.middle)
+
+    def _codes(self, b: BodyBuilder, packed: str) -> str:
+        """Write the codes of bytes ``[..., 1]`` along their last axis, in float32."""
+        whole = b("Cast", packed, to=DType.I32.onnx)
+        if self.bits < 8:
+            shifts = np.asarray([1 << self.bits * i for i in range(self.codes_per_byte)], np.int32)
+            whole = b("Div", whole, b("Constant", value=shifts))
+            whole = b("Mod", whole, b("Constant", value=np.asarray(1 << self.bits, np.int32)))
+        return b("Cast", whole, to=DType.F32.onnx)
+
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        codes, scales, zeros = self.parts_to_onnx(b, stored, k, n)
+        wide = b("Reshape", b("Mul", b("Sub", codes, zeros), scales), b.ints(-1, n))
+        return b.slice_last(wide, 0, k, 0) if k % self.block else wide
+
+    def product_to_onnx(
+        self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int
+    ) -> str:
+        if self.int8_rows:
+            x = self._rounded(b, x, k)
+        return super().product_to_onnx(b, x, stored, k, n)
+
+    def _rounded(self, b: BodyBuilder, x: str, k: int) -> str:
+        """Write x rounded to int8 by blocks, and scaled again."""
+        shape = b("Shape", x)
+        rows = b("Reshape", x, b.ints(-1, k))
+        rows = b.pad(rows, (0, 0), (0, -k % self.block))
+        blocks = b("Reshape", rows, b.ints(-1, self.block))
+        largest = b.reduce("ReduceMax", b("Abs", blocks), (1,))
+        some = b("Max", largest, b.number(_SMALLEST))
+        whole = b("Round", b("Mul", blocks, b("Div", b.number(_LARGEST), some)))
+        again = b("Mul", whole, b("Div", largest, b.number(_LARGEST)))
+        again = b("Reshape", again, b.ints(-1, k + -k % self.block))
+        again = b.slice_last(again, 0, k) if k % self.block else again
+        return b("Reshape", again, shape)
