@@ -37,6 +37,7 @@ from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.views import DequantizeFirst, GatherFirst
+from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
 from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
@@ -148,13 +149,19 @@ LAYOUT = (
 
 def _convert(prepack: bool) -> Phase:
     """Convert operators to custom ops into which others can be fused."""
+    quantized = (
+        RulePass(dynamic.MATMUL_INTEGER),
+        QuantizedGemm(),
+        MatmulNbits(),
+        DequantizedGemm(),
+    )
     return Phase(
         "convert",
         (
             gemm.Gemm(plain=not prepack),
             RulePass(matmul.MATMUL),
             RulePass(dynamic.DYNAMIC_QUANTIZE),
-            *((RulePass(dynamic.MATMUL_INTEGER), QuantizedGemm()) if prepack else ()),
+            *(quantized if prepack else ()),
             RulePass(embedding.EMBEDDING),
             RulePass(GATHER_ELEMENTS),
             RulePass(gemm.GEMM_BIAS),

@@ -44,6 +44,7 @@ __all__ = [
     "Gemm",
     "GemmReshape",
     "constant_matrix",
+    "gemm_bias",
     "gemm_epilogue",
 ]  # fmt: skip
 
@@ -90,7 +91,7 @@ class Gemm:
             load = _scaled(graph.weights[region.operands[1]], transposed, scale)
             weights[name] = lazy_matrix(name, k, n, load)
             matrix, layout, scale = name, KN, 1.0
-        bias = _bias(graph, region, n) if scale == 1.0 else ""
+        bias = gemm_bias(graph, region, n) if scale == 1.0 else ""
         chain, epilogue_inputs = gemm_epilogue(graph, region, bias, scale)
         params = GemmParams(k, n, layout, bool(bias), chain)
         operands = [region.operands[0], matrix, *([bias] if bias else []), *epilogue_inputs]
@@ -139,7 +140,7 @@ def _scaled(weight: Weight, transposed: bool, scale: float) -> Callable[[], Arra
     return load
 
 
-def _bias(graph: TileGraph, region: Region, n: int) -> str:
+def gemm_bias(graph: TileGraph, region: Region, n: int) -> str:
     """Return Gemm's C if it is a vector over the columns with factor 1, else ""."""
     c = region.operands[2] if len(region.operands) > 2 else ""
     plain = c and attribute(region, "beta", 1.0) == 1.0

@@ -1,0 +1,288 @@
+"""Convert products of float32 rows with matrices that are quantized by blocks of k.
+
+MatMulNBits(x, codes, scales, zeros, bias)      -> FusedGemm over a block-quantized matrix
+MatMul(x, DequantizeLinear(W, scales, zeros))   -> the same; W of 2, 4 or 8 bits, also for Gemm
+
+A matrix with a scale for each column, or one for all, has a single block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.block_quantized import BITS, MAX_BLOCK, BlockQuantized
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import Floats
+from tracea_graph.passes.matmul.gemm import gemm_bias, gemm_epilogue
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+)
+from tracea_graph.reasons import Code, Reason, not_constant, unsuited
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["MATMUL_NBITS", "DequantizedGemm", "MatmulNbits"]
+
+MATMUL_NBITS = "com.microsoft::MatMulNBits"
+_INT8_LEVEL = 4
+"""Accuracy level at which ONNX Runtime rounds x to int8."""
+_INT8_BLOCKS_OF_2_BITS = (32, 64, 128)
+"""Blocks of 2-bit codes for which it does."""
+_ALIGNED = 16
+"""Blocks are multiples of so many codes."""
+_SIGNED = {DType.I2: 2, DType.I4: 4, DType.I8: 8}
+_UNSIGNED = {DType.U2: 2, DType.U4: 4, DType.U8: 8}
+
+
+@dataclass
+class _Matrix:
+    """A block-quantized matrix: its layout, sizes, and the weights that hold it."""
+
+    layout: BlockQuantized
+    k: int
+    n: int
+    codes: str
+    scales: str
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+
+class MatmulNbits:
+    """Convert ONNX Runtime's own operator; x is rounded to int8 where ONNX Runtime does it."""
+
+    name = "matmul-nbits"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != MATMUL_NBITS or region.fused:
+            return
+        made = _stored(graph, region)
+        if isinstance(made, str):
+            yield Miss(self.name, region.id, made)
+            return
+        bias = _operand(region, 5)
+        if bias and (not is_f32(graph, bias) or graph.spec(bias).shape != (made.n,)):
+            yield Miss(self.name, region.id, "its bias is no float32 vector")
+            return
+        params = GemmParams(made.k, made.n, made.layout, bool(bias))
+        operands = [region.operands[0], made.codes, *([bias] if bias else []), made.scales]
+        new = fused(self.name, params, operands, region.results, [region])
+        yield Proposal(self.name, (region,), (new,), weights=made.weights)
+
+
+class DequantizedGemm:
+    """Multiply by the codes of a matrix that is dequantized in front of its product."""
+
+    name = "dequantized-gemm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in ("MatMul", "Gemm") or region.fused:
+            return
+        source = operand_producer(graph, region.operands[1], "DequantizeLinear")
+        if source is None or graph.weight(source.operands[0]) is None:
+            why = unsuited(f"{region.operands[1]!r} is not dequantized from a constant")
+            yield Miss(self.name, region.id, why)
+            return
+        if operand_producer(graph, region.operands[0], "DequantizeLinear") is not None:
+            yield Miss(self.name, region.id, unsuited("both operands are dequantized"))
+            return
+        transposed = region.op == "Gemm" and attribute(region, "transB", 0) == 1
+        made = _dequantized(graph, region, source, transposed)
+        if isinstance(made, str):
+            yield Miss(self.name, region.id, made)
+            return
+        bias = gemm_bias(graph, region, made.n)
+        chain, beside = gemm_epilogue(graph, region, bias)
+        if chain is not None and bias:
+            bias = ""
+            chain, beside = gemm_epilogue(graph, region)
+        params = GemmParams(made.k, made.n, made.layout, bool(bias), chain)
+        operands = [region.operands[0], made.codes, *([bias] if bias else []), *beside]
+        alone = [source] if only_read_by(graph, source.results[0], region) else []
+        covered = (*alone, region)
+        new = fused(self.name, params, [*operands, made.scales], region.results, covered)
+        yield Proposal(self.name, covered, (new,), weights=made.weights)
+
+
+def _operand(region: Region, at: int) -> str:
+    return region.operands[at] if len(region.operands) > at else ""
+
+
+def _left(graph: TileGraph, x: str, k: int) -> str | None:
+    """Return why rows of x cannot be multiplied, or None."""
+    spec = graph.spec(x)
+    if spec.dtype is not DType.F32:
+        return Reason("x is not float32", Code.UNSUPPORTED_DTYPE)
+    if not spec.shape:
+        return Reason("the rank of x is not known to be at least 1", Code.UNKNOWN_SHAPE)
+    return None if spec.shape[-1] == k else f"rows of x do not have {k} elements"
+
+
+# ---- MatMulNBits -----------------------------------------------------------------------------
+
+
+def _stored(graph: TileGraph, region: Region) -> _Matrix | str:
+    """Return the matrix of a MatMulNBits, or why it cannot be read."""
+    defaults = {"K": 0, "N": 0, "bits": 4, "block_size": 0, "accuracy_level": 0}
+    given = {name: int(attribute(region, name, v)) for name, v in defaults.items()}  # type: ignore[call-overload]
+    k, n, bits, block, level = given.values()
+    if (why := _left(graph, region.operands[0], k)) is not None:
+        return why
+    if bits not in BITS or block % _ALIGNED or not 0 < block <= MAX_BLOCK or min(k, n) < 1:
+        return f"it has codes of {bits} bits in blocks of {block}"
+    if attribute(region, "weight_prepacked", 0):
+        return "its matrix is packed for another processor"
+    codes, scales = (graph.weight(v) for v in region.operands[1:3])
+    if codes is None or scales is None:
+        return not_constant(region.operands[2 if codes else 1])
+    blocks, beside = -(-k // block), _operand(region, 3)
+    if codes.dtype is not DType.U8 or codes.count != n * blocks * block * bits // 8:
+        return "its codes are no bytes of the sizes it names"
+    if scales.dtype is not DType.F32 or scales.count != n * blocks:
+        return "it does not have a float32 scale for each block"
+    if (why := _grouped(graph, _operand(region, 4), k, block)) is not None:
+        return why
+    zeros = graph.weight(beside) if beside else None
+    if beside and zeros is None:
+        return not_constant(beside)
+    kind = "middle"
+    if zeros is not None:
+        kind = "integer" if zeros.dtype is DType.U8 else "float"
+        expected = n * -(-blocks * bits // 8) if kind == "integer" else n * blocks
+        if zeros.dtype not in (DType.U8, DType.F32) or zeros.count != expected:
+            return "it does not have a zero point for each block"
+    shared = bits > 2 or block in _INT8_BLOCKS_OF_2_BITS
+    int8_rows = level == _INT8_LEVEL and kind != "float" and shared
+    layout = BlockQuantized(bits, block, kind, int8_rows)
+
+    def load() -> Array:
+        factors = np.asarray(scales.load(), np.float32).reshape(n, blocks)
+        if zeros is None:
+            return factors[None]
+        stored = np.asarray(zeros.load())
+        if kind == "integer":
+            shifts = np.arange(0, 8, bits).astype(np.uint8)
+            split = (stored.astype(np.uint8).reshape(n, -1, 1) >> shifts) & (2**bits - 1)
+            stored = split.reshape(n, -1)[:, :blocks]
+        return np.stack([factors, stored.reshape(n, blocks).astype(np.float32)])
+
+    made = _Matrix(layout, k, n, codes.name, f"{scales.name}_of_{codes.name}")
+    if codes.shape != layout.shape(k, n):
+        made.codes = f"{codes.name}_by_blocks"
+        made.weights[made.codes] = Weight(
+            made.codes, DType.U8, layout.shape(k, n),
+            lambda: np.asarray(codes.load()).reshape(layout.shape(k, n)),
+        )  # fmt: skip
+    made.weights[made.scales] = Weight(made.scales, DType.F32, layout.scales_shape(k, n), load)
+    return made
+
+
+def _grouped(graph: TileGraph, name: str, k: int, block: int) -> str | None:
+    """Return why the blocks of k are not those in order, or None."""
+    if not name:
+        return None
+    weight = graph.weight(name)
+    if weight is None:
+        return not_constant(name)
+    groups = np.asarray(weight.array()).ravel()
+    in_order = len(groups) >= k and bool((groups[:k] == np.arange(k) // block).all())
+    return None if in_order else "its rows are assigned to blocks out of order"
+
+
+# ---- DequantizeLinear ------------------------------------------------------------------------
+
+
+def _dequantized(
+    graph: TileGraph, region: Region, source: Region, transposed: bool
+) -> _Matrix | str:
+    """Return the matrix that a DequantizeLinear makes, or why it cannot be read as codes."""
+    stored, scales = graph.weights[source.operands[0]], graph.weight(source.operands[1])
+    zeros = graph.weight(_operand(source, 2)) if _operand(source, 2) else None
+    bits = {**_SIGNED, **_UNSIGNED}.get(stored.dtype)
+    if scales is None or (_operand(source, 2) and zeros is None):
+        return not_constant(source.operands[1 if scales is None else 2])
+    if bits is None or scales.dtype is not DType.F32:
+        return Reason("its matrix or scales have another type", Code.UNSUPPORTED_DTYPE)
+    if len(stored.shape) != 2 or 0 in stored.shape or attribute(region, "transA", 0):
+        return "its operands are no matrices in order"
+    k, n = stored.shape[::-1] if transposed else stored.shape
+    if (why := _left(graph, region.operands[0], k)) is not None:
+        return why
+    block = _block(source, stored, scales, k, transposed)
+    if isinstance(block, str):
+        return block
+    if zeros is not None and (zeros.dtype is not stored.dtype or zeros.shape != scales.shape):
+        return "its zero points are not those of its scales"
+    kind = "middle" if zeros is None and stored.dtype in _SIGNED else "integer"
+    layout = BlockQuantized(bits, block, kind)
+    made = _Matrix(layout, k, n, f"{stored.name}_codes", f"{scales.name}_of_{stored.name}")
+    loads = _loads(layout, (k, n), (stored, scales, zeros), transposed)
+    made.weights = {
+        made.codes: Weight(made.codes, DType.U8, layout.shape(k, n), loads[0]),
+        made.scales: Weight(made.scales, DType.F32, layout.scales_shape(k, n), loads[1]),
+    }
+    return made
+
+
+def _block(source: Region, stored: Weight, scales: Weight, k: int, transposed: bool) -> int | str:
+    """Return the length of blocks along k, or why scales do not lie so."""
+    size = int(attribute(source, "block_size", 0))  # type: ignore[call-overload]
+    axis = int(attribute(source, "axis", 1)) % 2  # type: ignore[call-overload]
+    along_k = 1 if transposed else 0
+    if size:
+        blocks = list(stored.shape)
+        blocks[along_k] = -(-k // size)
+        if axis != along_k or scales.shape != tuple(blocks):
+            return "its blocks are not along k"
+        fits = size % _ALIGNED == 0 and size <= MAX_BLOCK
+        return size if fits else f"it has blocks of {size}"
+    whole = k + -k % _ALIGNED
+    if whole > MAX_BLOCK:
+        return f"sums of {k} products may not fit 32 bits"
+    by_column = len(scales.shape) == 1 and axis != along_k
+    if scales.count == 1 or (by_column and scales.shape == (stored.shape[1 - along_k],)):
+        return whole
+    return "its matrix has a scale for each row"
+
+
+def _loads(
+    layout: BlockQuantized,
+    sizes: tuple[int, int],
+    stored: tuple[Weight, Weight, Weight | None],
+    transposed: bool,
+) -> tuple[Callable[[], Array], Callable[[], Array]]:
+    """Return what loads the codes and the scales of a dequantized matrix."""
+    (k, n), (matrix, scales, zeros), blocks = sizes, stored, layout.blocks(sizes[0])
+    shift = layout.middle if matrix.dtype in _SIGNED else 0
+
+    def by_column(weight: Weight) -> Floats:
+        """Return numbers of blocks as ``[N, blocks]``."""
+        array = np.asarray(weight.load()).astype(np.float32)
+        if array.ndim == 2:
+            return array if transposed else array.T
+        return np.broadcast_to(array.reshape(-1, 1), (n, blocks))
+
+    def load_codes() -> Array:
+        numbers = np.asarray(matrix.load()).astype(np.int16) + shift
+        rows = numbers if transposed else numbers.T
+        wide = np.pad(rows, ((0, 0), (0, blocks * layout.block - k))).astype(np.uint8)
+        split = wide.reshape(n, blocks, -1, layout.codes_per_byte)
+        packed = np.zeros(split.shape[:-1], np.uint8)
+        for i in range(layout.codes_per_byte):
+            packed |= split[..., i] << np.uint8(layout.bits * i)
+        return packed
+
+    def load_scales() -> Array:
+        factors = by_column(scales)
+        if layout.zeros == "middle":
+            return np.ascontiguousarray(factors[None])
+        own = np.zeros_like(factors) if zeros is None else by_column(zeros)
+        return np.stack([factors, own + np.float32(shift)])
+
+    return load_codes, load_scales

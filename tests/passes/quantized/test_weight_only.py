@@ -1,0 +1,176 @@
+"""Products with weights of few bits multiply the codes: MatMulNBits and DequantizeLinear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.graphs import Net, assert_same, normal, ops, reasons, schedule_only
+from tracea_graph import Options, optimize
+from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS
+from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
+from tracea_graph.rewrite import RulePass
+
+RULES = (MatmulNbits(), DequantizedGemm(), RulePass(PACK_NBITS))
+
+
+def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes along the last axis, several to a byte, the first in the lowest bits."""
+    per = 8 // bits
+    wide = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % per)])
+    made = np.zeros((*wide.shape[:-1], wide.shape[-1] // per), np.uint8)
+    for i in range(per):
+        made |= wide[..., i::per] << np.uint8(bits * i)
+    return made
+
+
+def nbits(
+    k: int = 100, n: int = 20, bits: int = 4, block: int = 32, level: int = 0, zeros: str = "",
+    bias: bool = False, groups: np.ndarray | None = None, flat: bool = False,
+) -> tuple[Net, Any]:  # fmt: skip
+    """A net of one MatMulNBits, and its graph."""
+    net, rng, blocks = Net(), np.random.default_rng(3), -(-k // block)
+    codes = rng.integers(0, 2**bits, (n, blocks, block), np.uint8)
+    own = rng.integers(0, 2**bits, (n, blocks), np.uint8)
+    scales = rng.uniform(-0.1, 0.1, (n, blocks)).astype(np.float32)
+    operands = [
+        net.input("x", "m", k),
+        net.const(packed(codes, bits), np.uint8),
+        net.const(scales.ravel() if flat else scales),
+        net.const(packed(own, bits), np.uint8) if zeros == "integer" else
+        net.const(own + np.float32(0.25)) if zeros else "",
+        "" if groups is None else net.const(groups, np.int32),
+        net.const(normal(n)) if bias else "",
+    ]  # fmt: skip
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": level}
+    y = net("MatMulNBits", *operands, domain="com.microsoft", **attrs)
+    return net, net.graph(y)
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros"),  # ONNX Runtime has no 8-bit codes with zero points in float32
+    [(b, z) for b in (2, 4, 8) for z in ("", "integer", "float") if (b, z) != (8, "float")],
+)
+@pytest.mark.parametrize("level", [0, 4])
+def test_a_product_multiplies_codes(bits: int, zeros: str, level: int) -> None:
+    net, graph = nbits(bits=bits, zeros=zeros, level=level, bias=True, flat=bits == 4)
+    trace = schedule_only(graph, *RULES)
+    assert trace.applied() == {"matmul-nbits": 1, "pack-nbits": 1}
+    (region,) = graph.regions()
+    assert region.params.layout.int8_rows == (level == 4 and zeros != "float")
+    assert_same(net, graph, {"x": normal(3, 100)})
+
+
+def test_int8_follows_onnx_runtime_for_2_bits() -> None:
+    """Without kernels for a block's length ONNX Runtime multiplies such codes in float32."""
+    for block, expected in ((16, False), (64, True), (256, False)):
+        _, graph = nbits(bits=2, block=block, level=4)
+        schedule_only(graph, *RULES)
+        (region,) = graph.regions()
+        assert region.params.layout.int8_rows == expected
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_groups_in_order_are_blocks(order: bool) -> None:
+    groups = np.arange(100) // 32
+    _, graph = nbits(groups=groups if order else groups[::-1].copy())
+    trace = schedule_only(graph, *RULES)
+    if order:
+        assert trace.applied()["matmul-nbits"] == 1
+    else:
+        assert reasons(trace, "matmul-nbits") == {"its rows are assigned to blocks out of order"}
+
+
+def dequantized(
+    weight: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, op: str = "MatMul",
+    **attrs: int,
+) -> tuple[Net, Any]:  # fmt: skip
+    net = Net(opset=21)
+    x = net.input("x", "m", weight.shape[1 if op == "Gemm" else 0])
+    own = [] if zeros is None else [net.const(zeros, zeros.dtype.type)]
+    w = net("DequantizeLinear", net.const(weight, weight.dtype.type), net.const(scales), *own,
+            **attrs)  # fmt: skip
+    bias = [net.const(normal(len(weight)))] if op == "Gemm" else []
+    return net, net.graph(net(op, x, w, *bias, **({"transB": 1} if bias else {})))
+
+
+def whole(dtype: Any, *shape: int) -> np.ndarray:
+    low, high = (-8, 8) if dtype is ml_dtypes.int4 else (0, 16)
+    if dtype in (np.int8, np.uint8):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max + 1
+    return np.random.default_rng(7).integers(low, high, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8])
+@pytest.mark.parametrize("with_zeros", [True, False])
+@pytest.mark.parametrize("form", ["blocks", "columns", "one", "transposed"])
+def test_a_dequantized_matrix_is_codes(dtype: Any, with_zeros: bool, form: str) -> None:
+    shape: tuple[int, ...] = {"blocks": (3, 24), "columns": (24,), "one": ()}.get(form, (24, 3))
+    attrs = {
+        "blocks": {"axis": 0, "block_size": 32}, "columns": {"axis": 1},
+        "transposed": {"axis": 1, "block_size": 32},
+    }.get(form, {})  # fmt: skip
+    weight = whole(dtype, *((24, 90) if form == "transposed" else (90, 24)))
+    scales = np.random.default_rng(1).uniform(0.01, 0.1, shape).astype(np.float32)
+    zeros = whole(dtype, *shape) if with_zeros else None
+    op = "Gemm" if form == "transposed" else "MatMul"
+    net, graph = dequantized(weight, scales, zeros, op, **attrs)
+    trace = schedule_only(graph, *RULES)
+    assert trace.applied() == {"dequantized-gemm": 1, "pack-nbits": 1}
+    assert ops(graph) == ["FusedGemm"]
+    assert_same(net, graph, {"x": normal(5, 90)})
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape", "block", "why"),
+    [
+        (0, (90,), 0, "its matrix has a scale for each row"),
+        (1, (90, 2), 16, "its blocks are not along k"),
+        (0, (9, 24), 10, "it has blocks of 10"),
+    ],
+)
+def test_other_blocks_are_the_reason(
+    axis: int, shape: tuple[int, ...], block: int, why: str
+) -> None:
+    attrs = {"axis": axis, **({"block_size": block} if block else {})}
+    _, graph = dequantized(whole(np.int8, 90, 24), np.ones(shape, np.float32), None, **attrs)
+    assert reasons(schedule_only(graph, *RULES), "dequantized-gemm") == {why}
+
+
+@pytest.mark.compiler
+def test_a_model_is_verified(tmp_path: Path) -> None:
+    """Few rows and many, x rounded to int8 as ONNX Runtime does, with an epilogue."""
+    rng = np.random.default_rng(2)
+    constants = {
+        "w": rng.integers(0, 256, (48, 3, 16), np.uint8),
+        "s": rng.uniform(0.01, 0.1, (48, 3)).astype(np.float32),
+        "z": rng.integers(0, 256, (48, 2), np.uint8),
+        "v": whole(ml_dtypes.int4, 48, 40),
+        "t": rng.uniform(0.01, 0.1, (3, 40)).astype(np.float32),
+    }
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        g (float[n, 90] x) => (float[n, 40] y) {
+            h = com.microsoft.MatMulNBits <K = 90, N = 48, bits = 4, block_size = 32,
+                accuracy_level = 4> (x, w, s, z)
+            r = Sigmoid(h)
+            a = Mul(h, r)
+            d = DequantizeLinear <axis = 0, block_size = 16> (v, t)
+            y = MatMul(a, d)
+        }""")
+    for name, array in constants.items():
+        kind = TensorProto.INT4 if name == "v" else helper.np_dtype_to_tensor_dtype(array.dtype)
+        data = packed(array.view(np.uint8).ravel() & 15, 4) if name == "v" else array
+        tensor = helper.make_tensor(name, kind, array.shape, data.tobytes(), raw=True)
+        model.graph.initializer.append(tensor)
+    onnx.save(model, tmp_path / "m.onnx")
+    report = optimize(tmp_path / "m.onnx", Options(keep="all", shapes=({"n": 1}, {"n": 40})))
+    assert report.status == "passed" and report.error is not None and report.error < 1e-5
+    kinds = {node.op_type for node in onnx.load(report.output).graph.node}
+    assert not kinds & {"MatMulNBits", "MatMul", "DequantizeLinear"}
