@@ -39,6 +39,8 @@ _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions"
           "-fno-threadsafe-statics", "-fno-ident", "-Dtracea=tracea_on_gpu")  # fmt: skip
 """A namespace of its own: a library may hold the runtime of another backend, with functions of the
 same names."""
+_FUNCTIONS_SINCE = 12000
+"""Version of CUDA whose driver has all functions that the runtime calls, as CUDA counts."""
 _LIBRARIES = ("-Wl,--as-needed", "-ldl", "-lpthread", "-lm", "-lc")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"(runtime/[a-z0-9_]+\.h)"', re.MULTILINE)
 _ALIGN = 16
@@ -129,7 +131,7 @@ def compile_part(
     """
     compiler = find_compiler(environment)
     sources = sources_of(kernels, chains, levels, dialect)
-    least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else 0
+    least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else _FUNCTIONS_SINCE
     facts: Manifest = {
         "version": VERSION,
         "levels": list(levels),

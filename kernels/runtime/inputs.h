@@ -24,15 +24,18 @@ struct Outcome {
   }
 };
 
-// Whether the runtime of this version lends dimensions: the first table known to hold the function
-// is that of 1.30.
-inline bool lends_dims(const char* version) {
+// The minor number of ONNX Runtime's version 1.N; 0 for others.
+inline int minor_version(const char* version) {
   int minor = 0;
-  if (strncmp(version, "1.", 2)) return false;
+  if (strncmp(version, "1.", 2)) return 0;
   for (version += 2; *version >= '0' && *version <= '9' && minor < 1000; ++version)
     minor = minor * 10 + (*version - '0');
-  return minor >= 30;
+  return minor;
 }
+
+// Whether the runtime of this version lends dimensions: the first table known to hold the function
+// is that of 1.30.
+inline bool lends_dims(const char* version) { return minor_version(version) >= 30; }
 
 // Reads an input's dimensions; its rank must be the plan's.
 inline bool read_dims(Outcome& run, const OrtValue* value, int32_t input, int32_t rank,

@@ -93,6 +93,10 @@ ORT_SLOT(274, KernelContext_ParallelFor, S, const OrtKernelContext*,
 ORT_SLOT(193, KernelContext_GetGPUComputeStream, S, const OrtKernelContext*, void**)
 ORT_SLOT(253, KernelContext_GetAllocator, S, const OrtKernelContext*, const OrtMemoryInfo*,
          OrtAllocator**)
+ORT_SLOT(278, KernelInfoGetAllocator, S, const OrtKernelInfo*, int memory,
+         OrtAllocator**)  // in tables of version 18 and later
+ORT_SLOT(77, AllocatorGetInfo, S, const OrtAllocator*, const OrtMemoryInfo**)
+ORT_SLOT(72, MemoryInfoGetId, S, const OrtMemoryInfo*, int*)
 ORT_SLOT(75, AllocatorAlloc, S, OrtAllocator*, size_t bytes, void**)
 ORT_SLOT(76, AllocatorFree, S, OrtAllocator*, void*)
 ORT_SLOT(132, ReleaseAllocator, void, OrtAllocator*)

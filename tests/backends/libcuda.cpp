@@ -64,31 +64,49 @@ struct Graph {
 };
 
 std::mutex mutex;
-std::map<uint64_t, size_t> memory;  // allocations of the device
+constexpr int kDevices = 8;
+struct Allocation {
+  size_t bytes;
+  int device;
+};
+std::map<uint64_t, Allocation> memory;  // allocations of devices
+char contexts[kDevices];                // their addresses are the contexts
+thread_local int current = -1;          // the device of this thread's context
+long launches_on[kDevices];
 std::map<void*, size_t> pinned;
 std::string said;
 long launches = 0, replays = 0;
-int failing = 0;  // a launch to refuse, counted down
+int failing = 0;      // a launch to refuse, counted down
+bool broken = false;  // a launch failed: nothing works any more
 
 bool inside(uint64_t at, size_t bytes) {
   auto next = memory.upper_bound(at);
   if (next == memory.begin()) return false;
   --next;
-  return at + bytes <= next->first + next->second;
+  return at + bytes <= next->first + next->second.bytes && next->second.device == current;
+}
+
+int usable() { return broken ? LAUNCH_FAILED : current < 0 ? INVALID : 0; }
+
+size_t held() {  // bytes of this thread's device
+  size_t sum = 0;
+  for (auto& one : memory) sum += one.second.device == current ? one.second.bytes : 0;
+  return sum;
 }
 
 int run(Function* f, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments) {
   std::lock_guard<std::mutex> lock(mutex);
+  if (const int refused = usable()) return refused;
   if (!f || !grid[0] || !grid[1] || !grid[2] || block[1] != 1 || block[2] != 1) return INVALID;
   if ((int)shared > f->shared) return INVALID;
-  if (failing && !--failing) return LAUNCH_FAILED;
+  if (failing && !--failing) return broken = true, LAUNCH_FAILED;
   const int32_t size[3] = {(int32_t)grid[0], (int32_t)grid[1], (int32_t)grid[2]};
-  ++launches;
+  ++launches, ++launches_on[current];
   const char* wrong = f->run(arguments, size, (int32_t)block[0], (int32_t)shared, 0);
   if (!wrong) return 0;
   said = wrong;
   fprintf(stderr, "driver's double: %s\n", wrong);
-  return LAUNCH_FAILED;
+  return broken = true, LAUNCH_FAILED;
 }
 
 int copy(const Copy3D& c) {
@@ -103,6 +121,7 @@ int copy(const Copy3D& c) {
 }  // namespace
 
 API long double_launches() { return launches; }
+API long double_launches_on(int device) { return launches_on[device]; }
 API long double_replays() { return replays; }
 API long double_live() { return (long)(memory.size() + pinned.size()); }
 API void double_fail(int launch) { failing = launch; }
@@ -131,8 +150,12 @@ API int cuDeviceGetAttribute(int* v, int kind, int) {
   *v = kind == 75 ? capability / 10 : kind == 76 ? capability % 10 : 1;
   return 0;
 }
-API int cuDevicePrimaryCtxRetain(void** c, int) { return *c = &mutex, 0; }
-API int cuCtxSetCurrent(void* c) { return c == &mutex ? 0 : INVALID; }
+API int cuDevicePrimaryCtxRetain(void** c, int d) { return *c = &contexts[d], 0; }
+API int cuCtxSetCurrent(void* c) {
+  const ptrdiff_t device = (char*)c - contexts;
+  if (device < 0 || device >= kDevices) return INVALID;
+  return current = (int)device, 0;
+}
 API int cuModuleLoadData(void** m, const void* image) {
   const Elf64_Ehdr* head = (const Elf64_Ehdr*)image;
   if (memcmp(head->e_ident, ELFMAG, SELFMAG)) return INVALID;
@@ -161,14 +184,18 @@ API int cuFuncSetAttribute(Function* f, int kind, int value) {
 API int cuMemAlloc_v2(uint64_t* p, size_t n) {
   std::lock_guard<std::mutex> lock(mutex);
   void* made = nullptr;
+  if (const int refused = usable()) return refused;
   if (!n) return INVALID;
-  if (posix_memalign(&made, 256, n)) return OUT_OF_MEMORY;
+  const char* most = getenv("DOUBLE_MEMORY");
+  if ((most && held() + n > (size_t)atol(most)) || posix_memalign(&made, 256, n))
+    return OUT_OF_MEMORY;
   memset(made, 0xff, n);  // NaN of every type
-  memory[*p = (uint64_t)made] = n;
+  memory[*p = (uint64_t)made] = {n, current};
   return 0;
 }
 API int cuMemFree_v2(uint64_t p) {
   std::lock_guard<std::mutex> lock(mutex);
+  if (const int refused = usable()) return refused;
   if (!memory.erase(p)) return INVALID;
   free((void*)p);
   return 0;
@@ -210,7 +237,7 @@ API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void*) {
 API int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
 API int cuStreamCreate(void** s, unsigned) { return *s = malloc(1), 0; }
 API int cuStreamDestroy_v2(void* s) { return free(s), 0; }
-API int cuStreamSynchronize(void*) { return 0; }
+API int cuStreamSynchronize(void*) { return usable(); }
 API int cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** arguments, void**) {
   return run(f, c->grid, c->block, c->shared, arguments);
 }

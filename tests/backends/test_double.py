@@ -125,7 +125,12 @@ WITHOUT = {
     "told to use the CPU": ({"TRACEA_DEVICE": "cpu"}, "TRACEA_DEVICE"),
     "no device": ({"DOUBLE_DEVICES": "0"}, "There is no GPU 0"),
     "no such device": ({"TRACEA_CUDA_DEVICE": "3"}, "There is no GPU 3; this machine shows 1."),
+    "no number": ({"TRACEA_CUDA_DEVICE": "first"}, "'first', but must be the number of a GPU"),
     "another architecture": ({"DOUBLE_CAPABILITY": "75"}, "7.5"),
+    "an old driver": (
+        {"DOUBLE_DRIVER": "11080"},
+        "is for CUDA 11.8; kernels need one for CUDA 12.0",
+    ),
 }
 
 
@@ -153,6 +158,30 @@ def test_full_edges_give_the_same_bits(made: Report, tmp_path: Path) -> None:
 def test_a_launch_that_fails_is_a_status(made: Report, tmp_path: Path, launch: int) -> None:
     _, told = run(made, rows(3), tmp_path, fail=launch)
     assert "The GPU's driver could not start a kernel" in told["error"]
+    # nothing hangs or aborts, and everyone hears why: this session and the next one
+    for said in (told["again"], told["anew"]):
+        assert "could not go on since a kernel or the GPU failed" in said
+
+
+def test_a_full_device_is_a_status(made: Report, tmp_path: Path) -> None:
+    found, told = run(made, rows(3), tmp_path, {"DOUBLE_MEMORY": "6000"})
+    assert "The GPU has no" in told["error"] and "left" in told["error"] and not found
+
+
+def test_every_session_has_the_gpu_that_was_named_when_it_opened(
+    made: Report, tmp_path: Path
+) -> None:
+    feeds = rows(3, 3, 3)
+    found, told = run(made, feeds, tmp_path, {"DOUBLE_DEVICES": "2"}, sessions=4, devices=2)
+    assert not told["error"] and close(made, found, feeds)
+    first, second, *others = told["launches_on"]
+    assert first == second > 0 and not any(others)
+    assert told["live"] == 0
+
+
+def test_a_forked_process_hears_why_it_cannot_run(made: Report, tmp_path: Path) -> None:
+    _, told = run(made, rows(3), tmp_path, fork=1)
+    assert not told["error"] and "was forked from one that uses the GPU" in told["forked"]
 
 
 def test_an_input_of_another_size_is_a_status(made: Report, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-// The device of this process: whether it can be used, its kernels, and weights on it.
+// The devices of this process: whether they can be used, their kernels, and weights on them.
 #pragma once
 #include <pthread.h>
 #include <unistd.h>
@@ -35,18 +35,29 @@ struct Prepared {
   Prepared* next;
 };
 
-struct Gpu {
-  cu::Driver driver;
+// One device, and what all nodes on it share.
+struct Device {
+  bool known;
+  cu::Device handle;
   cu::Context context;
-  cu::Device device;
-  int32_t capability, level, ordinal;
+  int32_t level;    // in the library's table
   bool dependents;  // kernels may start before those they wait for have ended
-  pid_t process;
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   cu::Function* functions;
   Weight* weights;
   pthread_mutex_t preparing = PTHREAD_MUTEX_INITIALIZER;
   Prepared* prepared;
+};
+
+constexpr int kMostDevices = 64;
+
+struct Gpu {
+  cu::Driver driver;
+  int count;  // of devices
+  pid_t process;
+  cu::Result lost;  // what every call returns since a device failed
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  Device devices[kMostDevices];
 };
 inline Gpu gpu;
 
@@ -56,6 +67,7 @@ inline bool good(Error& error, cu::Result result, const char* what) {
   const char *name = nullptr, *text = nullptr;
   gpu.driver.error_name(result, &name);
   gpu.driver.error_text(result, &text);
+  if (cu::is_final(result)) __atomic_store_n(&gpu.lost, result, __ATOMIC_RELAXED);
   return error.fail("The GPU's driver could not %s: %s (%s).", what, text ? text : "unknown error",
                     name ? name : "?");
 }
@@ -75,13 +87,47 @@ inline int32_t level_for(int32_t capability) {
   return found;
 }
 
-// Finds the device; an error says why there is none to use.
+// The number of the device that TRACEA_CUDA_DEVICE asks for; 0 by default.
+inline bool wanted_device(Error& error, int32_t* ordinal) {
+  const char* wish = getenv("TRACEA_CUDA_DEVICE");
+  char* end = nullptr;
+  const long number = wish && *wish ? strtol(wish, &end, 10) : 0;
+  if (end && (*end || number < 0 || number > INT32_MAX))
+    return error.fail("TRACEA_CUDA_DEVICE is '%.40s', but must be the number of a GPU.", wish);
+  return *ordinal = static_cast<int32_t>(number), true;
+}
+
+// Describes a device, the first time; an error says why it cannot run this library's kernels.
+inline Device* device_at(Error& error, int32_t ordinal) {
+  if (ordinal < 0 || ordinal >= min(gpu.count, kMostDevices))
+    return error.fail("There is no GPU %d; this machine shows %d.", ordinal, gpu.count), nullptr;
+  Lock lock(gpu.mutex);
+  Device& device = gpu.devices[ordinal];
+  if (device.known) return &device;
+  const cu::Driver& d = gpu.driver;
+  int major = 0, minor = 0;
+  if (!good(error, d.device(&device.handle, ordinal), "find the GPU") ||
+      !good(error, d.device_attribute(&major, cu::kMajor, device.handle), "describe the GPU") ||
+      !good(error, d.device_attribute(&minor, cu::kMinor, device.handle), "describe the GPU"))
+    return nullptr;
+  device.level = level_for(10 * major + minor);
+  if (device.level < 0)
+    return error.fail("The compute capability of GPU %d is %d.%d, which this library has no "
+                      "kernels for.", ordinal, major, minor), nullptr;
+  const char* edges = getenv("TRACEA_CUDA_EDGES");
+  device.dependents = major >= 9 && !(edges && !strcmp(edges, "full"));
+  device.known = true;
+  return &device;
+}
+
+// Finds a device to use; an error says why there is none.
 inline bool find_device(Error& error) {
   const char* wish = getenv("TRACEA_DEVICE");
   if (wish && !strcmp(wish, "cpu")) return error.fail("TRACEA_DEVICE asks for the CPU.");
   if (const char* missing = gpu.driver.open())
     return error.fail("This machine has no driver for GPUs: %s is missing.", missing);
-  int version = 0, count = 0, major = 0, minor = 0;
+  int version = 0;
+  int32_t ordinal = 0;
   const cu::Driver& d = gpu.driver;
   if (!good(error, d.init(0), "start") || !good(error, d.driver_version(&version), "say its version"))
     return false;
@@ -89,52 +135,43 @@ inline bool find_device(Error& error) {
     return error.fail("The GPU's driver is for CUDA %d.%d; kernels need one for CUDA %d.%d.",
                       version / 1000, version % 1000 / 10, tracea_gpu_table.driver / 1000,
                       tracea_gpu_table.driver % 1000 / 10);
-  if (!good(error, d.device_count(&count), "count GPUs")) return false;
-  const char* number = getenv("TRACEA_CUDA_DEVICE");
-  gpu.ordinal = number ? atoi(number) : 0;
-  if (gpu.ordinal < 0 || gpu.ordinal >= count)
-    return error.fail("There is no GPU %d; this machine shows %d.", gpu.ordinal, count);
-  if (!good(error, d.device(&gpu.device, gpu.ordinal), "find the GPU") ||
-      !good(error, d.device_attribute(&major, cu::kMajor, gpu.device), "describe the GPU") ||
-      !good(error, d.device_attribute(&minor, cu::kMinor, gpu.device), "describe the GPU"))
-    return false;
-  gpu.capability = 10 * major + minor;
-  gpu.level = level_for(gpu.capability);
-  if (gpu.level < 0)
-    return error.fail("The GPU's compute capability is %d.%d, which this library has no kernels for.",
-                      major, minor);
-  const char* edges = getenv("TRACEA_CUDA_EDGES");
-  gpu.dependents = gpu.capability >= 90 && !(edges && !strcmp(edges, "full"));
   gpu.process = getpid();
-  return true;
+  return good(error, d.device_count(&gpu.count), "count GPUs") && wanted_device(error, &ordinal) &&
+         device_at(error, ordinal);
 }
 
 // Makes the device's context that of this thread.
-inline bool enter(Error& error) {
+inline bool enter(Error& error, Device& device) {
   if (getpid() != gpu.process)
     return error.fail("This process was forked from one that uses the GPU, which it cannot do.");
-  if (!gpu.context) {
-    Lock lock(gpu.mutex);
+  if (const cu::Result lost = __atomic_load_n(&gpu.lost, __ATOMIC_RELAXED)) {
+    good(error, lost, "go on since a kernel or the GPU failed; start the process again");
+    return false;
+  }
+  if (!__atomic_load_n(&device.context, __ATOMIC_ACQUIRE)) {
+    Lock lock(device.mutex);
     cu::Context made = nullptr;
-    if (!gpu.context) {
-      if (!good(error, gpu.driver.retain_context(&made, gpu.device), "open the GPU")) return false;
-      __atomic_store_n(&gpu.context, made, __ATOMIC_RELEASE);
+    if (!device.context) {
+      if (!good(error, gpu.driver.retain_context(&made, device.handle), "open the GPU"))
+        return false;
+      __atomic_store_n(&device.context, made, __ATOMIC_RELEASE);
     }
   }
-  return good(error, gpu.driver.use_context(gpu.context), "switch to the GPU");
+  return good(error, gpu.driver.use_context(device.context), "switch to the GPU");
 }
 
-// A kernel of the table, loaded once in this process.
-inline bool load_kernel(Error& error, int32_t index, int32_t shared, cu::Function* out) {
-  Lock lock(gpu.mutex);
+// A kernel of the table, loaded once on this device.
+inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t shared,
+                        cu::Function* out) {
+  Lock lock(device.mutex);
   const tracea_gpu_library& table = tracea_gpu_table;
-  if (!gpu.functions)
-    gpu.functions = static_cast<cu::Function*>(
+  if (!device.functions)
+    device.functions = static_cast<cu::Function*>(
         calloc(static_cast<size_t>(table.kernel_count), sizeof(cu::Function)));
-  if (!gpu.functions) return error.fail("There is no memory for the kernels.");
-  cu::Function& held = gpu.functions[index];
+  if (!device.functions) return error.fail("There is no memory for the kernels.");
+  cu::Function& held = device.functions[index];
   if (!held) {
-    const tracea_gpu_image& image = table.kernels[index].images[gpu.level];
+    const tracea_gpu_image& image = table.kernels[index].images[device.level];
     cu::Module module = nullptr;
     if (!good(error, gpu.driver.load_module(&module, tracea_gpu_images + image.offset),
               "load a kernel") ||
@@ -177,9 +214,10 @@ inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
 }
 
 // The bytes of a constant on the device: equal ones are there once.
-inline Weight* take_weight(Error& error, const void* data, int64_t bytes, const uint64_t* digest) {
-  Lock lock(gpu.mutex);
-  for (Weight* held = gpu.weights; held; held = held->next)
+inline Weight* take_weight(Error& error, Device& device, const void* data, int64_t bytes,
+                           const uint64_t* digest) {
+  Lock lock(device.mutex);
+  for (Weight* held = device.weights; held; held = held->next)
     if (held->bytes == bytes && held->digest[0] == digest[0] && held->digest[1] == digest[1])
       return ++held->users, held;
   Weight* made = static_cast<Weight*>(calloc(1, sizeof(Weight)));
@@ -191,15 +229,15 @@ inline Weight* take_weight(Error& error, const void* data, int64_t bytes, const 
     return free(made), nullptr;
   }
   made->digest[0] = digest[0], made->digest[1] = digest[1];
-  made->bytes = bytes, made->users = 1, made->next = gpu.weights;
-  return gpu.weights = made;
+  made->bytes = bytes, made->users = 1, made->next = device.weights;
+  return device.weights = made;
 }
 
-inline void release_weight(Weight* weight) {
+inline void release_weight(Device& device, Weight* weight) {
   if (!weight) return;
-  Lock lock(gpu.mutex);
+  Lock lock(device.mutex);
   if (--weight->users) return;
-  for (Weight** at = &gpu.weights; *at; at = &(*at)->next)
+  for (Weight** at = &device.weights; *at; at = &(*at)->next)
     if (*at == weight) {
       *at = weight->next;
       break;

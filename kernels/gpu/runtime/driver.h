@@ -20,6 +20,11 @@ typedef struct NodeOfDriver* Node;
 typedef struct ExecOfDriver* Exec;
 
 constexpr Result kOutOfMemory = 2;
+// Errors after which every call of the process fails: a kernel's fault, or that of the hardware.
+inline bool is_final(Result result) {
+  return result == 4 || result == 214 || result == 700 || result == 702 ||
+         (result >= 714 && result <= 719) || result == 999;
+}
 enum { kMultiprocessors = 16, kMajor = 75, kMinor = 76 };  // CUdevice_attribute
 enum { kMaxDynamicShared = 8 };                            // CUfunction_attribute
 enum { kHost = 1, kDevice = 2 };                           // CUmemorytype

@@ -154,7 +154,7 @@ inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const i
         (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
     }
   digest_of(words, count * 8, o.digest);
-  if (node.shared.device) {  // ONNX Runtime's own copies are read: nobody else has them
+  if (node.shared.resident) {  // ONNX Runtime's own copies are read: nobody else has them
     static uint64_t counter = 0;
     o.digest[0] = reinterpret_cast<uint64_t>(&node);
     o.digest[1] = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
@@ -178,12 +178,12 @@ inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const i
 inline bool take(Outcome& run, Node& node, const Opening& o, const bool* wanted) {
   for (int32_t i = 0; i < node.program.input_count; ++i) {
     if (!o.constants[i].data || !wanted[i] || node.weights[i]) continue;
-    if (node.shared.device) {
+    if (node.shared.resident) {
       node.shared.constants[i] = reinterpret_cast<cu::Address>(o.constants[i].data);
       continue;
     }
     const Constant& constant = o.constants[i];
-    node.weights[i] = take_weight(run.error, constant.data, constant.bytes, constant.digest);
+    node.weights[i] = take_weight(run.error, *node.shared.device, constant.data, constant.bytes, constant.digest);
     if (!node.weights[i]) return false;
     node.shared.constants[i] = node.weights[i]->address;
   }
@@ -224,15 +224,16 @@ inline bool make(Outcome& run, Node& node, const Opening& o, Pool& pool, Prepare
       made.temps[i] = 0;
     }
   for (int32_t i = 0; i < p.input_count; ++i)
-    if (node.weights[i] && !o.later[i]) release_weight(node.weights[i]), node.weights[i] = nullptr;
+    if (node.weights[i] && !o.later[i]) release_weight(*node.shared.device, node.weights[i]), node.weights[i] = nullptr;
   return ok;
 }
 
 // What is made of constants: by another node of the same plan and weights, or now.
 inline bool prepare_constants(Outcome& run, Node& node, const Opening& o, Pool& pool) {
   const Program& p = node.program;
-  Lock lock(gpu.preparing);
-  Prepared* held = gpu.prepared;
+  Device& device = *node.shared.device;
+  Lock lock(device.preparing);
+  Prepared* held = device.prepared;
   while (held && (held->digest[0] != o.digest[0] || held->digest[1] != o.digest[1] ||
                   held->count != p.temp_count))
     held = held->next;
@@ -244,8 +245,8 @@ inline bool prepare_constants(Outcome& run, Node& node, const Opening& o, Pool& 
     held->count = p.temp_count;
     held->digest[0] = o.digest[0], held->digest[1] = o.digest[1];
     if (!make(run, node, o, pool, *held)) return free(held), false;
-    held->next = gpu.prepared;
-    gpu.prepared = held;
+    held->next = device.prepared;
+    device.prepared = held;
   }
   ++held->users;
   node.made = held;
@@ -254,11 +255,11 @@ inline bool prepare_constants(Outcome& run, Node& node, const Opening& o, Pool& 
   return true;
 }
 
-inline void release_prepared(Prepared* made) {
+inline void release_prepared(Device& device, Prepared* made) {
   if (!made) return;
-  Lock lock(gpu.preparing);
+  Lock lock(device.preparing);
   if (--made->users) return;
-  for (Prepared** at = &gpu.prepared; *at; at = &(*at)->next)
+  for (Prepared** at = &device.prepared; *at; at = &(*at)->next)
     if (*at == made) {
       *at = made->next;
       break;
@@ -279,9 +280,9 @@ inline bool open_node(Outcome& run, Node& node, const OrtKernelInfo* info, const
   node.weights = p.pool.array<Weight*>(p.input_count);
   if (!s.functions || !s.constants || !s.once || !node.weights)
     return run.error.fail("There is no memory for a node.");
-  if (!enter(run.error)) return false;
+  if (!enter(run.error, *s.device)) return false;
   for (int32_t i = 0; i < p.launch_count; ++i)
-    if (!load_kernel(run.error, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
+    if (!load_kernel(run.error, *s.device, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
       return false;
   Pool pool;
   Opening o = {};
@@ -297,11 +298,12 @@ inline bool open_node(Outcome& run, Node& node, const OrtKernelInfo* info, const
 
 inline void close_node(Node& node) {
   Error error;
-  if (node.shared.program && gpu.context && enter(error)) {
+  Device* const device = node.shared.device;
+  if (node.shared.program && device->context && enter(error, *device)) {
     while (Context* c = node.idle) node.idle = c->next, release(c);
     for (int32_t i = 0; node.weights && i < node.program.input_count; ++i)
-      release_weight(node.weights[i]);
-    release_prepared(node.made);
+      release_weight(*device, node.weights[i]);
+    release_prepared(*device, node.made);
   }
   pthread_mutex_destroy(&node.mutex);
   node.program.pool.release();
@@ -312,14 +314,14 @@ inline Context* take_context(Error& error, Node& node, cu::Stream stream) {
   {
     Lock lock(node.mutex);
     for (Context** at = &node.idle; *at; at = &(*at)->next)
-      if (!node.shared.device || (*at)->stream == stream) {
+      if (!node.shared.resident || (*at)->stream == stream) {
         Context* const found = *at;
         return *at = found->next, found;
       }
   }
   Context* made = static_cast<Context*>(calloc(1, sizeof(Context)));
   if (!made) return error.fail("There is no memory for a run."), nullptr;
-  if (node.shared.device) return made->stream = stream, made->borrowed = true, made;
+  if (node.shared.resident) return made->stream = stream, made->borrowed = true, made;
   if (good(error, gpu.driver.create_stream(&made->stream, cu::kNonBlocking), "make a stream"))
     return made;
   return free(made), nullptr;
@@ -416,86 +418,103 @@ inline bool move_all(Outcome& run, OrtKernelContext* context, Move move) {
   return true;
 }
 
-inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
+// One run of a node: its tensors, and the memory and launches for their sizes.
+struct Running {
+  void** data;  // of inputs that are no constants, then of outputs
+  int64_t* sizes;
+  Given given;
+  Context* context;
+  Layout* layout;
+};
+
+// Binds inputs and outputs, finds a context and a layout, and calls `work` with them.  `stream_of`
+// gives the stream to run on, null for the context's own; it may refuse the inputs.
+template <class StreamOf, class Work>
+bool with_layout(Outcome& run, Node& node, OrtKernelContext* context, StreamOf stream_of,
+                 Work work) {
   const Program& p = node.program;
   int64_t symbols[kMaxSymbols];
   Pool pool;
-  int64_t* sizes = pool.array<int64_t>(p.size_count + 1);
-  void** data = pool.array<void*>(p.tensor_count());
-  const Given given = {data, pool.array<int64_t>(p.input_count * kMaxRank),
-                       pool.array<bool>(p.input_count)};
-  bool ok = sizes && data && given.dims && given.repeats;
-  if (!ok) run.error.fail("There is no memory for a run.");
-  ok = ok && bind_inputs(run, node, context, symbols, sizes, given) &&
-       bind_outputs(run, node, context, sizes, data + p.input_count) && enter(run.error);
-  Context* c = ok ? take_context(run.error, node, nullptr) : nullptr;
-  Layout* layout = c ? layout_for(run.error, node.shared, *c, symbols, sizes) : nullptr;
-  auto bytes = [&](int32_t i) { return layout->counts[i]; };
-  if (layout) {
-    for (int32_t i = 0; ok && i < p.input_count; ++i) {
-      if (layout->offsets[i] < 0 || !bytes(i)) continue;
-      char* const to = c->in + layout->offsets[i];
-      if (given.repeats[i]) {
+  Running r = {};
+  r.sizes = pool.array<int64_t>(p.size_count + 1);
+  r.data = pool.array<void*>(p.tensor_count());
+  r.given = {r.data, pool.array<int64_t>(p.input_count * kMaxRank),
+             pool.array<bool>(p.input_count)};
+  cu::Stream stream = nullptr;
+  bool ok = (r.sizes && r.data && r.given.dims && r.given.repeats) ||
+            run.error.fail("There is no memory for a run.");
+  ok = ok && bind_inputs(run, node, context, symbols, r.sizes, r.given) &&
+       bind_outputs(run, node, context, r.sizes, r.data + p.input_count) &&
+       stream_of(r.given, &stream) && enter(run.error, *node.shared.device);
+  r.context = ok ? take_context(run.error, node, stream) : nullptr;
+  r.layout = r.context ? layout_for(run.error, node.shared, *r.context, symbols, r.sizes) : nullptr;
+  ok = r.layout && work(static_cast<const Running&>(r));
+  if (r.context && ok) give_context(node, r.context);
+  else if (r.context) release(r.context);
+  pool.release();
+  return ok;
+}
+
+inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
+  const Program& p = node.program;
+  auto own_stream = [](const Given&, cu::Stream*) { return true; };
+  return with_layout(run, node, context, own_stream, [&](const Running& r) {
+    const Layout& layout = *r.layout;
+    for (int32_t i = 0; i < p.input_count; ++i) {
+      const int64_t bytes = layout.counts[i];
+      if (layout.offsets[i] < 0 || !bytes) continue;
+      char* const to = r.context->in + layout.offsets[i];
+      const char* const from = static_cast<const char*>(r.data[i]);
+      if (r.given.repeats[i]) {
         int64_t dims[kMaxRank];
         for (int32_t axis = 0; axis < p.tensors[i].rank; ++axis)
-          dims[axis] = sizes[p.tensors[i].dims[axis]];
-        repeat(p.tensors[i], given.dims + i * kMaxRank, dims, static_cast<const char*>(data[i]),
-               bytes(i), to);
-      } else
-        ok = move_all(run, context, {static_cast<const char*>(data[i]), to, bytes(i)});
+          dims[axis] = r.sizes[p.tensors[i].dims[axis]];
+        repeat(p.tensors[i], r.given.dims + i * kMaxRank, dims, from, bytes, to);
+      } else if (!move_all(run, context, {from, to, bytes})) {
+        return false;
+      }
     }
-    ok = ok && execute(run.error, node.shared, *c, *layout);
-    for (int32_t i = p.input_count; ok && i < p.tensor_count(); ++i) {
-      const char* const from = c->out + (layout->offsets[i] - layout->out_first);
-      ok = move_all(run, context, {from, static_cast<char*>(data[i]), bytes(i)});
+    if (!execute(run.error, node.shared, *r.context, *r.layout)) return false;
+    for (int32_t i = p.input_count; i < p.tensor_count(); ++i) {
+      const char* const from = r.context->out + (layout.offsets[i] - layout.out_first);
+      if (!move_all(run, context, {from, static_cast<char*>(r.data[i]), layout.counts[i]}))
+        return false;
     }
-  }
-  if (c && layout && ok) give_context(node, c);
-  else if (c) release(c);
-  pool.release();
-  return ok && layout;
+    return true;
+  });
 }
 
 // A run whose inputs and outputs lie on the device, on the stream that ONNX Runtime gives; it is
 // started, not awaited.
 inline bool run_on_device(Outcome& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
-  int64_t symbols[kMaxSymbols];
-  Pool pool;
-  int64_t* sizes = pool.array<int64_t>(p.size_count + 1);
-  void** data = pool.array<void*>(p.tensor_count());
-  const Given given = {data, pool.array<int64_t>(p.input_count * kMaxRank),
-                       pool.array<bool>(p.input_count)};
-  bool ok = sizes && data && given.dims && given.repeats;
-  if (!ok) run.error.fail("There is no memory for a run.");
-  void* stream = nullptr;
-  ok = ok && bind_inputs(run, node, context, symbols, sizes, given) &&
-       bind_outputs(run, node, context, sizes, data + p.input_count) &&
-       run.good(ort::KernelContext_GetGPUComputeStream(
-           run.api, static_cast<const OrtKernelContext*>(context), &stream)) &&
-       enter(run.error);
-  for (int32_t i = 0; ok && i < p.input_count; ++i)
-    ok = !given.repeats[i] ||
-         run.error.fail("Input %d is shorter than others, which the CUDA provider's kernel does "
-                        "not repeat; the CPU provider's does.", i);
-  Context* c = ok ? take_context(run.error, node, static_cast<cu::Stream>(stream)) : nullptr;
-  Layout* layout = c ? layout_for(run.error, node.shared, *c, symbols, sizes) : nullptr;
-  ok = layout != nullptr;
-  auto place = [&](int32_t i) { return c->memory + static_cast<uint64_t>(layout->offsets[i]); };
-  auto move = [&](cu::Address to, cu::Address from, int64_t bytes) {
-    return !bytes || good(run.error, gpu.driver.move_async(to, from, static_cast<size_t>(bytes),
-                                                           c->stream), "move a tensor");
+  auto given_stream = [&](const Given& given, cu::Stream* stream) {
+    for (int32_t i = 0; i < p.input_count; ++i)
+      if (given.repeats[i])
+        return run.error.fail("Input %d is shorter than others, which the CUDA provider's kernel "
+                              "does not repeat; the CPU provider's does.", i);
+    void* found = nullptr;
+    const bool ok = run.good(ort::KernelContext_GetGPUComputeStream(
+        run.api, static_cast<const OrtKernelContext*>(context), &found));
+    return *stream = static_cast<cu::Stream>(found), ok;
   };
-  for (int32_t i = 0; ok && i < p.input_count; ++i)
-    if (layout->offsets[i] >= 0)
-      ok = move(place(i), reinterpret_cast<cu::Address>(data[i]), layout->counts[i]);
-  ok = ok && enqueue(run.error, node.shared, *c, *layout);
-  for (int32_t i = p.input_count; ok && i < p.tensor_count(); ++i)
-    ok = move(reinterpret_cast<cu::Address>(data[i]), place(i), layout->counts[i]);
-  if (c && ok) give_context(node, c);
-  else if (c) release(c);
-  pool.release();
-  return ok;
+  return with_layout(run, node, context, given_stream, [&](const Running& r) {
+    Layout& layout = *r.layout;
+    auto place = [&](int32_t i) {
+      return r.context->memory + static_cast<uint64_t>(layout.offsets[i]);
+    };
+    auto tensor = [&](int32_t i) { return reinterpret_cast<cu::Address>(r.data[i]); };
+    auto move = [&](cu::Address to, cu::Address from, int64_t bytes) {
+      return !bytes || good(run.error, gpu.driver.move_async(to, from, static_cast<size_t>(bytes),
+                                                             r.context->stream), "move a tensor");
+    };
+    for (int32_t i = 0; i < p.input_count; ++i)
+      if (layout.offsets[i] >= 0 && !move(place(i), tensor(i), layout.counts[i])) return false;
+    if (!enqueue(run.error, node.shared, *r.context, layout)) return false;
+    for (int32_t i = p.input_count; i < p.tensor_count(); ++i)
+      if (!move(tensor(i), place(i), layout.counts[i])) return false;
+    return true;
+  });
 }
 
 }  // namespace tracea

@@ -48,7 +48,8 @@ struct Shared {
   cu::Function* functions;     // of launches
   cu::Address* constants;      // of buffers; 0: not constant
   bool* once;                  // launches that were done when the node was made
-  bool device;                 // tensors lie on the device: no copies from and to the host
+  Device* device;
+  bool resident;               // tensors lie on the device: no copies from and to the host
   int64_t kept_bytes;
 };
 
@@ -217,9 +218,9 @@ inline void lay_out(const Shared& s, Layout& out) {
 
 // Memory of the host and the device for a layout; what was laid out before is forgotten where it
 // moves.
-inline bool make_room(Error& error, Context& c, const Layout& layout, bool device) {
+inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident) {
   if (layout.bytes <= c.bytes &&
-      (device || (layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)))
+      (resident || (layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)))
     return true;
   forget(c);
   const int64_t in = max(layout.in_bytes, c.in_bytes), out = max(layout.out_bytes, c.out_bytes);
@@ -230,7 +231,7 @@ inline bool make_room(Error& error, Context& c, const Layout& layout, bool devic
   c.memory = 0, c.in = c.out = nullptr;
   c.bytes = c.in_bytes = c.out_bytes = 0;
   void *a = nullptr, *b = nullptr;
-  if (device) return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
+  if (resident) return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
   if (!allocate(error, bytes, &c.memory) ||
       !good(error, gpu.driver.allocate_host(&a, static_cast<size_t>(in + 1), cu::kPortable),
             "give memory of the host"))
@@ -268,7 +269,7 @@ inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64
   if (ok && (ok = count_buffers(error, p, sizes, made->counts))) {
     memcpy(made->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8);
     lay_out(s, *made);
-    ok = make_room(error, c, *made, s.device);
+    ok = make_room(error, c, *made, s.resident);
   }
   auto address = [&](int32_t buffer) {
     return s.constants[buffer] ? s.constants[buffer]
@@ -300,12 +301,13 @@ inline cu::Copy3D copy_of(const void* from, cu::Address device, void* to, int64_
 // kernel before it has ended, for which it waits itself: that edge is programmatic.
 class Row {
  public:
-  Row(Error& error, cu::Graph graph) : error_(error), graph_(graph) {}
+  Row(Error& error, const Device& device, cu::Graph graph)
+      : error_(error), device_(device), graph_(graph) {}
 
   bool copy(const cu::Copy3D& copy) {
     if (!copy.width) return true;
     cu::Node node = nullptr;
-    return good(error_, gpu.driver.add_copy(&node, graph_, nullptr, 0, &copy, gpu.context),
+    return good(error_, gpu.driver.add_copy(&node, graph_, nullptr, 0, &copy, device_.context),
                 "add a copy to a graph") &&
            link(node, false);
   }
@@ -326,7 +328,7 @@ class Row {
  private:
   bool link(cu::Node node, bool kernel) {
     cu::EdgeData edge = {};
-    if (kernel && kernel_ && gpu.dependents) edge.from_port = 1, edge.type = 1;
+    if (kernel && kernel_ && device_.dependents) edge.from_port = 1, edge.type = 1;
     const bool ok = !last_ || good(error_, gpu.driver.add_edges(graph_, &last_, &node, &edge, 1),
                                    "order a graph");
     last_ = node, kernel_ = kernel;
@@ -334,6 +336,7 @@ class Row {
   }
 
   Error& error_;
+  const Device& device_;
   cu::Graph graph_;
   cu::Node last_ = nullptr;
   bool kernel_ = false;
@@ -341,12 +344,12 @@ class Row {
 
 inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
-  Row row(error, l.graph);
-  if (!s.device && !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
+  Row row(error, *s.device, l.graph);
+  if (!s.resident && !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return (s.device || row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
+  return (s.resident || row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 

@@ -11,10 +11,10 @@ namespace {
 // Everything registration sets, once while the library is loaded.
 struct State {
   Registration registration;
-  bool dims_by_reference;
+  bool dims_by_reference, tells_device;
   Error refused;  // why there is no GPU to use
 };
-State state = {{ORT_FAIL, nullptr, nullptr, nullptr, false, false}, false, {}};
+State state = {{ORT_FAIL, nullptr, nullptr, nullptr, false, false}, false, false, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -27,7 +27,22 @@ void destroy(void* kernel) {
   free(node);
 }
 
-OrtStatus* create_at(bool device, const OrtCustomOp* op, const OrtApi* api,
+// The device of the provider that a node belongs to.
+bool device_of(Outcome& run, bool resident, const OrtKernelInfo* info, int32_t* ordinal) {
+  if (!resident || !state.tells_device) return wanted_device(run.error, ordinal);
+  OrtAllocator* allocator = nullptr;
+  const OrtMemoryInfo* memory = nullptr;
+  int number = 0;
+  const bool ok =
+      run.good(ort::KernelInfoGetAllocator(run.api, info, kOrtMemDefault, &allocator)) &&
+      run.good(ort::AllocatorGetInfo(run.api, static_cast<const OrtAllocator*>(allocator),
+                                     &memory)) &&
+      run.good(ort::MemoryInfoGetId(run.api, memory, &number));
+  if (allocator) ort::ReleaseAllocator(run.api, allocator);
+  return *ordinal = number, ok;
+}
+
+OrtStatus* create_at(bool resident, const OrtCustomOp* op, const OrtApi* api,
                      const OrtKernelInfo* info, void** out) {
   const tracea_op_type& type = type_of(op);
   Outcome run(api, state.dims_by_reference);
@@ -39,9 +54,12 @@ OrtStatus* create_at(bool device, const OrtCustomOp* op, const OrtApi* api,
   node->type = type.name;
   node->api = api;
   node->dims_by_reference = state.dims_by_reference;
-  node->shared.device = device;
+  node->shared.resident = resident;
   pthread_mutex_init(&node->mutex, nullptr);
-  const bool ok = decode(type, plan, &node->program, run.error) &&
+  int32_t ordinal = 0;
+  const bool ok = device_of(run, resident, info, &ordinal) &&
+                  (node->shared.device = device_at(run.error, ordinal)) &&
+                  decode(type, plan, &node->program, run.error) &&
                   open_node(run, *node, info, plan.words, static_cast<int64_t>(plan.count));
   if (ok) return *out = node, nullptr;
   destroy(node);
@@ -61,7 +79,7 @@ OrtStatus* create_on_device(const OrtCustomOp* op, const OrtApi* api, const OrtK
 OrtStatus* compute(void* kernel, OrtKernelContext* context) {
   Node& node = *static_cast<Node*>(kernel);
   Outcome run(node.api, node.dims_by_reference);
-  if (node.shared.device ? run_on_device(run, node, context) : run_node(run, node, context))
+  if (node.shared.resident ? run_on_device(run, node, context) : run_node(run, node, context))
     return nullptr;
   return run.status ? run.status : status_of(node.api, run.error, node.type);
 }
@@ -75,6 +93,7 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   if (state.refused.set || !find_device(state.refused)) return nullptr;
   const tracea_gpu_library& table = tracea_gpu_table;
   state.dims_by_reference = lends_dims(version);
+  state.tells_device = minor_version(version) >= 18;
   // the CPU provider's copies tensors to the device and back, in any wheel
   const KernelFunctions kernels[] = {
       {create, compute, destroy, infer, nullptr},
