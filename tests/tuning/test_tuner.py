@@ -35,6 +35,7 @@ from tracea_graph.tuning import (
     tune,
 )
 from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
+from tracea_graph.tuning.machine import resident_bytes
 from tracea_graph.tuning.problem import Case
 from tracea_graph.tuning.tasks import GainEstimates, allot, by_priority, tasks_of
 from tracea_graph.tuning.tuner import NOT_WORTH_TUNING
@@ -130,6 +131,26 @@ def test_trials_follow_expected_gain_and_nothing_else() -> None:
     )
     assert many == allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), 100.0)
     assert many[Case(LARGE, 128)] > many[Case(SMALL, 128)] >= few[Case(SMALL, 128)]
+
+
+def test_small_runs_leave_time_for_more_trials() -> None:
+    tasks = tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,))
+    cold, resident = (
+        allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,), run_bytes=size), 5.0)
+        for size in (None, 1 << 20)
+    )
+    assert all(resident[case] >= cold[case] for case in cold)
+    assert sum(resident.values()) > sum(cold.values())
+
+
+@pytest.mark.parametrize(
+    ("weights", "resident"),
+    [(None, None), (0, 1 << 20), (3 << 20, 4 << 20), (16 << 20, 16 << 20), (17 << 20, None)],
+)
+def test_weights_of_small_models_stay_in_the_cache(
+    weights: int | None, resident: int | None
+) -> None:
+    assert resident_bytes(weights, 32 << 20) == resident
 
 
 def test_what_promises_less_than_a_hundredth_is_not_begun(cache: TuningCache) -> None:

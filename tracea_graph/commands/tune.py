@@ -63,6 +63,7 @@ def tune_model(
         target.levels, options.thread_counts, options.budget,
         unscheduled_us(plan.graph, planner.cost) * len(bindings), options.seed, options.storage,
         lost_after, min_gain, selective, within,
+        None if options.storage else assembly.weight_bytes,
     )  # fmt: skip
     found = tune(
         loads, tuning, target.backend, options.environment, listen=listen, propose=propose,

@@ -142,7 +142,7 @@ class Options:
         help="quick: time all rewrites together; thorough: search longer for better blocking",
         more="`quick` times all rewrites together and keeps all or none, with blocking that an "
         "earlier search found; `default` also searches for better blocking of matmuls and "
-        "convolutions, for 3 % of the budget, if that promises 1 % or more of the run time; "
+        "convolutions, for 6 % of the budget, if that promises 1 % or more of the run time; "
         "`thorough` searches for 15 % of it, and for other row counts too",
     )  # fmt: skip
     verify: bool = option(

@@ -149,6 +149,12 @@ class Assembly:
         if call.chain is not None:
             self.chains[call.chain.key] = call.chain
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all constants that regions of the graph read."""
+        values = {v for region in self.graph.regions() for v in region.operands}
+        return sum(w.nbytes for w in map(self.graph.weight, values) if w is not None)
+
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
         """Return the tunable problems, with the row counts that ``bindings`` give."""
         spec, schedule_space = self.graph.spec, self.backend.schedule_space

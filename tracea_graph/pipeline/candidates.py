@@ -156,7 +156,7 @@ class LibraryBuilder:
 
 _PLANNING_SHARE = 0.5
 """Share of the budget for the first plan; the rest is needed to verify and time it."""
-TUNING_SHARE = {"quick": 0.0, "default": 0.03, "thorough": 0.15}
+TUNING_SHARE = {"quick": 0.0, "default": 0.06, "thorough": 0.15}
 """Share of the budget for tuning, by effort; at 0, schedules found by earlier runs still apply."""
 
 
@@ -389,6 +389,7 @@ class CandidateBuilder:
             seed=options.seed,
             storage=options.storage,
             selective=options.effort != "thorough",
+            weight_bytes=None if options.storage else assembly.weight_bytes,
         )
         loads = assembly.workloads(bindings)
         pin = partial(hinted, hints_from(options.patterns, tile_words()))

@@ -31,6 +31,7 @@ _WORDS = {
     "kernels": "with other kernel sources",
     "isa": "for another instruction set",
     "threads": "at other thread counts",
+    "weights": "with other weights in the cache",
     "default": "against another default",
 }
 

@@ -34,7 +34,8 @@ class TuningOptions:
     shared with other machines; ``lost_after`` the seconds after which a trial there is given up;
     ``min_gain`` the end-to-end gain (a share) below which cases are not tuned.  If ``selective``,
     only requested row counts are tuned, and no cases that contribute little.  ``within`` replaces
-    axes of the search space.
+    axes of the search space.  ``weight_bytes`` are those of the model's weights, which stay in the
+    last-level cache between runs if they fit; None measures with cold weights.
     """
 
     levels: Sequence[str]
@@ -47,6 +48,18 @@ class TuningOptions:
     min_gain: float = MIN_GAIN
     selective: bool = False
     within: SearchSpace | None = None
+    weight_bytes: int | None = None
+
+
+def resident_bytes(weight_bytes: int | None, cache_bytes: int) -> int | None:
+    """Return the bytes of weights to measure with if they stay in the cache; None if they do not.
+
+    A power of two, so that models of about one size share their results.
+    """
+    if weight_bytes is None:
+        return None
+    rounded: int = max(1 << 20, 1 << max(weight_bytes - 1, 1).bit_length())
+    return rounded if 2 * rounded <= cache_bytes else None
 
 
 @contextmanager
@@ -66,6 +79,10 @@ def tuner(
     """
     environment, schedule_space = environment or Environment(), backend.schedule_space
     assert schedule_space is not None
+    resident = resident_bytes(options.weight_bytes, schedule_space.cache_bytes)
+    facts = machine_facts(backend.fingerprint(), environment)
+    if resident is not None:
+        facts["weights"] = f"{resident >> 20} MiB, in the cache"
     with (
         TuningCache(environment.cache / CACHE_FILE) as cache,
         Scratch("tune") as folder,
@@ -74,12 +91,13 @@ def tuner(
         def fixture(problems: Sequence[Problem]) -> ModelFixture:
             with building():
                 return ModelFixture(
-                    problems, backend, options.levels[-1], Path(folder), environment=environment
-                )
+                    problems, backend, options.levels[-1], Path(folder),
+                    environment=environment, cache=resident,
+                )  # fmt: skip
 
         yield Tuner(
             cache, fixture, schedule_space=schedule_space, level=options.levels[-1],
-            threads=options.threads, facts=machine_facts(backend.fingerprint(), environment),
+            threads=options.threads, facts=facts, run_bytes=resident,
             architecture=schedule_space.architecture, seed=options.seed, min_gain=options.min_gain,
             selective=options.selective, within=options.within, listen=listen, propose=propose,
             pin=pin, backend=backend.name,

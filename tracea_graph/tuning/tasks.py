@@ -29,7 +29,7 @@ _UNASKED_WEIGHT = 0.1
 _FEWEST, _MOST = 4, 160
 """Minimum and maximum trials of a case."""
 _BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
-"""Bytes of a model's weights, average pairs per trial, and µs to open a session."""
+"""Bytes of weights a run reads if they are cold, average pairs per trial, µs to open a session."""
 _SEARCHING = 0.7
 """Share of a case's time for searching; the rest is for the verdict."""
 _JUDGING = 30
@@ -93,6 +93,7 @@ class GainEstimates:
     level: str
     threads: Sequence[int]
     min_gain: float = MIN_GAIN
+    run_bytes: int | None = None
     _modelled: dict[Case, float] = field(default_factory=dict)
     _gains: dict[int, list[float]] = field(default_factory=dict)
 
@@ -119,7 +120,7 @@ class GainEstimates:
     def run_us(self, case: Case) -> float:
         """Return the predicted µs of one run of the case's fixture model."""
         us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
-        return us * replicas(case, self.schedule_space, self.level, _BENCH_BYTES)
+        return us * replicas(case, self.schedule_space, self.level, self.run_bytes or _BENCH_BYTES)
 
     def record_gain(self, task: TuningTask, gain: float) -> None:
         """Record a measured speed-up, which raises the expectations of the run's other tasks."""

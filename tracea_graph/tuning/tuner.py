@@ -84,7 +84,8 @@ class Tuner:
     change the candidates of a case, ``pin`` may prescribe its schedule.  Runs whose expected
     end-to-end gain is below ``min_gain`` are not tuned; if ``selective``, neither are row counts
     that were not requested, nor single cases that contribute little.  ``within`` replaces axes of
-    the search space; ``backend`` names the backend in published tasks.
+    the search space; ``run_bytes`` are the weights that one run of the fixture reads, if that is
+    known; ``backend`` names the backend in published tasks.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Tuner:
         min_gain: float = MIN_GAIN,
         selective: bool = False,
         within: SearchSpace | None = None,
+        run_bytes: int | None = None,
         backend: str = "",
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
@@ -114,7 +116,7 @@ class Tuner:
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
         self._pin, self._min_gain, self._selective = pin, min_gain, selective
-        self._within, self.backend = within, backend
+        self._within, self._run_bytes, self.backend = within, run_bytes, backend
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
@@ -128,7 +130,9 @@ class Tuner:
         if budget <= 0:
             self.tell(TuningStarted(tuple(found.values()), (), budget))
             return list(found.values())
-        estimates = GainEstimates(self.schedule_space, self.level, self.threads, self._min_gain)
+        estimates = GainEstimates(
+            self.schedule_space, self.level, self.threads, self._min_gain, self._run_bytes
+        )
         for task in tasks:
             if found[task.case].source == "cache":
                 estimates.record_gain(task, found[task.case].gain)
