@@ -1,18 +1,33 @@
-"""C++ headers shared by all runtimes: ONNX Runtime's ABI, errors and size expressions.
+"""C++ headers shared by all runtimes, and the C and C++ headers for programs that call kernels.
 
 Backends include them, like their own headers, as ``runtime/<name>.h``.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-__all__ = ["header"]
+__all__ = ["PUBLIC_HEADERS", "abi_version", "header", "public_header"]
 
 _SHARED = Path(__file__).parent
+PUBLIC_HEADERS = ("tracea.h", "tracea.hpp")
+"""Headers that a stand-alone library comes with."""
 
 
 def header(folder: Path, name: str) -> str:
     """Read a header: the backend's own in ``folder`` if it exists, else the shared one."""
     own, shared = folder / name, _SHARED.parent / name
     return (own if own.exists() else shared).read_text()
+
+
+def public_header(name: str) -> str:
+    """Read one of :data:`PUBLIC_HEADERS`."""
+    return (_SHARED / name).read_text()
+
+
+def abi_version() -> tuple[int, int]:
+    """Return major and minor version of the C interface."""
+    text = public_header("tracea.h")
+    numbers = re.findall(r"#define TRACEA_ABI_(?:MAJOR|MINOR) (\d+)", text)
+    return int(numbers[0]), int(numbers[1])

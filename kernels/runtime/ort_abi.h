@@ -65,8 +65,9 @@ static_assert(sizeof(OrtCustomOp) == 26 * 8, "layout");
 
 namespace ort {
 
-// `ort::Name(api, ...)` calls the function in slot `n` of the table.
+// `ort::Name(api, ...)` calls the function in slot `n` of the table, which is `ort::kName`.
 #define ORT_SLOT(n, name, result, ...)                                               \
+  constexpr size_t k##name = n;                                                       \
   template <class... Args>                                                           \
   inline result name(const OrtApi* api, Args... args) {                              \
     using Function = result (*)(__VA_ARGS__);                                        \
@@ -122,5 +123,6 @@ ORT_SLOT(270, ShapeInferContext_SetOutputTypeShape, S, const OrtShapeInferContex
          const OrtTensorTypeAndShapeInfo*)
 ORT_SLOT(272, ReadOpAttr, S, const OrtOpAttr*, int type, void* data, size_t bytes, size_t* out)
 #undef ORT_SLOT
+constexpr size_t kSlots = 415;  // of a table that holds all of these
 
 }  // namespace ort

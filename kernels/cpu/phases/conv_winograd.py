@@ -17,9 +17,9 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
-__all__ = ["ConvWinograd"]
+__all__ = ["FEW_FILTERS", "ConvWinograd"]
 
-_FEW = 4
+FEW_FILTERS = 4
 """Filter count up to which direct summation is cheaper than transforming the input."""
 
 
@@ -38,8 +38,8 @@ class ConvWinograd(PatternPass):
 
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
-        fits = params.layout == BLOCKED and params.filters > _FEW
-        said = f"its filters are not blocked float32, or not more than {_FEW}"
+        fits = params.layout == BLOCKED and params.filters > FEW_FILTERS
+        said = f"its filters are not blocked float32, or not more than {FEW_FILTERS}"
         return None if fits else unsuited(said)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:

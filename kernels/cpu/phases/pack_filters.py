@@ -46,6 +46,7 @@ from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "FEW_CHANNELS",
     "PackFilters",
     "conv",
     "filter_layouts",
@@ -54,7 +55,7 @@ __all__ = [
     "winograd_filters",
 ]
 
-_STEM = 8
+FEW_CHANNELS = 8
 """Input channels below which a block of 16 would be mostly padding."""
 _MOST_GROUPS = 4
 """Groups merged at most: beyond that the products with zeros cost more than blocking saves."""
@@ -126,7 +127,7 @@ def _layout_for(
     if groups == 1:
         if window.pointwise and all(d == 1 for d in spatial):
             return PANELS
-        return FIRST_LAYER if i <= _STEM else BLOCKED
+        return FIRST_LAYER if i <= FEW_CHANNELS else BLOCKED
     if i == 1 and o == groups:
         return DEPTHWISE
     return BLOCKED if i % BLOCK == 0 and o // groups % BLOCK == 0 else PLAIN

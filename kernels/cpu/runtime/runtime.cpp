@@ -2,6 +2,8 @@
 // No C++ standard library, no exceptions: a failure is a status with one sentence.
 #include <unistd.h>
 
+#define TRACEA_BUILD
+#include "runtime/c_api.h"
 #include "runtime/custom_ops.h"
 #include "runtime/isa.h"
 #include "runtime/node.h"
@@ -123,6 +125,10 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
 }
 
 __attribute__((destructor)) void leave() {
+  local_threads.stop();
+  drop_programs();
+  local_memory.trim();
+  if (local_state.trace != kNoTrace) close(local_state.trace);
   if (!state.registration.ready) return;
   state.registration.release();
   if (state.trace != kNoTrace) close(state.trace);
