@@ -114,6 +114,15 @@ class Backend(Tunable, Protocol):
         """Return a program that compares tensors of these specs bytewise with references."""
         ...
 
+    @property
+    def standalone_ops(self) -> tuple[str, ...]:
+        """Functions of the C interface that a library without a model can have; may be empty."""
+        ...
+
+    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+        """Return the kernels and chains that some of :attr:`standalone_ops` need."""
+        ...
+
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
     ) -> Sequence[Source]:

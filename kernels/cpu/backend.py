@@ -38,6 +38,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
 )
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
+from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
 from tracea_graph.kernels.cpu.variants import own_kernels
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
@@ -80,6 +81,7 @@ class CpuBackend:
     catalog: KernelCatalog = CATALOG
     diagnostics: Diagnostics | None = DIAGNOSTICS
     bypass: Mapping[str, str] = MappingProxyType({})
+    standalone_ops = tuple(STANDALONE)
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """The levels up to ``level``, or all levels of this machine for "", lowest first.
@@ -164,6 +166,10 @@ class CpuBackend:
     def kernels_of(self, call: Call) -> set[str]:
         """The kernels that a call needs in addition to its chain."""
         return emitter.kernels_of(call)
+
+    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+        """The kernels and chains that functions of the C interface need."""
+        return standalone(ops)
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]

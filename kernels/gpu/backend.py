@@ -76,6 +76,7 @@ class GpuBackend:
     schedule_space: ScheduleSpace | None = None
     diagnostics: Diagnostics | None = None
     bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
+    standalone_ops: tuple[str, ...] = ()
 
     def __init__(
         self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
@@ -148,6 +149,10 @@ class GpuBackend:
     def kernels_of(self, call: Call) -> set[str]:
         """Return the name of the call's kernel, which also computes the call's chain."""
         return {kernel_of(call)}
+
+    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+        """Return nothing: :attr:`standalone_ops` is empty."""
+        return (), ()
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]

@@ -193,6 +193,7 @@ class PlainBackend:
     most_guarded = 8
     schedule_space = diagnostics = None
     catalog = KernelCatalog("plain")
+    standalone_ops: tuple[str, ...] = ()
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         return ("c",)
@@ -273,6 +274,9 @@ class PlainBackend:
 
     def kernels_of(self, call: Call) -> set[str]:
         return {call.op}
+
+    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+        return (), ()
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]

@@ -36,6 +36,7 @@ _RUN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tune worker": ("tune", "run_worker"),
         "tune report": ("tune", "run_tune_report"),
         "cache": ("cache", "run_cache"),
+        "kernels": ("kernels", "run_kernels"),
     }
 )
 """Module of this package and function of each command; loaded on demand."""

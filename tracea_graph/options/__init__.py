@@ -273,7 +273,7 @@ class Options:
             command: Use(_CACHE)
             for command in (
                 "tune", "tune worker", "tune report", "cache ls", "cache export", "cache import",
-                "cache prune",
+                "cache prune", "kernels build",
             )
         },
     )  # fmt: skip
@@ -355,7 +355,8 @@ ALONE: Mapping[str, Option] = MappingProxyType(
             "json", False, "print the report as JSON, a list for several models", flag=True,
             group=_PRINTING,
             also={
-                **dict.fromkeys(("explain", "verify", "doctor", "tune", "cache ls"),
+                **dict.fromkeys(("explain", "verify", "doctor", "tune", "cache ls",
+                                 "kernels build"),
                                 Use("print JSON")),
                 "bench": Use("print JSON", group=_PRINTING),
                 "inspect": Use("print networkx's node-link JSON"),

@@ -1,0 +1,33 @@
+"""What a stand-alone library of kernels holds: the calls that each C function makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from tracea_graph.kernels.cpu.activations import ACTIVATIONS
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["STANDALONE", "standalone"]
+
+STANDALONE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gemm": ("gemm",),
+        "conv2d": (
+            "gemm", "conv", "conv_first_layer", "depthwise", "conv_dispatch", "conv_plain",
+            "reorder_to_nchw16c", "reorder_to_nchw",
+        ),
+        "attention": ("attention",),
+        "norm": ("norm",),
+    }
+)  # fmt: skip
+"""Kernel calls by function of ``tracea.h``, as ``runtime/c_api.h`` makes them."""
+_ACTIVATED = ("gemm", "conv2d")
+
+
+def standalone(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+    """Return the kernels and chains that functions need.  Raises KeyError for an unknown one."""
+    kernels = {kernel for op in ops for call in STANDALONE[op] for kernel in CALLS[call].needs}
+    chains = tuple(ACTIVATIONS.values()) if {*ops} & {*_ACTIVATED} else ()
+    return tuple(sorted(kernels)), chains

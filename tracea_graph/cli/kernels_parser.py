@@ -1,0 +1,55 @@
+"""Parser of ``tracea kernels``; the code that runs it is loaded later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.cli.flags import add_flags
+from tracea_graph.cli.parser import Parser
+from tracea_graph.target_names import TARGETS
+
+__all__ = ["add_kernels"]
+
+
+def add_kernels(commands: Any) -> None:
+    """Add ``tracea kernels`` and its actions to the result of ``add_subparsers``."""
+    parser: Parser = commands.add_parser(
+        "kernels",
+        help="build kernels for other programs",
+        usage="%(prog)s ACTION [options]",
+        description="Use the kernels outside ONNX Runtime: a library with a C interface, headers "
+        "for C and C++, and a CMake package.",
+        examples=("tracea kernels build --ops gemm,conv2d -o build/tracea",),
+    )
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="ACTION", title="actions", prog="tracea kernels"
+    )
+    _add_build(actions)
+    parser.add_general()
+
+
+def _add_build(actions: Any) -> None:
+    parser: Parser = actions.add_parser(
+        "build",
+        help="write a library, headers and a CMake package",
+        usage="%(prog)s -o DIR [options]",
+        description="Compile kernels into DIR/lib/libtracea_kernels.so, with DIR/include/tracea.h "
+        "and tracea.hpp, and a package that CMake finds with DIR as a prefix.",
+        examples=(
+            "tracea kernels build -o build/tracea",
+            "tracea kernels build --ops gemm,attention -o build/tracea",
+        ),
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="where to write"
+    )
+    parser.add_argument(
+        "--ops", metavar="OP[,OP]",
+        help="gemm, conv2d, attention, norm (default: all of them)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", choices=TARGETS, metavar="TARGET", help="by default this machine"
+    )
+    add_flags(parser, "kernels build")
+    parser.add_general()

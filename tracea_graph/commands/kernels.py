@@ -1,0 +1,121 @@
+"""Build stand-alone libraries of kernels, with headers and a CMake package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError, close_match
+from tracea_graph.kernels.runtime import PUBLIC_HEADERS, abi_version, public_header
+from tracea_graph.target import HOST, target_of
+from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.version import VERSION
+
+__all__ = ["KernelLibrary", "build_kernels", "known_ops"]
+
+_NAME = "libtracea_kernels.so"
+_CONFIG = Template("""\
+# find_package(tracea CONFIG), then target_link_libraries(NAME tracea::kernels).
+get_filename_component(_tracea_prefix "$${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+if(NOT TARGET tracea::kernels)
+  add_library(tracea::kernels SHARED IMPORTED)
+  set_target_properties(tracea::kernels PROPERTIES
+    IMPORTED_LOCATION "$${_tracea_prefix}/lib/$library"
+    IMPORTED_NO_SONAME TRUE
+    INTERFACE_INCLUDE_DIRECTORIES "$${_tracea_prefix}/include")
+endif()
+set(tracea_OPS $ops)
+set(tracea_ISA_LEVELS $levels)
+unset(_tracea_prefix)
+""")
+_VERSION = Template("""\
+set(PACKAGE_VERSION "$version")
+if(PACKAGE_FIND_VERSION_MAJOR STREQUAL "$major" AND
+   NOT PACKAGE_FIND_VERSION VERSION_GREATER "$version")
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL "$version")
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+elseif(NOT PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+endif()
+""")
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """A built library: its file, the operations and levels in it, and the seconds it took."""
+
+    path: Path
+    ops: tuple[str, ...]
+    levels: tuple[str, ...]
+    seconds: float
+
+    @property
+    def include(self) -> Path:
+        """The folder of its headers."""
+        return self.path.parents[1] / "include"
+
+
+def known_ops(target: str = HOST) -> tuple[str, ...]:
+    """Return the operations that a stand-alone library for a target can hold."""
+    return target_of(target, "fp32").backend.standalone_ops
+
+
+def build_kernels(
+    ops: Sequence[str],
+    folder: Path,
+    *,
+    target: str = HOST,
+    environment: Environment | None = None,
+    levels: Sequence[str] = (),
+) -> KernelLibrary:
+    """Write ``lib/``, ``include/`` and a CMake package into a folder.
+
+    ``levels`` restricts the levels of the target, for smaller libraries.  Raises UsageError for
+    unknown operations, BuildError if a source does not compile.
+    """
+    found = target_of(target, "fp32")
+    known = found.backend.standalone_ops
+    for op in ops:
+        if op not in known:
+            which = close_match(op, known) or f"; there are {', '.join(known) or 'none'}"
+            raise UsageError(f"a library for {target} cannot hold {op!r}{which}")
+    held = tuple(op for op in known if op in ops)
+    kernels, chains = found.backend.standalone(held)
+    path = folder / "lib" / _NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    built = found.backend.build(
+        (), kernels, chains, levels or found.levels, path, environment or Environment()
+    )
+    made = KernelLibrary(path, held, built.levels, built.seconds)
+    _write_headers(made)
+    _write_package(made)
+    return made
+
+
+def _write_headers(library: KernelLibrary) -> None:
+    library.include.mkdir(exist_ok=True)
+    for name in PUBLIC_HEADERS:
+        write_whole(library.include / name, public_header(name).encode())
+
+
+def _write_package(library: KernelLibrary) -> None:
+    folder = library.path.parent / "cmake" / "tracea"
+    folder.mkdir(parents=True, exist_ok=True)
+    major, minor = abi_version()
+    words = {"library": _NAME, "version": f"{major}.{minor}", "major": major}
+    lists = {"ops": ";".join(library.ops), "levels": ";".join(library.levels)}
+    write_whole(folder / "tracea-config.cmake", _CONFIG.substitute(words | lists).encode())
+    write_whole(folder / "tracea-config-version.cmake", _VERSION.substitute(words).encode())
+    facts = {
+        "tool": VERSION, "abi": f"{major}.{minor}", "ops": library.ops, "levels": library.levels,
+    }  # fmt: skip
+    text = json.dumps(facts, indent=1) + "\n"
+    write_whole(library.path.with_suffix(".json"), text.encode())
