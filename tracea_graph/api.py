@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracea_graph.check.custom_ops import custom_ops
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.context import Context
@@ -151,7 +152,10 @@ def _together(
     libraries = LibraryBuilder(target_of(options.target, precision), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
-    with Scratch() as name, ExitStack() as stack:
+    own = custom_ops(options.custom_ops_libraries)
+    with own, Scratch() as name, ExitStack() as stack:
+        target = target_of(options.target, precision)
+        libraries = stack.enter_context(LibraryBuilder(target, options.environment))
         worker_pool = stack.enter_context(WorkerPool()) if options.keep == "all" else None
         runs = []
         for i, (source, paths) in enumerate(work):
@@ -249,10 +253,13 @@ def validate_shapes(graph: str | Path | TileGraph, policy: str = "lenient") -> S
     return ShapeReport(str(graph), policy, count, rows)
 
 
-def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
+def session(
+    path: str | Path, custom_ops_libraries: Sequence[str | Path] = (), **settings: Any
+) -> onnxruntime.InferenceSession:
     """Open an ONNX Runtime session of a result, with the library beside the model registered.
 
-    ``settings`` are passed to ``InferenceSession``; ``sess_options`` may be among them.  Raises
+    ``custom_ops_libraries`` are those that the original needs.  ``settings`` are passed to
+    ``InferenceSession``; ``sess_options`` may be among them.  Raises
     ModelError if the file is no model, UsageError if the library is not the one the model was
     written with, or is missing and required.
     """
@@ -263,3 +270,5 @@ def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
     if (library := library_of(model)) is not None:
         options.register_custom_ops_library(str(library.resolve()))
     return onnxruntime.InferenceSession(str(model), options, **settings)
+    for own in custom_ops_libraries:
+        options.register_custom_ops_library(str(Path(own).resolve()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tracea_graph.check.custom_ops import custom_ops
 from tracea_graph.commands import bench as benchmarks
 from tracea_graph.commands import inspect
 from tracea_graph.commands import profile as profiles
@@ -35,7 +36,8 @@ def bench(*models: str | Path, options: BenchOptions = BENCH_DEFAULTS) -> BenchR
     A single model is compared with its result beside it, if there is one.  Raises UsageError for
     invalid options, ModelError for a file that is no model.
     """
-    return benchmarks.bench([Path(model) for model in models], options)
+    with custom_ops(options.custom_ops_libraries):
+        return benchmarks.bench([Path(model) for model in models], options)
 
 
 def profile(model: str | Path, options: BenchOptions = BENCH_DEFAULTS) -> Profile:
@@ -43,7 +45,8 @@ def profile(model: str | Path, options: BenchOptions = BENCH_DEFAULTS) -> Profil
 
     Raises UsageError for invalid options, RejectedByRuntime if the model does not run.
     """
-    return profiles.profile(Path(model), options)
+    with custom_ops(options.custom_ops_libraries):
+        return profiles.profile(Path(model), options)
 
 
 def verify(
@@ -60,7 +63,8 @@ def verify(
     ModelError for a file that is no model, UsageError for an unknown output.
     """
     path = Path(library) if library is not None else None
-    return verify_models(Path(original), Path(candidate), options, path, tolerances)
+    with custom_ops(options.custom_ops_libraries):
+        return verify_models(Path(original), Path(candidate), options, path, tolerances)
 
 
 def explain(

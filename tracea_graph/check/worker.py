@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tracea_graph.check.custom_ops import registered
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerError
@@ -58,6 +59,9 @@ _RAW_TYPES = {
     "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
 }
 
+
+_UNKNOWN_OPERATOR = "is not a registered function/op"
+"""What ONNX Runtime says of an operator that it does not know."""
 
 _STARVED = 120.0
 """Extra seconds to wait for a worker that got less than half of its time limit as CPU time,
@@ -125,6 +129,12 @@ class NodeTime:
     domain: str
     us: float
     samples: tuple[float, ...]
+
+
+def _advice(said: str) -> str:
+    """Return what helps against an operator that ONNX Runtime does not know; empty otherwise."""
+    unknown = _UNKNOWN_OPERATOR in said and not registered()
+    return "; name the library of its operators with --custom-ops-library" if unknown else ""
 
 
 def unlimited() -> float:
@@ -206,14 +216,16 @@ class Worker(AbstractContextManager["Worker"]):
             "name": name, "model": str(model.resolve()), "threads": threads, "level": level,
             "library": str(library.resolve()) if library else "", "extra": list(extra),
             "cut": {name: list(spec) for name, spec in cut.items()}, "weigh": weigh,
-            "jitter": jitter,
+            "jitter": jitter, "others": [str(path) for path in registered()],
         }  # fmt: skip
         try:
             found = self._ask("open", f"open {name!r} ({model.name})", limit, **request)
         except RejectedByRuntime as error:
             if library is not None:
                 raise
-            raise Unloadable(f"ONNX Runtime cannot load {model.name}: {error}") from None
+            raise Unloadable(
+                f"ONNX Runtime cannot load {model.name}: {error}{_advice(str(error))}"
+            ) from None
         inputs, outputs = (
             tuple(Port(n, t, tuple(d)) for n, t, d in found[k]) for k in ("inputs", "outputs")
         )

@@ -104,6 +104,8 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
         made.add_session_config_entry("session.intra_op_thread_affinities", pinned)
     if request["library"]:
         made.register_custom_ops_library(request["library"])
+    for library in request["others"]:
+        made.register_custom_ops_library(library)
     if profile_prefix:
         made.enable_profiling, made.profile_file_prefix = True, profile_prefix
     return made

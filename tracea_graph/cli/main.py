@@ -53,13 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, args: argparse.Namespace) -> int:
+    from tracea_graph.check.custom_ops import custom_ops
     from tracea_graph.cli.console import made_console
     from tracea_graph.target import read_environment
 
     read_environment()  # reports invalid environment variables, whatever the command
     module, function = _RUN[command]
     run = getattr(import_module(f"tracea_graph.cli.{module}"), function)
-    return int(run(args, made_console()))
+    with custom_ops(getattr(args, "custom_ops_libraries", ())):
+        return int(run(args, made_console()))
 
 
 def _guarded(

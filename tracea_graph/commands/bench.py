@@ -49,7 +49,7 @@ class BenchOptions:
 
     ``threads``: empty means 1 and all cores; ``shapes``: empty means default sizes.  A run ends
     after ``pairs`` rounds or ``seconds``.  ``baselines`` names other runtimes; None means all
-    installed ones.
+    installed ones.  ``custom_ops_libraries`` are those that the models need beside ours.
     """
 
     threads: tuple[int, ...] = ()
@@ -59,6 +59,7 @@ class BenchOptions:
     baselines: tuple[str, ...] | None = None
     data: Path | None = None
     seed: int = 0
+    custom_ops_libraries: tuple[Path, ...] = ()
 
     @property
     def inputs(self) -> Options:

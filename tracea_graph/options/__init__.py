@@ -39,6 +39,7 @@ TIMING = "timing"
 
 _NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "be 0 or more")
 _SIZES = "sizes of symbolic dimensions; may be repeated"
+_OWN_OPS = "library of custom ops that the models need; may be repeated"
 _MADE_UP = "seed of synthetic inputs (default: 0)"
 _ALONE = [name for name in TARGETS[1:] if not name.startswith(BOTH)]
 _CACHE = "default: TRACEA_CACHE, else tracea-graph in XDG_CACHE_HOME or ~/.cache"
@@ -313,6 +314,13 @@ class Options:
         usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
 
+    custom_ops_libraries: tuple[Path, ...] = option(
+        (), name="custom-ops-library", parse=Path, metavar="FILE.so", many=True, group=_COMMON,
+        help="library of custom ops that the model needs; may be repeated",
+        more="library of custom ops that the model itself needs, to run it; the result needs it "
+        "too; may be repeated",
+        also={"bench": Use(_OWN_OPS, group=TIMING), "verify": Use(_OWN_OPS)},
+    )  # fmt: skip
     @property
     def limits(self) -> ErrorLimits:
         """Accepted errors of outputs: relative to ``max|y|``, and of each element."""

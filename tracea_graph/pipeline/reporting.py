@@ -197,6 +197,7 @@ class Reporter:
                 *_widened(kept, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
+                *(f"the result needs {p} too" for p in self.options.custom_ops_libraries),
             faults=tuple(self._faults(kept).values()),
             seconds={**self.timer.seconds, **evaluator.builder.seconds},
             versions=versions(),
