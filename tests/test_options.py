@@ -113,7 +113,8 @@ FILE: dict[str, Any] = {
     "no-custom-ops": True, "target": "cpu:avx2", "save-lock": "s.json", "no-cache": True,
     "lock": "l.json", "require-library": False, "no-prepack": True, "single-file": True,
     "keep-sources": "src", "until": "emit", "cache": "c", "report": "r.html", "json": True,
-    "explain": True, "quiet": True, "verbose": True,
+    "keep-on-interrupt": True, "custom-ops-library": "c.so", "unused-output": ["p", "q"],
+    "feed": "v", "explain": True, "quiet": True, "verbose": True,
 }  # fmt: skip
 
 

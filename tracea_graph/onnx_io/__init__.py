@@ -14,14 +14,28 @@ from tracea_graph.onnx_io.original import (
     node_count,
     write_original,
 )
+from tracea_graph.onnx_io.parts import write_part
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.shape_check import check_shapes
 from tracea_graph.onnx_io.tile_masks import write_masked
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "BACKEND_KEY", "DataFile", "DataPool", "LocalFunction", "Model", "Written", "backend_of",
+    "BACKEND_KEY",
+    "DataFile",
+    "DataPool",
+    "LocalFunction",
+    "Model",
+    "Written",
+    "backend_of",
     "check_shapes",
-    "files_of", "is_result", "library_of", "load", "node_count", "write", "write_masked",
+    "files_of",
+    "is_result",
+    "library_of",
+    "load",
+    "node_count",
+    "write",
+    "write_masked",
     "write_original",
+    "write_part",
 ]  # fmt: skip

@@ -217,6 +217,18 @@ class Options:
     windows: tuple[AttentionWindow, ...] = option(
         (), name="window", parse=values.window, metavar="[A-B:]N[+G]", many=True, group=_REWRITING,
         help="limit attention to N keys around each query and the first G keys, in layers A to B; "
+    unused_outputs: tuple[str, ...] = option(
+        (), name="unused-output", metavar="NAME", many=True, group=_REWRITING, locked=True,
+        help="drop this output and all that only it needs; may be repeated",
+        more="drop this output, and the nodes and inputs that only it needs; may be repeated. The "
+        "part of the model that is left is written beside the result, which is compared with it",
+    )  # fmt: skip
+    feeds: tuple[str, ...] = option(
+        (), name="feed", metavar="NAME", many=True, group=_REWRITING, locked=True,
+        help="make this inner value an input; may be repeated",
+        more="make this inner value an input; may be repeated. Nodes and inputs that nothing "
+        "reads any more are dropped",
+    )  # fmt: skip
         "changes results",
         more="limit attention to N keys a query (the last N in causal models, else half of them "
         "on each side) and the first G keys, in layers A to B or all; the last one given for a "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tracea_graph.check.worker_pool import WorkerPool
-from tracea_graph.onnx_io import Model, files_of, load
+from tracea_graph.onnx_io import Model, files_of, load, write_part
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import (
@@ -125,6 +125,8 @@ def read(run: PipelineRun) -> None:
         run.lock = run.decision_cache.load()
 
 
+    if options.unused_outputs or options.feeds:
+        run.source = _part(run)
 def gather(run: PipelineRun) -> None:
     """Create or load the inputs to verify and to time with."""
     run.timer.step("preparing inputs")
@@ -138,6 +140,16 @@ def choose(run: PipelineRun) -> None:
         run.options,
         run.libraries.target,
         run.lock,
+def _part(run: PipelineRun) -> Path:
+    """Write the part of the model that is asked for beside the result; return its path."""
+    result = run.paths.model
+    part = result.with_name(f"{run.source.stem}.part.onnx")
+    result.parent.mkdir(exist_ok=True)
+    options = run.options
+    write_part(load(run.source), options.unused_outputs, options.feeds, part)
+    return part
+
+
         run.deadline,
     )
     symbols = run.inputs.timed[0].symbols
