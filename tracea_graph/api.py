@@ -31,6 +31,7 @@ from tracea_graph.pipeline.run import (
     plan,
     publish,
     read,
+    screen,
     tune,
     verify,
 )
@@ -60,6 +61,7 @@ PLANNING: tuple[Stage, ...] = (
     plan,  # rewrites by predicted gain, lowered to programs
 )
 FINISHING: tuple[Stage, ...] = (
+    screen,  # a first result, with all rewrites
     tune,  # schedules of the kernels
     build,  # a library, and a model that uses it
     verify,  # compare with the original, drop wrong rewrites
@@ -72,11 +74,15 @@ STAGES = PLANNING + FINISHING
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one model: a report, or the error that stopped it."""
+    """Outcome of one model: a report, or the error that stopped it.
+
+    After an ``interrupt`` the report is of the first verified result.
+    """
 
     source: Path
     report: Report | None = None
     error: Exception | None = None
+    interrupt: KeyboardInterrupt | None = None
 
 
 def optimize(
@@ -95,11 +101,14 @@ def optimize(
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without a
     working compiler, VerifyError if a result is wrong and no rewrite is the culprit.  In all cases
-    the input is untouched and no partial file is left.
+    the input is untouched and no partial file is left.  A KeyboardInterrupt writes the first
+    verified result, if there is one yet, and goes on unless ``options.keep_on_interrupt``.
     """
     if isinstance(model, TileGraph):
         model, options = _masked(model, options)
     (outcome,) = optimize_many([model], options, progress, folder)
+    if outcome.interrupt is not None and not options.keep_on_interrupt:
+        raise outcome.interrupt
     if outcome.report is None:
         raise outcome.error or AssertionError("an outcome without a report has an error")
     return outcome.report
@@ -129,7 +138,8 @@ def optimize_many(
     """Optimize several models like :func:`optimize`; an error stops only its own model.
 
     If nothing is timed (``keep="all"``), all models are planned first, and share a library that
-    compiles quickly and the processes that verify.  If ``options.data`` is a folder, a model's
+    compiles quickly and the processes that verify.  An interrupt that leaves a first result ends
+    the iteration.  If ``options.data`` is a folder, a model's
     inputs are the ``.npz`` file of its name there.
 
     Raises UsageError, before anything is done, if one result would overwrite another or an input.
@@ -138,7 +148,16 @@ def optimize_many(
     places = paths_of_all(sources, options.output, folder)
     work = list(zip(sources, places, strict=True))
     batches = [work] if options.keep == "all" else [[one] for one in work]
-    return (outcome for batch in batches for outcome in _together(batch, options, progress))
+    return _until_interrupted(
+        outcome for batch in batches for outcome in _together(batch, options, progress)
+    )
+
+
+def _until_interrupted(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    for outcome in outcomes:
+        yield outcome
+        if outcome.interrupt is not None:
+            return
 
 
 def _together(
@@ -149,7 +168,6 @@ def _together(
     options = lock.apply_settings(options) if lock else options
     precision, notes = resolve_precision(options.target, options.precision)
     options = replace(options, precision=precision)
-    libraries = LibraryBuilder(target_of(options.target, precision), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
     own = custom_ops(options.custom_ops_libraries)
@@ -186,17 +204,21 @@ def _together(
             if isinstance(error, OutdatedError):
                 run = run.anew()
                 error = _failure(run, STAGES)
-            yield Outcome(run.source, run.report, error)
+            yield Outcome(run.source, run.report, error, run.interrupt)
 
 
 def _failure(run: PipelineRun, stages: Sequence[Stage]) -> Exception | None:
     """Run stages and return the error that stops the run; None if it succeeds or was finished."""
     try:
         with run.open:
-            for stage in stages:
-                if run.report is None:
-                    with run.decision_cache.invalidating(run.lock):
-                        stage(run)
+            try:
+                for stage in stages:
+                    if run.report is None:
+                        with run.decision_cache.invalidating(run.lock):
+                            stage(run)
+            except KeyboardInterrupt as interrupt:
+                if not run.keep_first(interrupt):
+                    raise
     except Exception as error:  # reported to the caller; the other models continue
         return error
     return None
@@ -269,6 +291,6 @@ def session(
     options = settings.pop("sess_options", None) or onnxruntime.SessionOptions()
     if (library := library_of(model)) is not None:
         options.register_custom_ops_library(str(library.resolve()))
-    return onnxruntime.InferenceSession(str(model), options, **settings)
     for own in custom_ops_libraries:
         options.register_custom_ops_library(str(Path(own).resolve()))
+    return onnxruntime.InferenceSession(str(model), options, **settings)

@@ -5,7 +5,7 @@ A backend is a folder of ``kernels/``; only this module imports backends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -121,6 +121,16 @@ class Backend(Tunable, Protocol):
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """Return the kernels and chains that some of :attr:`standalone_ops` need."""
+        ...
+
+    def build_ahead(
+        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+    ) -> None:
+        """Compile what every library for these levels has, while it is not known what else.
+
+        Runs in a thread of its own, and starts nothing more once ``stopped`` returns True.
+        Errors are left to ``build``.
+        """
         ...
 
     def sources(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ from tracea_graph.kernels.cpu.levels import (
     host_levels,
     isa_of,
 )
-from tracea_graph.kernels.cpu.library import build_library, compile_part
+from tracea_graph.kernels.cpu.library import build_ahead, build_library, compile_part
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
@@ -46,7 +46,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Library, LibraryPart
+from tracea_graph.toolchain import Counted, Library, LibraryPart, uncounted
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -177,6 +177,12 @@ class CpuBackend:
         """The generated sources of a library, without its runtime."""
         return emitter.units(kernels, chains, levels)
 
+    def build_ahead(
+        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+    ) -> None:
+        """Compile what every library for these levels has, until ``stopped``."""
+        build_ahead([name for name in levels if name not in _VNNI], environment, stopped)
+
     def build(
         self,
         types: Sequence[OpType],
@@ -186,14 +192,24 @@ class CpuBackend:
         out: Path,
         environment: Environment,
         quick: bool = False,
+        counted: Counted = uncounted,
     ) -> Library:
         """Build a library at ``out``; ``quick`` trades kernel speed for compile time.
+
+        ``counted`` is told how many of the missing units are compiled.
 
         Raises BuildError, leaving nothing at ``out``.
         """
         useful = useful_levels(levels, {*kernels})
         return build_library(
-            types, kernels, chains, useful, out, environment=environment, quick=quick
+            types,
+            kernels,
+            chains,
+            useful,
+            out,
+            environment=environment,
+            quick=quick,
+            counted=counted,
         )
 
     def compile_part(

@@ -17,17 +17,28 @@ from tracea_graph.errors import BuildError
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import Compiler
 
-__all__ = ["USES", "precompiled", "takes_intrinsics"]
+__all__ = ["USES", "header_flags", "precompiled", "takes_intrinsics"]
 
 USES = 3
 """Compilations with equal flags that make up for the precompiled header's own."""
 _TEXT = "#include <immintrin.h>\n"
 _NAME = "intrinsics.h"
+_SCHEDULING = "-fsched"
+"""Start of flags that say how gcc schedules instructions."""
 
 
 def takes_intrinsics(text: str) -> bool:
     """Whether a source includes the header."""
     return _TEXT in text
+
+
+def header_flags(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the flags of the header for units compiled with ``flags``.
+
+    gcc takes a precompiled header whatever the scheduling of instructions, so units that differ
+    in it alone share one.
+    """
+    return tuple(flag for flag in flags if not flag.startswith(_SCHEDULING))
 
 
 def precompiled(
@@ -53,13 +64,15 @@ def precompiled(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         header.write_text(_TEXT)
-        if (packed := cache.get(key)) is not None:
-            ready.write_bytes(zlib.decompress(packed))
-        elif make:
-            compiler.run((*flags, "-x", "c++-header", _NAME, "-o", ready.name), folder, seconds)
-            cache.put(key, zlib.compress(ready.read_bytes(), 1))
-        else:
-            return ()
+        with cache.making(key):
+            if (packed := cache.get(key)) is not None:
+                ready.write_bytes(zlib.decompress(packed))
+            elif make:
+                to_header = ("-x", "c++-header", _NAME, "-o", ready.name)
+                compiler.run((*flags, *to_header), folder, seconds)
+                cache.put(key, zlib.compress(ready.read_bytes(), 1))
+            else:
+                return ()
     except (BuildError, OSError, zlib.error):
         with suppress(OSError):
             ready.unlink(missing_ok=True)  # half of one

@@ -11,8 +11,9 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,25 @@ from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter, table
 from tracea_graph.kernels.cpu.combined_units import combined_units
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.intrinsics import USES, precompiled, takes_intrinsics
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
+from tracea_graph.kernels.cpu.intrinsics import (
+    USES,
+    header_flags,
+    precompiled,
+    takes_intrinsics,
+)
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
 from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.resources import Scratch
-from tracea_graph.toolchain.artifact import Library, LibraryPart, Manifest
+from tracea_graph.toolchain.artifact import (
+    Counted,
+    Library,
+    LibraryPart,
+    Manifest,
+    uncounted,
+)
 from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
 from tracea_graph.toolchain.linking import (
@@ -41,7 +53,7 @@ from tracea_graph.toolchain.linking import (
 )
 from tracea_graph.version import VERSION
 
-__all__ = ["build_library", "compile_part", "domain_of", "manifest"]
+__all__ = ["build_ahead", "build_library", "compile_part", "domain_of", "manifest"]
 
 _KERNELS = Path(emitter.__file__).resolve().parent
 _FLAGS = ("-fno-ident",)
@@ -94,6 +106,7 @@ def build_library(
     seconds: float = COMPILE_SECONDS,
     quick: bool = False,
     tiles: Tiles = NO_TILES,
+    counted: Counted = uncounted,
 ) -> Library:
     """Compile the objects that the cache lacks, link them, and write the library to ``out``.
 
@@ -101,6 +114,7 @@ def build_library(
     several tiles is built with the one in ``tiles``, else with the first in ``variants``.
 
     ``seconds`` limits each compiler run; ``quick`` trades kernel speed for compile time.
+    ``counted`` is called with the number of compiled units and of all that the cache lacks.
     Raises BuildError, leaving nothing at ``out``.
     """
     start = time.perf_counter()
@@ -108,7 +122,7 @@ def build_library(
     with Scratch("build") as name:
         part = compile_part(
             types, kernels, chains, isas, Path(name), environment=environment, seconds=seconds,
-            quick=quick, tiles=tiles,
+            quick=quick, tiles=tiles, counted=counted,
         )  # fmt: skip
         compiler = find_compiler(environment, seconds)
         made = link_parts([part], out, compiler, Path(name), seconds)
@@ -127,6 +141,7 @@ def compile_part(
     quick: bool = False,
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
+    counted: Counted = uncounted,
 ) -> LibraryPart:
     """Write the objects of a library to ``folder``; ``entry`` registers its op types.
 
@@ -138,9 +153,35 @@ def compile_part(
     facts = manifest(types, held, chains, isas, quick=quick, tiles=tiles, entry=entry)
     domain = domain_of(facts)
     units = _units(types, held, chains, isas, domain, quick, tiles, entry)
-    fresh = _compile(_Shop(compiler, cache, folder, seconds), units)
+    fresh = _compile(_Shop(compiler, cache, folder, seconds), units, counted)
     objects = tuple(folder / f"{i}.o" for i in range(len(units)))
     return LibraryPart(entry, domain, tuple(_levels(isas)), objects, fresh, facts)
+
+
+def build_ahead(
+    isas: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+) -> None:
+    """Compile what every library has, one unit at a time, until ``stopped``.
+
+    That are the runtime and the precompiled headers, the highest level's first.  Errors are left
+    to the build, which meets them too.
+    """
+    with suppress(BuildError), Scratch("build") as name:
+        compiler, cache = find_compiler(environment), ObjectCache(environment.cache / "objects")
+        shop = _Shop(compiler, cache, Path(name), COMPILE_SECONDS)
+        runtime = CompilationUnit("runtime", _runtime(), _RUNTIME_FLAGS)
+        flags = [(*COMMON_FLAGS, *isa_of(isa).flags) for isa in isas[::-1] if isa_of(isa).flags]
+        for i, one in enumerate(flags[:1]):
+            shop.header(f"header{i}", one, make=True)
+        if not stopped() and cache.get(object_key(compiler, runtime)) is None:
+            shop.make(0, runtime, None)
+        for i, one in enumerate(flags[1:], 1):
+            if not stopped():
+                shop.header(f"header{i}", one, make=True)
+
+
+def _runtime() -> str:
+    return (_KERNELS / "runtime" / "runtime.cpp").read_text()
 
 
 def _levels(isas: Sequence[str]) -> list[str]:
@@ -161,10 +202,9 @@ def _units(
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
 ) -> list[CompilationUnit]:
-    runtime = (_KERNELS / "runtime" / "runtime.cpp").read_text()
     units = emitter.units(kernels, chains, _levels(isas), tiles)
     return [
-        CompilationUnit("runtime", runtime, (*_RUNTIME_FLAGS, *entry_flags(entry))),
+        CompilationUnit("runtime", _runtime(), (*_RUNTIME_FLAGS, *entry_flags(entry))),
         CompilationUnit(
             "table",
             table.table_source(domain, types, kernels, chains, isas, tiles),
@@ -214,8 +254,24 @@ class _Shop:
 
     def make(
         self, index: int, unit: CompilationUnit, header: Future[tuple[str, ...]] | None
-    ) -> None:
-        """Compile a unit to ``<folder>/<index>.o``, and add the object to the cache."""
+    ) -> int:
+        """Compile a unit to ``<folder>/<index>.o``, and add the object to the cache.
+
+        Returns 0 if another thread has just done it, else 1.
+        """
+        key = object_key(self.compiler, unit)
+        with self.cache.making(key):
+            data = self.cache.get(key)
+            fresh = data is None
+            if data is None:
+                data = self._compiled(index, unit, header)
+                self.cache.put(key, data)
+        (self.folder / f"{index}.o").write_bytes(data)
+        return int(fresh)
+
+    def _compiled(
+        self, index: int, unit: CompilationUnit, header: Future[tuple[str, ...]] | None
+    ) -> bytes:
         place = self.folder / str(index)
         (place / "runtime").mkdir(parents=True)
         for name, text in _headers(unit.text).items():
@@ -226,9 +282,7 @@ class _Shop:
         except BuildError as error:
             message = f"The kernel source {unit.symbol} did not compile: {error}"
             raise BuildError(message, error.command, error.stderr) from error
-        data = read_output(self.compiler, place / "unit.o", "object")
-        self.cache.put(object_key(self.compiler, unit), data)
-        (self.folder / f"{index}.o").write_bytes(data)
+        return read_output(self.compiler, place / "unit.o", "object")
 
     def _run(self, unit: CompilationUnit, place: Path, header: tuple[str, ...]) -> None:
         args = (*_FLAGS, *unit.flags, *header, "-I.", "-c", "unit.cpp", "-o", "unit.o")
@@ -241,7 +295,7 @@ class _Shop:
             self._run(unit, place, ())
 
 
-def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
+def _compile(shop: _Shop, units: Sequence[CompilationUnit], counted: Counted) -> int:
     """Compile every unit; return how many the cache lacked.  Raises the first BuildError."""
     missing: list[tuple[int, CompilationUnit]] = []
     for i, unit in enumerate(units):
@@ -251,7 +305,7 @@ def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
             (shop.folder / f"{i}.o").write_bytes(data)
     waiting = [one for one in missing if takes_intrinsics(one[1].text)]
     plain = [one for one in missing if one not in waiting]
-    uses = Counter(unit.flags for _, unit in waiting)
+    uses = Counter(header_flags(unit.flags) for _, unit in waiting)
     work: list[Future[Any]] = []
     with ThreadPoolExecutor(usable_processors()) as pool:
         try:
@@ -260,10 +314,15 @@ def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
                 for i, (flags, count) in enumerate(uses.items())
             }
             work += headers.values()
-            work += (pool.submit(shop.make, i, unit, None) for i, unit in plain)
-            work += (pool.submit(shop.make, i, unit, headers[unit.flags]) for i, unit in waiting)
-            for future in work:
+            made = [pool.submit(shop.make, i, unit, None) for i, unit in plain]
+            made += (
+                pool.submit(shop.make, i, unit, headers[header_flags(unit.flags)])
+                for i, unit in waiting
+            )
+            work += made
+            for i, future in enumerate(as_completed(work)):
                 future.result()
+                counted(max(i + 1 - len(headers), 0), len(missing))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             # a thread may be about to start one more compiler
@@ -271,4 +330,4 @@ def _compile(shop: _Shop, units: Sequence[CompilationUnit]) -> int:
                 stop_running()
                 time.sleep(0.05)
             raise
-    return len(missing)
+    return sum(future.result() for future in made)

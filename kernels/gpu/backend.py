@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Library, LibraryPart
+from tracea_graph.toolchain import Counted, Library, LibraryPart, uncounted
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -161,6 +161,11 @@ class GpuBackend:
         found = sources_of(list(kernels), list(chains), levels, self._dialect)
         return [source for level in levels for source in found[level]]
 
+    def build_ahead(
+        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+    ) -> None:
+        """Do nothing: most of a library's time goes to kernels that are not known yet."""
+
     def build(
         self,
         types: Sequence[OpType],
@@ -170,6 +175,7 @@ class GpuBackend:
         out: Path,
         environment: Environment,
         quick: bool = False,
+        counted: Counted = uncounted,
     ) -> Library:
         """Build a library at ``out``.  Raises BuildError and leaves no file there on failure."""
         return build_library(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -35,7 +35,7 @@ from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.resources import Scratch
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Library, find_compiler
+from tracea_graph.toolchain import Counted, Library, find_compiler, uncounted
 from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.ttg import Region, TileGraph
 
@@ -205,6 +205,11 @@ class PlainBackend:
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         return Machine(gflops=8.0)
 
+    def build_ahead(
+        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+    ) -> None:
+        return
+
     def unmeasured(self, levels: Sequence[str]) -> str:
         return ""
 
@@ -286,6 +291,7 @@ class PlainBackend:
     def build(
         self, types: Sequence[OpType], kernels: Sequence[str], chains: Sequence[Chain],
         levels: Sequence[str], out: Path, environment: Environment, quick: bool = False,
+        counted: Counted = uncounted,
     ) -> Library:  # fmt: skip
         start, compiler = perf_counter(), find_compiler(environment)
         whole = _source(types, chains, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from functools import cache
@@ -19,7 +20,7 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.cache import ObjectCache
 
-__all__ = ["COMMAND", "UNTIMED", "cache_with_runtime", "content", "refused"]
+__all__ = ["COMMAND", "UNTIMED", "cache_with_runtime", "complaints", "content", "refused"]
 
 UNTIMED = ("--keep", "all", "--no-verify")
 COMMAND = (
@@ -67,6 +68,11 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
+def complaints(err: str) -> str:
+    """What a command wrote to stderr, without the lines that say which step it is at."""
+    return re.sub(r"^ *\d+\.\d s  .*\n", "", err, flags=re.MULTILINE)
+
+
 def refused(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> str:
     """The one line on stderr of a command that fails and changes nothing in this folder."""
     before = content(Path())
@@ -74,6 +80,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> st
     assert content(Path()) == before
     out, err = capsys.readouterr()
     assert out == ""
+    err = complaints(err)
     assert err.startswith("error: ") and err.count("\n") == 1
     assert "Traceback" not in err and "(a bug" not in err
     return err

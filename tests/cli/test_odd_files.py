@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.support import UNTIMED
+from tests.cli.support import UNTIMED, complaints
 from tracea_graph.cli import main, optimize_main
 
 PLAIN = (*UNTIMED, "-q", "--no-custom-ops")
@@ -21,7 +21,7 @@ SOMEWHERE = ("-o", "out.onnx")
 def ends(capsys: pytest.CaptureFixture[str], command: Sequence[str], tool: bool = False) -> str:
     """The one line of a command that is refused."""
     assert (main if tool else optimize_main)(list(command)) == 2
-    err = capsys.readouterr().err.lstrip("\n")
+    err = complaints(capsys.readouterr().err).lstrip("\n")
     assert err.startswith("error: ") and err.count("\n") == 1 and "(a bug" not in err
     return err
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import COMMAND, UNTIMED, content, refused
+from tests.cli.support import COMMAND, UNTIMED, complaints, content, refused
 from tests.tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.cli import optimize_main
@@ -166,6 +166,7 @@ def test_an_interrupt_while_compiling(
         # it does not wait for the compiler's end
         _, err = run.process.communicate(timeout=COMPILE_SECONDS - 10)
         assert run.process.returncode == code, err
+        err = complaints(err)
         assert err.startswith(said) and err.count("\n") == 1
         assert [path.name for path in run.models.iterdir()] == ["m.onnx"]
         assert list(run.temporary.iterdir()) == []
@@ -186,7 +187,7 @@ def test_compilers_die_with_a_run_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.compiler
 def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
-    with compiling(tmp_path) as run:
+    with compiling(tmp_path, ready=2) as run:
         run.process.kill()
         run.process.wait()
         assert list(run.temporary.iterdir())

@@ -16,9 +16,10 @@ from tests.steps import one_step
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
+from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.intrinsics import USES, precompiled
+from tracea_graph.kernels.cpu.intrinsics import USES, header_flags, precompiled
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
@@ -31,7 +32,7 @@ LEVEL = "avx2"
 PATIENT = 600.0
 """Seconds a compiler may take: a busy machine is no failure."""
 UNITS = units((), CHAINS, (LEVEL,))
-FLAGS = (*library._FLAGS, *UNITS[0].flags)
+FLAGS = (*library._FLAGS, *header_flags(UNITS[0].flags))
 pytestmark = [
     pytest.mark.compiler,
     pytest.mark.skipif(not shutil.which("g++"), reason="only gcc parses the header once"),
@@ -122,7 +123,7 @@ def test_it_is_private_and_libraries_are_the_same_in_every_byte(
 @pytest.mark.parametrize("level", [LEVELS[1].name, LEVELS[-1].name])
 def test_the_header_is_taken_without_a_word(level: str, tmp_path: Path) -> None:
     """gcc says so where a precompiled header does not fit; here that is an error."""
-    flags = (*COMMON_FLAGS, *isa_of(level).flags)
+    flags, scheduled = (*COMMON_FLAGS, *isa_of(level).flags), chain_source.FLAGS
     compiler, cache = find_compiler(), ObjectCache(tmp_path / "cache")
     for place in ("made", "found"):
         folder = tmp_path / place
@@ -132,10 +133,11 @@ def test_the_header_is_taken_without_a_word(level: str, tmp_path: Path) -> None:
         )
         strict = ("-Winvalid-pch", "-Werror", "-H", "-c", "unit.cpp")
         done = subprocess.run(
-            [*compiler.command, *flags, *header, *strict],
+            [*compiler.command, *flags, *scheduled, *header, *strict],
             cwd=folder, capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert done.stderr.startswith(f"! {folder}")  # the mark of one that is taken
+    assert header_flags((*flags, *scheduled)) == flags
     assert len({(tmp_path / p / "unit.o").read_bytes() for p in ("made", "found")}) == 1
 
 

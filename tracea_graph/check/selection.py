@@ -23,6 +23,7 @@ that leaves a single unit, the whole budget goes to timing it against the origin
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -106,6 +107,17 @@ class GroupSelection:
     def busy(self) -> bool:
         return _BUSY in self.notes
 
+    @property
+    def why_nothing(self) -> Reason:
+        """Why the original is kept: a reason all groups share, or that each was slower."""
+        reasons = {v.reason.partition(", timed together")[0] for v in self.verdicts}
+        codes = {v.code for v in self.verdicts}
+        code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
+        if len(reasons) == 1:  # without figures, which the report has
+            words = re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
+            return Reason(words, code)
+        return Reason("no rewrite was measured faster on the whole model", code)
+
 
 Build = Callable[[frozenset[str]], ModelWithLibrary]
 """Builds the model and library without the groups of these keys."""
@@ -122,6 +134,7 @@ def select_faster(
     worker: Callable[[], BenchmarkWorker] = Worker,
     separately: bool = True,
     clock: Callable[[], float] = time.monotonic,
+    counted: Callable[[int, int], None] = lambda done, total: None,
 ) -> GroupSelection:
     """Measure groups and keep those that pay, within ``budget`` seconds of measuring.
 
@@ -129,7 +142,8 @@ def select_faster(
 
     ``feeds`` are one input set per binding to time.  ``worker`` starts the process that runs
     everything; if it dies it is replaced, and its candidate loses.  ``clock`` returns the budget's
-    seconds.  Raises BuildError if the full model cannot be built.
+    seconds, ``counted`` is told how many of the groups' comparisons are made.  Raises BuildError
+    if the full model cannot be built.
     """
     notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
     if not groups or not feeds:
@@ -137,7 +151,7 @@ def select_faster(
     full = build(frozenset())
     with PairedBenchmark(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
         return _Selector(
-            ModelWithLibrary(original, None), full, build, bench, notes, separately
+            ModelWithLibrary(original, None), full, build, bench, notes, separately, counted
         ).select_faster(groups)
 
 
@@ -180,6 +194,7 @@ class _Selector:
     bench: PairedBenchmark
     notes: tuple[str, ...]
     separately: bool = True
+    counted: Callable[[int, int], None] = lambda done, total: None
 
     def select_faster(self, groups: Sequence[Group]) -> GroupSelection:
         try:
@@ -227,6 +242,7 @@ class _Selector:
         comparisons = [(key, unit) for key in self.bench.keys for unit in units]
         for i, (key, unit) in enumerate(comparisons):
             left = end - self.bench.now()
+            self.counted(i, len(comparisons))
             if left <= 0:
                 return
             if unit.lost or unit.trouble:

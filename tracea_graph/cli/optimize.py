@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import options_of, wants_folder
 from tracea_graph.cli.complaints import complain, failed
 from tracea_graph.cli.console import made_console
+from tracea_graph.cli.progress import Steps
+from tracea_graph.cli.stopping import interrupt_exit_code
 from tracea_graph.commands.inspect import explain
 from tracea_graph.commands.page import profiled
 from tracea_graph.options import Options
@@ -22,7 +23,6 @@ from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.target import target_of
 from tracea_graph.views import (
     Report,
-    plain,
     render_report,
     render_rules,
     render_stages,
@@ -58,25 +58,27 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
             console.print(render_report(reports[-1], args.verbose))
         if args.explain and not (args.json or args.quiet):
             _explain(outcome.source, options, reports[-1], console)
+        if outcome.interrupt is not None:
+            complain("interrupted: the first verified result was kept")
+            codes.append(
+                0 if options.keep_on_interrupt else interrupt_exit_code(outcome.interrupt)
+            )
     _finish(reports, options, args, console)
     return codes[0] if codes else 0
 
 
 def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:
     """Yield every model's outcome; the current step is shown until then."""
-    progress = made_console(stderr=True, quiet=args.quiet or args.json)
-    status = progress.status(f"reading {escape(plain(args.models[0].name))}")
-
-    def hear(step: str) -> None:
-        status.update(escape(plain(step)))
-
-    outcomes = api.optimize_many(args.models, options, hear, folder=folder)
-    while True:
-        with status:
+    console = made_console(stderr=True, quiet=args.quiet or args.json)
+    shown = Steps(args.models[0].name, console)
+    outcomes = api.optimize_many(args.models, options, lambda s: shown(s), folder=folder)
+    for model in (*args.models[1:], None):
+        with shown:
             outcome = next(outcomes, None)
         if outcome is None:
             return
         yield outcome
+        shown = Steps(model.name if model else "", console)
 
 
 def _explain(source: Path, options: Options, report: Report, console: Console) -> None:

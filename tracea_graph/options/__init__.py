@@ -187,6 +187,13 @@ class Options:
         also={"tune": Use()},
     )  # fmt: skip
 
+    keep_on_interrupt: bool = option(
+        False, flag=True, group=_MEASURING, place=True,
+        help="exit with 0 if Ctrl-C leaves a first verified result",
+        more="exit with 0, not 130, if Ctrl-C comes when a first result was verified and measured "
+        "faster; either way that result is written",
+    )  # fmt: skip
+
     keep: str = option(
         "faster", choices=("faster", "all"), group=_REWRITING, locked=True,
         help="faster (default): what was measured faster; all: all that is correct, untimed",
@@ -210,13 +217,6 @@ class Options:
         "with the defaults, and runs the original's nodes where it differs",
         also={"inspect": Use(), "explain": Use()},
     )  # fmt: skip
-    custom_ops: bool = option(
-        True, name="no-custom-ops", flag=True, group=_REWRITING, locked=True,
-        help="write plain ONNX: no custom ops, no library",
-    )  # fmt: skip
-    windows: tuple[AttentionWindow, ...] = option(
-        (), name="window", parse=values.window, metavar="[A-B:]N[+G]", many=True, group=_REWRITING,
-        help="limit attention to N keys around each query and the first G keys, in layers A to B; "
     unused_outputs: tuple[str, ...] = option(
         (), name="unused-output", metavar="NAME", many=True, group=_REWRITING, locked=True,
         help="drop this output and all that only it needs; may be repeated",
@@ -229,6 +229,13 @@ class Options:
         more="make this inner value an input; may be repeated. Nodes and inputs that nothing "
         "reads any more are dropped",
     )  # fmt: skip
+    custom_ops: bool = option(
+        True, name="no-custom-ops", flag=True, group=_REWRITING, locked=True,
+        help="write plain ONNX: no custom ops, no library",
+    )  # fmt: skip
+    windows: tuple[AttentionWindow, ...] = option(
+        (), name="window", parse=values.window, metavar="[A-B:]N[+G]", many=True, group=_REWRITING,
+        help="limit attention to N keys around each query and the first G keys, in layers A to B; "
         "changes results",
         more="limit attention to N keys a query (the last N in causal models, else half of them "
         "on each side) and the first G keys, in layers A to B or all; the last one given for a "
@@ -307,6 +314,13 @@ class Options:
         None, parse=Path, metavar="DIR", group=_WRITING, place=True,
         help="write the generated sources here",
     )  # fmt: skip
+    custom_ops_libraries: tuple[Path, ...] = option(
+        (), name="custom-ops-library", parse=Path, metavar="FILE.so", many=True, group=_COMMON,
+        help="library of custom ops that the model needs; may be repeated",
+        more="library of custom ops that the model itself needs, to run it; the result needs it "
+        "too; may be repeated",
+        also={"bench": Use(_OWN_OPS, group=TIMING), "verify": Use(_OWN_OPS)},
+    )  # fmt: skip
     until: str | None = option(
         None, choices=STAGES, group=_WRITING, place=True,
         help="stop after this stage and show its result",
@@ -326,13 +340,6 @@ class Options:
         usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
 
-    custom_ops_libraries: tuple[Path, ...] = option(
-        (), name="custom-ops-library", parse=Path, metavar="FILE.so", many=True, group=_COMMON,
-        help="library of custom ops that the model needs; may be repeated",
-        more="library of custom ops that the model itself needs, to run it; the result needs it "
-        "too; may be repeated",
-        also={"bench": Use(_OWN_OPS, group=TIMING), "verify": Use(_OWN_OPS)},
-    )  # fmt: skip
     @property
     def limits(self) -> ErrorLimits:
         """Accepted errors of outputs: relative to ``max|y|``, and of each element."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, OutOfTime, UsageError
@@ -31,9 +34,18 @@ from tracea_graph.policy import CostModel
 from tracea_graph.resources import Scratch
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import Backend, PartBuilder, Target, tile_words
-from tracea_graph.toolchain import Library, LibraryPart, find_compiler
+from tracea_graph.toolchain import Counted, Library, LibraryPart, find_compiler, uncounted
+from tracea_graph.toolchain.compilers import stop_running
 from tracea_graph.toolchain.linking import link_parts
-from tracea_graph.tuning import ScheduleTables, TuningOptions, tables, tune
+from tracea_graph.tuning import (
+    CaseFinished,
+    Event,
+    ScheduleTables,
+    TuningOptions,
+    TuningStarted,
+    tables,
+    tune,
+)
 from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = [
@@ -76,7 +88,11 @@ class _Contents:
         return [t for _, t in types], sorted(self.kernels), [c for _, c in chains]
 
 
-class LibraryBuilder:
+_STOPPING_SECONDS = 0.05
+"""Time between two attempts to stop a compiler that is just being started."""
+
+
+class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
     """Build libraries for one target; many models may share one library."""
 
     def __init__(self, target: Target, environment: Environment) -> None:
@@ -85,6 +101,29 @@ class LibraryBuilder:
         self._contents = _Contents()
         self._fallback = _Contents()
         self._published: Path | None = None
+        self.counted: Counted = uncounted
+        """Called with the number of compiled units and of all that a library lacks."""
+        self._ahead: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Start compiling what every library has, in the background; more calls do nothing."""
+        if self._ahead is None:
+            build = self.target.backend.build_ahead
+            arguments = (self.target.levels, self.environment, self._closed.is_set)
+            self._ahead = threading.Thread(target=build, args=arguments, daemon=True)
+            self._ahead.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        while self._ahead is not None and self._ahead.is_alive():
+            stop_running(self._ahead.ident)
+            self._ahead.join(_STOPPING_SECONDS)
 
     def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
         """Build one library, quickly, that serves all ``assemblies`` and every subset of them.
@@ -102,15 +141,20 @@ class LibraryBuilder:
         except BuildError:
             self._shared = None
 
-    def library(self, assembly: Assembly, out: Path) -> Library:
-        """Write the assembly's library to ``out``.  Raises BuildError."""
+    def library(
+        self, assembly: Assembly, out: Path, levels: Sequence[str] | None = None
+    ) -> Library:
+        """Write the assembly's library to ``out``, for some ``levels`` or all of the target.
+
+        Raises BuildError.
+        """
         shared = self._shared
         own, fallback = _Contents(), _Contents()
         own.add(assembly)
         fallback.add(assembly.fallback)
         covered = self._contents.covers(own) and self._fallback.covers(fallback)
         if shared is None or not covered:
-            return self._build(own, fallback, out)
+            return self._build(own, fallback, out, levels=levels)
         self._place(shared.path, out)
         return replace(shared, path=out)
 
@@ -120,11 +164,18 @@ class LibraryBuilder:
             self._published = place
 
     def _build(
-        self, own: _Contents, fallback: _Contents, out: Path, quick: bool = False
+        self,
+        own: _Contents,
+        fallback: _Contents,
+        out: Path,
+        quick: bool = False,
+        levels: Sequence[str] | None = None,
     ) -> Library:
-        target, environment = self.target, self.environment
+        target, environment, levels = self.target, self.environment, levels or self.target.levels
         if target.fallback is None:
-            return target.backend.build(*own.listed, target.levels, out, environment, quick=quick)
+            return target.backend.build(
+                *own.listed, levels, out, environment, quick=quick, counted=self.counted
+            )
         start = time.perf_counter()
         parts = list[LibraryPart]()
         with Scratch("build") as name:
@@ -195,6 +246,21 @@ def with_float32_form(model: Model, backend: Backend, folder: Path) -> Model:
     out = folder / "float32.onnx"
     write(model, plain.nodes(""), plain.weights(), out)
     return replace(model, float32_form=out)
+
+
+class _CasesCounted:
+    """Listener of a tuner that counts finished cases."""
+
+    def __init__(self, counted: Counted) -> None:
+        self._counted, self._done, self._total = counted, 0, 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TuningStarted):
+            self._total = len(event.tasks)
+        elif isinstance(event, CaseFinished):
+            self._done += 1
+        if self._total:
+            self._counted(self._done, self._total)
 
 
 class CandidateBuilder:
@@ -371,6 +437,7 @@ class CandidateBuilder:
         bindings: Sequence[Mapping[str, int]],
         measure: bool = True,
         deadline: Deadline | None = None,
+        counted: Counted = uncounted,
     ) -> None:
         """Find better schedules for the whole model; later plans use them.
 
@@ -395,13 +462,18 @@ class CandidateBuilder:
         pin = partial(hinted, hints_from(options.patterns, tile_words()))
         tuned = tune(
             loads, tuning, self.planner.backend, options.environment, pin=pin,
-            building=deadline.suspended,
+            building=deadline.suspended, listen=_CasesCounted(counted),
         )  # fmt: skip
         found = tables(tuned)
         if not measure and dict(self._schedules) != found:
             raise UsageError("better schedules have been found since")
         self._schedules = found
         self._spent("tune", start)
+
+    @property
+    def schedules(self) -> ScheduleTables:
+        """Schedules of the current plan."""
+        return self._schedules
 
     def use(self, schedules: ScheduleTables) -> None:
         """Use schedules found earlier in later plans."""
@@ -412,10 +484,12 @@ class CandidateBuilder:
         dropped: frozenset[str] = frozenset(),
         out: Path | None = None,
         earlier: DataFile | None = None,
+        levels: Sequence[str] | None = None,
     ) -> BuiltModel:
         """Build the candidate without ``dropped``, as it will be published at ``out``.
 
-        ``earlier`` is an existing data file to reuse.  Without ``out`` the candidate is written to
+        ``earlier`` is an existing data file to reuse, ``levels`` are those of the library if not
+        all of the target.  Without ``out`` the candidate is written to
         the scratch folder, where all candidates share one pool of weights.
         """
         if out is not None:
@@ -423,11 +497,12 @@ class CandidateBuilder:
         self._count += 1
         self.folder.mkdir(exist_ok=True)
         out = self.folder / f"candidate{self._count}.onnx"
-        return self.write(out, *self.plan(dropped), pool=self._pool)
+        return self.write(out, *self.plan(dropped), pool=self._pool, levels=levels)
 
     def write(
         self, out: Path, assembly: Assembly, trace: Trace,
         pool: DataPool | None = None, earlier: DataFile | None = None,
+        levels: Sequence[str] | None = None,
     ) -> BuiltModel:  # fmt: skip
         """Build the library and write the model at ``out``; no library if nothing was fused.
 
@@ -440,7 +515,7 @@ class CandidateBuilder:
         if assembly.types:
             start = time.perf_counter()
             library_path = out.with_suffix(".so")
-            library = self.libraries.library(assembly, library_path)
+            library = self.libraries.library(assembly, library_path, levels)
             self._spent("build", start)
         start = time.perf_counter()
         domain = library.domain if library else ""

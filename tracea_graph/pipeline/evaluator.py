@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,24 +19,26 @@ from tracea_graph.check.selection import (
     Group,
     GroupSelection,
     ModelWithLibrary,
-    clear_gain,
     select_faster,
 )
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.config import usable_processors
-from tracea_graph.errors import BuildError, ModelError, OutOfTime, VerifyError, WorkerError
+from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
+from tracea_graph.pipeline.fallbacks import fastest_tile_sizes, precision_fallback
+from tracea_graph.pipeline.first_result import FirstResult
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.reasons import Code, Reason
+from tracea_graph.toolchain import Counted, uncounted
 
-__all__ = ["Evaluator", "fastest_tile_sizes", "precision_fallback"]
+__all__ = ["Evaluator"]
 
 _BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.3
 """Limit of a bisection and its share of the time left; then all that may be faulty is dropped."""
@@ -45,6 +46,14 @@ _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
 _BISECTION_FEEDS = 4  # feeds run by a bisection
 _METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
+
+
+_SCREENING_SHARE = 0.05
+"""Share of the budget for timing the first candidate."""
+_SCREENED_US = 2e3
+"""Predicted run time of models that are screened; of smaller ones, the result itself is near."""
+_SCREENED_BUDGET = 30.0
+"""Seconds left of the budget below which nothing is screened."""
 
 
 @dataclass
@@ -72,6 +81,9 @@ class Evaluator:
     """Error of each culprit group, or of its faulty part."""
     slower_tiles: frozenset[str] = frozenset()
     """Keys of row tiles that were slower than smaller ones."""
+    first: FirstResult | None = None
+    interrupted: bool = False
+    """Whether the result is the first one, because the user did not wait for the final one."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -119,6 +131,61 @@ class Evaluator:
             finally:
                 worker.left = unlimited
 
+    # ---- the first result --------------------------------------------------------------
+
+    def screens(self) -> bool:
+        """Return whether a first result is worth its time: the final one takes much longer."""
+        options, cost, graph = self.options, self.builder.planner.cost, self.model.graph
+        decides = options.keep == "faster" and options.verify and options.effort != "quick"
+        if not decides or self.lock or self.unmeasured or self.inputs.trouble:
+            return False
+        us = sum(cost(graph, region) for region in graph.regions())
+        return self.deadline.left >= _SCREENED_BUDGET and us >= _SCREENED_US
+
+    def screen(self) -> FirstResult | None:
+        """Verify and time all rewrites together, at the highest level, for a first result.
+
+        Returns None if it is wrong or not measured faster, or if time runs out.
+        """
+        with self.deadline.suspended():  # compiled objects are cached, so this time is spent once
+            built = self.builder.build(levels=self.levels[-1:])
+        try:
+            found = self.check(built)
+            if found.status != "passed":
+                return None
+            budget = min(_SCREENING_SHARE * self.options.budget, self._budget)
+            decision = self._all_or_nothing(built, budget)
+        except OutOfTime:
+            return None
+        if decision.candidate is not None:
+            self.first = FirstResult(built, found, decision, self.builder.schedules)
+        return self.first
+
+    def _all_or_nothing(self, built: BuiltModel, budget: float) -> GroupSelection:
+        return select_faster(
+            self.model.path,
+            self._groups(built),
+            lambda dropped: ModelWithLibrary(built.model, built.library),
+            self._timed(),
+            threads=self.options.thread_counts,
+            budget=budget,
+            worker=Worker,
+            separately=False,
+        )
+
+    def back_to_first(self) -> BuiltModel | None:
+        """Return the first result of an interrupted run, and forget what was found since."""
+        if self.first is None:
+            return None
+        self.interrupted, self._right = True, self.first.built
+        self.culprits = self.slower_tiles = frozenset()
+        self.culprit_errors.clear()
+        self.verification, self.decision = self.first.verification, self.first.decision
+        self.builder.use(self.first.schedules)
+        self.reason = ""
+        self.warnings.append(self.first.warning)
+        return self.first.built
+
     # ---- verification ------------------------------------------------------------------
 
     def verify(self, full: BuiltModel | None) -> BuiltModel | None:
@@ -164,7 +231,7 @@ class Evaluator:
         self._built[frozenset()] = full
         if not (self.options.verify or (self.inputs.trouble and self.options.keep == "faster")):
             return full
-        self.verification = self.check(full, self._unproved(full))
+        self.verification = self._checked(full)
         if self.verification.status == "inconclusive":
             self.reason = Reason(self.verification.sentence, Code.INCONCLUSIVE)
             return None
@@ -172,6 +239,16 @@ class Evaluator:
             why = self.verification.sentence
             raise VerifyError(f"the result of {self.lock.where} is wrong: {why}")
         return self._within_tolerance(full)
+
+    def _checked(self, full: BuiltModel) -> Verification:
+        """Compare a candidate with the original, leaving out what the first result has shown."""
+        first = self.first
+        if first is None or self.builder.schedules != first.schedules:
+            return self.check(full, self._unproved(full))
+        shown = first.built.levels(self.levels[-1:])
+        rest = tuple(n for n in full.levels(self.levels[-1:])[::-1] if n not in shown)
+        found = self.check(full, rest) if rest else first.verification
+        return first.verification if found.status == "passed" else found
 
     def _within_tolerance(self, full: BuiltModel) -> BuiltModel | None:
         """Drop culprits from a candidate that was just verified until it is within tolerance."""
@@ -397,8 +474,12 @@ class Evaluator:
 
     # ---- timing ------------------------------------------------------------------------
 
-    def time(self, candidate: BuiltModel | None) -> BuiltModel | None:
+    def time(
+        self, candidate: BuiltModel | None, counted: Counted = uncounted
+    ) -> BuiltModel | None:
         """Return the part of the candidate that was measured faster, or None.
+
+        ``counted`` is told how many of the comparisons are made.
 
         If precision-lowering rewrites were dropped because they gained nothing, the remaining
         error may differ from the verified one: the rest is verified again and timed as a whole.
@@ -406,7 +487,7 @@ class Evaluator:
         if candidate is None or self.options.keep == "all" or self.lock or self.unmeasured:
             return candidate
         try:
-            return self._timed_and_right(candidate)
+            return self._timed_and_right(candidate, counted)
         except OutOfTime:
             self.reason = Reason(
                 f"{self._out_of_time} before the faster part was measured and verified",
@@ -414,8 +495,8 @@ class Evaluator:
             )
             return None
 
-    def _timed_and_right(self, candidate: BuiltModel) -> BuiltModel | None:
-        kept = self._faster(candidate, self.options.effort != "quick")
+    def _timed_and_right(self, candidate: BuiltModel, counted: Counted) -> BuiltModel | None:
+        kept = self._faster(candidate, self.options.effort != "quick", counted)
         if kept is None or kept is self._right or not self._rounds:
             return kept
         self.verification = self.check(kept, self.levels[-1:])
@@ -433,7 +514,9 @@ class Evaluator:
     def _rounds(self) -> bool:
         return self.options.verify and self.options.precision != "fp32"
 
-    def _faster(self, candidate: BuiltModel, separately: bool) -> BuiltModel | None:
+    def _faster(
+        self, candidate: BuiltModel, separately: bool, counted: Counted = uncounted
+    ) -> BuiltModel | None:
         """Return the part of a candidate that is measured faster; slower groups stay dropped."""
         before = self.decision.verdicts if self.decision else ()
         if separately and (choices := self._tile_sizes(candidate)):
@@ -451,12 +534,13 @@ class Evaluator:
             budget=self._budget,
             worker=Worker,
             separately=separately,
+            counted=counted,
         )
         self.warnings += found.notes
         lost = tuple(v for v in before if not v.kept)
         self.decision = replace(found, verdicts=(*lost, *found.verdicts))
         if found.candidate is None:
-            self.reason = self._why_nothing(found)
+            self.reason = found.why_nothing
             return None
         return self.build(self.dropped)
 
@@ -483,17 +567,6 @@ class Evaluator:
         largest = max(others, key=self.inputs.bytes_of)
         self.warnings.append(f"timed with {largest} instead; --shape or --data gives other inputs")
         return {largest: others[largest]}
-
-    @staticmethod
-    def _why_nothing(decision: GroupSelection) -> Reason:
-        """Return why the original is kept: a reason all groups share, or that each was slower."""
-        reasons = {v.reason.partition(", timed together")[0] for v in decision.verdicts}
-        codes = {v.code for v in decision.verdicts}
-        code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
-        if len(reasons) == 1:  # without figures, which the report has
-            words = re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
-            return Reason(words, code)
-        return Reason("no rewrite was measured faster on the whole model", code)
 
     def _groups(self, candidate: BuiltModel) -> list[Group]:
         planner, graph = self.builder.planner, candidate.assembly.graph
@@ -524,77 +597,3 @@ def _suspect_workers(found: Sequence[Verification]) -> str:
     if any(one.status == "failed" for one in found):
         return "all"
     return "" if all(one.status == "passed" for one in found) else "dead"
-
-
-_RESOLUTION = 32  # fraction of the model (1/32) to which the end of the exact prefix is located
-
-Keys = Mapping[str, Sequence[str]]
-"""For each rule, the keys that drop its first region, its first two, … all of them."""
-
-
-def precision_fallback(
-    fallbacks: Sequence[Sequence[str]],
-    keys: Keys,
-    dropped: frozenset[str],
-    wrong: Callable[[frozenset[str]], bool],
-    coarse: Callable[[frozenset[str]], bool],
-    has_time: Callable[[], bool],
-) -> Mapping[str, int]:
-    """Choose which reduced-precision rewrites to undo, at the smallest cost in run time.
-
-    Returns, by rule, the number of leading regions to keep exact in addition to ``dropped``; empty
-    if no fallback brings the error within tolerance.  ``coarse`` is stricter than ``wrong``.
-
-    ``fallbacks`` are sets of rules, cheapest first.  The first set that suffices is searched: it
-    keeps as many rewrites as possible of its last rule, the most expensive one to undo, then of
-    the others.
-    """
-    present = (tuple(rule for rule in rules if keys[rule]) for rules in fallbacks)
-    for rules in dict.fromkeys(filter(None, present)):
-        counts = {rule: len(keys[rule]) for rule in rules}
-        if keys[rules[-1]][-1] in dropped or wrong(dropped | _ends(keys, counts)):
-            continue
-        for rule in reversed(rules):
-            low, high = 0, len(keys[rule])  # undoing `low` is not enough, undoing `high` is
-            while high - low > max(1, len(keys[rule]) // _RESOLUTION) and has_time():
-                middle = (low + high) // 2
-                less = _ends(keys, {**counts, rule: middle})
-                low, high = (middle, high) if coarse(dropped | less) else (low, middle)
-            counts[rule] = high
-        return counts
-    return {}
-
-
-def _ends(keys: Keys, counts: Mapping[str, int]) -> frozenset[str]:
-    """Keys that drop the first ``counts`` regions of each rule."""
-    return frozenset(keys[rule][count - 1] for rule, count in counts.items() if count)
-
-
-TILE_SIZES_SHARE = 0.1
-"""Share of the budget for timing row-tile sizes."""
-
-
-def fastest_tile_sizes(
-    choices: Sequence[Sequence[str]],
-    build: Callable[[frozenset[str]], ModelWithLibrary],
-    bench: PairedBenchmark,
-) -> frozenset[str]:
-    """Return the keys to drop; ``choices`` are the keys of each program's largest row tiles.
-
-    ``build`` makes the model without some keys.  Models that cannot be built or run are skipped.
-    """
-    chosen = frozenset[str]()
-    end = bench.now() + TILE_SIZES_SHARE * bench.budget
-    comparisons = [(keys, key) for keys in choices for key in keys]
-    for i, (keys, key) in enumerate(comparisons):
-        seconds = (end - bench.now()) / (len(comparisons) - i)
-        if seconds <= 0:
-            break
-        other = chosen - {*keys} | {key}
-        try:
-            ratios = bench.compare_all(build(chosen), build(other), seconds)
-        except (BuildError, OutOfTime, WorkerError):
-            continue
-        if clear_gain(ratios, bench.keys):
-            chosen = other
-    return chosen

@@ -128,7 +128,7 @@ class Reporter:
         )  # fmt: skip
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())
-        if final is not None and evaluator.decision is not None:
+        if final and evaluator.decision is not None and not evaluator.interrupted:
             library_hash, busy = final.built.sha256 if final.built else "", evaluator.decision.busy
             self.decision_cache.store(lock, report, library_hash, final.stored, busy)
         if kept is not None and kept.built is not None:
@@ -140,7 +140,11 @@ class Reporter:
     ) -> BuiltModel:
         """Stage the final model, with the library that was measured."""
         staged = kept.model in (stage.model, stage.beside)
-        final = kept if staged else builder.write(stage.model, kept.assembly, kept.trace)
+        levels = kept.built.levels if kept.built else None
+        if staged:
+            final = kept
+        else:
+            final = builder.write(stage.model, kept.assembly, kept.trace, levels=levels)
         if self.options.keep_sources is not None:
             builder.write_sources(kept.assembly, self.options.keep_sources)
         return final
@@ -193,11 +197,11 @@ class Reporter:
                 *evaluator.notes,
                 *_skipped(kept),
                 *(kept.assembly.notes if kept else ()),
+                *(f"the result needs {p} too" for p in self.options.custom_ops_libraries),
                 *_compared(kept, self.model),
                 *_widened(kept, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
-                *(f"the result needs {p} too" for p in self.options.custom_ops_libraries),
             faults=tuple(self._faults(kept).values()),
             seconds={**self.timer.seconds, **evaluator.builder.seconds},
             versions=versions(),

@@ -50,6 +50,7 @@ __all__ = [
     "plan",
     "publish",
     "read",
+    "screen",
     "tune",
     "verify",
 ]  # fmt: skip
@@ -60,7 +61,8 @@ class PipelineRun:
     """One model on its way through the stages.
 
     ``lock`` has decisions of another run: from a file or, once the model is read, from the
-    decision cache unless ``fresh``.  ``notes`` are for the report.  Each field below the blank
+    decision cache unless ``fresh``.  ``notes`` are for the report; ``interrupt`` is what ended
+    the run early, with its first result as the report.  Each field below the blank
     line is set by the stage named in its comment and does not exist before.  A run with a
     ``report`` is finished.
     """
@@ -79,6 +81,7 @@ class PipelineRun:
     decision_cache: DecisionCache = field(default_factory=DecisionCache)
     open: ExitStack = field(default_factory=ExitStack)
     report: Report | None = None
+    interrupt: KeyboardInterrupt | None = None
 
     files: Sequence[Path] = field(init=False)  # read
     model: Model = field(init=False)  # read; with guarded initializers: choose
@@ -87,8 +90,18 @@ class PipelineRun:
     builder: CandidateBuilder = field(init=False)  # choose
     evaluator: Evaluator = field(init=False)  # choose
     assembly: Assembly = field(init=False)  # plan
-    staged: StagingFolder = field(init=False)  # build
+    staged: StagingFolder = field(init=False)  # screen
     candidate: BuiltModel | None = field(init=False)  # build; without what is wrong: verify
+
+    def keep_first(self, interrupt: KeyboardInterrupt) -> bool:
+        """Publish the first result of an interrupted run; return False if there is none."""
+        evaluator: Evaluator | None = getattr(self, "evaluator", None)
+        if evaluator is None or self.report or (first := evaluator.back_to_first()) is None:
+            return False
+        self.timer.step("writing the first result")
+        self.report = self.reporter.publish(first, evaluator, self.builder, self.staged)
+        self.interrupt = interrupt
+        return True
 
     def anew(self) -> PipelineRun:
         """Return the run as it was before its first stage, without cached decisions."""
@@ -112,6 +125,8 @@ def read(run: PipelineRun) -> None:
     """
     options = run.options
     run.timer.step(f"reading {run.source.name}")
+    if options.unused_outputs or options.feeds:
+        run.source = _part(run)
     try:
         run.model = load(run.source, freeze=options.freeze_initializers)
     except Exception as error:  # raised again unless ONNX Runtime accepts the model
@@ -125,10 +140,21 @@ def read(run: PipelineRun) -> None:
         run.lock = run.decision_cache.load()
 
 
-    if options.unused_outputs or options.feeds:
-        run.source = _part(run)
+def _part(run: PipelineRun) -> Path:
+    """Write the part of the model that is asked for beside the result; return its path."""
+    result = run.paths.model
+    part = result.with_name(f"{run.source.stem}.part.onnx")
+    result.parent.mkdir(exist_ok=True)
+    options = run.options
+    write_part(load(run.source), options.unused_outputs, options.feeds, part)
+    return part
+
+
 def gather(run: PipelineRun) -> None:
     """Create or load the inputs to verify and to time with."""
+    if run.options.custom_ops and (run.lock is None or run.lock.improved):
+        run.libraries.start()
+    run.libraries.counted = run.timer.count
     run.timer.step("preparing inputs")
     run.inputs = gather_inputs(run.model, run.options)
 
@@ -140,16 +166,6 @@ def choose(run: PipelineRun) -> None:
         run.options,
         run.libraries.target,
         run.lock,
-def _part(run: PipelineRun) -> Path:
-    """Write the part of the model that is asked for beside the result; return its path."""
-    result = run.paths.model
-    part = result.with_name(f"{run.source.stem}.part.onnx")
-    result.parent.mkdir(exist_ok=True)
-    options = run.options
-    write_part(load(run.source), options.unused_outputs, options.feeds, part)
-    return part
-
-
         run.deadline,
     )
     symbols = run.inputs.timed[0].symbols
@@ -195,13 +211,26 @@ def plan(run: PipelineRun) -> None:
     run.timer.pause()
 
 
+def screen(run: PipelineRun) -> None:
+    """Verify and time all rewrites together, for a first result that an interrupt leaves."""
+    run.staged = run.open.enter_context(staging(run.paths, run.files))
+    if run.reporter.worth_building() and run.assembly.placed and run.evaluator.screens():
+        run.timer.step("building a first candidate")
+        if (first := run.evaluator.screen()) is not None:
+            run.timer.best = first.gain
+
+
 def tune(run: PipelineRun) -> None:
     """Find schedules for the kernels, or use those of earlier runs."""
-    run.staged = run.open.enter_context(staging(run.paths, run.files))
     run.timer.step("tuning")
     if run.options.keep == "faster" and (run.lock is None or run.lock.cached):
         sizes = [b.symbols for b in run.inputs.timed]
-        run.builder.tune(sizes, measure=run.lock is None, deadline=run.deadline)
+        run.builder.tune(
+            sizes,
+            measure=run.lock is None,
+            deadline=run.deadline,
+            counted=run.timer.count,
+        )
 
 
 def build(run: PipelineRun) -> None:
@@ -227,7 +256,7 @@ def verify(run: PipelineRun) -> None:
 def measure(run: PipelineRun) -> None:
     """Time the candidate against the original and drop the rewrites that are not faster."""
     run.timer.step("timing")
-    run.candidate = run.evaluator.time(run.candidate)
+    run.candidate = run.evaluator.time(run.candidate, run.timer.count)
     run.reporter.confirm(run.candidate)
 
 

@@ -9,9 +9,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["Deadline", "StepTimer"]
+__all__ = ["Deadline", "StepProgress", "StepTimer"]
 
 _log = logging.getLogger(__name__)
+
+
+class StepProgress(str):
+    """Name of a step; ``done`` of ``total`` parts are finished, if ``total`` is not 0.
+
+    ``best`` is the best verified result so far, in words.
+    """
+
+    done: int
+    total: int
+    best: str
+
+    def __new__(cls, name: str, done: int = 0, total: int = 0, best: str = "") -> StepProgress:
+        step = super().__new__(cls, name)
+        step.done, step.total, step.best = done, total, best
+        return step
 
 
 @dataclass
@@ -21,7 +37,10 @@ class StepTimer:
     progress: Callable[[str], None]
     seconds: dict[str, float] = field(default_factory=dict)
     now: Callable[[], float] = time.perf_counter
+    best: str = ""
+    """The best verified result so far, in words."""
     _name: str = ""
+    _whole: str = ""
     _mark: tuple[float, float | None] = (0.0, None)
     """Seconds of all earlier steps, and when the current one began; None between steps."""
 
@@ -33,11 +52,15 @@ class StepTimer:
             self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - start
             before += now - start
             _log.debug("%s took %.2f s", self._name, now - start)
-        self._name = name.split(" ")[0]
+        self._name, self._whole = name.split(" ")[0], name
         self._mark = before, (now if name else None)
         if name:
             _log.info("%s", name)
-            self.progress(name)
+            self.progress(StepProgress(name, best=self.best))
+
+    def count(self, done: int, total: int) -> None:
+        """Say how many parts of the current step are finished."""
+        self.progress(StepProgress(self._whole, done, total, self.best))
 
     def pause(self) -> None:
         """End the current step."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-__all__ = ["Library", "LibraryPart", "Manifest"]
+__all__ = ["Counted", "Library", "LibraryPart", "Manifest", "uncounted"]
+
+Counted = Callable[[int, int], None]
+"""Called with the number of finished parts of a step, and of all its parts."""
+
+
+def uncounted(done: int, total: int) -> None:
+    """Ignore how far a step is."""
 
 
 class Manifest(TypedDict, total=False):

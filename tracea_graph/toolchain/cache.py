@@ -10,6 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +47,27 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
         raise
 
 
+_guard = threading.Lock()
+_making: dict[Path, threading.Lock] = {}
+"""Locks of entries that threads of this process made or are making."""
+
+
 @dataclass(frozen=True)
 class ObjectCache:
     """Objects under ``root``, readable by their owner alone."""
 
     root: Path
+
+    @contextmanager
+    def making(self, key: str) -> Iterator[None]:
+        """Wait until no other thread of this process makes the object of a key; then make it.
+
+        Ask for the object again in this block: another thread may have stored it.
+        """
+        with _guard:
+            lock = _making.setdefault(self._path(key), threading.Lock())
+        with lock:
+            yield
 
     def get(self, key: str) -> bytes | None:
         """Return the object stored under a key; None if it is absent, damaged or not trusted."""

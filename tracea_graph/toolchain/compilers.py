@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,8 +90,8 @@ def _split_command(command: str) -> tuple[str, ...]:
 
 
 _log = logging.getLogger(__name__)
-_running: set[int] = set()
-"""Process groups of running commands."""
+_running: dict[int, int] = {}
+"""Process groups of running commands, and the thread that waits for each."""
 
 
 def run_command(
@@ -152,20 +153,21 @@ def _group() -> Iterator[int]:
         message = f"The shell that compilers run under could not be started ({error.strerror})."
         raise BuildError(message) from error
     with started as leader:
-        _running.add(leader.pid)
+        _running[leader.pid] = threading.get_ident()
         try:
             yield leader.pid
         finally:
-            _running.discard(leader.pid)
+            del _running[leader.pid]
             with contextlib.suppress(BrokenPipeError):  # killed with its group
                 leader.communicate(b"\n")
 
 
-def stop_running() -> None:
-    """Kill every running command, in whichever thread, to interrupt a build."""
-    for group in tuple(_running):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+def stop_running(thread: int | None = None) -> None:
+    """Kill every running command, or those a thread waits for, to interrupt a build."""
+    for group, waiting in tuple(_running.items()):
+        if thread in (None, waiting):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
 
 def _probe(command: tuple[str, ...], seconds: float) -> Compiler:

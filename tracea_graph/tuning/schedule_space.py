@@ -19,7 +19,7 @@ from tracea_graph.policy import (
     Processor,
     SearchSpace,
 )
-from tracea_graph.toolchain import Library
+from tracea_graph.toolchain import Counted, Library, uncounted
 from tracea_graph.tuning.problem import Case, Problem
 
 __all__ = ["Builder", "ScheduleSpace", "Tunable"]
@@ -128,8 +128,9 @@ class Builder(Protocol):
         out: Path,
         environment: Environment,
         quick: bool = False,
+        counted: Counted = uncounted,
     ) -> Library:
-        """Build a library at ``out``.
+        """Build a library at ``out``; ``counted`` is told how many of its parts are compiled.
 
         Its domain is ``tracea.`` and ten hex digits, which identifies this tool's files.  Raises
         BuildError without leaving a file.

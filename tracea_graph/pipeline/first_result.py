@@ -1,0 +1,42 @@
+"""The first result of a run, which an interrupt leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.check.selection import GroupSelection
+from tracea_graph.check.verify import Verification
+from tracea_graph.pipeline.candidates import BuiltModel
+from tracea_graph.tuning import ScheduleTables
+
+__all__ = ["FirstResult"]
+
+
+@dataclass(frozen=True)
+class FirstResult:
+    """A candidate with all rewrites that was verified and measured faster, before any tuning.
+
+    It has kernels for the highest level only.
+    """
+
+    built: BuiltModel
+    verification: Verification
+    decision: GroupSelection
+    schedules: ScheduleTables
+
+    @property
+    def gain(self) -> str:
+        """The speedup in words."""
+        found = self.decision.total.values()
+        low, median = min(r.low for r in found), min(r.median for r in found)
+        return f"at least {low:.2f}× as fast, {median:.2f}× in the median"
+
+    @property
+    def warning(self) -> str:
+        """What the report of an interrupted run says."""
+        found = self.built.built
+        levels = f" and kernels for {', '.join(found.levels)} alone" if found else ""
+        return (
+            f"interrupted: this is the first result, with all rewrites{levels}; a whole run may "
+            "find a faster one"
+        )
