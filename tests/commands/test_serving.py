@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from check.tiny_models import save
 from rich.console import Console
 
+from tests.check.tiny_models import save
 from tracea_graph.check.worker import Worker
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
