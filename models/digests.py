@@ -19,7 +19,7 @@ from models.make import available, make
 from tracea_graph.check.bindings import bindings
 from tracea_graph.errors import TraceaError
 from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.levels import ISAS, LEVELS
+from tracea_graph.kernels.cpu.levels import X86
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
@@ -48,7 +48,7 @@ def digests(path: Path, precision: str) -> str:
         assembly, _ = planner.assembled(planner.plan)
     except TraceaError as error:
         return f"{type(error).__name__}: {error}"
-    isas = LEVELS if precision != "fp32" else ISAS
+    isas = X86.levels if precision != "fp32" else X86.plain
     sources = units(assembly.kernels, assembly.chains.values(), [isa.name for isa in isas])
     plans = (repr((item.type, encode(item.program))).encode() for item in assembly.placed)
     weights = assembly.weights().values()

@@ -14,11 +14,10 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
 from tracea_graph.kernels.cpu.catalog import CATALOG
 from tracea_graph.kernels.cpu.levels import (
-    BF16_ISAS,
-    ISAS,
+    FAMILIES,
     LEVELS,
     TILES,
-    VNNI_ISAS,
+    X86,
     fingerprint,
     host_levels,
     isa_of,
@@ -52,15 +51,14 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = ["CPU", "CpuBackend", "useful_levels"]
 
-_PLAIN = tuple(isa.name for isa in ISAS)
-_VNNI = frozenset(isa.name for isa in VNNI_ISAS)
+_INT8 = frozenset(isa.name for family in FAMILIES for isa in family.int8)
 """Levels of which a library only has code if they have kernels of their own in it."""
-_BF16 = frozenset(isa.name for isa in BF16_ISAS)
+_BF16 = frozenset(isa.name for family in FAMILIES for isa in family.bf16)
 _NEEDED = MappingProxyType(
     {
         "fp16": frozenset(),
         "bf16": _BF16,
-        "int16": _BF16,
+        "int16": frozenset(isa.name for isa in X86.bf16),
         "bf16x2": frozenset({TILES}),
     }
 )
@@ -96,7 +94,7 @@ class CpuBackend:
             raise UsageError(
                 f"this machine cannot run, so cannot check, cpu:{level}; it has {have[-1]}"
             )
-        return _PLAIN[: _PLAIN.index(level) + 1]
+        return have[: have.index(level) + 1]
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """The precision to compute in, and a sentence for the user if it is not ``precision``.
@@ -125,7 +123,7 @@ class CpuBackend:
         ONNX Runtime chooses its kernels by CPUID, so it would compete with the wider instructions.
         """
         level, highest = levels[-1], host_levels()[-1]
-        if level not in _PLAIN or level == highest:
+        if level not in host_levels() or level == highest:
             return ""
         return (
             f"ONNX Runtime uses {highest} here and cannot be limited to {level}: the result was "
@@ -181,7 +179,7 @@ class CpuBackend:
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:
         """Compile what every library for these levels has, until ``stopped``."""
-        build_ahead([name for name in levels if name not in _VNNI], environment, stopped)
+        build_ahead([name for name in levels if name not in _INT8], environment, stopped)
 
     def build(
         self,
@@ -238,7 +236,7 @@ def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
     """Return the levels to build kernels for: the base of a level that has none of its own."""
 
     def useful(name: str) -> str:
-        without = name in _VNNI and not own_kernels(name) & kernels
+        without = name in _INT8 and not own_kernels(name) & kernels
         return useful(isa_of(name).base) if without else name
 
     return list(dict.fromkeys(map(useful, levels)))

@@ -7,14 +7,14 @@ plus reads and writes at the bandwidth of L2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import ceil, prod
 from types import MappingProxyType
 
 from tracea_graph.hardware import Measurements, profile_cpu
 from tracea_graph.kernels.cpu.calls import BLOCK, CALLS
-from tracea_graph.kernels.cpu.levels import LEVELS, isa_of, vectors_of
+from tracea_graph.kernels.cpu.levels import LEVELS, families_of, isa_of, vectors_of
 from tracea_graph.kernels.cpu.names import OPERATIONS
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES, GemmSchedule
 from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, KernelVariant, find
@@ -106,14 +106,14 @@ class CpuCatalog(KernelCatalog):
         why = f"{chosen.isa} is the highest level with this kernel that the machine may use"
         if also:
             why += f"; {variant_id(find(also, levels[-1]))} {_TOGETHER[topology.op]}"
-        usable = _usable(tuple(levels))
+        usable, related = _usable(tuple(levels)), _relation(levels[-1])
         rated = [
             Candidate(
                 variant_id(v), v.isa, why if v is chosen else _against(v, chosen, levels),
                 _us(topology, v, figures) if v.isa in usable else None,
                 v.isa in usable,
             )
-            for v in VARIANTS if v.kernel == kernel
+            for v in VARIANTS if v.kernel == kernel and related(v.isa)
         ]  # fmt: skip
         order = [isa.name for isa in LEVELS]
         rated.sort(key=lambda c: (c.id != variant_id(chosen), not c.fits, -order.index(c.level)))
@@ -184,6 +184,12 @@ def _usable(levels: tuple[str, ...]) -> frozenset[str]:
     """The levels of a library and those whose kernels they use."""
     bases = {isa_of(level).base for level in levels} - {""}
     return frozenset((*levels, *bases))
+
+
+def _relation(level: str) -> Callable[[str], bool]:
+    """Whether a level is one of the same architecture."""
+    families = set(families_of(level))
+    return lambda other: not families.isdisjoint(families_of(other))
 
 
 @cache

@@ -10,8 +10,23 @@ from typing import Any
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 
 __all__ = [
-    "BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "TILES", "VNNI_ISAS", "Isa", "features_of",
-    "fingerprint", "host_levels", "isa_of", "levels_of", "vectors_of",
+    "ARM",
+    "COMMON_FLAGS",
+    "FAMILIES",
+    "LEVELS",
+    "PLAIN",
+    "TILES",
+    "X86",
+    "Isa",
+    "IsaFamily",
+    "families_of",
+    "family_of",
+    "features_of",
+    "fingerprint",
+    "host_levels",
+    "isa_of",
+    "levels_of",
+    "vectors_of",
 ]  # fmt: skip
 
 COMMON_FLAGS = (
@@ -50,43 +65,113 @@ class Isa:
     base: str = ""
 
 
-ISAS = (
-    Isa("scalar", 1, (), ()),
-    Isa("avx2", 8, ("avx2", "fma"), _AVX2),
-    Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
-)
-"""Levels for every precision, lowest first, in the order of the library's table."""
+@dataclass(frozen=True)
+class IsaFamily:
+    """The levels of one processor architecture, lowest first; ``name`` as ``uname -m`` has it.
 
-VNNI_ISAS = (
-    Isa(
-        "avx512vnni",
-        16,
-        (*_AVX512_FEATURES, "avx512_vnni"),
-        (*_AVX512, "-mavx512vnni"),
-        "avx512",
+    ``plain`` serve every precision; above them come levels for kernels that multiply 8-bit
+    integers, and above those levels for kernels that multiply bf16 or int16.
+    """
+
+    name: str
+    plain: tuple[Isa, ...]
+    int8: tuple[Isa, ...]
+    bf16: tuple[Isa, ...]
+
+    @property
+    def levels(self) -> tuple[Isa, ...]:
+        """All levels."""
+        return (*self.plain, *self.int8, *self.bf16)
+
+    def of(self, precision: str) -> tuple[Isa, ...]:
+        """The levels that a precision has a use for."""
+        whole = precision.removesuffix("-weights")
+        if whole == "int8":
+            return (*self.plain, *self.int8)
+        return (*self.plain, *(self.bf16 if whole in ("int16", "bf16", "bf16x2") else ()))
+
+
+_SCALAR = Isa("scalar", 1, (), ())
+X86 = IsaFamily(
+    "x86_64",
+    (
+        _SCALAR,
+        Isa("avx2", 8, ("avx2", "fma"), _AVX2),
+        Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
+    ),
+    (
+        Isa(
+            "avx512vnni",
+            16,
+            (*_AVX512_FEATURES, "avx512_vnni"),
+            (*_AVX512, "-mavx512vnni"),
+            "avx512",
+        ),
+    ),
+    (
+        Isa(
+            "avx512bf16",
+            16,
+            (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
+            (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+            "avx512vnni",
+        ),
+        Isa(
+            "amxbf16",
+            16,
+            (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"),
+            (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
+            "avx512bf16",
+        ),
     ),
 )
-"""Higher levels, for kernels that multiply 8-bit integers."""
+"""Intel's and AMD's processors."""
 
-BF16_ISAS = (
-    Isa(
-        "avx512bf16",
-        16,
-        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
-        (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
-        "avx512vnni",
+ARM = IsaFamily(
+    "aarch64",
+    (_SCALAR, Isa("neon", 4, ("asimd",), ())),
+    (
+        Isa("neondot", 4, ("asimd", "asimddp"), ("-mcpu=generic+dotprod",), "neon"),
+        Isa(
+            "neoni8mm",
+            4,
+            ("asimd", "asimddp", "i8mm"),
+            ("-mcpu=generic+dotprod+i8mm",),
+            "neondot",
+        ),
     ),
-    Isa(
-        "amxbf16",
-        16,
-        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"),
-        (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
-        "avx512bf16",
+    (
+        Isa(
+            "neonbf16",
+            4,
+            ("asimd", "asimddp", "i8mm", "bf16"),
+            ("-mcpu=generic+dotprod+i8mm+bf16",),
+            "neoni8mm",
+        ),
     ),
 )
-"""Higher levels, for kernels that multiply bf16 or int16, lowest first."""
+"""64-bit processors of Arm's architecture, from Armv8.0 on."""
 
-LEVELS = (*ISAS, *VNNI_ISAS, *BF16_ISAS)
+FAMILIES = (X86, ARM)
+
+PLAIN = tuple(dict.fromkeys(isa for family in FAMILIES for isa in family.plain))
+"""Levels of every family that serve every precision."""
+
+LEVELS = tuple(dict.fromkeys(isa for family in FAMILIES for isa in family.levels))
+"""Levels of every family, in the order of the library's table."""
+
+_WINDOWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "pf19": ("asimd",),
+        "pf43": ("asimddp",),
+        "pf66": ("i8mm",),
+        "pf67": ("asimdhp",),
+        "pf68": ("bf16",),
+        "pf40": ("avx2", "fma"),
+        "pf41": ("avx512f", "avx512dq", "avx512bw", "avx512vl"),
+    }
+)
+"""Features by Windows' numbers, which do not tell the parts of AVX-512 apart."""
 
 TILES = "amxbf16"
 """The level with matrix tiles."""
@@ -111,6 +196,12 @@ def isa_of(name: str) -> Isa:
     return _LEVEL[name]
 
 
+def families_of(name: str) -> tuple[IsaFamily, ...]:
+    """The families that have the level ``name``.  Raises KeyError if unknown."""
+    isa = isa_of(name)
+    return tuple(family for family in FAMILIES if isa in family.levels)
+
+
 def vectors_of(name: str) -> str:
     """The level whose vectors the level ``name`` uses.  Raises KeyError if unknown."""
     base = isa_of(name).base
@@ -120,22 +211,27 @@ def vectors_of(name: str) -> str:
 # ---- what a processor has ------------------------------------------------------------------
 
 
+def _flags(cpu: CpuProfile) -> frozenset[str]:
+    """The processor's features in Linux's spelling, on Windows too."""
+    return cpu.flags.union(*(_WINDOWS.get(flag, ()) for flag in cpu.flags))
+
+
+def family_of(cpu: CpuProfile) -> IsaFamily:
+    """The family of a processor: x86's unless it has Arm's vectors."""
+    return ARM if _flags(cpu).issuperset(ARM.plain[1].features) else X86
+
+
 def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
     """The levels of a processor, lowest first.
 
     Int8, int16 and bf16 precisions add higher ones.
     """
     found: tuple[str, ...] = ()
-    for isa in ISAS:
-        if not cpu.flags.issuperset(isa.features):
+    flags = _flags(cpu)
+    for isa in family_of(cpu).of(precision):
+        if not flags.issuperset(isa.features):
             break
         found += (isa.name,)
-    higher = {"int8": VNNI_ISAS, "int16": BF16_ISAS, "bf16": BF16_ISAS, "bf16x2": BF16_ISAS}
-    if found and found[-1] == ISAS[-1].name:
-        for isa in higher.get(precision.removesuffix("-weights"), ()):
-            if not cpu.flags.issuperset(isa.features):
-                break
-            found += (isa.name,)
     return found
 
 

@@ -8,7 +8,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.call_stats import call_stats
-from tracea_graph.kernels.cpu.levels import ISAS, TILES, features_of, levels_of
+from tracea_graph.kernels.cpu.levels import PLAIN, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
@@ -43,7 +43,7 @@ def measured_machine(environment: Environment | None = None, isa: str | None = N
 
 def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
     """Names of the processor's levels up to ``cap``; an unknown cap is ignored."""
-    order = [isa.name for isa in ISAS]
+    order = [isa.name for isa in PLAIN]
     allowed = order[: order.index(cap) + 1] if cap in order else order
     return [name for name in levels_of(cpu) if name in allowed] or ["scalar"]
 

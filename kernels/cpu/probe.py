@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.kernels.cpu.emitter import CompilationUnit, render
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, ISAS, isa_of
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, PLAIN, isa_of
 
 __all__ = ["PROBES", "Probe", "probe_source", "template_names"]
 
@@ -32,7 +32,7 @@ class Probe:
 
 
 PROBES = (
-    *(Probe("f32", isa.name) for isa in ISAS),
+    *(Probe("f32", isa.name) for isa in PLAIN),
     Probe("f16", "avx512", "avx512_fp16", ("-mavx512fp16",)),
     Probe("bf16", "avx512", "avx512_bf16", ("-mavx512bf16",)),
     Probe("bf16", "avx512", "amx_bf16", ("-mamx-tile", "-mamx-bf16")),
@@ -59,5 +59,5 @@ def probe_source(probe: Probe) -> CompilationUnit:
 def template_names() -> tuple[str, ...]:
     """Every file that the programs are built from."""
     contract = sorted(path.name for path in _HERE.glob("tracea_*.h"))
-    parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in ISAS))
+    parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in PLAIN))
     return (*contract, *(f"micro/{name}" for name in parts))

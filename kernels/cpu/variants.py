@@ -212,7 +212,7 @@ def _conv(isa: str, pixels: int, nv: int) -> KernelVariant:
 
     With few output channels, about ``sums`` vectors are accumulated at once.
     """
-    sums = {1: 4, 8: 10, 16: 22}[isa_of(isa).width]
+    sums = {1: 4, 4: 22, 8: 10, 16: 22}[isa_of(isa).width]
     half_tile = isa_of(isa).width == 16 and nv > 1
     params = {"pixels": pixels, "nv": nv, "sums": sums, "half_tile": half_tile}
     functions = frozenset({"hreduce", "half_tile"} if half_tile else {"hreduce"})
@@ -283,7 +283,7 @@ def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[KernelVariant, KernelV
 def _blocked(isa: str) -> tuple[KernelVariant, ...]:
     """Kernels that move or pool blocked values, plain convolution and fp32 Winograd transforms."""
     turn = frozenset({"transpose"} if isa != "scalar" else ())
-    rows, vectors = {1: (4, 2), 8: (4, 3), 16: (8, 3)}[isa_of(isa).width]
+    rows, vectors = {1: (4, 2), 4: (4, 4), 8: (4, 3), 16: (8, 3)}[isa_of(isa).width]
     plain = {"rows": rows, "vectors": vectors}
     taken = frozenset({"mask", "any"})
     pool = KernelVariant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4, "dtype": "f32"}, taken)
@@ -348,21 +348,25 @@ def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> KernelV
     return KernelVariant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
 
 
-_BASES = ("scalar", "avx2", "avx512")
-_ALL = (*_BASES, "avx512bf16")
+_BASES = ("scalar", "avx2", "avx512", "neon")
+_ALL = (*_BASES, "avx512bf16", "neonbf16")
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
     _gemm("avx512", 8, 3, 4),
+    _gemm("neon", 6, 1, 4),
     _gemm_bf16("scalar", 4, 1),
     _gemm_bf16("avx2", 6, 1),
     _gemm_bf16("avx512", 8, 3),
     _gemm_bf16("avx512bf16", 8, 3),
     _gemm_amx("amxbf16", 8, 3),
+    _gemm_bf16("neon", 6, 1),
+    _gemm_bf16("neonbf16", 6, 1),
     _gemm_int16("scalar", 4, 1),
     _gemm_int16("avx2", 6, 1),
     _gemm_int16("avx512", 8, 3),
     _gemm_int16("avx512bf16", 8, 3),
+    _gemm_int16("neon", 4, 1),
     _gemm_int8("scalar", 4, 1),
     _gemm_int8("avx2", 3, 1),
     _gemm_int8("avx512", 6, 2),
@@ -371,73 +375,102 @@ VARIANTS = (
     _gemm_nbits("avx2", 3, 1, 1024),
     _gemm_nbits("avx512", 6, 2, 1024),
     _gemm_nbits("avx512vnni", 6, 2, 1024),
+    _gemm_int8("neon", 2, 1),
+    _gemm_int8("neondot", 5, 1),
+    _gemm_int8("neoni8mm", 6, 1),
+    _gemm_nbits("neon", 2, 1, 1024),
+    _gemm_nbits("neondot", 3, 1, 1024),
+    _gemm_nbits("neoni8mm", 3, 1, 1024),
     _gemm_bf16x2("scalar", 4, 1),
     _gemm_bf16x2("avx2", 6, 1),
     _gemm_bf16x2("avx512", 8, 3),
     _gemm_bf16x2("avx512bf16", 8, 3),
     _gemm_bf16x2("amxbf16", 32, 2, amx=True),
+    _gemm_bf16x2("neon", 4, 1),
+    _gemm_bf16x2("neonbf16", 4, 1),
     *(_norm(isa, 4) for isa in _ALL),
     *map(_gather, _BASES),
     *map(_copy, _BASES),
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    _attention("neon", (6, 4, 2, 1), (1,)),
     _attention_bf16("scalar", (4, 1), (1,)),
     _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
     _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),
     _attention_bf16("avx512bf16", (6, 4, 2, 1), (4, 2, 1)),
     _attention_bf16("amxbf16", (), (), amx=True),
+    _attention_bf16("neon", (6, 4, 2, 1), (1,)),
+    _attention_bf16("neonbf16", (6, 4, 2, 1), (1,)),
     _conv("scalar", 2, 1),
     _conv("avx2", 6, 1),
     _conv("avx512", 14, 2),
+    _conv("neon", 6, 1),
     _depthwise("scalar", 4, 1),
     _depthwise("avx2", 7, 4, 1),
     _depthwise("avx512", 14, 7, 5, 3, 1),
+    _depthwise("neon", 6, 4, 2, 1),
     _conv_bf16("scalar", 2, 1),
     _conv_bf16("avx2", 6, 1),
     _conv_bf16("avx512", 14, 2),
     _conv_bf16("avx512bf16", 14, 2),
     _conv_bf16("amxbf16", 14, 2, amx=True),
+    _conv_bf16("neon", 6, 1),
+    _conv_bf16("neonbf16", 6, 1),
     _conv_bf16x2("scalar", 2, 1),
     _conv_bf16x2("avx2", 6, 1),
     _conv_bf16x2("avx512", 14, 2),
     _conv_bf16x2("avx512bf16", 14, 2),
     _conv_bf16x2("amxbf16", 14, 2, amx=True),
+    _conv_bf16x2("neon", 4, 1),
+    _conv_bf16x2("neonbf16", 4, 1),
     _depthwise_bf16("scalar", 4, 1),
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),
     _depthwise_bf16("avx512bf16", 14, 7, 4, 1),
     _depthwise_bf16("amxbf16", 14, 7, 4, 1),
+    _depthwise_bf16("neon", 6, 4, 2, 1),
+    _depthwise_bf16("neonbf16", 6, 4, 2, 1),
     _winograd_bf16("scalar"),
     _winograd_bf16("avx2"),
     _winograd_bf16("avx512"),
     _winograd_bf16("avx512bf16"),
+    _winograd_bf16("neon"),
+    _winograd_bf16("neonbf16"),
     *_convs_int16("scalar", 2, 1),
     *_convs_int16("avx2", 6, 1),
     *_convs_int16("avx512", 14, 2),
     *_convs_int16("avx512bf16", 14, 2),
+    *_convs_int16("neon", 4, 1),
     *(variant for isa in _BASES for variant in _blocked(isa)),
     *map(_reduce, _BASES),
     _arg("scalar", 4),
     _arg("avx2", 4),
     _arg("avx512", 8),
+    _arg("neon", 8),
     *map(_top_k, _BASES),
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),
+    _softmax("neon", 4),
     _recurrent("scalar", 4, 1, 1, 0),
     _recurrent("avx2", 1, 2, 2, 0),
     _recurrent("avx512", 1, 6, 8, 4),
+    _recurrent("neon", 1, 6, 8, 4),
     _gemm_blocks("scalar", 4, 2, 1),
     _gemm_blocks("avx2", 6, 4, 2, 1),
     _gemm_blocks("avx512", 16, 8, 4, 2, 1),
+    _gemm_blocks("neon", 6, 4, 2, 1),
     _gemm_blocks_bf16("scalar", 4, 2, 1),
     _gemm_blocks_bf16("avx2", 6, 4, 2, 1),
     _gemm_blocks_bf16("avx512", 16, 8, 4, 2, 1),
     _gemm_blocks_bf16("avx512bf16", 16, 8, 4, 2, 1),
+    _gemm_blocks_bf16("neon", 6, 4, 2, 1),
+    _gemm_blocks_bf16("neonbf16", 6, 4, 2, 1),
     *_gemm_masked("scalar", 1, 1),
     *_gemm_masked("avx2", 2, 2),
     *_gemm_masked("avx512", 4, 4),
+    *_gemm_masked("neon", 2, 2),
     *(KernelVariant("chain", isa, "chain.cpp.in", "") for isa in _BASES),
     *(KernelVariant("chain", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
 import re
 import tempfile
 from collections.abc import Callable
@@ -197,8 +198,9 @@ def compile_unit(source: CompilationUnit) -> Path:
             shop.header("header", source.flags, make=True)  # a lone unit would not
         library._compile(shop, [source])
         exported = re.findall(r"^// (tracea_\w+)$", source.text, re.MULTILINE)
+        jump = "b" if platform.machine() == "aarch64" else "jmp"
         lines = (
-            f".globl test_{s}\n.type test_{s}, @function\ntest_{s}: jmp {s}" for s in exported
+            f".globl test_{s}\n.type test_{s}, @function\ntest_{s}: {jump} {s}" for s in exported
         )
         stack = '.section .note.GNU-stack,"",@progbits\n'
         (shop.folder / "exports.s").write_text("\n".join((*lines, stack)))

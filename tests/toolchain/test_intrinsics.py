@@ -20,7 +20,7 @@ from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.intrinsics import USES, header_flags, precompiled
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, X86, isa_of
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import Compiler, find_compiler
@@ -120,7 +120,7 @@ def test_it_is_private_and_libraries_are_the_same_in_every_byte(
     assert not asked(env, "c++-header") and asked(env, "-include") == len(UNITS)
 
 
-@pytest.mark.parametrize("level", [LEVELS[1].name, LEVELS[-1].name])
+@pytest.mark.parametrize("level", [X86.levels[1].name, X86.levels[-1].name])
 def test_the_header_is_taken_without_a_word(level: str, tmp_path: Path) -> None:
     """gcc says so where a precompiled header does not fit; here that is an error."""
     flags, scheduled = (*COMMON_FLAGS, *isa_of(level).flags), chain_source.FLAGS

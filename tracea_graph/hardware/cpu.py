@@ -1,7 +1,7 @@
 """The processor as the operating system describes it: flags, cores and caches.
 
 Read from ``/proc/cpuinfo`` (whose flags leave out what the operating system does not enable) and
-sysfs.  Sizes are bytes.
+sysfs; elsewhere from what the system offers instead.  Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.config import usable_processors
+from tracea_graph.hardware.features import system_features, system_model
 
 __all__ = ["CpuProfile", "fingerprint_hash", "profile_cpu"]
+
+
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,18 @@ class CpuProfile:
 
 
 def profile_cpu(
-    cpuinfo: Path = Path("/proc/cpuinfo"), sysfs: Path = Path("/sys/devices/system/cpu")
+    cpuinfo: Path = _CPUINFO, sysfs: Path = Path("/sys/devices/system/cpu")
 ) -> CpuProfile:
     """Profile the processor; unknown fields are 0 or empty."""
     records = _records(cpuinfo)
     first = records[0] if records else {}
     caches = _caches(sysfs / "cpu0" / "cache")
     threads = usable_processors()
+    flags = system_features() if cpuinfo == _CPUINFO else frozenset()
     places = {(r.get("physical id", "0"), r.get("core id", str(i))) for i, r in enumerate(records)}
     return CpuProfile(
-        model=first.get("model name", "unknown"),
-        flags=frozenset(first.get("flags", "").split()),
+        model=first.get("model name") or _part(first) or system_model() or "unknown",
+        flags=flags or frozenset(first.get("flags", "").split()),
         cores=len(places) or threads,
         threads=threads,
         l1d=caches.get("l1d", 0),
@@ -60,6 +65,12 @@ def fingerprint_hash(facts: Mapping[str, Any]) -> str:
     """Return sixteen hex digits of JSON-ready facts, equal for equal machines."""
     text = json.dumps(dict(facts), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _part(record: Mapping[str, str]) -> str:
+    """The model of an Arm core, which has numbers only: implementer and part, in hex."""
+    maker, part = record.get("CPU implementer", ""), record.get("CPU part", "")
+    return f"arm {maker} {part}" if maker and part else ""
 
 
 def _records(cpuinfo: Path) -> list[dict[str, str]]:

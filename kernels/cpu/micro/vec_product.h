@@ -11,7 +11,9 @@ INLINE T opaque(T x) {
 // Pins an accumulator to its register; otherwise gcc moves some of them and spills others.
 template <class T>
 INLINE T keep_in_register(T x) {
-  //% if isa != "scalar"
+  //% if vectors_of | default(isa) == "neon"
+  __asm__("" : "+w"(x));
+  //% elif isa != "scalar"
   __asm__("" : "+v"(x));
   //% endif
   return x;

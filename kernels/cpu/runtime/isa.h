@@ -13,13 +13,27 @@
 #if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(_WIN32)
+#include <processthreadsapi.h>
 #endif
 
 namespace tracea {
 
+// Lowest first, as in levels.py.
+#if defined(__aarch64__)
+constexpr const char* kLevels[] = {"scalar", "neon", "neondot", "neoni8mm", "neonbf16"};
+constexpr const char* kLevelNames = "scalar, neon, neondot, neoni8mm, neonbf16";
+constexpr int kLevelCount = 5, kMatrixTiles = 5;  // no matrix tiles
+#else
 constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16",
-                                   "amxbf16"};  // lowest first
+                                   "amxbf16"};
+constexpr const char* kLevelNames = "scalar, avx2, avx512, avx512vnni, avx512bf16, amxbf16";
 constexpr int kLevelCount = 6, kMatrixTiles = 5;
+#endif
 
 inline int level_of(const char* name) {
   for (int i = 0; i < kLevelCount; ++i)
@@ -49,6 +63,40 @@ inline int host_level() {
   if (!all_set(more, 1u << 5)) return 3;  // avx512_bf16
   constexpr uint32_t kMatrix = 1u << 22 | 1u << 24, kTileState = 0x60000;  // amx_bf16, amx_tile
   return all_set(d7, kMatrix) && all_set(state, kTileState) ? kMatrixTiles : 4;
+}
+#elif defined(__aarch64__)
+// Whether the processor has the dot product, matrix products of bytes, and bf16.
+#if defined(__linux__)
+inline void arm_features(bool (&has)[3]) {
+  const unsigned long first = getauxval(16), second = getauxval(26);  // AT_HWCAP, AT_HWCAP2
+  has[0] = first >> 20 & 1, has[1] = second >> 13 & 1, has[2] = second >> 14 & 1;
+}
+#elif defined(__APPLE__)
+inline void arm_features(bool (&has)[3]) {
+  constexpr const char* kNames[] = {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_I8MM",
+                                    "hw.optional.arm.FEAT_BF16"};
+  for (int i = 0; i < 3; ++i) {
+    int value = 0;
+    size_t size = sizeof value;
+    has[i] = sysctlbyname(kNames[i], &value, &size, nullptr, 0) == 0 && value == 1;
+  }
+}
+#elif defined(_WIN32)
+inline void arm_features(bool (&has)[3]) {
+  constexpr unsigned long kNumbers[] = {43, 66, 68};  // PF_ARM_V82_DP…, …I8MM…, PF_ARM_V86_BF16…
+  for (int i = 0; i < 3; ++i) has[i] = IsProcessorFeaturePresent(kNumbers[i]) != 0;
+}
+#else
+inline void arm_features(bool (&)[3]) {}
+#endif
+
+// The highest level this processor runs: every one has the vectors of neon.
+inline int host_level() {
+  bool has[3] = {};
+  arm_features(has);
+  int level = 1;
+  while (level < kLevelCount - 1 && has[level - 1]) ++level;
+  return level;
 }
 #else
 inline int host_level() { return 0; }
@@ -80,8 +128,7 @@ inline const tracea_isa_table* choose_isa(const tracea_library& library, Error& 
   if (wish && *wish) {
     const int level = level_of(wish);
     if (level < 0)
-      return error.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512, "
-                        "avx512vnni, avx512bf16, amxbf16.", wish),
+      return error.fail("TRACEA_ISA is '%.40s', but must be one of %s.", wish, kLevelNames),
              nullptr;
     cap = static_cast<int>(min(cap, level));
   }

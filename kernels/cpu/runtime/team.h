@@ -7,7 +7,6 @@
 // late, or never, is only help that is missing, and one that has long had nothing to do goes back
 // to the runtime.
 #pragma once
-#include <sched.h>
 #include <string.h>
 
 #include "runtime/core.h"
@@ -20,8 +19,8 @@ constexpr int32_t kPatience = 2000;  // pauses: 30 to 100 microseconds
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
-#else
-  sched_yield();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");  // YIELD does nothing on most cores
 #endif
 }
 
