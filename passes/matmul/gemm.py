@@ -201,7 +201,7 @@ def _take_bias(m: Match) -> Region:
     """Start the accumulators with a vector that is added right after the product."""
     gemm = m.labels["gemm"]
     params = dataclasses.replace(gemm.params, bias=True)
-    operands = (*gemm.operands[:2], m.values["bias"])
+    operands = (*gemm.operands[: gemm.params.first], m.values["bias"])
     return fused("gemm-bias", params, operands, m.root.results, (gemm, m.root))
 
 

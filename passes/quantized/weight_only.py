@@ -71,7 +71,7 @@ class MatmulNbits:
             yield Miss(self.name, region.id, "its bias is no float32 vector")
             return
         params = GemmParams(made.k, made.n, made.layout, bool(bias))
-        operands = [region.operands[0], made.codes, *([bias] if bias else []), made.scales]
+        operands = [region.operands[0], made.codes, made.scales, *([bias] if bias else [])]
         new = fused(self.name, params, operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,), weights=made.weights)
 
@@ -103,10 +103,11 @@ class DequantizedGemm:
             bias = ""
             chain, beside = gemm_epilogue(graph, region)
         params = GemmParams(made.k, made.n, made.layout, bool(bias), chain)
-        operands = [region.operands[0], made.codes, *([bias] if bias else []), *beside]
+        left = (region.operands[0], made.codes, made.scales)
+        operands = [*left, *([bias] if bias else []), *beside]
         alone = [source] if only_read_by(graph, source.results[0], region) else []
         covered = (*alone, region)
-        new = fused(self.name, params, [*operands, made.scales], region.results, covered)
+        new = fused(self.name, params, operands, region.results, covered)
         yield Proposal(self.name, covered, (new,), weights=made.weights)
 
 

@@ -119,9 +119,9 @@ BYTES = signed(2, 5, 11).view(np.uint8)
 
 
 def codes(layout: NBitsPanels, k: int, n: int) -> tuple[np.ndarray, ...]:
-    """Stored codes, a bias, and stored scales."""
+    """Stored codes and scales, and a bias."""
     packed, scales = drawn_matrix(layout, k, n)
-    return packed, normal(n, seed=6), scales
+    return packed, scales, normal(n, seed=6)
 
 
 BYTES_OF_4_BITS = np.random.default_rng(8).integers(0, 256, (20, 3, 16), np.uint8)

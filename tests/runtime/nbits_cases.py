@@ -45,11 +45,11 @@ def nbits_case(
     rows = normal(m, k, seed=1) if x is None else x
     beside = [*([normal(n, seed=2)] if bias else []), *([normal(m, n, seed=3)] if chain else [])]
     shapes = [*([spec(n)] if bias else []), *([spec("m", n)] if chain else [])]
-    specs = [spec("m", k), spec(*codes.shape, dtype=DType.U8), *shapes, spec(*scales.shape)]
+    specs = [spec("m", k), spec(*codes.shape, dtype=DType.U8), spec(*scales.shape), *shapes]
     words = [f"{layout.bits}", f"{layout.block}", layout.zeros, "int8" * layout.int8_rows]
     words += ["bias" * bias, "chain" if chain else "", "parts" if parts else "", word]
     name = "_".join(("nbits", f"{m}x{k}x{n}", *filter(None, words)))
-    return operator_case(name, "FusedGemm", params, specs, (rows, codes, *beside, scales))
+    return operator_case(name, "FusedGemm", params, specs, (rows, codes, scales, *beside))
 
 
 def _odd_rows(value: float) -> Array:

@@ -31,16 +31,16 @@ import onnxruntime as ort
 if TYPE_CHECKING:
     from tracea_graph.check.worker_arrays import read_arrays, write_arrays
     from tracea_graph.check.worker_models import (
-        QUANTIZERS,
         edited,
         extended,
         random_values,
+        rounds,
         written_values,
     )
 else:
     sys.path.append(str(Path(__file__).parent))
     from worker_arrays import read_arrays, write_arrays
-    from worker_models import QUANTIZERS, edited, extended, random_values, written_values
+    from worker_models import edited, extended, random_values, rounds, written_values
 
 BRIEF_NS = 4_000_000
 """Calls that together take less are run several times per pair."""
@@ -306,7 +306,7 @@ class Server:
         import onnx
 
         model = onnx.load(request["model"], load_external_data=False)
-        return any(node.op_type in QUANTIZERS for node in model.graph.node)
+        return any(map(rounds, model.graph.node))
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""

@@ -20,6 +20,8 @@ QUANTIZERS = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 )
 """Operators that round their first operand to integers."""
+ROUNDING_LEVEL = 4
+"""Accuracy level at which MatMulNBits does."""
 GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
 """Field numbers in onnx.proto3: of a model, of a graph (two), of a node, of a value."""
 
@@ -121,6 +123,13 @@ def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
         graph.input.append(helper.make_tensor_value_info(name, element, dims))
 
 
+def rounds(node: Any) -> bool:
+    """Return whether a node rounds its first operand to integers."""
+    if node.op_type != "MatMulNBits":
+        return node.op_type in QUANTIZERS
+    return any(a.name == "accuracy_level" and a.i == ROUNDING_LEVEL for a in node.attribute)
+
+
 def add_jitter(graph: Any, size: float) -> None:
     """Let every quantizer of computed values read x + size · x · sin(1e5 · x) instead of x.
 
@@ -132,7 +141,7 @@ def add_jitter(graph: Any, size: float) -> None:
     stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
     del graph.node[:]
     for node in nodes:
-        if node.op_type in QUANTIZERS and node.input[0] not in stored:
+        if rounds(node) and node.input[0] not in stored:
             x = node.input[0]
             steps = [f"{node.output[0]}.jitter{i}" for i in range(5)]
             graph.node.extend(

@@ -50,6 +50,16 @@ def _blocked_product(node: NodeProto, facts: Facts) -> Partial:
     return [*a[:-1], attribute(node, "N")] if a else None
 
 
+def _blocked_rows(node: NodeProto, facts: Facts) -> Partial:
+    """Sizes of rows gathered from a table of codes, several of which may share a byte."""
+    data, ids = (facts.shape(v) for v in node.input[:2])
+    if not data or ids is None or attribute(node, "gather_axis", 0):
+        return None
+    per = 8 // attribute(node, "bits", 4) if facts.dtype(node.input[0]) is DType.U8 else 1
+    last = data[-1] * per if isinstance(data[-1], int) else None
+    return [*ids, *data[1:-1], last]
+
+
 def _attention(node: NodeProto, facts: Facts) -> Partial:
     """Sizes of attention whose queries, keys and values come from one matrix."""
     x, weight = (facts.shape(v) for v in node.input[:2])
@@ -128,6 +138,7 @@ _CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
         "FusedConv": ContribShape(WINDOWS["Conv"]),
         "FusedGemm": ContribShape(_product),
         "FusedMatMul": ContribShape(_product),
+        "GatherBlockQuantized": ContribShape(_blocked_rows, like=2),
         "GroupQueryAttention": ContribShape(_grouped),
         "MatMulIntegerToFloat": ContribShape(_product, like=2),
         "MatMulNBits": ContribShape(_blocked_product),

@@ -59,6 +59,7 @@ class BlockQuantized(WeightLayout):
     int8_rows: bool = False
     name: ClassVar[str] = "block_quantized"
     operands: ClassVar[int] = 2
+    adjacent: ClassVar[bool] = True
 
     @property
     def share(self) -> str:  # type: ignore[override]

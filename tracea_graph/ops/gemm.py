@@ -5,7 +5,7 @@
     y   = norm(s)                 layer or RMS over N, if given
 
 W is stored in a :class:`~tracea_graph.ops.weights.WeightLayout`; if that has a second array (a map
-or scales), it is the last operand.
+or scales), it is the last operand, or follows W if it is adjacent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 class GemmParams:
     """Operands: x, W, zero points, bias, epilogue inputs, gamma, beta, second array of W.
 
-    All but x and W are optional; zero points are those of ``integers``, which have no bias.
+    All but x and W are optional; an adjacent second array follows W; zero points are those of
+    ``integers``, which have no bias.
 
     Results: with a norm, y, then s if ``keep_sum`` (s has other readers too); with an epilogue
     alone, its one or two results; with neither, column ranges of the product, whose widths are
@@ -83,12 +84,13 @@ class GemmParams:
     @property
     def operands(self) -> int:
         affine = self.norm.operands if self.norm else 0
-        return self.first + self.layout.operands - 1 + self.bias + self.epilogue_inputs + affine
+        last = 0 if self.layout.adjacent else self.layout.operands - 1
+        return self.first + last + self.bias + self.epilogue_inputs + affine
 
     @property
     def first(self) -> int:
-        """Number of operands before the bias: x, W and zero points."""
-        return 2 + (self.integers.operands if self.integers else 0)
+        """Number of operands before the bias: x, W and its adjacent array, zero points."""
+        return 2 + self.layout.adjacent + (self.integers.operands if self.integers else 0)
 
     def split(
         self, items: Sequence[Any]
@@ -102,6 +104,8 @@ class GemmParams:
 
     def stored(self, items: Sequence[Any]) -> Sequence[Any]:
         """Return the operands that hold W."""
+        if self.layout.adjacent:
+            return items[1:3]
         return items[1:2] if self.layout.operands == 1 else (items[1], items[-1])
 
     @property

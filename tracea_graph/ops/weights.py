@@ -44,7 +44,8 @@ class WeightLayout(ABC):
     second one (a map or scales) is the last operand of its product.  ``rounds`` is true if the
     left operand is read in bf16.  ``scattered`` is true if single zeros are left out wherever they
     are.  ``share`` names the coefficient of the speed of its products.  ``own_zeros`` is true if
-    the zero points of columns are stored with the matrix.
+    the zero points of columns are stored with the matrix.  ``adjacent`` is true if the second
+    array follows the first one, instead of being last.
     """
 
     name: ClassVar[str]
@@ -53,6 +54,7 @@ class WeightLayout(ABC):
     scattered: ClassVar[bool] = False
     share: ClassVar[str] = "FusedGemm"
     own_zeros: ClassVar[bool] = False
+    adjacent: ClassVar[bool] = False
 
     @property
     def block_steps(self) -> int:

@@ -40,7 +40,7 @@ def lower_gemm(
     if p.integers:
         _integer_call(w, p, operands, weight, inputs=views, y=into, chain=chain)
     elif isinstance(p.layout, NBitsPanels):
-        beside = View.dense(operands[-1].buffer, p.layout.scales_shape(p.k, p.n))
+        beside = View.dense(operands[2].buffer, p.layout.scales_shape(p.k, p.n))
         w.call(
             "gemm_nbits", x=matrix(operands[0]), w=weight, bias=bias, scales=beside, inputs=views,
             y=into, parts=len(p.splits) or 1, bits=p.layout.bits, block=p.layout.block,

@@ -1,6 +1,6 @@
 """Pack the block-quantized matrices of products into panels of codes.
 
-FusedGemm(x, codes, …, scales)    ->    FusedGemm(x, panels, …, panels of scales)
+FusedGemm(x, codes, scales, …)    ->    FusedGemm(x, panels, panels of scales, …)
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _check(m: Match) -> str | None:
 
 def _rewrite(m: Match) -> Rewrite | str:
     params, graph, operands = m.root.params, m.graph, list(m.root.operands)
-    codes, scales = graph.weight(operands[1]), graph.weight(operands[-1])
+    codes, scales = (graph.weight(v) for v in operands[1:3])
     if codes is None or scales is None:
-        return not_constant(operands[1] if codes is None else operands[-1])
+        return not_constant(operands[1 if codes is None else 2])
     plain, k, n = params.layout, params.k, params.n
     packed = NBitsPanels(plain.bits, plain.block, plain.zeros, plain.int8_rows)
 
@@ -46,10 +46,10 @@ def _rewrite(m: Match) -> Rewrite | str:
         stored = np.asarray(scales.load(), np.float32)
         return pack_nbits_scales(packed, stored[0].T, stored[-1].T)
 
-    operands[1], operands[-1] = f"{codes.name}_nbits", f"{scales.name}_nbits"
+    operands[1:3] = f"{codes.name}_nbits", f"{scales.name}_nbits"
     made = (
         Weight(operands[1], DType.U8, packed.shape(k, n), load_codes),
-        Weight(operands[-1], DType.F32, packed.scales_shape(k, n), load_scales),
+        Weight(operands[2], DType.F32, packed.scales_shape(k, n), load_scales),
     )
     whole = dataclasses.replace(params, layout=packed)
     new = fused("pack-nbits", whole, operands, m.root.results, [m.root])

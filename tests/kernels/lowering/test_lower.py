@@ -201,7 +201,7 @@ CASES = {
     ),
     "gemm, of codes": Case(
         GemmParams(12, 20, NBitsPanels(4, 16, "integer"), bias=True, epilogue=RESCALE),
-        (X, (2, 192), (20,), (20,), (2, 1, 1, 16)),
+        (X, (2, 192), (2, 1, 1, 16), (20,), (20,)),
         (F32, DType.U8),
     ),
     "gemm, of codes, parts": Case(
