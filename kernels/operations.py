@@ -108,6 +108,7 @@ _ALL = (
     KernelOperation(
         "conv_first_layer", _CONV, (1, 3, 112, 112, 64, 7), _conv, ("conv_first_layer",)
     ),
+    KernelOperation("conv_nhwc", _CONV, (*_RESNET, 64, 3), _conv, ("conv_nhwc",)),
     KernelOperation("conv_plain", _CONV, (1, 64, 14, 14, 64, 3), _conv, ("conv_plain",)),
     KernelOperation(
         "depthwise", (*_IMAGE, "kernel"), (1, 96, 56, 56, 3), _channelwise, ("depthwise",),
@@ -138,6 +139,7 @@ _ALL = (
     _over("bytes_equal", "bytes_equal", "same", structure="elements"),
     over_images("pool"),
     over_images("global_pool"),
+    over_images("pool_nhwc"),
     over_images("resize"),
     over_images("channel_shuffle"),
     over_images("round_images"),

@@ -19,6 +19,7 @@ __all__ = [
     "is_f32",
     "only_read_by",
     "operand_producer",
+    "product_producer",
     "read_outside",
     "same_shape",
     "with_feeders",
@@ -93,6 +94,15 @@ def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
     """Return the region that writes ``value`` if its op is ``op``, else None."""
     region = graph.producer(value)
     return region if region is not None and region.op == op else None
+
+
+def product_producer(graph: TileGraph, value: str) -> Region | None:
+    """Return the product, or convolution of integers, whose first result is ``value`` if it can
+    still fuse a consumer."""
+    found = operand_producer(graph, value, "FusedConvInteger")
+    if found is not None:
+        return found if found.results[0] == value else None
+    return gemm_producer(graph, value)
 
 
 def gemm_producer(graph: TileGraph, value: str) -> Region | None:

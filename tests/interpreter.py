@@ -238,6 +238,48 @@ def gemm_nbits(
     side_by_side(call, acc if bias is None else acc + bias, inputs, y)
 
 
+def taps_of(
+    x: Array, fill: float, kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int], pads: Sequence[int],
+) -> Array:  # fmt: skip
+    """``[taps, N, H', W', C]``: what each tap of a window sees of images with channels last."""
+    top, left, bottom, right = pads
+    wide = np.pad(
+        np.asarray(x, np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)),
+        constant_values=fill,
+    )  # fmt: skip
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    sizes = [(n - s) // t + 1 for n, s, t in zip(wide.shape[1:3], spans, strides, strict=True)]
+    seen = []
+    for at in np.ndindex(*kernel):
+        starts = [a * d for a, d in zip(at, dilations, strict=True)]
+        rows, cols = (
+            slice(b, b + (n - 1) * s + 1, s)
+            for b, n, s in zip(starts, sizes, strides, strict=True)
+        )
+        seen.append(wide[:, rows, cols])
+    return np.stack(seen)
+
+
+def conv_nhwc(
+    call: Call, *, x: Array, w: Array, x_zero: Any, inputs: list[Any], y: list[Any],
+    groups: int, zero: int, **window: Any,
+) -> None:  # fmt: skip
+    fill = float(zero if x_zero is None else x_zero[0])
+    taps = taps_of(x, fill, **window) - fill
+    depth, filters = x.shape[3] // groups, y[0].shape[1]
+    matrix, own = unpack_int8(np.asarray(w, np.int8), len(taps) * depth, filters)
+    right = matrix.astype(np.float64) - (0 if own is None else own.astype(np.float64))
+    left = taps.reshape(len(taps), -1, groups, depth)
+    parts = right.reshape(len(taps), depth, groups, filters // groups)
+    acc = np.einsum("tmgc,tcgf->mgf", left, parts).reshape(y[0].shape)
+    finish(call.chain, [acc], inputs, y)
+
+
+def pool_nhwc(call: Call, *, x: Array, y: Array, **window: Any) -> None:
+    y[...] = taps_of(x, -np.inf, **window).max(0)
+
+
 def sum_rows(call: Call, *, x: Array, sums: Any, y: Any) -> None:
     if sums is not None:
         sums[...] = x.astype(np.int64).sum(1) + (128 * x.shape[1] if x.dtype == np.int8 else 0)
@@ -820,6 +862,7 @@ def recurrent(
 KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
         "gemm": by_type, "gemm_nbits": gemm_nbits, "sum_rows": sum_rows,
+        "conv_nhwc": conv_nhwc, "pool_nhwc": pool_nhwc,
         "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
         "round": round_rows_of, "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "kv_append": kv_append,

@@ -19,6 +19,7 @@ from tracea_graph.kernels.cpu.product_calls import (
     BLOCK_SPARSE,
     BLOCK_SPARSE_BF16,
     NBITS,
+    CONV_NHWC,
     SUM_ROWS,
     gemm,
     round_rows,
@@ -336,6 +337,12 @@ def _pool(dtype: str) -> CallSchema:
     )
 
 
+_POOL_NHWC = CallSchema(
+    "pool_nhwc",
+    (_op("x", "N H W C", *BYTES), _out("y", "N H' W' C", *BYTES)),
+    (numbers("kernel", 2, 1, _STEP), _STRIDES, _DILATIONS, _PADS),
+    "int8",
+)  # fmt: skip
 _GLOBAL_POOL = CallSchema(
     "global_pool",
     (_op("x", "N Cb H W 16"), _out("y", "N C")),
@@ -482,6 +489,8 @@ CALLS = Calls(
         gemm("int8", {"int8": 11}, BYTES),
         SUM_ROWS,
         NBITS,
+        CONV_NHWC,
+        _POOL_NHWC,
     )
 )  # fmt: skip
 """All calls, in the order of their opcodes."""

@@ -16,12 +16,13 @@ from tracea_graph.kernels.schema import (
     choice,
     flag,
     number,
+    numbers,
 )
 from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 
 __all__ = [
-    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "NBITS", "SUM_ROWS", "epilogue",
-    "gemm", "gemm_problem", "round_rows",
+    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "CONV_NHWC", "NBITS",
+    "SUM_ROWS", "epilogue", "gemm", "gemm_problem", "round_rows",
 ]  # fmt: skip
 
 _BIAS = _op("bias", "N", optional=True, rows="all")
@@ -119,6 +120,35 @@ NBITS = CallSchema(
     problem=gemm_problem,
 )
 """A product with codes of few bits that have a scale for each block of k and column."""
+
+
+def _conv_nhwc_problem(s: Sizes) -> tuple[int, ...]:
+    rows, filters = s.of("y")
+    taps = prod(s["kernel"]) * (s.of("x")[3] // s["groups"])
+    return s["groups"], rows, filters // s["groups"], taps
+
+
+_STEP = LIMITS["kMaxStep"]
+CONV_NHWC = CallSchema(
+    "conv_nhwc",
+    (
+        _op("x", "N H W C", *BYTES),
+        _op("w", "Np K 16 4", "i8", rows="all"),
+        _op("x_zero", "1", *BYTES, optional=True, rows="all"),
+        *epilogue("M F"),
+    ),
+    (
+        numbers("kernel", 2, 1, _STEP), numbers("strides", 2, 1, _STEP),
+        numbers("dilations", 2, 1, _STEP), numbers("pads", 4, 0, _STEP),
+        number("groups", 1, _STEP), number("zero", -128, 255),
+    ),
+    "int8",
+    chain="epilogue",
+    kernels=("gemm",),
+    problem=_conv_nhwc_problem,
+)  # fmt: skip
+"""``y = epilogue(patches(x) · w)`` on bytes less their zero point, which is the padding too; M
+counts the windows' positions in all images."""
 
 
 def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:

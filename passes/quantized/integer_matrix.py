@@ -14,9 +14,12 @@ from tracea_graph.ops.weights import KN, NK
 from tracea_graph.reasons import Code, Reason, not_constant
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["IntegerGemm", "integer_gemm"]
+__all__ = [
+    "BYTES", "IntegerGemm", "column_zeros", "constant", "integer_gemm", "left_zero",
+    "signed_matrix",
+]  # fmt: skip
 
-_BYTES = (DType.U8, DType.I8)
+BYTES = (DType.U8, DType.I8)
 
 
 @dataclass
@@ -39,20 +42,20 @@ def integer_gemm(
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
         return not_constant(w)
-    if spec.dtype not in _BYTES or weight.dtype not in _BYTES:
+    if spec.dtype not in BYTES or weight.dtype not in BYTES:
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
     if not spec.rank or len(weight.shape) != 2 or 0 in weight.shape:
         return Reason("the operands are no matrices of known rank", Code.UNKNOWN_SHAPE)
     k, n = weight.shape[::-1] if transposed else weight.shape
     if k > MAX_DEPTH:
         return f"sums of {k} products may not fit 32 bits"
-    own = _zeros(graph, weight, zeros, n)
+    own = column_zeros(graph, weight, zeros, n)
     if isinstance(own, str):
         return own
-    left = _left(graph, x, zero)
+    left = left_zero(graph, x, zero)
     if isinstance(left, str):
         return left
-    signed, added = _signed(weight), own is not None and bool(own.any())
+    signed, added = signed_matrix(weight), own is not None and bool(own.any())
     integers = Integers(spec.dtype, left, added)
     params = GemmParams(k, n, NK if transposed else KN, integers=integers)
     made = {} if signed is weight else {signed.name: signed}
@@ -60,12 +63,12 @@ def integer_gemm(
     if added:
         assert own is not None
         name = f"{signed.name}_zeros_{zeros or 128}"
-        made[name] = Weight(name, DType.I8, (n,), _constant(own))
+        made[name] = Weight(name, DType.I8, (n,), constant(own))
         operands.append(name)
     return IntegerGemm(params, tuple(operands), made)
 
 
-def _left(graph: TileGraph, x: str, zero: str) -> int | str | None:
+def left_zero(graph: TileGraph, x: str, zero: str) -> int | str | None:
     """Return x's zero point; None if it is computed; a reason if it is not one number."""
     spec = graph.spec(zero) if zero else None
     if spec is None:
@@ -76,7 +79,7 @@ def _left(graph: TileGraph, x: str, zero: str) -> int | str | None:
     return None if weight is None else int(weight.array().reshape(()))
 
 
-def _zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array | str | None:
+def column_zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array | str | None:
     """Return the columns' zero points as the signed matrix has them, or a reason."""
     given = graph.weight(zeros) if zeros else None
     if zeros and given is None:
@@ -92,7 +95,7 @@ def _zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array | str 
     return np.broadcast_to(shifted.reshape(-1), (n,)).astype(np.int8)
 
 
-def _signed(weight: Weight) -> Weight:
+def signed_matrix(weight: Weight) -> Weight:
     """Return an int8 matrix: the weight itself, or one 128 less."""
     if weight.dtype is DType.I8:
         return weight
@@ -102,5 +105,5 @@ def _signed(weight: Weight) -> Weight:
     )  # fmt: skip
 
 
-def _constant(array: Array) -> Callable[[], Array]:
+def constant(array: Array) -> Callable[[], Array]:
     return lambda: array

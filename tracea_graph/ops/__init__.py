@@ -11,6 +11,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -50,6 +51,7 @@ OpParams = (
     | IotaParams
     | RecurrentParams
     | ConvParams
+    | ConvIntegerParams
     | PoolParams
     | LayoutParams
     | ResizeParams
@@ -75,6 +77,7 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),
+    ("FusedConvInteger", ConvIntegerParams),
     ("FusedPool", PoolParams),
     ("FusedLayout", LayoutParams),
     ("FusedResize", ResizeParams),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -33,22 +33,29 @@ class PoolParams:
 
     Without a window all positions are pooled: the result is ``[N, C, 1…]``, or ``[N, C]`` if
     ``flat``.  A window never starts beyond the padding: ``ceil_mode`` is expressed by padding.
+    With ``channels_last`` the operand is ``[N, spatial…, C]``, of 8-bit integers, and the result
+    their maximum over a window.
     """
 
     kind: str
     window: ConvWindow | None = None
     flat: bool = False
+    channels_last: bool = False
 
     operands = 1
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or (self.flat and self.window):
             raise ValueError(f"no pooling: {self}")
+        if self.channels_last and (self.kind != "max" or self.window is None):
+            raise ValueError("only a maximum over a window is taken with channels last")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         shape = specs[0].shape
         if shape is None or len(shape) < 3:
             raise ValueError("the rank of x is unknown or too low")
+        if self.channels_last:
+            return (TensorSpec(specs[0].dtype, (shape[0], *self._sizes(shape[1:-1]), shape[-1])),)
         if self.window is not None:
             return (TensorSpec(DType.F32, (*shape[:2], *self._sizes(shape[2:]))),)
         ones = () if self.flat else (1,) * (len(shape) - 2)
@@ -62,6 +69,10 @@ class PoolParams:
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
+        if self.channels_last:
+            first = replace(self, channels_last=False)
+            wide = np.moveaxis(np.asarray(x, np.float64), -1, 1)
+            return [np.moveaxis(first.reference([wide])[0], 1, -1).astype(x.dtype)]
         axes = tuple(range(2, x.ndim))
         reduce = _nan_max if self.kind == "max" else np.mean
         if self.window is None:
@@ -89,7 +100,9 @@ class PoolParams:
         if self.window is None:
             y = b(f"Global{word}", x)
             return b.done(b("Flatten", y, axis=1) if self.flat else y)
-        window = self.window
+        window, rank = self.window, self.window.rank
+        if self.channels_last:
+            x = b("Transpose", x, perm=(0, rank + 1, *range(1, rank + 1)))
         attrs: dict[str, Any] = {
             "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads,
         }  # fmt: skip
@@ -97,11 +110,16 @@ class PoolParams:
             attrs["dilations"] = window.dilations
         if self.kind != "max":
             attrs["count_include_pad"] = int(self.kind == "average")
-        return b.done(b(word, x, **attrs))
+        y = b(word, x, **attrs)
+        return b.done(
+            b("Transpose", y, perm=(0, *range(2, rank + 2), 1)) if self.channels_last else y
+        )
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model the window each result reads, or all positions of a channel."""
-        return pooling(region, graph, self.window) if self.window else pool_all(region, graph)
+        if self.window is None:
+            return pool_all(region, graph)
+        return pooling(region, graph, self.window, self.channels_last)
 
 
 def _nan_max(

@@ -19,17 +19,21 @@ from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 __all__ = ["broadcast_access", "grouped", "pool_all", "pooling", "sizes_of", "sliding"]
 
 
-def pooling(region: Region, graph: TileGraph, window: ConvWindow) -> RegionModel | None:
+def pooling(
+    region: Region, graph: TileGraph, window: ConvWindow, channels_last: bool = False
+) -> RegionModel | None:
     """Model a window of each channel per result; None if sizes are unknown."""
     sizes = sizes_of(graph, region, window)
     if sizes is None:
         return None
     places, taps, seen = sliding(window)
-    points = ("n", "c", *places)
+    points = ("n", *places, "c") if channels_last else ("n", "c", *places)
     axes = [Axis(p, e) for p, e in zip(points, sizes, strict=True)]
     axes += [Axis(t, e, True) for t, e in zip(taps, window.kernel, strict=True)]
     space = IterationSpace(tuple(axes))
-    reads = [access(graph, region.operands[0], (along("n"), along("c"), *seen))]
+    image, channel = along("n"), along("c")
+    read = (image, *seen, channel) if channels_last else (image, channel, *seen)
+    reads = [access(graph, region.operands[0], read)]
     writes = [access(graph, region.results[0], tuple(map(along, points)))]
     work = (Work(space.names, 1),)
     return model_of(region, space, reads, writes, work, places, ("c",), taps, ("n",))

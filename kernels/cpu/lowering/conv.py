@@ -217,7 +217,11 @@ def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
 
 
 def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
-    """Emit ``pool`` between blocked values, or ``global_pool`` to a plain ``[N, C]``."""
+    """Emit ``pool`` between blocked values, or ``global_pool`` to a plain ``[N, C]``; with
+    channels last ``pool_nhwc``."""
+    if p.channels_last:
+        _pool_bytes(v, p, operands[0], result)
+        return
     source = v.block(operands[0])
     kind = p.kind.replace("-", "_")
     if p.window is None:
@@ -235,6 +239,18 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
         pads=halo_of(window), halo=dst.halo,
     )  # fmt: skip
     v.blocks[result] = dst
+
+
+def _pool_bytes(v: Values, p: PoolParams, value: int, result: int) -> None:
+    assert p.window is not None
+    window, images = _two(p.window), []
+    for slot in (v.slot(value), v.out(result)):
+        shape = slot.shape if len(slot.shape) == 4 else (slot.shape[0], 1, *slot.shape[1:])
+        images.append(View(slot.buffer, shape, dense_strides(shape)))
+    v.w.call(
+        "pool_nhwc", "int8", x=images[0], y=images[1], kernel=window.kernel,
+        strides=window.strides, dilations=window.dilations, pads=halo_of(window),
+    )  # fmt: skip
 
 
 # ---- resizing ----------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class RegionLayout:
             if params.layout.writes_reordered:
                 self.blocked.add(value)
         elif isinstance(params, PoolParams):
-            if params.window is not None and params.window.rank <= 2:
+            if params.window and params.window.rank <= 2 and not params.channels_last:
                 self.blocked.add(value)
         elif isinstance(params, ResizeParams):
             self.blocked.add(value)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tracea_graph.ir import Expr, Extent, TensorSpec, assumed, symbols_of
 from tracea_graph.kernels.cpu.lowering.attention import lower_append, lower_attention
+from tracea_graph.kernels.cpu.lowering.conv_integer import lower_conv_integer
 from tracea_graph.kernels.cpu.lowering.dynamic_quantize import lower_dynamic_quantize
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_elementwise
 from tracea_graph.kernels.cpu.lowering.gemm import lower_gemm
@@ -36,6 +37,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -66,7 +68,7 @@ _BROADCASTING = (
     SoftmaxParams,
     GatherElementsParams,
 )
-_SLIDING = (ConvParams, PoolParams)
+_SLIDING = (ConvParams, ConvIntegerParams, PoolParams)
 """Ops whose results have new sizes, which later operands may share."""
 _NARROW = ("bf16", "int16")
 """Element types of 16 bits."""
@@ -188,6 +190,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         KvCacheAppendParams: lower_append,
         EmbeddingParams: lower_embedding,
         ConvParams: _lower_alone,
+        ConvIntegerParams: lower_conv_integer,
         PoolParams: _lower_alone,
         LayoutParams: _lower_alone,
         ResizeParams: _lower_alone,

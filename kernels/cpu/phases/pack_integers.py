@@ -1,6 +1,10 @@
-"""Pack the int8 matrices of products into panels with sums of columns.
+"""Pack the int8 matrices of products and convolutions into panels with sums of columns.
 
-FusedGemm(x, W, …, zeros)    ->    FusedGemm(x, panels, …)
+FusedGemm(x, W, …, zeros)         ->    FusedGemm(x, panels, …)
+FusedConvInteger(x, W, …, zeros)  ->    FusedConvInteger(x, panels, …)
+
+Filters of groups that end within a panel join into larger groups, with zeros for the channels of
+other groups.
 """
 
 from __future__ import annotations
@@ -11,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
+from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, PANEL, pack_int8
+from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.weights import Plain
-from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
 from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["PACK_INTEGERS"]
+
+
+def _integers(op: Any, x: Any, w: Any) -> Any:
+    return op.one_of(("FusedGemm", "FusedConvInteger"), x, w, ...)
 
 
 def _check(m: Match) -> str | None:
@@ -37,20 +45,43 @@ def _rewrite(m: Match) -> Rewrite | str:
         if (own := graph.weight(name)) is None:
             return not_constant(name)
     layout, k, n = params.layout, params.k, params.n
+    joined = _joined(params) if isinstance(params, ConvIntegerParams) else 1
 
     def load() -> Array:
-        matrix: Any = layout.matrix([weight.load()], k, n)
-        return pack_int8(np.asarray(matrix), None if own is None else own.load())
+        matrix: Any = np.asarray(layout.matrix([weight.load()], k, n))
+        if joined > 1:
+            matrix = _join(matrix, params, joined)
+        return pack_int8(matrix, None if own is None else own.load())
 
     packed = INT8 if own is None else INT8_ZEROS
     turned = "_t" if layout.transposed else ""
     name = f"{weight.name}{turned}{'' if own is None else f'_{own.name}'}_int8_panels"
     operands[1] = name
     integers = dataclasses.replace(params.integers, own_zeros=False)
+    if joined > 1:
+        params = dataclasses.replace(params, groups=params.groups // joined)
     whole = dataclasses.replace(params, layout=packed, integers=integers)
     new = fused("pack-integers", whole, operands, m.root.results, [m.root])
-    made = Weight(name, DType.I8, packed.shape(k, n), load)
+    made = Weight(name, DType.I8, packed.shape(whole.k, n), load)
     return Rewrite((new,), weights={name: made})
 
 
-PACK_INTEGERS = Rule("pack-integers", (gemm,), _rewrite, _check)
+def _joined(params: ConvIntegerParams) -> int:
+    """Return how many groups to join so that each ends with a panel, or all of them."""
+    each = params.filters // params.groups
+    counts = (c for c in range(1, params.groups) if params.groups % c == 0)
+    return next((c for c in counts if c * each % PANEL == 0), params.groups)
+
+
+def _join(matrix: Array, params: ConvIntegerParams, joined: int) -> Array:
+    """Return ``[taps, joined groups' channels, O]``, zero where a filter has another group."""
+    each, depth = params.filters // params.groups, params.channels // params.groups
+    taps = params.k // depth
+    wide = np.zeros((taps, joined, depth, params.filters), matrix.dtype)
+    for group in range(params.groups):
+        columns = slice(group * each, (group + 1) * each)
+        wide[:, group % joined, :, columns] = matrix[:, columns].reshape(taps, depth, each)
+    return wide.reshape(-1, params.filters)
+
+
+PACK_INTEGERS = Rule("pack-integers", (_integers,), _rewrite, _check)

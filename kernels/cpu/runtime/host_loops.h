@@ -6,6 +6,7 @@
 #include "runtime/channel_shuffle.h"
 #include "runtime/conv.h"
 #include "runtime/conv_first_layer.h"
+#include "runtime/conv_nhwc.h"
 #include "runtime/conv_plain.h"
 #include "runtime/copy.h"
 #include "runtime/depthwise.h"
@@ -18,6 +19,7 @@
 #include "runtime/iota.h"
 #include "runtime/kv_append.h"
 #include "runtime/pool.h"
+#include "runtime/pool_nhwc.h"
 #include "runtime/recurrent.h"
 #include "runtime/reduce.h"
 #include "runtime/reorder.h"
@@ -81,6 +83,8 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kBytesEqualOp, check_bytes_equal, run_bytes_equal},
     {kSumRowsOp, nullptr, run_sum_rows},
     {kGemmNbitsOp, nullptr, run_gemm_nbits},
+    {kConvNhwcOp, check_conv_nhwc, run_conv_nhwc},
+    {kPoolNhwcOp, check_pool_nhwc, run_pool_nhwc},
 };
 
 constexpr bool host_loops_in_order() {

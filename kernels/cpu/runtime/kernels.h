@@ -149,6 +149,8 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // gemm_int8
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // sum_rows
     [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_nbits != nullptr; },  // gemm_nbits
+    [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // conv_nhwc_int8
+    nullptr,  // pool_nhwc_int8
 };
 
 }  // namespace tracea

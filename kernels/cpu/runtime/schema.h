@@ -21,18 +21,18 @@ enum Opcode : int32_t {
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
-  kSumRows, kGemmNbits
+  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8
 };
-constexpr int32_t kLastOpcode = 56;
+constexpr int32_t kLastOpcode = 58;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
   kZeroPadOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp,
   kRecurrentOp, kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp,
   kRoundImagesOp, kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp,
-  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp
+  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp, kConvNhwcOp, kPoolNhwcOp
 };
-constexpr int32_t kOps = 35;
+constexpr int32_t kOps = 37;
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
 namespace gemm_call {
@@ -212,6 +212,16 @@ namespace gemm_nbits_call {
 enum Int : int32_t { kParts, kBits, kBlock, kZeros, kInt8Rows, kInts };
 enum View : int32_t { kX, kW, kBias, kScales, kInputs };
 enum Zeros : int32_t { kZerosMiddle, kZerosInteger, kZerosFloat };
+}
+namespace conv_nhwc_call {
+enum Int : int32_t {
+  kKernel, kStrides = 2, kDilations = 4, kPads = 6, kGroups = 10, kZero, kInts
+};
+enum View : int32_t { kX, kW, kXZero, kInputs };
+}
+namespace pool_nhwc_call {
+enum Int : int32_t { kKernel, kStrides = 2, kDilations = 4, kPads = 6, kInts = 10 };
+enum View : int32_t { kX, kY };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
@@ -758,6 +768,31 @@ constexpr OperandSpec kGemmNbitsOperands[] = {
     {"inputs", 2, 0, kChainInputs, 0x0},
     {"y", 2, kWritten, kChainResults, 0x0},
 };
+constexpr AttributeSpec kConvNhwcInt8Ints[] = {
+    {"kernel", 1, 65536, 2, 0x0},
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"pads", 0, 65536, 4, 0x0},
+    {"groups", 1, 65536, 1, 0x0},
+    {"zero", -128, 255, 1, 0x0},
+};
+constexpr OperandSpec kConvNhwcInt8Operands[] = {
+    {"x", 4, 0, kOnce, 0xc},
+    {"w", 4, 0, kOnce, 0x8},
+    {"x_zero", 1, kOptional, kOnce, 0xc},
+    {"inputs", 2, 0, kChainInputs, 0x0},
+    {"y", 2, kWritten, kChainResults, 0x0},
+};
+constexpr AttributeSpec kPoolNhwcInt8Ints[] = {
+    {"kernel", 1, 65536, 2, 0x0},
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"pads", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kPoolNhwcInt8Operands[] = {
+    {"x", 4, 0, kOnce, 0xc},
+    {"y", 4, kWritten, kOnce, 0xc},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -871,6 +906,10 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      0, 0, 3, -1, false, nullptr, kSumRowsOperands},
     {"gemm_nbits", kGemmNbitsOp, kEpilogue, kNoSchedule,
      5, 0, 6, 0, false, kGemmNbitsInts, kGemmNbitsOperands},
+    {"conv_nhwc_int8", kConvNhwcOp, kEpilogue, kNoSchedule,
+     6, 0, 5, -1, false, kConvNhwcInt8Ints, kConvNhwcInt8Operands},
+    {"pool_nhwc_int8", kPoolNhwcOp, kNoChain, kNoSchedule,
+     4, 0, 2, -1, false, kPoolNhwcInt8Ints, kPoolNhwcInt8Operands},
 };
 
 }  // namespace tracea

@@ -30,7 +30,7 @@ inline WeightPrefetch prefetch_of(Run& run, const Program& program, int32_t inde
                       const Memory* buffers) {
   const auto multiplies = [](const Call& call) {
     return call.opcode == kGemm || call.opcode == kGemmBf16 || call.opcode == kGemmInt16 ||
-           call.opcode == kGemmInt8;
+           call.opcode == kGemmInt8 || call.opcode == kConvNhwcInt8;
   };
   const auto convolves = [](const Call& call) {
     return call.opcode == kConv || call.opcode == kConvBf16 || call.opcode == kConvInt16;

@@ -134,6 +134,8 @@ def lower_pool(
     w: Writer, p: PoolParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     (x,) = operands
+    if p.channels_last:
+        raise LackingError("there is no GPU kernel for maxima of 8-bit integers")
     rank = len(x.shape) - 2
     if p.window is None:
         kind = "max" if p.kind == "max" else "mean"

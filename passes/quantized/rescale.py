@@ -1,0 +1,111 @@
+"""Factors that rescale exact sums of integers, and what is added to them, as a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
+from tracea_graph.passes.quantized.scales import ordinary
+from tracea_graph.passes.regions import operand_producer
+from tracea_graph.reasons import not_constant
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Factor", "dequantized_row", "one_scale_each", "rescaled", "rescaling"]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor or summand: the name of a value, and its kind as a chain operand."""
+
+    name: str
+    kind: str
+
+
+def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) -> str | None:
+    """Return why a dequantized matrix does not have one scale for all, or for each of its ``n``
+    columns, which are its ``axis``."""
+    weight = graph.weight(scales)
+    if weight is None:
+        return not_constant(scales)
+    if weight.dtype is not DType.F32 or w.node.attrs.get("block_size", 0):
+        return "the scale of its matrix is not float32, or one for each block"
+    if weight.count == 1:
+        return None
+    stored = graph.weight(w.operands[0])
+    rank = len(stored.shape) if stored else 2
+    given = int(w.node.attrs.get("axis", 1)) % rank  # type: ignore[arg-type]
+    if weight.shape != (n,) or given != axis:
+        return "its matrix has a scale for each row"
+    return None
+
+
+def rescaling(
+    graph: TileGraph, scale: str, scales: str, weights: dict[str, Weight]
+) -> tuple[Factor, ...] | str:
+    """Return the factors that rescale the sums, or why there are none; adds their weights."""
+    left, right = graph.weight(scale), graph.weights[scales]
+    if left is None:
+        spec = graph.spec(scale)
+        if spec.dtype is not DType.F32 or spec.shape not in ((), (1,)):
+            return "the scale of x is not one float32 number"
+        if not ordinary(right):
+            return "a scale of its matrix is zero, negative or out of range"
+        kind = SCALAR if right.count == 1 else ROW
+        return Factor(scale, SCALAR), Factor(scales, kind)
+    if left.count != 1 or left.dtype is not DType.F32:
+        return "the scale of x is not one float32 number"
+    if not (ordinary(left) and ordinary(right)):
+        return "a scale is zero, negative or out of range"
+    count = right.count
+    name = f"{scale}_times_{scales}"
+    shape = (count,) if count > 1 else ()
+    weights[name] = Weight(name, DType.F32, shape, _product(left, right, shape))
+    return (Factor(name, ROW if count > 1 else SCALAR),)
+
+
+def _product(left: Weight, right: Weight, shape: tuple[int, ...]) -> Callable[[], Array]:
+    def load() -> Array:
+        one = np.asarray(left.load(), np.float32).reshape(())
+        return (one * np.asarray(right.load(), np.float32)).reshape(shape)
+
+    return load
+
+
+def dequantized_row(
+    graph: TileGraph, name: str, weights: dict[str, Weight]
+) -> Factor | str | None:
+    """Return a dequantized constant vector as a weight, which is added, or why it cannot be one;
+    None if the value is no such vector."""
+    source = operand_producer(graph, name, "DequantizeLinear")
+    stored = graph.weight(source.operands[0]) if source else None
+    if source is None or stored is None or len(stored.shape) != 1:
+        return None
+    scale, zero = ((*map(graph.weight, source.operands[1:]), None, None)[i] for i in (0, 1))
+    if scale is None or not ordinary(scale):
+        return "the scale of its bias is not constant, or out of range"
+
+    def load() -> Array:
+        numbers = np.asarray(stored.load(), np.int64)
+        numbers = numbers - (0 if zero is None else np.asarray(zero.load(), np.int64))
+        made: Array = numbers.astype(np.float32) * np.asarray(scale.load(), np.float32).reshape(-1)
+        return made
+
+    weight = Weight(f"{name}_dequantized", DType.F32, stored.shape, load)
+    weights[weight.name] = weight
+    return Factor(weight.name, ROW)
+
+
+def rescaled(factors: Sequence[Factor], bias: Factor | None) -> Chain:
+    """Return the chain that multiplies the sums by the factors and adds the bias."""
+    operands, steps, value = [FULL], list[Step](), 0
+    beside = [*factors, *([bias] if bias else [])]
+    count = 1 + len(beside)
+    for at, factor in enumerate(beside, 1):
+        operands.append(factor.kind)
+        steps.append(Step("add" if factor is bias else "mul", (value, at)))
+        value = count + len(steps) - 1
+    return Chain(tuple(operands), tuple(steps), (value,))

@@ -1,0 +1,117 @@
+"""Convolutions and maxima of 8-bit integers, channels last, and what NumPy makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.runtime.int8_cases import REQUANTIZE, drawn
+from tests.runtime.support import Case, normal, operator_case, spec
+from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.int8 import Integers
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.windows import ConvWindow
+
+__all__ = ["RESIDUAL", "conv_integer_cases", "window"]
+
+Array = npt.NDArray[Any]
+_NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
+RESIDUAL = Chain(
+    ("full", "row", "row", "full"),
+    (
+        Step("mul", (0, 1)), Step("add", (4, 2)), Step("sub", (3, 9.0)), Step("mul", (6, 0.5)),
+        Step("add", (5, 7)), Step("relu", (8,)), Step("div", (9, 0.3)), Step("round", (10,)),
+        Step("add", (11, 9.0)), Step("saturate", (12, 0.0, 255.0)),
+    ),
+    (13,), (DType.F32, DType.F32, DType.F32, DType.U8), (DType.U8,),
+)  # fmt: skip
+
+
+def window(
+    *kernel: int, strides: int = 1, dilations: int = 1, pads: tuple[int, ...] = ()
+) -> ConvWindow:
+    """A window, by default padded so that a stride of 1 keeps the sizes."""
+    rank = len(kernel)
+    spans = [dilations * (k - 1) for k in kernel]
+    pads = pads or (*(s // 2 for s in spans), *(s - s // 2 for s in spans))
+    return ConvWindow(kernel, (strides,) * rank, (dilations,) * rank, pads)
+
+
+def conv_case(
+    name: str, sizes: tuple[int, ...], filters: int, over: ConvWindow, groups: int = 1,
+    dtype: DType = DType.U8, zero: int | None = 5, own: bool = False, chain: Chain | None = None,
+) -> Case:  # fmt: skip
+    """The program the passes write for one convolution of images of ``sizes`` (channels last)."""
+    layout = INT8_ZEROS if own else INT8
+    channels = sizes[-1]
+    integers = Integers(dtype, zero)
+    params = ConvIntegerParams(channels, filters, over, integers, groups, layout, chain)
+    weight = pack_int8(
+        drawn(DType.I8, params.k, filters), drawn(DType.I8, filters) if own else None
+    )
+    given = [np.array(77, _NUMPY[dtype])] if zero is None else []
+    x = drawn(dtype, *sizes)
+    symbols = ("n", "h", "w") if len(sizes) == 4 else ("n", "w")
+    specs = [
+        spec(*symbols, channels, dtype=dtype), spec(*weight.shape, dtype=DType.I8),
+        *([spec(dtype=dtype)] if given else []),
+    ]  # fmt: skip
+    feeds, more = [x, weight, *given], list[Array]()
+    if chain:
+        (made,) = replace(params, epilogue=None).infer([spec(*sizes, dtype=dtype)])
+        more = [np.float32(2e-4) * abs(normal(filters, seed=3)), normal(filters, seed=4)]
+        specs += [spec(filters), spec(filters)]
+        if len(chain.operands) > 3:
+            shape = tuple(int(str(d)) for d in made.shape or ())
+            more.append(drawn(DType.U8, *shape))
+            specs.append(spec(*(f"r{i}" for i in range(len(shape) - 1)), filters, dtype=DType.U8))
+    case = operator_case(name, "FusedConvInteger", params, specs, (*feeds, *more), (*feeds, *more))
+    if chain:
+        (acc,) = replace(params, epilogue=None).reference(feeds)
+        (y,) = chain.reference([acc.astype(np.float32), *more])
+        case = replace(case, expected=(y.astype(np.float64),))
+    return case
+
+
+def pool_case(name: str, sizes: tuple[int, ...], over: ConvWindow, dtype: DType) -> Case:
+    params = PoolParams("max", over, channels_last=True)
+    symbols = ("n", "h", "w") if len(sizes) == 4 else ("n", "w")
+    x = drawn(dtype, *sizes)
+    given = spec(*symbols, sizes[-1], dtype=dtype)
+    return operator_case(name, "FusedPool", params, [given], (x,), [x])
+
+
+def conv_integer_cases() -> tuple[Case, ...]:
+    image = (2, 9, 7, 20)
+    return (
+        conv_case("conv_3x3", image, 40, window(3, 3)),
+        conv_case("conv_pointwise", image, 40, window(1, 1)),
+        conv_case("conv_pointwise_odd", (2, 9, 7, 19), 40, window(1, 1), dtype=DType.I8),
+        conv_case("conv_strided_pointwise", image, 40, window(1, 1, strides=2)),
+        conv_case("conv_strided", image, 17, window(3, 3, strides=2), dtype=DType.I8, zero=-3),
+        conv_case("conv_dilated", image, 33, window(3, 2, dilations=3)),
+        conv_case("conv_uneven", image, 16, window(2, 3, pads=(0, 2, 3, 0))),
+        conv_case("conv_stem", (1, 33, 31, 3), 64, window(7, 7, strides=2)),
+        conv_case("conv_deep", (1, 5, 5, 260), 97, window(3, 3)),
+        conv_case("conv_large", (1, 40, 36, 16), 24, window(5, 5)),
+        conv_case("conv_line", (3, 41, 12), 20, window(3)),
+        conv_case("conv_groups", (1, 9, 7, 24), 48, window(3, 3), groups=3),
+        conv_case("conv_groups_zeros", (1, 9, 7, 21), 48, window(3, 3), groups=3, own=True),
+        conv_case("conv_zeros", image, 40, window(3, 3), dtype=DType.I8, own=True),
+        conv_case("conv_given", image, 40, window(3, 3), zero=None),
+        conv_case("conv_given_i8", image, 40, window(3, 3), dtype=DType.I8, zero=None, own=True),
+        conv_case("conv_one", (1, 1, 1, 1), 1, window(3, 3)),
+        conv_case("conv_requantized", image, 40, window(3, 3), chain=REQUANTIZE),
+        conv_case("conv_residual", image, 40, window(3, 3, strides=2), chain=RESIDUAL),
+        conv_case("conv_residual_groups", (1, 9, 7, 24), 48, window(3, 3), 3, chain=RESIDUAL),
+        conv_case("conv_residual_pointwise", image, 100, window(1, 1), chain=RESIDUAL),
+        pool_case("pool_u8", image, window(3, 3, strides=2), DType.U8),
+        pool_case("pool_i8", (1, 5, 6, 19), window(2, 2, strides=2, pads=(0,) * 4), DType.I8),
+        pool_case("pool_line", (2, 13, 70), window(3, dilations=2), DType.I8),
+    )  # fmt: skip

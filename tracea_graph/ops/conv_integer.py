@@ -1,0 +1,190 @@
+"""``FusedConvInteger``: a convolution of 8-bit integers, channels last, with post-processing.
+
+    acc = patches(x) · W          x [N, spatial…, C], W [K, O]; exact sums
+    y   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
+
+A patch is what a window sees of x: its taps in row-major order, the channels of each together.
+Padding is the zero point, which adds nothing.  Columns of W are filters, K = taps · C / groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.int8 import MAX_DEPTH, Integers
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.space_parts import access, model_of
+from tracea_graph.ops.weights import NK, Floats, WeightLayout
+from tracea_graph.ops.window_space import broadcast_access, sliding
+from tracea_graph.ops.windows import ConvWindow, sliding_windows
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, IterationSpace, along
+
+__all__ = ["ConvIntegerParams"]
+
+
+@dataclass(frozen=True)
+class ConvIntegerParams:
+    """Operands: x, W, zero points, epilogue inputs; zero points are those of ``integers``.
+
+    W is ``[K, O]`` in ``layout``; a group's filters are neighbouring columns.  Raises ValueError
+    if channels or filters do not divide into groups, or sums may not fit 32 bits.
+    """
+
+    channels: int
+    filters: int
+    window: ConvWindow
+    integers: Integers
+    groups: int = 1
+    layout: WeightLayout = NK
+    epilogue: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if self.channels % self.groups or self.filters % self.groups:
+            raise ValueError(f"{self.channels} channels, {self.filters} filters: not whole groups")
+        self.layout.check(self.k, self.n)
+        if self.k > MAX_DEPTH:
+            raise ValueError(f"a sum of integers has at most {MAX_DEPTH} products")
+        if self.epilogue and self.epilogue.operands[:1] != ("full",):
+            raise ValueError("an epilogue starts from the full accumulator")
+
+    @property
+    def k(self) -> int:
+        """Products in a sum: the taps of a filter."""
+        return prod(self.window.kernel) * (self.channels // self.groups)
+
+    @property
+    def n(self) -> int:
+        return self.filters
+
+    @property
+    def epilogue_inputs(self) -> int:
+        """Number of epilogue operands beyond the accumulator."""
+        return len(self.epilogue.operands) - 1 if self.epilogue else 0
+
+    @property
+    def first(self) -> int:
+        """Number of operands before those of the epilogue: x, W and zero points."""
+        return 2 + self.integers.operands
+
+    @property
+    def operands(self) -> int:
+        return self.first + self.epilogue_inputs
+
+    @property
+    def _integers(self) -> Integers:
+        """How the operands are multiplied; a layout may hold the filters' zero points itself."""
+        return replace(self.integers, own_zeros=self.integers.own_zeros or self.layout.own_zeros)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the windows' positions and the filters.  Raises ValueError for another rank."""
+        shape = specs[0].shape
+        if shape is None or len(shape) != self.window.rank + 2:
+            raise ValueError("the rank of x is unknown, or not that of the window")
+        made = (shape[0], *self.window.sizes(shape[1:-1]), self.filters)
+        types = self.epilogue.result_types if self.epilogue else (DType.F32,)
+        return tuple(TensorSpec(dtype, made) for dtype in types)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        """Evaluate with NumPy; sums are exact, in float64."""
+        acc = self.sums(arrays[0], arrays[1:2], arrays[2 : self.first])
+        return self.epilogue.reference([acc, *arrays[self.first :]]) if self.epilogue else [acc]
+
+    def sums(
+        self, x: npt.NDArray[Any], stored: Sequence[Floats], zeros: Sequence[Floats]
+    ) -> Floats:
+        """Return the exact sums, from W in this op's layout."""
+        matrix, with_it = self.layout.integers(stored, self.k, self.n)
+        zeros = (*zeros, *([] if with_it is None else [with_it]))
+        given, own = self._integers.split(zeros)
+        zero = float(self.integers.zero or 0) if given is None else float(np.reshape(given, ()))
+        first = np.moveaxis(np.asarray(x, np.float64), -1, 1)
+        seen = sliding_windows(first, self.window, zero)
+        # [N, C, positions…, kernel…] -> [N, positions…, kernel…, C]
+        rows, made = np.moveaxis(seen, 1, -1), []
+        each, depth = self.filters // self.groups, self.channels // self.groups
+        for group in range(self.groups):
+            columns = slice(group * each, (group + 1) * each)
+            part = rows[..., group * depth : (group + 1) * depth]
+            left = part.reshape(*part.shape[: 1 + self.window.rank], self.k)
+            own_zeros = () if own is None else (own[columns],)
+            shared = () if given is None else (given,)
+            product = self._integers.product(left, matrix[:, columns], (*shared, *own_zeros))
+            made.append(product)
+        return np.concatenate(made, -1)
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        count = prod(result)
+        beside = count * (1 + (self.epilogue.flops if self.epilogue else 0))
+        product = 2.0 * count * self.k / fit.shares["FusedGemm int8"]
+        return OpCost(product, beside, one_pass=True)
+
+    def body(self, opset: int) -> Body:
+        """Write ConvInteger between transposes; with zero points of filters a Conv in float32."""
+        b = BodyBuilder(self.operands, opset)
+        rank = self.window.rank
+        x = b("Transpose", b.inputs[0], perm=(0, rank + 1, *range(1, rank + 1)))
+        name, own = self.layout.integers_to_onnx(b, b.inputs[1:2], self.k, self.n)
+        turned = b("Transpose", name, perm=(1, 0))
+        shape = (-1, *self.window.kernel, self.channels // self.groups)
+        filters = b("Transpose", b("Reshape", turned, b.ints(*shape)),
+                    perm=(0, rank + 1, *range(1, rank + 1)))  # fmt: skip
+        zeros = (*b.inputs[2 : self.first], *filter(None, (own,)))
+        given, own_name = self._integers.split(zeros)
+        if given is None:
+            kind = np.uint8 if self.integers.dtype is DType.U8 else np.int8
+            given = b("Constant", value=np.asarray(self.integers.zero, kind))
+        attrs: dict[str, Any] = {
+            "kernel_shape": self.window.kernel, "strides": self.window.strides,
+            "dilations": self.window.dilations, "pads": self.window.pads, "group": self.groups,
+        }  # fmt: skip
+        if own_name is None:
+            acc = b("Cast", b("ConvInteger", x, filters, given, **attrs), to=DType.F32.onnx)
+        else:
+            wide = b("Reshape", own_name, b.ints(-1, *(1,) * (rank + 1)))
+            numbers = [b("Cast", v, to=DType.F32.onnx) for v in (x, given, filters, wide)]
+            acc = b("Conv", b("Sub", *numbers[:2]), b("Sub", *numbers[2:]), **attrs)
+        acc = b("Transpose", acc, perm=(0, *range(2, rank + 2), 1))
+        done = self.epilogue.to_onnx(b, (acc, *b.inputs[self.first :])) if self.epilogue else [acc]
+        return b.done(*done)
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Model the window each result reads; filters are described by their logical shape."""
+        shape, made = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+        if shape is None or made is None or len(shape) != self.window.rank + 2:
+            return None
+        places, taps, seen = sliding(self.window)
+        each, depth = self.filters // self.groups, self.channels // self.groups
+        outer = (Axis("g", self.groups),) if self.groups > 1 else ()
+        spatial = tuple(Axis(p, e) for p, e in zip(places, made[1:-1], strict=True))
+        space = IterationSpace(
+            (
+                Axis("n", made[0]), *spatial, *outer, Axis("o", each), Axis("c", depth, True),
+                *(Axis(t, e, True) for t, e in zip(taps, self.window.kernel, strict=True)),
+            )
+        )  # fmt: skip
+        filters = along("g", "o", extents=(self.groups, each)) if outer else along("o")
+        read = along("g", "c", extents=(self.groups, depth)) if outer else along("c")
+        view = (self.filters, *self.window.kernel, depth)
+        reads = [
+            access(graph, region.operands[0], (along("n"), *seen, read)),
+            access(graph, region.operands[1], (filters, *map(along, taps), along("c")), view),
+        ]
+        result = (along("n"), *map(along, places), filters)
+        reads += [broadcast_access(graph, v, result) for v in region.operands[self.first :]]
+        writes = [access(graph, v, result) for v in region.results]
+        points = ("n", *places, *(a.name for a in outer), "o")
+        chain = self.epilogue.flops if self.epilogue else 0
+        work = (Work(space.names, 2), Work(points, chain))
+        rows, groups = ("n", *places), tuple(a.name for a in outer)
+        return model_of(region, space, reads, writes, work, rows, ("o",), ("c", *taps), groups)
