@@ -24,7 +24,11 @@ from tracea_graph.passes.layout.hoist_gather import HoistGather
 from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.slice_of_concat import SliceOfConcat
-from tracea_graph.passes.layout.transposes import CancelTransposes, SinkTransposes
+from tracea_graph.passes.layout.transposes import (
+    CancelTransposes,
+    QuantizeLast,
+    SinkTransposes,
+)
 from tracea_graph.passes.matmul import gemm, matmul
 from tracea_graph.passes.matmul.merge_gemms import MergeGemms, MergeQkv
 from tracea_graph.passes.matmul.unflatten_rows import UnflattenRows
@@ -35,8 +39,14 @@ from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
+from tracea_graph.passes.quantized.conv import QuantizedConv
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
-from tracea_graph.passes.quantized.views import DequantizeFirst, GatherFirst
+from tracea_graph.passes.quantized.views import (
+    CancelQuantize,
+    DequantizeFirst,
+    GatherFirst,
+    PoolFirst,
+)
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
@@ -102,8 +112,13 @@ _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
 _HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
 """Run before fusing anything: remove rows nobody reads."""
 
-_DEQUANTIZE = Phase("dequantize", (DequantizeFirst(), GatherFirst()))
+_DEQUANTIZE = Phase(
+    "dequantize", (DequantizeFirst(), GatherFirst(), PoolFirst(), CancelQuantize())
+)
 """Run before matching idioms, which see through views of numbers, not of integers."""
+
+_QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(),))
+"""Run before ``transposes``: convolutions of integers read channels last."""
 
 _MATCH = Phase(
     "match",
@@ -122,6 +137,9 @@ _UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))
 
 _TRANSPOSES = Phase("transposes", (SinkTransposes(), CancelTransposes(), Conv3dToConv2d()))
 """Run after matching idioms and before fusing epilogues into convolutions."""
+
+_QUANTIZE_LAST = Phase("quantize-last", (QuantizeLast(),))
+"""Run after ``transposes``, which sink through QuantizeLinear."""
 
 _REDUCE = Phase(
     "reduce",
@@ -237,7 +255,9 @@ def phases(
         _HOIST,
         _DEQUANTIZE,
         _MATCH,
+        *((_QUANTIZED_CONV,) if request.prepack else ()),
         _TRANSPOSES,
+        _QUANTIZE_LAST,
         *(looked_up if compressed else ()),
         _convert(request.prepack),
         _UNFLATTEN_ROWS,

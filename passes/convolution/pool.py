@@ -16,7 +16,7 @@ from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["POOL", "POOL_FLATTEN", "POOL_UNSQUEEZE"]
+__all__ = ["POOL", "POOL_FLATTEN", "POOL_UNSQUEEZE", "windowed_pool"]
 
 _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
@@ -58,7 +58,7 @@ def _read(graph: TileGraph, region: Region) -> PoolParams | str:
         return PoolParams(_GLOBAL[region.op])
     if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
         return "its indices are read too"
-    return _windowed(region, shape[2:], graph.opset)
+    return windowed_pool(region, shape[2:], graph.opset)
 
 
 def _made_by_conv(graph: TileGraph, value: str) -> bool:
@@ -70,7 +70,8 @@ def _made_by_conv(graph: TileGraph, value: str) -> bool:
     return region is not None
 
 
-def _windowed(region: Region, spatial: Sequence[Extent], opset: int) -> PoolParams | str:
+def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> PoolParams | str:
+    """Return the parameters of a pool over windows, or a reason for none."""
     kernel = attribute(region, "kernel_shape", ())
     window = read_window(region, kernel, spatial)  # type: ignore[arg-type]
     if isinstance(window, str):

@@ -2,6 +2,7 @@
 
 elementwise(FusedGemm(x), a, b …)      -> FusedGemm(x, …, epilogue)
 elementwise(FusedMatMul(x), a, b …)    -> FusedMatMul(x, …, epilogue)
+elementwise(FusedConvInteger(x), a …)  -> FusedConvInteger(x, …, epilogue)
 
 A product with other readers stays a result beside that of the epilogue.
 """
@@ -11,12 +12,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS, Chain
 from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
-from tracea_graph.passes.regions import collapses, fused, gemm_producer, only_read_by, same_shape
+from tracea_graph.passes.regions import (
+    collapses,
+    fused,
+    only_read_by,
+    product_producer,
+    same_shape,
+)
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -30,7 +37,7 @@ class GemmEpilogue:
     name = "gemm-epilogue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        return fuse_into_producer(graph, region, gemm_producer, self._fuse)
+        return fuse_into_producer(graph, region, product_producer, self._fuse)
 
     def _fuse(
         self,
@@ -43,6 +50,11 @@ class GemmEpilogue:
         result = graph.spec(region.results[0])
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, f"the product {value!r} is broadcast")
+        if len(graph.convex((product, region))) > 2:
+            why = Reason(f"another operand needs the product {value!r} too", Code.CYCLE)
+            return Miss(self.name, region.id, why)
+        if _widens(graph, product, value, region):
+            return Miss(self.name, region.id, f"{value!r} is stored in 8 bits, its reader is not")
         kept = [i for i, v in enumerate(product.results) if not only_read_by(graph, v, region)]
         if len(kept) >= MAX_RESULTS:
             return Miss(
@@ -74,6 +86,14 @@ class GemmEpilogue:
         results = (*region.results, *(product.results[i] for i in kept))
         new = fused(self.name, params, operands, results, (product, region))
         return Proposal(self.name, (product, region), (new,))
+
+
+def _widens(graph: TileGraph, product: Region, value: str, region: Region) -> bool:
+    """Return whether a convolution would store float32 instead of the integers it stores now."""
+    if product.op != "FusedConvInteger" or graph.spec(value).dtype not in (DType.U8, DType.I8):
+        return False
+    (result,) = region.results
+    return graph.spec(result).dtype is DType.F32 and not graph.is_output(result)
 
 
 def _extras(product: Region) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from tracea_graph.ir import DType
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.pointwise.chains import inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
@@ -17,6 +18,23 @@ from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["VerticalFusion"]
+
+
+_MOST_STEPS = 8
+"""Elementwise operators to look through for the convolution before them."""
+
+
+def _belongs_to_conv(graph: TileGraph, first: Region) -> bool:
+    """Return whether a convolution of integers can store what a region makes of it in 8 bits."""
+    if graph.spec(first.results[0]).dtype not in (DType.U8, DType.I8):
+        return False
+    found: Region | None = first
+    for _ in range(_MOST_STEPS):
+        if found is None or found.op == "FusedConvInteger":
+            break
+        chain = read_chain(graph, found)
+        found = graph.producer(chain[1][0]) if chain is not None else None
+    return found is not None and found.op == "FusedConvInteger"
 
 
 class VerticalFusion:
@@ -44,6 +62,9 @@ class VerticalFusion:
                 continue
             if not same_shape(graph.spec(value), result):
                 yield Miss(self.name, region.id, f"{value!r} is broadcast")
+                continue
+            if _belongs_to_conv(graph, first):
+                yield Miss(self.name, region.id, f"a convolution can store {value!r} in 8 bits")
                 continue
             if (joined := inline(bound_chain, value, inner)) is None:
                 yield Miss(

@@ -1,21 +1,25 @@
 """Move conversions from integers past what only selects or rearranges elements.
 
+MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))        so that integers stay
+QuantizeLinear(DequantizeLinear(q))  -> q, of equal scales and zero points
 DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))      so that products see it
 Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))   so that few rows are
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
-from tracea_graph.ir import Node, TensorSpec
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.passes.quantized.scales import ordinary
 from tracea_graph.passes.regions import only_read_by, operand_producer
 from tracea_graph.reasons import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["DequantizeFirst", "GatherFirst"]
+__all__ = ["CancelQuantize", "DequantizeFirst", "GatherFirst", "PoolFirst"]
 
 _SCALES = unsuited("it has several scales, or one that is not constant")
 _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -82,6 +86,95 @@ class GatherFirst:
         specs = {name: TensorSpec(stored.dtype, graph.spec(result).shape)}
         old = (table, region) if alone else (region,)
         yield Proposal(self.name, old, new, specs, step=True)
+
+
+class PoolFirst:
+    """Take the maximum of integers and dequantize it: a positive scale keeps their order."""
+
+    name = "pool-first"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "MaxPool" or region.fused or len(region.results) != 1:
+            return
+        source = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        if source is None or graph.opset < _BYTES_SINCE:
+            yield Miss(self.name, region.id, unsuited("its input is not dequantized"))
+            return
+        scale = graph.weight(source.operands[1])
+        if not _one_scale(graph, source) or scale is None or not ordinary(scale):
+            yield Miss(self.name, region.id, _SCALES)
+            return
+        stored, result = graph.spec(source.operands[0]), region.results[0]
+        if stored.dtype not in (DType.U8, DType.I8) or graph.spec(result).shape is None:
+            yield Miss(self.name, region.id, unsuited("it is not of 8-bit integers, or a rank"))
+            return
+        name = f"{result}_integers"
+        new = (
+            _made(region, (source.operands[0], *region.operands[1:]), name),
+            _made(source, (name, *source.operands[1:]), result),
+        )
+        specs = {name: TensorSpec(stored.dtype, graph.spec(result).shape)}
+        alone = only_read_by(graph, source.results[0], region)
+        old = (source, region) if alone else (region,)
+        yield Proposal(self.name, old, new, specs, step=True)
+
+
+_BYTES_SINCE = 12
+"""First opset whose MaxPool takes 8-bit integers."""
+
+
+class CancelQuantize:
+    """Let readers of integers that were dequantized and quantized alike read the integers."""
+
+    name = "cancel-quantize"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "QuantizeLinear" or region.fused:
+            return
+        source = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        if source is None or not _alike(graph, source, region):
+            yield Miss(self.name, region.id, unsuited("it does not undo a DequantizeLinear"))
+            return
+        quantized, value = region.results[0], source.operands[0]
+        readers = graph.in_order(graph.readers(region))
+        if not readers or graph.is_output(quantized):
+            yield Miss(self.name, region.id, unsuited(f"{quantized!r} is an output"))
+            return
+        if any(r.fused or quantized in r.captures for r in readers):
+            yield Miss(self.name, region.id, unsuited(f"a reader of {quantized!r} is fused"))
+            return
+        alone = only_read_by(graph, source.results[0], region)
+        old = (*([source] if alone else []), region, *readers)
+        new = tuple(
+            _renamed(r, tuple(value if v == quantized else v for v in r.operands)) for r in readers
+        )
+        yield Proposal(self.name, old, new, step=True)
+
+
+def _alike(graph: TileGraph, source: Region, region: Region) -> bool:
+    """Return whether a QuantizeLinear has the scale, zero point and type of what it undoes."""
+    if not (_one_scale(graph, source) and _one_scale(graph, region)):
+        return False
+    scales = [graph.weights[r.operands[1]] for r in (source, region)]
+    types = {graph.spec(v).dtype for v in (source.operands[0], region.results[0])}
+    if len(types) > 1 or not types <= {DType.U8, DType.I8} or not all(map(ordinary, scales)):
+        return False
+    zeros = [_zero(graph, r) for r in (source, region)]
+    return scales[0].array().item() == scales[1].array().item() and zeros[0] == zeros[1] != ""
+
+
+def _zero(graph: TileGraph, region: Region) -> int | str:
+    """Return a constant zero point; empty if it is not one number."""
+    if len(region.operands) < 3 or not region.operands[2]:
+        return 0
+    weight = graph.weight(region.operands[2])
+    return int(weight.array().item()) if weight is not None and weight.count == 1 else ""
+
+
+def _renamed(region: Region, operands: tuple[str, ...]) -> Region:
+    """Return a region with other operands."""
+    node = dataclasses.replace(region.node, inputs=operands, source=None)
+    return dataclasses.replace(region, operands=operands, nodes=(node,))
 
 
 def _one_scale(graph: TileGraph, region: Region) -> bool:

@@ -1,0 +1,189 @@
+"""Convert convolutions of dequantized operands into convolutions of integers, channels last.
+
+Conv(DequantizeLinear(x), DequantizeLinear(W), bias)
+    -> Transpose(FusedConvInteger(Transpose(x), W), channels first), rescaled, with the bias
+
+W is constant, with one scale or one for each filter.  The bias may be a constant behind a
+DequantizeLinear.  The transposes meet those of neighbours and cancel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
+from tracea_graph.ops.chain import ROW
+from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.int8 import MAX_DEPTH, Integers
+from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.quantized.integer_matrix import (
+    BYTES,
+    column_zeros,
+    constant,
+    left_zero,
+    signed_matrix,
+)
+from tracea_graph.passes.quantized.rescale import (
+    Factor,
+    dequantized_row,
+    one_scale_each,
+    rescaled,
+    rescaling,
+)
+from tracea_graph.passes.regions import attribute, fused, only_read_by, operand_producer
+from tracea_graph.reasons import Code, Reason, not_constant, unsuited
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["IntegerConv", "QuantizedConv", "between_transposes", "integer_conv"]
+
+
+@dataclass
+class IntegerConv:
+    """Parameters of a convolution of integers, its operands after x, and the weights it adds."""
+
+    params: ConvIntegerParams
+    operands: tuple[str, ...]
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+
+class QuantizedConv:
+    """Convolve integers where a convolution reads two dequantized operands, the filters
+    constant."""
+
+    name = "quantized-conv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Conv" or region.fused:
+            return
+        sides = [operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2]]
+        x, w = sides
+        if x is None or w is None or graph.weight(w.operands[0]) is None:
+            why = unsuited("not both operands are dequantized, the filters from a constant")
+            yield Miss(self.name, region.id, why)
+            return
+        made = self._made(graph, region, x, w)
+        if isinstance(made, str):
+            yield Miss(self.name, region.id, made)
+            return
+        alone = [r for r in (x, w) if only_read_by(graph, r.results[0], region)]
+        covered = (*dict.fromkeys(alone), region)
+        yield between_transposes(self.name, graph, x.operands[0], made, region, covered)
+
+    def _made(self, graph: TileGraph, region: Region, x: Region, w: Region) -> IntegerConv | str:
+        (q, scale, zero), (m, scales, zeros) = ((*r.operands, "")[:3] for r in (x, w))
+        made = integer_conv(graph, region, q, m, zero, zeros)
+        if isinstance(made, str):
+            return made
+        if (why := one_scale_each(graph, w, scales, made.params.filters, 0)) is not None:
+            return why
+        factors = rescaling(graph, scale, scales, made.weights)
+        if isinstance(factors, str):
+            return factors
+        bias = _bias(graph, region, made)
+        if isinstance(bias, str):
+            return bias
+        params = dataclasses.replace(made.params, epilogue=rescaled(factors, bias))
+        beside = (*factors, *([bias] if bias else []))
+        return IntegerConv(params, (*made.operands, *(f.name for f in beside)), made.weights)
+
+
+def integer_conv(
+    graph: TileGraph, region: Region, x: str, w: str, zero: str, zeros: str
+) -> IntegerConv | str:
+    """Return the convolution of x less ``zero`` with W less ``zeros``, or why there is none.
+
+    ``region`` has the attributes.  ``zero`` and ``zeros`` may be empty: nothing is subtracted.
+    """
+    spec, weight = graph.spec(x), graph.weight(w)
+    if weight is None:
+        return not_constant(w)
+    if spec.dtype not in BYTES or weight.dtype not in BYTES:
+        return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
+    shape, groups = spec.shape, int(str(attribute(region, "group", 1)))
+    if shape is None or len(shape) != len(weight.shape) or len(shape) not in (3, 4):
+        return Reason("the operands are not images or lines of known rank", Code.UNKNOWN_SHAPE)
+    if 0 in weight.shape or shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        return "the number of input channels is not known, or not that of the filters"
+    window = read_window(region, weight.shape[2:], shape[2:])
+    if isinstance(window, str):
+        return window
+    if (taps := prod(weight.shape[1:])) > MAX_DEPTH:
+        return f"sums of {taps} products may not fit 32 bits"
+    own = column_zeros(graph, weight, zeros, weight.shape[0])
+    left = left_zero(graph, x, zero)
+    for found in (own, left):
+        if isinstance(found, str):
+            return found
+    assert not isinstance(own, str) and not isinstance(left, str)
+    return _integer_conv(weight, window, groups, Integers(spec.dtype, left), (zero, zeros), own)
+
+
+def _integer_conv(
+    weight: Weight, window: ConvWindow, groups: int, integers: Integers,
+    named: tuple[str, str], own: Array | None,
+) -> IntegerConv:  # fmt: skip
+    filters, depth = weight.shape[:2]
+    signed = signed_matrix(weight)
+    last = Weight(
+        f"{signed.name}_last", DType.I8, (filters, prod(weight.shape[1:])),
+        lambda: _channels_last(signed.load()),
+    )  # fmt: skip
+    weights, operands, added = {last.name: last}, [last.name], own is not None and own.any()
+    if integers.zero is None:
+        operands.append(named[0])
+    if own is not None and added:
+        name = f"{signed.name}_zeros_{named[1] or 128}"
+        weights[name] = Weight(name, DType.I8, (filters,), constant(own))
+        operands.append(name)
+        integers = dataclasses.replace(integers, own_zeros=True)
+    params = ConvIntegerParams(depth * groups, filters, window, integers, groups)
+    return IntegerConv(params, tuple(operands), weights)
+
+
+def _channels_last(filters: Array) -> Array:
+    """``[O, I, kernel…]`` as ``[O, taps · I]``."""
+    return np.ascontiguousarray(np.moveaxis(filters, 1, -1)).reshape(len(filters), -1)
+
+
+def _bias(graph: TileGraph, region: Region, made: IntegerConv) -> Factor | str | None:
+    name = region.operands[2] if len(region.operands) > 2 else ""
+    if not name:
+        return None
+    spec = graph.spec(name)
+    if spec.dtype is not DType.F32 or spec.shape != (made.params.filters,):
+        return "its bias is not one float32 number for each filter"
+    return dequantized_row(graph, name, made.weights) or Factor(name, ROW)
+
+
+def between_transposes(
+    rule: str, graph: TileGraph, x: str, made: IntegerConv, root: Region,
+    covered: tuple[Region, ...],
+) -> Proposal:  # fmt: skip
+    """Propose the convolution on x with channels last, and its result with channels first."""
+    result = root.results[0]
+    rank = made.params.window.rank
+    first, last = (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
+    image, output = f"{x}_channels_last", f"{result}_channels_last"
+    specs = {}
+    for value, name in ((x, image), (result, output)):
+        spec = graph.spec(value)
+        shape = spec.shape or ()
+        specs[name] = TensorSpec(spec.dtype, tuple(shape[a] for a in last))
+    conv = fused(rule, made.params, (image, *made.operands), (output,), covered)
+    back = _transpose(root, output, result, first)
+    return Proposal(
+        rule, covered, (conv, back), specs, made.weights, step=True,
+        shared=(_transpose(root, x, image, last),),
+    )  # fmt: skip
+
+
+def _transpose(root: Region, value: str, result: str, perm: tuple[int, ...]) -> Region:
+    node = Node("Transpose", (value,), (result,), {"perm": perm}, "", root.node.name)
+    return Region(f"{value}:{result}", "Transpose", node.inputs, node.outputs, (node,))
