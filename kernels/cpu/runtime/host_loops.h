@@ -119,7 +119,7 @@ inline bool run_call(Run& run, const Program& program, int32_t index, const int6
   for (int32_t i = 0; i < call.view_count; ++i)
     if (!find_view(run, call, index, i, symbols, buffers, &views[i])) return false;
   run.next_weights = prefetch_of(run, program, index, symbols, buffers);
-  return loop.run(run, call, views) && !run.status;
+  return loop.run(run, call, views) && !run.status && run.in_time(index, kCalls[call.opcode - 1].name);
 }
 
 }  // namespace tracea

@@ -44,6 +44,7 @@ struct LocalProgram {
 struct LocalState {
   const tracea_isa_table* isa;
   int trace = kNoTrace;
+  DebugOptions debug;
   bool locked, tried;
   Error error;
 };
@@ -57,7 +58,7 @@ inline const tracea_isa_table* local_isa(Failure& failure) {
     if (!state.tried) {
       const tracea_isa_table* isa = nullptr;
       if (check_tables(state.error)) isa = choose_isa(tracea_library_table, state.error);
-      if (isa) state.trace = open_trace(state.error);
+      if (isa && read_debug(&state.debug, state.error)) state.trace = open_trace(state.error);
       if (!state.error.set) state.isa = isa;
       __atomic_store_n(&state.tried, true, __ATOMIC_RELEASE);
     }
@@ -161,7 +162,7 @@ inline bool run_words(const int64_t* words, int64_t count, LocalValue* inputs, s
   if (ok) {
     LocalContext context = {inputs, outputs, {}};
     const Host host = {local_api(), nullptr, isa, local_threads.threads(), true, local_state.trace,
-                       label, &own->registry, &own->view_cache, own->constants};
+                       local_state.debug, label, &own->registry, &own->view_cache, own->constants};
     Run run(host, reinterpret_cast<OrtKernelContext*>(&context));
     ok = run_program(run, program);
     if (context.error.set) failure.refuse(TRACEA_INVALID_PARAMS, "%s", context.error.text);

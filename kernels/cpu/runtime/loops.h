@@ -75,6 +75,7 @@ inline void iteration_task(void* usr, size_t index) {
   Host host = job.run->host;
   host.processors = 1;
   Run own(host, job.run->context);
+  own.deadline = job.run->deadline;
   own.alone = true;
   const int slot = claim_slot(job.slots);
   place_own(program, job.loop, memory_of(job.slots, slot), memory);
@@ -113,7 +114,8 @@ bool run_loop(Run& run, const Program& program, int32_t index, int64_t* symbols,
   if (!evaluate(loop.extent, symbols, &extent) || extent > INT64_MAX / 2 - loop.step)
     return run.error.fail("The rows of loop %d cannot be counted.", index);
   if (extent <= 0) return true;
-  if (!loop.parallel) return run_serially(loop, extent, row, each);
+  // guarded temps have memory of their own
+  if (!loop.parallel || run.host.debug.guard) return run_serially(loop, extent, row, each);
   ParallelLoop job = {&run, &program, symbols, buffers, index, extent, 0, {}, false};
   Scratch scratch(run);
   const int64_t bytes = bytes_per_iteration(program, index, buffers);

@@ -156,6 +156,8 @@ inline bool run_program(Run& run, const Program& program) {
   if (!bind_inputs(run, program, frame, repeats) || !bind_outputs(run, program, frame) ||
       !bind_temps(run, program, frame, arena, small))
     return false;
+  if (run.host.debug.timeout) run.deadline = nanoseconds() + run.host.debug.timeout;
+  if (run.host.debug.guard) return run_guarded(run, program, frame.symbols, frame.buffers);
   if (run.host.trace != kNoTrace)
     return run_traced(run, program, frame.symbols, frame.buffers);
   return execute(run, program, frame.symbols, frame.buffers, [&](int32_t i) {

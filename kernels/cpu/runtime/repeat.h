@@ -1,6 +1,6 @@
 // Inputs that broadcast: a loose axis of size 1 is repeated as often as others are long.
 #pragma once
-#include "runtime/trace.h"
+#include "runtime/guard.h"
 
 namespace tracea {
 

@@ -5,6 +5,7 @@
 
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
+#include "runtime/debug.h"
 #include "runtime/inputs.h"
 #include "runtime/thread_registry.h"
 #include "runtime/plan.h"
@@ -31,6 +32,7 @@ struct Host {
   int32_t processors;
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
   int trace;               // where calls' times go, or kNoTrace
+  DebugOptions debug;
   const char* label;       // the node's name there
   ThreadRegistry* registry;              // the threads that have run its tasks
   ViewCache** view_cache;         // resolved by its first run
@@ -70,6 +72,7 @@ struct Run : Outcome {
   bool alone = false;  // one of several threads: its tasks are its own
   bool shared = false;  // a call had more tasks than one
   Team* team = nullptr;  // who take them, if threads stay between calls
+  int64_t deadline = 0;  // in nanoseconds(), 0: none
 
   Run(const Host& h, OrtKernelContext* c)
       : Outcome(h.api, h.dims_by_reference), host(h), context(c) {}
@@ -82,6 +85,8 @@ struct Run : Outcome {
 
   // task(job, i) for i in [0, tasks), on the session's threads.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
+    WatchedTasks watched = {task, job, deadline};
+    if (deadline) task = watched_task, job = &watched;
     for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
     if (alone || tasks <= 1) return true;
     if (team) return team->share(tasks, task, job), true;
@@ -89,6 +94,13 @@ struct Run : Outcome {
     RegisteringTask outer = {task, job, pthread_self(), host.registry};
     return good(ort::KernelContext_ParallelFor(host.api, context, run_registering,
                                                static_cast<size_t>(tasks), size_t{0}, &outer));
+  }
+
+  // False once the deadline has passed; a call whose tasks were left out computed nothing.
+  bool in_time(int32_t call, const char* name) {
+    return !deadline || nanoseconds() <= deadline ||
+           error.fail("The run took longer than TRACEA_TIMEOUT, %g s: it was stopped at call %d, %s.",
+                      static_cast<double>(host.debug.timeout) * 1e-9, call, name);
   }
 
   // How much work is worth a task of its own, of what is worth waking a thread up.

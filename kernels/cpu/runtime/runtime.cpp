@@ -21,9 +21,10 @@ struct State {
   const tracea_isa_table* isa;
   bool dims_by_reference;
   int trace;
+  DebugOptions debug;
 };
 State state = {{ORT_INVALID_ARGUMENT, nullptr, nullptr, nullptr, false, false}, nullptr, false,
-               kNoTrace};
+               kNoTrace, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -78,8 +79,9 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     const int32_t processors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
+                  state.debug,
                   node->label, &node->registry, &node->view_cache, nullptr};
-    if (state.trace != kNoTrace) status = name_node(api, info, node->label);
+    if (state.trace != kNoTrace || state.debug.guard) status = name_node(api, info, node->label);
     if (decode(type, plan, &node->program, error)) {
       Memory* known = node->program.pool.array<Memory>(node->program.input_count);
       if (known) find_constants(node->host, info, node->program, known);
@@ -113,6 +115,7 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   if (!check_tables(error)) return nullptr;
   state.isa = choose_isa(library, error);
   if (!state.isa) return nullptr;
+  if (!read_debug(&state.debug, error)) return nullptr;
   const int trace = open_trace(error);
   if (error.set) return nullptr;
   state.dims_by_reference = lends_dims(version);

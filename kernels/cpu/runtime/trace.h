@@ -5,7 +5,6 @@
 // numbers between commas.  Off, it costs a run one comparison.
 #pragma once
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "runtime/executor.h"
@@ -21,12 +20,6 @@ inline int open_trace(Error& error) {
   const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) error.fail("TRACEA_PROFILE names %.300s, which cannot be written.", path);
   return file;
-}
-
-inline int64_t nanoseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
 inline char* put_numbers(char* at, const int64_t* numbers, int32_t count, char end) {
