@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.catalog import GpuCatalog
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
-from tracea_graph.kernels.gpu.kernels import kernel_of, launch_for
+from tracea_graph.kernels.gpu.kernels import kernels_of, launches_for
 from tracea_graph.kernels.gpu.library import (
     Compile,
     build_library,
@@ -128,8 +128,8 @@ class GpuBackend:
         """Return why a fused region cannot be lowered, or "" if it can."""
         try:
             for call in calls_of(graph, region):
-                kernel_of(call)
-                launch_for(call)
+                kernels_of(call)
+                launches_for(call)
         except (LackingError, GraphError) as why:
             return str(why)
         return ""
@@ -147,8 +147,8 @@ class GpuBackend:
         return plan.encode(program)
 
     def kernels_of(self, call: Call) -> set[str]:
-        """Return the name of the call's kernel, which also computes the call's chain."""
-        return {kernel_of(call)}
+        """Return the names of the call's kernels, which also compute the call's chain."""
+        return set(kernels_of(call))
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """Return nothing: :attr:`standalone_ops` is empty."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tracea_graph.hardware import Measurements
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
-from tracea_graph.kernels.gpu.families import attention, products
+from tracea_graph.kernels.gpu.families import attention, products, warpgroup_products
 from tracea_graph.kernels.gpu.kernels import permutes
 from tracea_graph.kernels.gpu.selection import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
@@ -42,6 +42,7 @@ _DEVICES: Mapping[str, tuple[int, float, int, int, int]] = MappingProxyType(
 )
 """SMs, GHz, operations per cycle and SM in 16 bits and in float32, GB/s: nominal figures."""
 _PAD = 4
+_FOR_MANY = "instead of the chosen one in runs of many rows that tensor maps can copy"
 _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 """Bytes of an element, 4 by default."""
 
@@ -68,6 +69,10 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         return products.Tile(
             p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, "nk", p["stages"]
         ).shared
+    if variant.template == "gemm_wgmma.cu.in":
+        return warpgroup_products.Tile(
+            p["m"], p["n"], p["stages"], bool(p["turns"]), True
+        ).vectors_at
     if variant.template == "attention.cu.in":
         head = ceil(topology.k / 2 / 16) * 16
         return attention.Tile(p["queries"], p["keys"], head, head, p["stages"]).shared
@@ -113,6 +118,8 @@ class GpuCatalog(KernelCatalog):
             if needed:
                 reason += f"; {needed >> 10} of {architecture.block_shared >> 10} kB shared memory"
             said = refused or (reason if chosen else f"not for these sizes: {why}")
+            if variant.exact and not refused:
+                said = _FOR_MANY
             name = variant_id(variant, architecture.name)
             made.append((chosen, Candidate(name, architecture.name, said, us, not refused)))
         made.sort(key=lambda one: (not one[0], not one[1].fits, one[1].us or 0.0))

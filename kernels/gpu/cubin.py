@@ -7,13 +7,14 @@ the attribute numbers are those that cuobjdump and the driver use.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import Architecture, Occupancy
 
-__all__ = ["KernelFacts", "read_cubin", "refusal"]
+__all__ = ["KernelFacts", "opcodes", "read_cubin", "refusal"]
 
 _MAGIC = b"\x7fELF\x02\x01"
 _SECTION, _SYMBOL = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
@@ -25,6 +26,8 @@ _REGISTERS, _FRAME, _LEAST_STACK, _THREADS, _PARAMETER, _BARRIERS = (
 )  # fmt: skip
 _RESERVED_SECTION = ".nv.shared.reserved.0"
 _MAX_PARAMETERS = 4096
+_INSTRUCTION = 16
+"""Bytes of a machine instruction."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ def read_cubin(data: bytes) -> tuple[KernelFacts, ...]:
         return _read(data)
     except (struct.error, IndexError, ValueError, KeyError) as error:
         raise BuildError(f"A cubin of {len(data)} bytes cannot be read ({error!r}).") from error
+
+
+def opcodes(data: bytes, symbol: str) -> Counter[int]:
+    """Count the machine instructions of a kernel by opcode: the lowest 12 of their 128 bits."""
+    (text,) = (s for s in _sections(data) if s.name == f".text.{symbol}")
+    places = range(text.offset, text.offset + text.size, _INSTRUCTION)
+    return Counter(int.from_bytes(data[at : at + 2], "little") & 0xFFF for at in places)
 
 
 def _read(data: bytes) -> tuple[KernelFacts, ...]:

@@ -32,6 +32,7 @@ from tracea_graph.kernels.gpu.families import (
     resizing,
     rows,
     selection,
+    warpgroup_products,
     windows,
 )
 from tracea_graph.kernels.gpu.launch import Launch
@@ -67,6 +68,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "elementwise.cu.in": elementwise,
         "rows.cu.in": rows,
         "gemm.cu.in": products,
+        "gemm_wgmma.cu.in": warpgroup_products,
         "attention.cu.in": attention,
         "attention_rows.cu.in": attention_rows,
         "conv.cu.in": convolution,
@@ -102,7 +104,7 @@ def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
     CALLS.of(call)
     family, symbol = _FAMILIES[variant.template], symbol_of(call, variant, target)
     body = _environment().get_template(variant.template).render(
-        symbol=symbol, threads=variant.threads, **variant.params,
+        symbol=symbol, threads=variant.threads, dialect=target.dialect.name, **variant.params,
         **family.parameters(call, variant),
     )  # fmt: skip
     head = f"// {symbol}\n// From {variant.template}.  Generated, do not edit.\n"

@@ -9,26 +9,36 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import Extent
+from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
+from tracea_graph.kernels.gpu.families import products, warpgroup_products
 from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import Launch
-from tracea_graph.kernels.gpu.selection import choose_tile
+from tracea_graph.kernels.gpu.selection import WarpgroupTile, choose_tile, choose_warpgroup_tiles
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 
-__all__ = ["Kernel", "kernel_of", "key_of", "launch_for", "permutes", "variant_of"]
+__all__ = [
+    "Kernel",
+    "kernels_of",
+    "key_of",
+    "launches_for",
+    "permutes",
+    "variant_of",
+    "variants_of",
+]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
+_WARPGROUPS = "gemm_wgmma.cu.in"
 _SOME = "n"
 """Stands for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16
@@ -54,6 +64,25 @@ def variant_of(call: Call) -> Variant:
     if not found:
         raise GraphError(f"no GPU kernel computes {call.name}")
     return found[0]
+
+
+def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
+    """Return the variants that compute a call, best first, each for sizes that make a positive.
+
+    The last one computes the call on every architecture and at all sizes.
+    """
+    found = list[tuple[Variant, Extent]]()
+    if call.op == "gemm" and call.dtype in ("f16", "bf16"):
+        named: dict[str, Any] = CALLS.of(call).named(call)
+        *outer, rows, columns = named["y"][0].dims
+        sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
+        batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
+        able = {_tile_of(v): v for v in VARIANTS if v.template == _WARPGROUPS
+                and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
+        whole = product((*outer, rows))
+        for tile, least in choose_warpgroup_tiles(batch, height, width, depth, tuple(able)):
+            found.append((able[tile], combine("sub", whole, least - 1)))
+    return (*found, (variant_of(call), 1))
 
 
 def _tile(call: Call) -> str:
@@ -90,10 +119,13 @@ def _rows(call: Call) -> int:
     return rows
 
 
-def kernel_of(call: Call) -> str:
-    """Return the name of a call's kernel."""
-    skeleton = _skeleton(call)
-    variant = variant_of(call)
+def kernels_of(call: Call) -> list[str]:
+    """Return the names of the kernels that compute a call, best first."""
+    return [_kernel_of(call, variant) for variant, _ in variants_of(call)]
+
+
+def _kernel_of(call: Call, variant: Variant) -> str:
+    skeleton = _skeleton(_taken(call, variant))
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
     shape = [v and [list(v.dims), list(v.strides)] for v in skeleton.views]
     made = {
@@ -125,10 +157,23 @@ def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
     return Kernel(symbol, call, variant)
 
 
-def launch_for(call: Call) -> tuple[Launch, str]:
-    """Return the launch of a call and the symbol of its kernel."""
-    launch = launch_of(call, variant_of(call), _ANY)
-    return launch, launch.symbol.rpartition("__")[0]
+def launches_for(call: Call) -> list[tuple[Launch, str]]:
+    """Return the launches that compute a call, best first, and the symbols of their kernels."""
+    found = list[tuple[Launch, str]]()
+    for variant, when in variants_of(call):
+        launch = replace(launch_of(_taken(call, variant), variant, _ANY), when=when)
+        found.append((launch, launch.symbol.rpartition("__")[0]))
+    return found
+
+
+def _taken(call: Call, variant: Variant) -> Call:
+    """Return a call without the operands that a variant has no use for."""
+    return products.without_parts(call) if variant.template == _WARPGROUPS else call
+
+
+def _tile_of(variant: Variant) -> WarpgroupTile:
+    p = variant.params
+    return p["m"], p["n"], p["stages"], p["turns"]
 
 
 _IMAGES = ("conv", "depthwise", "pool", "resize")

@@ -14,10 +14,48 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, evaluate
 from tracea_graph.kernels.program import Buffer, View
 
-__all__ = ["Argument", "Launch", "divisor", "divisor_words", "f32", "fixed", "i32", "pointer"]
+__all__ = [
+    "Argument",
+    "Launch",
+    "TensorMap",
+    "divisor",
+    "divisor_words",
+    "f32",
+    "fixed",
+    "i32",
+    "pointer",
+    "tensor_map",
+]
 
+MAP_BYTES, MAP_ALIGN = 128, 16
+"""Size of a tensor map, and what addresses and strides of its tensor are multiples of."""
 MOST = 2**31 - 1
 """Maximum number of elements of a view and of threads along an axis: kernels count in int32."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What ``cuTensorMapEncodeTiled`` takes: a tensor and the box that one copy brings.
+
+    Axes are innermost first.  ``strides`` are in bytes, from axis 1 on; axis 0 is contiguous.
+    Rows of the box have 128 bytes and are swizzled.
+    """
+
+    address: int
+    dtype: DType
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the hardware can copy from this tensor."""
+        numbers = (self.address, *self.strides)
+        return min(self.dims) > 0 and not any(n % MAP_ALIGN for n in numbers)
+
+
+Encode = Callable[[TensorMap], bytes]
+"""Encode a tensor map as the driver does."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +64,37 @@ class Argument:
 
     ``kind`` says how ``value`` is passed: the address of a view's first element (``pointer``, None
     is a null pointer), a 32-bit number (``i32``, ``f32``), the constants that replace a division
-    by an extent (``divisor``), or whether a view's buffer is constant while a model runs
-    (``fixed``). ``dtype`` is a view's element type.
+    by an extent (``divisor``), whether a view's buffer is constant while a model runs
+    (``fixed``), or a tensor map of a view (``map``), whose copies bring ``box`` elements of each
+    axis. ``dtype`` is a view's element type.
     """
 
     kind: str
     value: View | Extent | float | None
     dtype: DType = DType.F32
+    box: tuple[int, ...] = ()
 
-    def words(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> bytes:
+    def map(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> TensorMap:
+        """Return the tensor map of a view for given sizes and addresses."""
+        view = self.value
+        assert isinstance(view, View)
+        size = int(self.dtype.size)
+        dims = tuple(evaluate(d, sizes) for d in view.dims[::-1])
+        strides = tuple(evaluate(s, sizes) * size for s in view.strides[-2::-1])
+        at = address(view.buffer) + evaluate(view.offset, sizes) * size
+        return TensorMap(at, self.dtype, dims, strides, self.box[::-1])
+
+    def words(
+        self, sizes: Mapping[str, int], address: Callable[[Buffer], int], encode: Encode | None
+    ) -> bytes:
         """Return the parameter's bytes for given sizes of symbols and addresses of buffers.
 
         Raises GraphError for a number that does not fit int32.
         """
         value = self.value
+        if self.kind == "map":
+            assert encode is not None
+            return encode(self.map(sizes, address))
         if self.kind == "pointer":
             if not isinstance(value, View):
                 return struct.pack("<Q", 0)
@@ -63,6 +118,11 @@ class Argument:
 def pointer(view: View | None, dtype: DType) -> Argument:
     """Pass the address of a view's first element."""
     return Argument("pointer", view, dtype)
+
+
+def tensor_map(view: View, dtype: DType, box: tuple[int, ...]) -> Argument:
+    """Pass a tensor map of a view whose last axis is contiguous; ``box`` has all axes."""
+    return Argument("map", view, dtype, box)
 
 
 def i32(extent: Extent) -> Argument:
@@ -100,27 +160,40 @@ def divisor_words(d: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel on a grid of blocks, with ``threads`` threads and ``shared`` bytes a block."""
+    """A kernel on a grid of blocks, with ``threads`` threads and ``shared`` bytes a block.
+
+    If ``persistent`` is not 0, the grid has at most that many blocks per SM, and a block loops.  A
+    launch is for sizes at which ``when`` is positive.
+    """
 
     symbol: str
     grid: tuple[Extent, Extent, Extent]
     threads: int
     shared: int
     arguments: tuple[Argument, ...]
+    persistent: int = 0
+    when: Extent = 1
 
-    def blocks(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    def blocks(self, sizes: Mapping[str, int], sms: int = 132) -> tuple[int, int, int]:
         """Evaluate the grid for given sizes of the symbols; a grid with a zero is not launched.
 
-        Raises GraphError if the grid exceeds CUDA's limits.
+        ``sms`` is the number of SMs, of an H100 by default.  Raises GraphError if the grid exceeds
+        CUDA's limits.
         """
         x, y, z = (evaluate(extent, sizes) for extent in self.grid)
+        x = min(x, self.persistent * sms) if self.persistent else x
         if x > MOST or max(y, z) > 0xFFFF:
             raise GraphError(f"{self.symbol} takes {x} × {y} × {z} blocks, more than a grid has.")
         return x, y, z
 
-    def words(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> Iterable[bytes]:
-        """Return the bytes of every parameter, in order."""
-        return [argument.words(sizes, address) for argument in self.arguments]
+    def words(
+        self,
+        sizes: Mapping[str, int],
+        address: Callable[[Buffer], int],
+        encode: Encode | None = None,
+    ) -> Iterable[bytes]:
+        """Return the bytes of every parameter, in order; ``encode`` makes tensor maps."""
+        return [argument.words(sizes, address, encode) for argument in self.arguments]
 
 
 def _check_span(view: View, sizes: Mapping[str, int]) -> None:

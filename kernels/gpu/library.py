@@ -62,11 +62,14 @@ Compile = Callable[[Sequence[KernelSource], str, Environment], list[Image]]
 def sources_of(
     kernels: Sequence[str], chains: Sequence[Chain], levels: Sequence[str], dialect: Dialect = CUDA
 ) -> dict[str, list[KernelSource]]:
-    """Generate the sources of all kernels by level, sorted by symbol."""
+    """Generate the sources of the kernels that each level can run, sorted by symbol."""
     found = _kernels(kernels, chains)
+    targets = [Target(dialect, ARCHITECTURES[level]) for level in levels]
     return {
-        level: [emit(k.call, k.variant, Target(dialect, ARCHITECTURES[level])) for k in found]
-        for level in levels
+        t.architecture.name: [
+            emit(k.call, k.variant, t) for k in found if not k.variant.refusal(t.architecture)
+        ]
+        for t in targets
     }
 
 
@@ -145,7 +148,7 @@ def compile_part(
     symbols = [kernel.symbol for kernel in _kernels(kernels, chains)]
     images = [_images(compiled, sources, level, environment) for level in levels]
     if dialect is CUDA:  # PTX for newer architectures
-        images.append(_text(sources[levels[-1]], levels[-1], environment))
+        images.append(_text(kernels, chains, levels[-1], environment))
     cache = ObjectCache(environment.cache / "objects")
     _compile_runtime(compiler, cache, folder, entry)
     (folder / "images.bin").write_bytes(_laid_out(images))
@@ -163,10 +166,15 @@ def _images(
     return compiled(sources[level], level, environment) if sources[level] else []
 
 
-def _text(sources: Sequence[KernelSource], level: str, environment: Environment) -> list[Image]:
-    """Compile the kernels of the newest level to PTX."""
-    capability = ARCHITECTURES[level].capability
-    return cubins(sources, f"compute_{capability}", environment) if sources else []
+def _text(
+    kernels: Sequence[str], chains: Sequence[Chain], level: str, environment: Environment
+) -> list[Image]:
+    """Compile the kernels of the newest level that newer GPUs can run to PTX."""
+    architecture = ARCHITECTURES[level]
+    found = [k for k in _kernels(kernels, chains)
+             if not k.variant.exact and not k.variant.refusal(architecture)]  # fmt: skip
+    sources = [emit(k.call, k.variant, Target(CUDA, architecture)) for k in found]
+    return cubins(sources, f"compute_{architecture.capability}", environment) if sources else []
 
 
 # ---- the runtime -----------------------------------------------------------------------------
@@ -235,18 +243,16 @@ def _table(
     rows = [f'{{"{t.name}", {len(t.inputs)}, {len(t.outputs)}, elements{i}}}'
             for i, t in enumerate(types)]  # fmt: skip
     lines.append(f"const tracea_op_type types[] = {{{', '.join((*rows, '{}'))}}};")
-    at, offsets = 0, list[list[int]]()
+    at, rows_of = 0, list[dict[str, str]]()
     for level in images:
-        offsets.append([])
+        rows_of.append({})
         for image in level:
-            offsets[-1].append(at)
+            held = f'{{{at}, {len(image.data)}, "{image.symbol}"}}'
+            rows_of[-1][image.symbol.rpartition("__")[0]] = held
             at += len(image.data) + 1 + -(len(image.data) + 1) % _ALIGN
     order = sorted(range(len(symbols)), key=lambda i: key_of(symbols[i]))
     for i in range(len(symbols)):
-        held = ", ".join(
-            f'{{{offsets[k][i]}, {len(level[i].data)}, "{level[i].symbol}"}}'
-            for k, level in enumerate(images)
-        )
+        held = ", ".join(row.get(symbols[i], '{0, 0, ""}') for row in rows_of)
         lines.append(f"const tracea_gpu_image images{i}[] = {{{held}}};")
     kernels = ", ".join((*(f"{{{key_of(symbols[i])}, images{i}}}" for i in order), "{}"))
     lines.append(f"const tracea_gpu_kernel kernels[] = {{{kernels}}};")

@@ -12,12 +12,16 @@ tensor     (inputs, then outputs) ONNX element code, rank and, of an input, 16 <
            loose axis, the size of each dimension
 temp       ONNX element code, the size that is its count, first launch, last launch; in the order
            in which they are allocated
-launch     the kernel's key, three sizes of the grid, threads, bytes of shared memory, how many
-           arguments, and these
+launch     the kernel's key, three sizes of the grid, threads, bytes of shared memory, blocks of
+           the grid for each SM at most (0: any number), a size that is positive if the launch is
+           for these sizes, how many of the next launches do the same instead, how many arguments,
+           and these
 argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null), 1 if written,
            bytes of an element, two sizes: offset, and length of the span from the first element
            to the last, 0 if the view is empty; 1 integer: a size; 2 float: its 32 bits;
-           3 divisor: a size; 4 whether it is constant: buffer
+           3 divisor: a size; 4 whether it is constant: buffer; 5 tensor map: what a pointer has,
+           ONNX element code, rank, sizes that are the dimensions (innermost first) and, from axis
+           1 on, the strides, and numbers that are the box
 =========  =====================================================================================
 """
 
@@ -26,20 +30,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.extent_code import NUMBER, SYMBOL, operator_code, symbol_of
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernels import key_of, launch_for
-from tracea_graph.kernels.gpu.launch import Argument
+from tracea_graph.kernels.gpu.kernels import key_of, launches_for
+from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 
 __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
 
 MAGIC = 0x7570_6761_6563_6172
 """``raceagpu`` in ASCII, little-endian."""
-VERSION = 2
+VERSION = 3
 LIMITS = {
     "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
     "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256,
@@ -47,7 +52,7 @@ LIMITS = {
 """Limits of the library; ``runtime/plan.h`` repeats the numbers."""
 _LOOSE = 16
 """Bit of an input's first loose axis in the word that holds its rank."""
-_KINDS = ("pointer", "i32", "f32", "divisor", "fixed")
+_KINDS = ("pointer", "i32", "f32", "divisor", "fixed", "map")
 
 
 @dataclass
@@ -84,14 +89,18 @@ def encode(program: Program) -> tuple[int, ...]:
         rank = _counted("rank", len(spec.shape))
         rank += sum(_LOOSE << axis for n, axis in program.loose if n == i)
         body += (spec.dtype.onnx, rank, *map(sizes.of, spec.shape))
+    launches = [launches_for(call) for call in program.calls]
+    ends = list(accumulate(map(len, launches)))
     for temp in program.temps:
-        body += (temp.dtype.onnx, sizes.of(temp.count), temp.first, temp.last)
-    for call in program.calls:
-        body += _launch(program, call, sizes)
+        first = ends[temp.first] - len(launches[temp.first])
+        body += (temp.dtype.onnx, sizes.of(temp.count), first, ends[temp.last] - 1)
+    for call, choices in zip(program.calls, launches, strict=True):
+        for i, (launch, symbol) in enumerate(choices):
+            body += _launch(program, call, launch, symbol, len(choices) - 1 - i, sizes)
     counts = (
         ("inputs", len(program.inputs)), ("outputs", len(program.outputs)),
         ("symbols", len(program.symbols)), ("sizes", len(sizes.rows)),
-        ("temps", len(program.temps)), ("launches", len(program.calls)),
+        ("temps", len(program.temps)), ("launches", sum(map(len, launches))),
     )  # fmt: skip
     head = [_counted(what, count) for what, count in counts]
     head += [word for place in program.symbols.values() for word in place]
@@ -107,13 +116,15 @@ def _counted(what: str, count: int) -> int:
     return count
 
 
-def _launch(program: Program, call: Call, sizes: _Sizes) -> list[int]:
-    launch, symbol = launch_for(call)
+def _launch(
+    program: Program, call: Call, launch: Launch, symbol: str, others: int, sizes: _Sizes
+) -> list[int]:
     schema = CALLS.of(call)
     written = {id(v.buffer): v.buffer for o, v in schema.each(call) if o.written and v is not None}
     buffers = set(written.values())
     count = _counted("arguments", len(launch.arguments))
-    words = [key_of(symbol), *map(sizes.of, launch.grid), launch.threads, launch.shared, count]
+    words = [key_of(symbol), *map(sizes.of, launch.grid), launch.threads, launch.shared]
+    words += [launch.persistent, sizes.of(launch.when), others, count]
     for argument in launch.arguments:
         words += _argument(program, argument, sizes, buffers)
     return words
@@ -133,7 +144,12 @@ def _argument(
             return [4, number]
         size = int(argument.dtype.size)
         ends = sizes.of(value.offset), sizes.of(_span(value))
-        return [0, number, int(value.buffer in written), size, *ends]
+        words = [_KINDS.index(argument.kind), number, int(value.buffer in written), size, *ends]
+        if argument.kind == "map":
+            tensor = (*value.dims[::-1], *value.strides[-2::-1])
+            words += [argument.dtype.onnx, len(value.dims), *map(sizes.of, tensor)]
+            words += argument.box[::-1]
+        return words
     if argument.kind == "f32":
         assert isinstance(value, float)
         return [2, int(struct.unpack("<I", struct.pack("<f", value))[0])]

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["choose_tile"]
+from collections.abc import Sequence
+from math import ceil
+
+__all__ = ["WARPGROUP_TILES", "WarpgroupTile", "choose_tile", "choose_warpgroup_tiles"]
+
+WarpgroupTile = tuple[int, int, int, int]
+"""Tile of warpgroups: rows, columns, stages, and whether two tiles are multiplied in turn."""
+
+WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
+    (128, 256, 4, 0), (128, 192, 5, 0), (128, 192, 5, 1), (128, 128, 6, 1), (128, 128, 6, 0),
+    (128, 96, 7, 0),
+)  # fmt: skip
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
@@ -52,3 +63,45 @@ def choose_tile(
             return "32x32", "contiguous along different axes: transposed in shared memory"
         return "256x16", "contiguous along one axis before and after"
     return ("256x16", "16 bytes a thread") if op == "elementwise" else ("", "")
+
+
+_SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 60, 1.1
+"""Of an H100: SMs; multiply-adds and bytes from L2 of an SM in a cycle; their loss."""
+_PER_SUM, _START = 0.15, 3500
+"""Cycles that an epilogue takes for a sum, and a kernel before its first product."""
+_STEPS = (4096, 1024, 384)
+"""Rows from which on a tile is chosen where their number differs between runs."""
+_LEAST_SIDE = 128
+"""A shorter side of the weight is left to other kernels."""
+
+
+def choose_warpgroup_tiles(
+    batch: int, rows: int, columns: int, depth: int, tiles: Sequence[WarpgroupTile]
+) -> list[tuple[WarpgroupTile, int]]:
+    """Choose tiles for a matmul of 16-bit numbers by warpgroups, each with its least rows.
+
+    ``batch`` and ``rows`` are 0 if they differ between runs; rows are those of all matrices.
+    Empty if other kernels are better for all sizes.
+    """
+    known = batch * rows
+    if not tiles or min(columns, depth) < _LEAST_SIDE or 0 < known < _STEPS[-1]:
+        return []
+    found = list[tuple[WarpgroupTile, int]]()
+    for least in (known,) if known else _STEPS:
+        height = rows if known else least
+        tile = min(tiles, key=lambda t: _cycles(t, batch if known else 1, height, columns, depth))
+        if found and found[-1][0] == tile:
+            found.pop()
+        found.append((tile, 1 if known else least))
+    return found
+
+
+def _cycles(tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int) -> float:
+    """Return the modelled cycles of a matmul in tiles, the longest of all SMs."""
+    m, n, _, turns = tile
+    tiles = batch * ceil(rows / m) * ceil(columns / n)
+    each = ceil(depth / 64) * max(64 * m * n / _FLOPS, 128 * (m + n) / _BYTES) * _SLOWER
+    after = m * n * _PER_SUM
+    count = ceil(tiles / _SMS)
+    # tiles in turn leave only the last epilogue without products, which half of the warps do
+    return _START + count * each + (2 * after if turns else count * after)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
+from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES
 from tracea_graph.kernels.program import Call
 
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
@@ -30,6 +31,11 @@ class Variant:
     threads: int
     params: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     needs: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the kernel is for one architecture, and not for later ones."""
+        return "wgmma" in self.needs
 
     def refusal(self, architecture: Architecture) -> str | None:
         """Return why an architecture cannot run the kernel, as a clause, or None if it can."""
@@ -61,6 +67,13 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
               "blocks": blocks}  # fmt: skip
     threads = m // wm * (n // wn) * 32
     return Variant("gemm", dtype, "gemm.cu.in", f"{m}x{n}x{k}x{stages}", threads, params, needs)
+
+
+def _wgmma(dtype: str, m: int, n: int, stages: int, turns: int) -> Variant:
+    """Matmul of warpgroups: a tile of m × n × 64 at a time, or with ``turns`` two in turn."""
+    params = {"m": m, "n": n, "stages": stages, "turns": turns}
+    tile = f"{m}x{n}x64x{stages}x{1 + turns}"
+    return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
 def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
@@ -95,6 +108,7 @@ VARIANTS = (
     _gemm("bf16", 128, 128, 32, 4, 64, 64, 2),
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
+    *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)

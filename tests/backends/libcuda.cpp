@@ -147,7 +147,7 @@ API int cuDeviceGet(int* d, int i) { return *d = i, 0; }
 API int cuDeviceGetAttribute(int* v, int kind, int) {
   const char* wish = getenv("DOUBLE_CAPABILITY");
   const int capability = wish ? atoi(wish) : 90;
-  *v = kind == 75 ? capability / 10 : kind == 76 ? capability % 10 : 1;
+  *v = kind == 75 ? capability / 10 : kind == 76 ? capability % 10 : kind == 16 ? 2 : 1;
   return 0;
 }
 API int cuDevicePrimaryCtxRetain(void** c, int d) { return *c = &contexts[d], 0; }
@@ -233,6 +233,25 @@ API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void*) {
   if (!inside(from, n) || !inside(to, n)) return INVALID;
   memmove((void*)to, (void*)from, n);
   return 0;
+}
+API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* at, const uint64_t* dims,
+                               const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
+                               int interleave, int swizzle, int, int fill) {
+  struct Map {  // templates/wgmma_host.h
+    uint64_t address, dims[5], strides[4];
+    uint16_t box[5];
+    uint8_t rank, size, unused[36];
+  } made = {};
+  if ((uint64_t)map % 64 || (type != 6 && type != 9) || rank < 2 || rank > 5) return INVALID;
+  if ((uint64_t)at % 16 || interleave || swizzle != 3 || fill || box[0] != 64) return INVALID;
+  made.address = (uint64_t)at, made.rank = (uint8_t)rank, made.size = 2;
+  for (uint32_t i = 0; i < rank; ++i) {
+    if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID;
+    if (i && (strides[i - 1] % 16 || !strides[i - 1])) return INVALID;
+    made.dims[i] = dims[i], made.box[i] = (uint16_t)box[i];
+    if (i) made.strides[i - 1] = strides[i - 1];
+  }
+  return memcpy(map, &made, sizeof made), 0;
 }
 API int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
 API int cuStreamCreate(void** s, unsigned) { return *s = malloc(1), 0; }

@@ -19,7 +19,7 @@ from tests.graphs import Net, normal, session
 from tests.tiny import error_between
 from tracea_graph import Options, Report, api, target
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.gpu.kernels import kernel_of
+from tracea_graph.kernels.gpu.kernels import kernels_of
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 
@@ -305,4 +305,27 @@ def _symbols(path: Path, precision: str) -> str:
     options = Options(target="double:sm_90", keep="all", precision=precision)
     plan = Planner(graph, options, {"batch": 1}, target.target_of(options.target, "fp32")).plan()
     programs = (DOUBLE.lower(plan.graph, r) for r in plan.graph.regions() if r.fused)
-    return " ".join(kernel_of(call) for program in programs for call in program.calls)
+    calls = (call for program in programs for call in program.calls)
+    return " ".join(name for call in calls for name in kernels_of(call))
+
+
+def tall(net: Net) -> str:
+    """Build two products of many rows, of which the first depends on constants alone."""
+    x = net.input("x", "batch", 48, 136)
+    w = net("MatMul", net.weight(400, 136), net.weight(136, 200))
+    y = net("MatMul", net("Relu", net("MatMul", x, net.weight(136, 400))), w)
+    return net("Add", y, net.weight(200))
+
+
+def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
+    """The same plan has kernels for few and for many rows, chosen by the sizes of a run."""
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", tall(net))
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    symbols = _symbols(path, "fp16")
+    assert "_wgmma_kn_" in symbols and "_gemm_kn_" in symbols
+    feeds = {f"{i}": {"x": normal(n, 48, 136)} for i, n in enumerate((1, 9, 9, 9, 1, 0, 8))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)

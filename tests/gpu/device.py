@@ -11,8 +11,9 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.kernels.gpu.machine import Memory
+from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
-from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.launch import Launch, TensorMap
 from tracea_graph.kernels.gpu.nvrtc import Built
 
 __all__ = ["Device", "Loaded"]
@@ -24,6 +25,23 @@ def checked(answer: Any) -> Any:
     if result != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the driver answered {result.name}")
     return values[0] if len(values) == 1 else values
+
+
+def encoded(m: TensorMap) -> bytes:
+    """Return a tensor map as the driver encodes it."""
+    kind, swizzle = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
+    types = {DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+             DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}  # fmt: skip
+    rank, whole = len(m.dims), [driver.cuuint64_t(n) for n in (*m.dims, *m.strides)]
+    made = checked(driver.cuTensorMapEncodeTiled(
+        types[m.dtype], driver.cuuint32_t(rank), m.address, whole[:rank], whole[rank:],
+        [driver.cuuint32_t(n) for n in m.box], [driver.cuuint32_t(1)] * rank,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    ))  # fmt: skip
+    return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
 
 
 class Loaded:
@@ -108,7 +126,7 @@ class Device:
         grid = launch.blocks({})
         if 0 in grid:
             return
-        made = launch.words({}, lambda buffer: int(places[buffer.index]))
+        made = launch.words({}, lambda buffer: int(places[buffer.index]), encoded)
         words = [ctypes.create_string_buffer(w, len(w)) for w in made]
         held = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
         checked(driver.cuLaunchKernel(

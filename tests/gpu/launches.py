@@ -22,9 +22,10 @@ from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.kernels import launch_for, variant_of
+from tracea_graph.kernels.gpu.kernels import launches_for, variants_of
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
@@ -42,6 +43,7 @@ class Run:
     threads: int
     what: str
     call: Call
+    variant: Variant
     launch: Launch
 
 
@@ -69,12 +71,16 @@ def launches(name: str, precision: str, folder: Path) -> tuple[list[Run], list[s
 def _runs(program: Program, sizes: dict[str, int], fixed: set[int]) -> Iterator[Run]:
     once = _once(program.calls, fixed)
     for call, done in zip(program.calls, once, strict=True):
-        launch, symbol = launch_for(call)
+        choices = zip(launches_for(call), variants_of(call), strict=True)
+        launch, symbol, variant = next(
+            (launch, symbol, variant)
+            for (launch, symbol), (variant, when) in choices if evaluate(when, sizes) > 0
+        )  # fmt: skip
         x, y, z = launch.blocks(sizes)
         if not done and x * y * z:
             seen = [_shape(v, sizes) for v in call.views if v is not None]
             own = _bound(launch, program, sizes)
-            yield Run(symbol, x * y * z, launch.threads, " ".join(seen), call, own)
+            yield Run(symbol, x * y * z, launch.threads, " ".join(seen), call, variant, own)
 
 
 def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
@@ -137,9 +143,9 @@ def timed(name: str, precision: str, folder: Path) -> str:
     found, left = launches(name, precision, folder)
     device = Device()
     architecture = device.architecture
-    calls = {run.symbol: run.call for run in found}
+    calls = {run.symbol: run for run in found}
     target = Target(CUDA, architecture)
-    texts = [emit(call, variant_of(call), target) for call in calls.values()]
+    texts = [emit(run.call, run.variant, target) for run in calls.values()]
     built = compile_sources(texts, [architecture.name])
     kernels = {symbol: Loaded(one) for symbol, one in zip(calls, built, strict=True)}
     times = dict[tuple[str, str], float]()

@@ -1,15 +1,17 @@
 """Time selected kernels, compared with torch if installed: ``python -m tests.gpu.timing``.
 
+Words on the command line select rows by name.
+
 A time is the median over replays of a CUDA graph of 20 launches that cycle through sets of buffers
-larger in total than the GPU's L2.  torch runs in CUDA graphs of its own, on equal shapes and
-types, in the same process.
+larger in total than the GPU's L2; encoders' layers find their operands there.  torch runs in CUDA
+graphs of its own, on equal shapes and types, in the same process.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -32,23 +34,31 @@ from tests.kernels.gpu.machine import Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
-from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.ops.chain import Chain, Step
 
 _FAR = 200 << 20
 """Total size in bytes of all sets of buffers, larger than L2."""
+_LINE = 64
+"""Elements of 128 bytes, where views start: so do the buffers of a program."""
 Work = Callable[[Any], tuple[Callable[..., Any], list[Any]]]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A benchmark: a call, its tiles, and its torch counterpart; ``flops`` is set for matmuls."""
+    """A benchmark: a call, its tiles, and its torch counterpart; ``flops`` is set for matmuls.
+
+    ``far`` is the least size of all sets of buffers; 0 stands for one set, which L2 may hold.
+    """
 
     name: str
     make: Maker
     tiles: tuple[str, ...]
     torch: Work
     flops: float = 0.0
+    far: int = _FAR
 
 
 def _gated(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
@@ -96,8 +106,24 @@ def _attend(heads: int, queries: int, head: int, causal: bool) -> Work:
     return work
 
 
+RESIDUAL = Chain(("full", "full"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.F16),
+                 (DType.F16,))  # fmt: skip
+GELU = Chain(("full",), (Step("gelu", (0,)),), (1,), (DType.F32,), (DType.F16,))
+
+
+def _layers(m: int, n: int, k: int, chain: Chain | None = None) -> Iterator[Row]:
+    """Products of one encoder layer; torch adds the bias and leaves out the rest."""
+    what = {GELU: "+ gelu", RESIDUAL: "+ residual"}.get(chain, "") if chain else ""
+    for layout in ("nk", "kn"):
+        left_out = ("x96x",) * (layout == "kn") + ("x192x64x5x2",) * (chain is RESIDUAL)
+        tiles = [t for t in _GROUPS if not any(word in t for word in left_out)]
+        yield Row(f"wgmma {layout} {m}x{n}x{k} + bias {what}",
+                  gemm("f16", m, n, k, layout, chain=chain, pad=0), (*tiles,),
+                  _product(m, n, k, "f16"), 2.0 * m * n * k, 0)  # fmt: skip
+
+
 def _products(m: int, n: int, k: int, dtype: str, *tiles: str) -> Row:
-    make = gemm(dtype, m, n, k, "nk")
+    make = gemm(dtype, m, n, k, "nk", pad=0)
     work = _product(m, n, k, "f16" if dtype == "f16" else "f32")
     return Row(f"{dtype} {m}x{n}x{k} + bias", make, tiles, work, 2.0 * m * n * k)
 
@@ -146,6 +172,8 @@ def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 _FEW = ("32x64x64x4",)
+_GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2",
+           "128x128x64x6x1", "128x96x64x7x1")  # fmt: skip
 ROWS: tuple[Row, ...] = (
     Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
         ("256x16", "256x8"), _gated),
@@ -172,27 +200,50 @@ ROWS: tuple[Row, ...] = (
     _conv(32, 56, 64, 64, 3),
     _conv(32, 14, 256, 256, 3),
     _conv(32, 28, 512, 1024, 1, 2),
+    *_layers(4096, 4096, 4096),
+    *_layers(8192, 3072, 768),
+    *_layers(4096, 2304, 768),
+    *_layers(4096, 768, 768, RESIDUAL),
+    *_layers(4096, 3072, 768, GELU),
+    *_layers(4096, 768, 3072, RESIDUAL),
+    *_layers(4096, 1152, 384),
+    *_layers(4096, 1536, 384, GELU),
+    *_layers(4096, 384, 1536, RESIDUAL),
     Row("depthwise f16 b32 56x56 144 3x3", depthwise(DType.F16, (32, 56, 56, 144), (3, 3), (1, 1)),
         ("256",), _convolve(32, 56, 144, 144, 3, 1, 144)),
 )  # fmt: skip
 
 
-def ours(device: Device, make: Maker, tile: str) -> tuple[float, int]:
+def built(device: Device, rows: Sequence[Row]) -> dict[tuple[str, str], Built]:
+    """Compile the kernels of all rows at once, by row and tile."""
+    target, found = Target(CUDA, device.architecture), dict[tuple[str, str], KernelSource]()
+    for row in rows:
+        call, _ = row.make(Memory(), np.random.default_rng(0))
+        for tile in row.tiles:
+            variant = find(call, target.architecture, tile)
+            found[row.name, tile] = emit(call, variant, target)
+    made = compile_sources(list(found.values()), [target.architecture.name])
+    return dict(zip(found, made, strict=True))
+
+
+def ours(device: Device, row: Row, tile: str, kernel: Built) -> tuple[float, int]:
     """Return the time of a call in µs, and the size of its buffers in bytes."""
-    memory, target = Memory(), Target(CUDA, device.architecture)
-    call, _ = make(memory, np.random.default_rng(0))
-    variant = find(call, target.architecture, tile)
-    (built,) = compile_sources([emit(call, variant, target)], [target.architecture.name])
+    memory, target = Memory(_LINE), Target(CUDA, device.architecture)
+    call, _ = row.make(memory, np.random.default_rng(0))
+    launch = launch_of(call, find(call, target.architecture, tile), target)
     size = sum(b.nbytes for b in memory.buffers)
-    sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + _FAR // size)]
-    return device.microseconds(Loaded(built), launch_of(call, variant, target), sets), size
+    sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + row.far // size)]
+    time = device.microseconds(Loaded(kernel), launch, sets)
+    for places in sets:
+        device.free(places)
+    return time, size
 
 
-def torchs(torch: Any, work: Work) -> float:
+def torchs(torch: Any, row: Row) -> float:
     """Return the time of the torch counterpart in µs."""
-    function, operands = work(torch)
+    function, operands = row.torch(torch)
     size = sum(x.nbytes for x in operands)
-    sets = [[x.clone() for x in operands] for _ in range(1 + _FAR // (2 * size))]
+    sets = [[x.clone() for x in operands] for _ in range(1 + row.far // (2 * size))]
     for one in sets:
         function(*one)
     torch.cuda.synchronize()
@@ -213,6 +264,7 @@ def torchs(torch: Any, work: Work) -> float:
 
 def main() -> None:
     """Print the table."""
+    chosen = [r for r in ROWS if all(word in r.name for word in sys.argv[1:])]
     say = sys.stdout.write
     torch: Any = None
     if importlib.util.find_spec("torch"):
@@ -223,13 +275,17 @@ def main() -> None:
     device = Device()
     say(f"{device.name}, {device.architecture.name}"
         f"{f', torch {torch.__version__}' if torch else ''}\n")  # fmt: skip
-    for row in ROWS:
-        theirs = torchs(torch, row.torch) if torch else 0.0
+    kernels = built(device, chosen)
+    for row in chosen:
+        theirs = torchs(torch, row) if torch else 0.0
         for tile in row.tiles:
-            time, size = ours(device, row.make, tile)
+            kernel = kernels[row.name, tile]
+            time, size = ours(device, row, tile, kernel)
             rate = f"{row.flops / time / 1e6:7.1f} TFLOP/s" if row.flops else (
                 f"{size / time / 1e3:7.0f} GB/s")  # fmt: skip
-            say(f"{row.name:40s} {tile:12s} {time:9.1f} us {rate}")
+            spilled = kernel.facts.stack if kernel.facts else 0
+            say(f"{row.name:40s} {tile:14s} {time:9.1f} us {rate}"
+                f"{f' {spilled} bytes of local memory' if spilled else ''}")  # fmt: skip
             say(f"  torch {theirs:9.1f} us ({theirs / time:.2f}x)\n" if torch else "\n")
 
 

@@ -6,7 +6,7 @@ a relative error of 2^-21.  Infinities become NaN; ``fma`` kernels handle them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -135,8 +135,17 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     return Tile(p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, layout, p["stages"])
 
 
-def _named(call: Call) -> dict[str, Any]:
+def named_of(call: Call) -> dict[str, Any]:
+    """Return the views of a call by operand."""
     return CALLS.of(call).named(call)
+
+
+def without_parts(call: Call) -> Call:
+    """Return a matmul without the buffers of split-K."""
+    places, listed = CALLS.of(call).slices(call), list(call.views)
+    for one in ("partial", "arrivals"):
+        listed[places[one].start] = None
+    return replace(call, views=tuple(listed))
 
 
 def chain_of(call: Call) -> Chain:
@@ -154,7 +163,7 @@ def vector_length(call: Call) -> int:
 
 def batch_of(call: Call) -> tuple[Extent, ...]:
     """Return the leading axes of the result."""
-    dims: tuple[Extent, ...] = _named(call)["y"][0].dims[:-2]
+    dims: tuple[Extent, ...] = named_of(call)["y"][0].dims[:-2]
     return dims
 
 
@@ -180,10 +189,10 @@ def start_of(tensor: str, batch: int) -> str:
 
 def name(call: Call) -> str:
     words = ["gemm", str(call.attributes["layout"])]
-    words += ["bias"] * (_named(call)["bias"] is not None)
+    words += ["bias"] * (named_of(call)["bias"] is not None)
     words += [f"{call.chain.key:016x}"] if call.chain else []
     words += [f"batch{len(batch_of(call))}"] if batch_of(call) else []
-    words += ["cut"] * (_named(call)["partial"] is not None)
+    words += ["cut"] * (named_of(call)["partial"] is not None)
     return "_".join(words)
 
 
@@ -192,12 +201,13 @@ def epilogue(call: Call) -> dict[str, Any]:
     return {
         **chains.parameters(chain_of(call)),
         "tensors": sides(call),
-        "bias": _named(call)["bias"] is not None,
+        "strided": True,
+        "bias": named_of(call)["bias"] is not None,
         "batch": len(batch_of(call)),
         "start_x": start_of("x", len(batch_of(call))),
         "start_w": start_of("w", len(batch_of(call))),
         "run": vector_length(call),
-        "cut": _named(call)["partial"] is not None,
+        "cut": named_of(call)["partial"] is not None,
         "layout": call.attributes["layout"],
         "element": chains.ELEMENTS[TYPES[call.dtype]],
     }
@@ -230,7 +240,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
     """Return the number of m × n tiles, and the arguments that all matmul kernels take."""
-    named, chain = _named(call), chain_of(call)
+    named, chain = named_of(call), chain_of(call)
     batch = batch_of(call)
     x, w, own = named["x"], named["w"], TYPES[call.dtype]
     rows, depth = x.dims[-2:]
@@ -259,6 +269,6 @@ def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     blocks, made = arguments(call, variant.params["m"], variant.params["n"])
-    made.append(fixed(_named(call)["w"]))
+    made.append(fixed(named_of(call)["w"]))
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -41,6 +41,7 @@ struct Device {
   cu::Device handle;
   cu::Context context;
   int32_t level;    // in the library's table
+  int32_t multiprocessors;
   bool dependents;  // kernels may start before those they wait for have ended
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   cu::Function* functions;
@@ -108,7 +109,10 @@ inline Device* device_at(Error& error, int32_t ordinal) {
   int major = 0, minor = 0;
   if (!good(error, d.device(&device.handle, ordinal), "find the GPU") ||
       !good(error, d.device_attribute(&major, cu::kMajor, device.handle), "describe the GPU") ||
-      !good(error, d.device_attribute(&minor, cu::kMinor, device.handle), "describe the GPU"))
+      !good(error, d.device_attribute(&minor, cu::kMinor, device.handle), "describe the GPU") ||
+      !good(error,
+            d.device_attribute(&device.multiprocessors, cu::kMultiprocessors, device.handle),
+            "describe the GPU"))
     return nullptr;
   device.level = level_for(10 * major + minor);
   if (device.level < 0)
@@ -160,7 +164,7 @@ inline bool enter(Error& error, Device& device) {
   return good(error, gpu.driver.use_context(device.context), "switch to the GPU");
 }
 
-// A kernel of the table, loaded once on this device.
+// A kernel of the table, loaded once on this device; null where its level has none.
 inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t shared,
                         cu::Function* out) {
   Lock lock(device.mutex);
@@ -172,6 +176,7 @@ inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t sha
   cu::Function& held = device.functions[index];
   if (!held) {
     const tracea_gpu_image& image = table.kernels[index].images[device.level];
+    if (!image.bytes) return *out = nullptr, true;
     cu::Module module = nullptr;
     if (!good(error, gpu.driver.load_module(&module, tracea_gpu_images + image.offset),
               "load a kernel") ||

@@ -44,6 +44,11 @@ struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2
   void* kernel;
   Context context;
 };
+struct alignas(128) TensorMap {  // CUtensorMap
+  uint64_t words[16];
+};
+enum { kMapF16 = 6, kMapBF16 = 9 };               // CUtensorMapDataType
+enum { kSwizzle128 = 3, kPromote256 = 3 };        // CUtensorMapSwizzle, CUtensorMapL2promotion
 struct EdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };
@@ -91,6 +96,9 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(destroy_stream, "cuStreamDestroy_v2", (Stream))                                             \
   X(wait_for_stream, "cuStreamSynchronize", (Stream))                                           \
   X(launch, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))                \
+  X(encode_map, "cuTensorMapEncodeTiled",                                                       \
+    (TensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,       \
+     const uint32_t*, int, int, int, int))                                                      \
   X(create_graph, "cuGraphCreate", (Graph*, unsigned))                                          \
   X(add_kernel, "cuGraphAddKernelNode_v2",                                                      \
     (Node*, Graph, const Node*, size_t, const KernelNode*))                                     \

@@ -56,28 +56,36 @@ inline void find_once(const Program& p, const Constant* constants, const bool* n
     fixed[i] = i < p.input_count ? constants[i].data != nullptr
                                  : i >= tensors && number[p.temps[i - tensors].count];
   for (int32_t i = 0; i < p.launch_count; ++i) once[i] = true;
+  auto alone = [&](const Launch& launch) {
+    bool own = number[launch.when];
+    for (int32_t extent : launch.grid) own = own && number[extent];
+    for (int32_t k = 0; k < launch.count; ++k) {
+      const Argument& a = launch.arguments[k];
+      if (a.kind == Argument::kReal || a.kind == Argument::kFixed ||
+          (a.kind == Argument::kPointer && a.buffer < 0))
+        continue;
+      own = own && number[a.value];
+      if (a.addresses()) own = own && fixed[a.buffer] && number[a.span];
+    }
+    return own;
+  };
   for (bool changed = true; changed;) {
     changed = false;
-    for (int32_t i = 0; i < p.launch_count; ++i) {
-      const Launch& launch = p.launches[i];
-      bool own = once[i];
-      for (int32_t extent : launch.grid) own = own && number[extent];
-      for (int32_t k = 0; k < launch.count; ++k) {
-        const Argument& a = launch.arguments[k];
-        if (a.kind == Argument::kReal || a.kind == Argument::kFixed ||
-            (a.kind == Argument::kPointer && a.buffer < 0))
-          continue;
-        own = own && number[a.value];
-        if (a.kind == Argument::kPointer) own = own && fixed[a.buffer] && number[a.span];
-      }
+    for (int32_t first = 0, end; first < p.launch_count; first = end) {
+      end = first + p.launches[first].others + 1;  // launches that do the same
+      bool own = once[first];
+      for (int32_t i = first; i < end; ++i) own = own && alone(p.launches[i]);
       if (own) continue;
-      changed = changed || once[i];
-      once[i] = false;
-      for (int32_t k = 0; k < launch.count; ++k) {
-        const Argument& a = launch.arguments[k];
-        if (a.kind != Argument::kPointer || a.buffer < tensors || !a.written) continue;
-        changed = changed || fixed[a.buffer];
-        fixed[a.buffer] = false;
+      changed = changed || once[first];
+      for (int32_t i = first; i < end; ++i) {
+        const Launch& launch = p.launches[i];
+        once[i] = false;
+        for (int32_t k = 0; k < launch.count; ++k) {
+          const Argument& a = launch.arguments[k];
+          if (!a.addresses() || a.buffer < tensors || !a.written) continue;
+          changed = changed || fixed[a.buffer];
+          fixed[a.buffer] = false;
+        }
       }
     }
   }
@@ -150,7 +158,7 @@ inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const i
   for (int32_t i = 0; i < p.launch_count; ++i)
     for (int32_t k = 0; k < p.launches[i].count; ++k) {
       const Argument& a = p.launches[i].arguments[k];
-      if (a.kind == Argument::kPointer && a.buffer >= 0)
+      if (a.addresses() && a.buffer >= 0)
         (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
     }
   digest_of(words, count * 8, o.digest);
@@ -211,10 +219,12 @@ inline bool make(Outcome& run, Node& node, const Opening& o, Pool& pool, Prepare
   auto address = [&](int32_t buffer) { return addresses[buffer]; };
   for (int32_t i = 0; ok && i < p.launch_count; ++i) {
     Ready ready;
-    if (node.shared.once[i])
-      ok = make_ready(run.error, p.launches[i], node.shared.functions[i], o.sizes, o.bytes,
-                      nullptr, address, pool, &ready) &&
-           start(run.error, ready, stream);
+    if (!node.shared.once[i]) continue;
+    i = chosen(p, node.shared.functions, i, o.sizes, address);
+    ok = make_ready(run.error, *node.shared.device, p.launches[i], node.shared.functions[i],
+                    o.sizes, o.bytes, nullptr, address, pool, &ready) &&
+         start(run.error, ready, stream);
+    i += p.launches[i].others;
   }
   ok = good(run.error, gpu.driver.wait_for_stream(stream), "prepare weights") && ok;
   gpu.driver.destroy_stream(stream);
@@ -284,6 +294,8 @@ inline bool open_node(Outcome& run, Node& node, const OrtKernelInfo* info, const
   for (int32_t i = 0; i < p.launch_count; ++i)
     if (!load_kernel(run.error, *s.device, p.launches[i].kernel, p.launches[i].shared, &s.functions[i]))
       return false;
+    else if (!s.functions[i] && !p.launches[i].others)
+      return run.error.fail("This library has no kernel for this GPU.");
   Pool pool;
   Opening o = {};
   const bool ok = look_at(run, node, info, words, count, pool, o) &&

@@ -6,11 +6,13 @@
 
 namespace tracea {
 
-constexpr int64_t kMagic = 0x7570676165636172, kVersion = 2;
+constexpr int64_t kMagic = 0x7570676165636172, kVersion = 3;
 constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
 constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
+constexpr int32_t kHalf = 10, kBrainHalf = 16;  // ONNX's codes of 16-bit numbers
+constexpr int64_t kMaxBlocks = 32, kMaxOthers = 7, kMaxAxes = 5, kMaxBox = 256;
 
 struct Size {  // a number, a symbol, or an operation on two sizes before it
   int64_t op, a, b;
@@ -23,18 +25,30 @@ struct Tensor {
 struct Temp {
   int32_t type, count, first, last;  // count is a size
 };
+struct Map {  // what a tensor map says of its tensor, innermost axis first
+  int32_t type, rank;
+  int32_t dims[kMaxAxes], strides[kMaxAxes];  // sizes; strides from axis 1 on
+  uint32_t box[kMaxAxes];
+};
 struct Argument {
-  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed } kind;
+  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed, kMap } kind;
   int32_t buffer;  // of a pointer; -1 is null
   bool written;
   int32_t bytes;  // of an element
   int64_t value;  // a size, the bits of a number, or a pointer's offset, a size as well
   int32_t span;   // the size that says how many elements from there on may be touched
+  const Map* map;
+
+  bool addresses() const { return kind == kPointer || kind == kMap; }
 };
 struct Launch {
   int32_t kernel;  // in the library's table
   int32_t grid[3];
-  int32_t threads, shared, count;
+  int32_t threads, shared;
+  int32_t persistent;  // blocks for each multiprocessor at most, which then loop; 0: any number
+  int32_t when;        // a size that is positive if the launch is for these sizes
+  int32_t others;      // how many of the next launches do the same
+  int32_t count;
   const Argument* arguments;
 };
 
@@ -144,6 +158,9 @@ class Reader : PlanWords {
     for (int32_t& extent : out->grid) extent = size_number();
     out->threads = small(1, kMaxThreads, "number of threads");
     out->shared = small(0, kMaxShared, "shared memory");
+    out->persistent = small(0, kMaxBlocks, "number of blocks");
+    out->when = size_number();
+    out->others = small(0, min(kMaxOthers, p_.launch_count - 1 - index), "number of launches");
     out->count = small(0, kMaxArguments, "number of arguments");
     Argument* arguments = array<Argument>(out->count);
     out->arguments = arguments;
@@ -151,15 +168,16 @@ class Reader : PlanWords {
   }
 
   void argument(Argument* out, int32_t launch) {
-    out->kind = static_cast<Argument::Kind>(small(0, 4, "argument"));
+    out->kind = static_cast<Argument::Kind>(small(0, 5, "argument"));
     if (out->kind == Argument::kReal) {
       out->value = word(0, UINT32_MAX, "number");
     } else if (out->kind == Argument::kFixed) {
       out->buffer = small(0, p_.buffer_count() - 1, "buffer");
-    } else if (out->kind != Argument::kPointer) {
+    } else if (!out->addresses()) {
       out->value = size_number();
     } else {
-      out->buffer = small(-1, p_.buffer_count() - 1, "buffer");
+      const bool map = out->kind == Argument::kMap;
+      out->buffer = small(map ? 0 : -1, p_.buffer_count() - 1, "buffer");
       out->written = small(0, 1, "direction") != 0;
       out->bytes = small(1, 16, "bytes of an element");
       out->value = size_number();
@@ -170,7 +188,22 @@ class Reader : PlanWords {
       if (!error_.set && temp >= 0 &&
           (launch < p_.temps[temp].first || launch > p_.temps[temp].last))
         error_.fail("Launch %d of the plan uses temp %d outside its lifetime.", launch, temp);
+      if (map) tensor_map(out);
     }
+  }
+
+  void tensor_map(Argument* out) {
+    Map* map = array<Map>(1);
+    if (error_.set) return;
+    out->map = map;
+    map->type = type();
+    map->rank = small(2, kMaxAxes, "rank of a tensor map");
+    for (int32_t i = 0; i < map->rank && !error_.set; ++i) map->dims[i] = size_number();
+    for (int32_t i = 1; i < map->rank && !error_.set; ++i) map->strides[i] = size_number();
+    for (int32_t i = 0; i < map->rank && !error_.set; ++i)
+      map->box[i] = static_cast<uint32_t>(small(1, kMaxBox, "box of a tensor map"));
+    if (!error_.set && map->type != kHalf && map->type != kBrainHalf)
+      error_.fail("A tensor map of the plan has elements that are not numbers of 16 bits.");
   }
 
   Program& p_;

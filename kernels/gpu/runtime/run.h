@@ -86,6 +86,66 @@ inline void divisor(int64_t d, uint32_t* out) {
   out[2] = static_cast<uint32_t>(p - 1);
 }
 
+// What a tensor map is made of: sizes of its tensor in elements and bytes.
+struct Shape {
+  uint64_t dims[kMaxAxes], strides[kMaxAxes];
+};
+
+// Whether the GPU can copy by a tensor map of a tensor at an address.
+inline bool shape_of(const Argument& a, const int64_t* sizes, cu::Address at, Shape* out) {
+  constexpr int64_t kStep = 16, kMostDim = int64_t{1} << 32, kMostStride = int64_t{1} << 40;
+  bool fits = at % kStep == 0;
+  for (int32_t i = 0; i < a.map->rank; ++i) {
+    const int64_t dim = sizes[a.map->dims[i]];
+    fits = fits && dim > 0 && dim <= kMostDim;
+    out->dims[i] = static_cast<uint64_t>(dim);
+    if (!i) continue;
+    const int64_t stride = sizes[a.map->strides[i]];
+    fits = fits && stride > 0 && stride < kMostStride / a.bytes && stride * a.bytes % kStep == 0;
+    out->strides[i - 1] = static_cast<uint64_t>(stride) * static_cast<uint64_t>(a.bytes);
+  }
+  return fits;
+}
+
+// The first of some launches that do the same which this GPU has, and which is for these sizes;
+// the last is for all.
+template <class Address>
+int32_t chosen(const Program& p, const cu::Function* functions, int32_t launch,
+               const int64_t* sizes, Address address) {
+  for (;; ++launch) {
+    const Launch& own = p.launches[launch];
+    if (!own.others) return launch;
+    bool fits = functions[launch] && sizes[own.when] > 0;
+    for (int32_t i = 0; fits && i < own.count; ++i) {
+      const Argument& a = own.arguments[i];
+      if (a.kind != Argument::kMap) continue;
+      Shape shape;
+      fits = sizes[a.value] >= 0 &&
+             shape_of(a, sizes, address(a.buffer) + static_cast<uint64_t>(sizes[a.value] * a.bytes),
+                      &shape);
+    }
+    if (fits) return launch;
+  }
+}
+
+inline bool encode_map(Error& error, const Argument& a, const int64_t* sizes, cu::Address at,
+                       char* to) {
+  const Map& map = *a.map;
+  const uint32_t ones[kMaxAxes] = {1, 1, 1, 1, 1};
+  Shape shape;
+  cu::TensorMap made;
+  if (!shape_of(a, sizes, at, &shape))
+    return error.fail("A tensor of the plan does not lie as its tensor map says.");
+  if (!good(error,
+            gpu.driver.encode_map(&made, map.type == kHalf ? cu::kMapF16 : cu::kMapBF16,
+                                  static_cast<uint32_t>(map.rank), reinterpret_cast<void*>(at),
+                                  shape.dims, shape.strides, map.box, ones, 0, cu::kSwizzle128,
+                                  cu::kPromote256, 0),
+            "describe a tensor"))
+    return false;
+  return memcpy(to, &made, sizeof made), true;
+}
+
 // The bytes of an argument at `to`; false with an error for numbers that kernels cannot count.
 // `constants` are not 0 for buffers that are constant; null while they are made.
 template <class Address>
@@ -102,7 +162,7 @@ bool write_argument(Error& error, const Argument& a, const int64_t* sizes, const
   if (a.kind == Argument::kPointer && a.buffer < 0) return memset(to, 0, 8), true;
   const int64_t value = sizes[a.value];
   if (value == kNoValue) return error.fail("A size of the plan cannot be computed.");
-  if (a.kind == Argument::kPointer) {
+  if (a.addresses()) {
     const int64_t span = sizes[a.span];
     if (span == kNoValue || span < 0 || span - 1 > kMostCounted)
       return error.fail("A view spans %lld elements, more than GPU kernels count.",
@@ -110,6 +170,7 @@ bool write_argument(Error& error, const Argument& a, const int64_t* sizes, const
     if (span && (value < 0 || (value + span) * a.bytes > counts[a.buffer]))
       return error.fail("A view of the plan lies outside its buffer.");
     const cu::Address at = address(a.buffer) + static_cast<uint64_t>(span ? value * a.bytes : 0);
+    if (a.kind == Argument::kMap) return encode_map(error, a, sizes, at, to);
     return memcpy(to, &at, sizeof at), true;
   }
   if (value > kMostCounted || value < -kMostCounted)
@@ -124,9 +185,9 @@ bool write_argument(Error& error, const Argument& a, const int64_t* sizes, const
 }
 
 template <class Address>
-bool make_ready(Error& error, const Launch& launch, cu::Function function, const int64_t* sizes,
-                const int64_t* counts, const cu::Address* constants, Address address, Pool& pool,
-                Ready* out) {
+bool make_ready(Error& error, const Device& device, const Launch& launch, cu::Function function,
+                const int64_t* sizes, const int64_t* counts, const cu::Address* constants,
+                Address address, Pool& pool, Ready* out) {
   *out = {function, {0, 0, 0}, launch.threads, launch.shared, nullptr};
   for (int i = 0; i < 3; ++i) {
     const int64_t extent = sizes[launch.grid[i]];
@@ -135,15 +196,23 @@ bool make_ready(Error& error, const Launch& launch, cu::Function function, const
                         static_cast<long long>(extent));
     out->grid[i] = static_cast<unsigned>(extent);
   }
+  if (launch.persistent)
+    out->grid[0] = static_cast<unsigned>(
+        min(out->grid[0], launch.persistent * device.multiprocessors));
   if (!out->grid[0] || !out->grid[1] || !out->grid[2]) return true;
-  char* bytes = pool.array<char>(16 * launch.count + 16);
+  auto room = [](const Argument& a) {
+    return a.kind == Argument::kMap ? static_cast<int64_t>(sizeof(cu::TensorMap)) : 16;
+  };
+  int64_t size = 0;
+  for (int32_t i = 0; i < launch.count; ++i) size += room(launch.arguments[i]);
+  char* at = pool.array<char>(size + 16);
   void** parameters = pool.array<void*>(launch.count + 1);
-  if (!bytes || !parameters) return error.fail("There is no memory for a launch.");
+  if (!at || !parameters) return error.fail("There is no memory for a launch.");
   for (int32_t i = 0; i < launch.count; ++i) {
-    parameters[i] = bytes + 16 * i;
-    if (!write_argument(error, launch.arguments[i], sizes, counts, constants, address,
-                        bytes + 16 * i))
-      return false;
+    const Argument& a = launch.arguments[i];
+    parameters[i] = at;
+    if (!write_argument(error, a, sizes, counts, constants, address, at)) return false;
+    at += room(a);
   }
   out->parameters = parameters;
   return true;
@@ -275,10 +344,13 @@ inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64
     return s.constants[buffer] ? s.constants[buffer]
                                : c.memory + static_cast<uint64_t>(made->offsets[buffer]);
   };
-  for (int32_t i = 0; ok && i < p.launch_count; ++i)
-    if (!s.once[i])
-      ok = make_ready(error, p.launches[i], s.functions[i], sizes, made->counts, s.constants,
-                      address, made->pool, &made->launches[i]);
+  for (int32_t i = 0; ok && i < p.launch_count; ++i) {
+    if (s.once[i]) continue;
+    i = chosen(p, s.functions, i, sizes, address);
+    ok = make_ready(error, *s.device, p.launches[i], s.functions[i], sizes, made->counts,
+                    s.constants, address, made->pool, &made->launches[i]);
+    i += p.launches[i].others;
+  }
   if (!ok) return release(made), nullptr;
   release(c.layouts[oldest]);
   return c.layouts[oldest] = made;

@@ -4,7 +4,8 @@
 
 #include "runtime/op_type.h"
 
-// A kernel for one architecture: a cubin, or PTX that the driver compiles for newer ones.
+// A kernel for one architecture: a cubin, or PTX that the driver compiles for newer ones; of no
+// bytes where the architecture cannot run it.
 struct tracea_gpu_image {
   int64_t offset, bytes;
   const char* symbol;

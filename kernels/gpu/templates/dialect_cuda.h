@@ -103,6 +103,12 @@ DEV float exp2_fast(float v) {  // 2 ulp; 0 for -inf
   return r;
 }
 
+DEV float tanh_fast(float v) {  // 2^-11
+  float r;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+
 // ---- copies to shared memory that do not wait: 16 bytes, of which the first `bytes` are read
 //      and the others zero
 

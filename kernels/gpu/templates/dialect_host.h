@@ -61,7 +61,7 @@ struct async_copy {
 struct fiber {
   void* at = nullptr;  // the saved stack pointer
   std::vector<u8> stack;
-  enum { RUNS, BLOCK, WARP, DONE } state = RUNS;
+  enum { RUNS, BLOCK, WARP, WAITS, DONE } state = RUNS;
   const void* met = nullptr;  // the instruction of its warp that it waits in
   void* argument = nullptr;
   std::vector<async_copy> open;
@@ -69,7 +69,7 @@ struct fiber {
 };
 
 struct block_machine {
-  i32 threads = 0, current = 0, place[3] = {};
+  i32 threads = 0, current = 0, place[3] = {}, across = 0;
   u32 random = 1;
   void* scheduler = nullptr;
   std::vector<fiber> fibers;
@@ -77,6 +77,7 @@ struct block_machine {
   u8* shared = nullptr;
   void (*body)(void*) = nullptr;
   void* call = nullptr;
+  bool (*stalled)() = nullptr;  // nobody can run: whether something came that lets them
   char message[200] = {};
 
   fiber& self() { return fibers[current]; }
@@ -104,6 +105,7 @@ struct block_machine {
     call = &held;
     message[0] = 0;
     random = seed * 2654435761u + 1;
+    across = grid[0];
     for (place[2] = 0; place[2] < grid[2]; place[2]++)
       for (place[1] = 0; place[1] < grid[1]; place[1]++)
         for (place[0] = 0; place[0] < grid[0] && !message[0]; place[0]++)
@@ -141,7 +143,7 @@ struct block_machine {
           tracea_switch(&scheduler, self().at);
           ran = true;
         }
-      if (message[0] || (!ran && !release())) break;
+      if (message[0] || (!ran && !(stalled && stalled()) && !release())) break;
     }
     for (u8* p = memory.data(); p < memory.data() + memory.size(); p++)
       if ((p < shared || p >= shared + bytes) && *p != 0xff)
@@ -162,6 +164,8 @@ struct block_machine {
           fail("waits for lanes of its warp that do not come", i);
         else if (fibers[i].state == fiber::BLOCK)
           fail("waits at a barrier that others do not reach", i);
+        else if (fibers[i].state == fiber::WAITS)
+          fail("waits for what nobody brings", i);
       return false;
     }
     for (fiber& f : fibers) f.state = fiber::RUNS;
@@ -279,6 +283,7 @@ DEV u32 bf16_pair(float low, float high) {
   return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
 }
 DEV float exp2_fast(float v) { return exp2f(v); }
+DEV float tanh_fast(float v) { return tanhf(v); }
 
 // ---- copies to shared memory
 

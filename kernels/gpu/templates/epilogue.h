@@ -7,7 +7,7 @@
     //% for axis in range(batch)
     i32 ${t.name}_b${axis},
     //% endfor
-    i32 ${t.name}_row, i32 ${t.name}_col,
+    i32 ${t.name}_row,${" i32 " ~ t.name ~ "_col," if strided}
     //% endfor
 //% endmacro
 //% macro epilogue_batch()

@@ -93,8 +93,20 @@ DEV vf v_gelu(vf a) { return a * 0.5f * (1.0f + erff(a * 0x1.6a09e6p-1f)); }
 DEV vf v_gelu_tanh(vf a) {
   return a * 0.5f * (1.0f + tanhf(0x1.988454p-1f * (a + 0x1.6e4e26p-5f * a * a * a)));
 }
-DEV vf v_gelu_fast(vf a) { return v_gelu(a); }
-DEV vf v_gelu_tanh_fast(vf a) { return v_gelu_tanh(a); }
-DEV vf gated_fast(vf a, vf w) { return gated(a, w); }
+// A fit of erf by tanh: 3e-5, and what the approximation of tanh has, 2^-11 of the result.
+DEV vf v_gelu_fast(vf a) {
+  const float u = fminf(a * a, 50.0f);
+  const float p = a * fmaf(fmaf(-3.51516837e-4f, u, 3.70056463e-2f), u, 0.797507884f);
+  const float half = 0.5f * a;
+  return fmaf(half, tanh_fast(p), half);
+}
+DEV vf v_gelu_tanh_fast(vf a) {
+  const float half = 0.5f * a;
+  return fmaf(half, tanh_fast(0x1.988454p-1f * fmaf(a * a * a, 0x1.6e4e26p-5f, a)), half);
+}
+DEV vf gated_fast(vf a, vf w) {
+  const float half = 0.5f * a;
+  return fmaf(half, tanh_fast(0.5f * w), half);
+}
 
 }  // namespace tracea

@@ -299,7 +299,7 @@ def cut(memory: Memory, tiles: int, parts: int, size: int) -> dict[str, View]:
 def gemm(
     dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
     shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
-    turned: bool = False, parts: int = 0,
+    turned: bool = False, parts: int = 0, pad: int = 8,
 ) -> Maker:  # fmt: skip
     """``outer`` products, which perhaps share w; x perhaps by columns; the depth perhaps cut
     into parts, in tiles of 32 × 64."""
@@ -310,8 +310,8 @@ def gemm(
         w = some(rng, (*(() if shared else outer), *((n, k) if layout == "nk" else (k, n))), own)
         order = (*range(len(outer)), len(outer) + 1, len(outer)) if turned else ()
         named: dict[str, Any] = {
-            "x": memory.put(x, late, 0 if turned else 8 + late, order),
-            "w": memory.put(w, late, 8 + late),
+            "x": memory.put(x, late, 0 if turned else pad + late, order),
+            "w": memory.put(w, late, pad + late),
         }
         b, more, kinds = None, list[Array](), (own,)
         if bias:
@@ -366,6 +366,26 @@ def _products() -> Iterator[Case]:
     yield Case("f16 turned", gemm("f16", 40, 33, 72, "kn", turned=True), tiles["f16"][:1])
     for m, n, k in ((0, 5, 4), (5, 0, 4), (5, 4, 0)):
         yield Case(f"f16 nothing {m} {n} {k}", gemm("f16", m, n, k, "nk"), tiles["f16"][:1])
+
+
+def _warpgroups() -> Iterator[Case]:
+    """By warpgroups: ragged tiles, several tiles a block, batches, and epilogues with vectors."""
+    needs, halves = ("wgmma",), "128x128x64x6x1"
+    both = (halves, "128x128x64x6x2")
+    for layout in ("nk", "kn"):
+        for m, n, k in ((70, 136, 200), (257, 40, 72), (1, 8, 8)):
+            made = gemm("f16", m, n, k, layout)
+            yield Case(f"wgmma {layout} {m} {n} {k}", made, both if m == 257 else both[:1], needs)
+    yield Case("wgmma bf16", gemm("bf16", 70, 136, 200, "kn"), both[:1], needs)
+    made = gemm("f16", 130, 264, 136, "nk", chain=layer(DType.F16))
+    yield Case("wgmma layer", made, ("128x256x64x4x1", "128x192x64x5x1", "128x96x64x7x1"), needs)
+    row = Chain(("full", "row", "full"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4, 3),
+                (DType.F32, DType.F16, DType.F32), (DType.F32, DType.F16))  # fmt: skip
+    for late in (0, 8):
+        made = gemm("f16", 67, 72, 136, "kn", outer=(2, 3), chain=row, late=late)
+        yield Case(f"wgmma batch {late}", made, both[1:], needs)
+    made = gemm("f16", 33, 24, 16, "kn", outer=(2, 3), shared=True, bias=False)
+    yield Case("wgmma shared", made, both[:1], needs)
 
 
 # ---- attention ------------------------------------------------------------------------------
@@ -635,7 +655,9 @@ RARE = (
     "attention masked -inf none", "attention capped", "attention nothing 1 1",
     "attention nothing 0 5", "attention nothing 5 0", "attention bf16", "conv apart",
     "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
+    "wgmma layer", "wgmma shared", "wgmma bf16",
 )  # fmt: skip
 CASES = (
-    *_elementwise(), *_rows(), *_products(), *_attention(), *_moves(), *_convolutions(),
+    *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_moves(),
+    *_convolutions(),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
 from tracea_graph.kernels.gpu.emitter import vocabulary
-from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.launch import Launch, TensorMap
 from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain.cache import ObjectCache, digest
@@ -49,8 +50,12 @@ FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-str
 
 @dataclass
 class Memory:
-    """Buffers by number, as bytes, each with the type of its elements."""
+    """Buffers by number, as bytes, each with the type of its elements.
 
+    Views start at a multiple of ``step`` elements, unless they are asked to start later.
+    """
+
+    step: int = 8
     buffers: list[Array] = field(default_factory=list)
     views: list[tuple[View, Any]] = field(default_factory=list)
 
@@ -70,12 +75,13 @@ class Memory:
         for axis in reversed(order or range(len(shape))):
             strides[axis] = step
             step = step * shape[axis] + (pad if step == 1 else 0)
-        size = np.dtype(dtype).itemsize
-        kept = np.full((max(step, 1) + lead + 2 * ROOM) * size + 16, POISON, np.uint8)
+        size, first = np.dtype(dtype).itemsize, -(-ROOM // self.step) * self.step
+        count = max(step, 1) + lead + 2 * max(first, ROOM)
+        kept = np.full(count * size + 16, POISON, np.uint8)
         start = -kept.ctypes.data % 16  # as a GPU's allocator has it
-        self.buffers.append(kept[start : start + (max(step, 1) + lead + 2 * ROOM) * size])
+        self.buffers.append(kept[start : start + count * size])
         buffer = Buffer("temp", len(self.buffers) - 1)
-        view = View(buffer, tuple(shape), tuple(strides), ROOM - ROOM % 8 + lead)
+        view = View(buffer, tuple(shape), tuple(strides), first + lead)
         self.views.append((view, np.dtype(dtype)))
         return view
 
@@ -145,12 +151,22 @@ def library(source: KernelSource) -> ctypes.CDLL:
         return ctypes.CDLL(str(made))
 
 
+def encoded(m: TensorMap) -> bytes:
+    """A tensor map as ``wgmma_host.h`` takes it."""
+    assert m.fits
+    dims, box = (list(x) + [1] * (5 - len(x)) for x in (m.dims, m.box))
+    strides = [*m.strides] + [0] * (4 - len(m.strides))
+    size = int(m.dtype.size)
+    return struct.pack("<Q5Q4Q5HBB36x", m.address, *dims, *strides, *box, len(m.dims), size)
+
+
 def run_here(source: KernelSource, launch: Launch, memory: Memory, seed: int = 0) -> None:
     """Launch a kernel on this machine.  A seed other than 0 lets threads go in other orders."""
     grid = launch.blocks({})
     if 0 in grid:
         return
-    words = [ctypes.create_string_buffer(w, len(w)) for w in launch.words({}, memory.address)]
+    made = launch.words({}, memory.address, encoded)
+    words = [ctypes.create_string_buffer(w, len(w)) for w in made]
     arguments = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
     function = getattr(library(source), source.symbol)
     function.restype = ctypes.c_char_p

@@ -33,7 +33,7 @@ FEW = ("gated f16 (3, 64)", "f16 late", "attention bottom 20")
 MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv 3x3",
         "depthwise 3x3", "tf32x3 kn 1 1 1", "f32 nk 1 1 1", "rows window", "embedding",
         "take", "arg 300", "ramp", "top 7 of 300", "resize half_pixel", "cache", "lstm",
-        "same 1000 0", "conv f32")  # fmt: skip
+        "same 1000 0", "conv f32", "wgmma kn 70 136 200")  # fmt: skip
 """A kernel of each family: all of them take minutes to compile for all architectures."""
 OFTEN = ("sm_75", "sm_90a")
 """The oldest and the strictest architecture: these get more kernels in the default tests."""
@@ -145,11 +145,11 @@ def at(offset: int, *dims: int) -> View:
 
 def test_parameters_are_what_kernels_take() -> None:
     argument = pointer(at(3, 2), DType.F16)
-    assert argument.words({}, lambda b: 4096) == struct.pack("<Q", 4102)
-    assert pointer(None, DType.F16).words({}, lambda b: 1) == bytes(8)
+    assert argument.words({}, lambda b: 4096, None) == struct.pack("<Q", 4102)
+    assert pointer(None, DType.F16).words({}, lambda b: 1, None) == bytes(8)
     with pytest.raises(GraphError, match=f"more than {MOST} elements"):
-        pointer(at(0, 2049), DType.F32).words({}, lambda b: 0)
-    assert pointer(at(0, 2048), DType.F32).words({}, lambda b: 0) == bytes(8)
+        pointer(at(0, 2049), DType.F32).words({}, lambda b: 0, None)
+    assert pointer(at(0, 2048), DType.F32).words({}, lambda b: 0, None) == bytes(8)
 
 
 def test_launches_beyond_a_grid_are_refused() -> None:

@@ -1,0 +1,109 @@
+"""Operands of ``wgmma`` in shared memory: descriptors, and a proof of what they address.
+
+A tensor map writes a tile as rows of 128 swizzled bytes; a descriptor tells the tensor cores how
+such rows form a matrix (PTX ISA, "Matrix Descriptor" and "Shared Memory Matrix Layout").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.gpu.semantic.swizzle import LINE, RUN, Layout, SwizzleMode
+
+__all__ = ["DEPTH", "MatrixOperand", "prove_read"]
+
+DEPTH = 16
+"""Depth of one ``wgmma`` on 16-bit elements."""
+_GROUP = 8
+"""Rows that the hardware addresses as one group."""
+_SWIZZLED = 1 << 62
+"""Descriptor bits of the 128-byte swizzle."""
+
+
+@dataclass(frozen=True)
+class MatrixOperand:
+    """A tile of ``extent`` rows (of a) or columns (of b) by ``depth`` 16-bit elements.
+
+    ``by_depth`` tells whether the depth is contiguous in memory.  If not, the tile is a sequence
+    of panels of 64 rows or columns.  Raises ValueError for a tile that has no such layout.
+    """
+
+    extent: int
+    depth: int
+    by_depth: bool
+
+    def __post_init__(self) -> None:
+        wide = LINE // 2
+        if self.depth != wide or self.extent % (_GROUP if self.by_depth else wide):
+            raise ValueError(f"no tile of {self.extent} by {self.depth} has rows of {LINE} bytes")
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(LINE, SwizzleMode.TMA128)
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Rows and elements of one copy, as stored."""
+        return (self.extent, self.depth) if self.by_depth else (self.depth, LINE // 2)
+
+    @property
+    def copies(self) -> int:
+        """Number of copies that bring the tile."""
+        return 1 if self.by_depth else self.extent // (LINE // 2)
+
+    @property
+    def panel(self) -> int:
+        """Bytes of one copy."""
+        return self.box[0] * LINE
+
+    @property
+    def nbytes(self) -> int:
+        return self.copies * self.panel
+
+    @property
+    def step(self) -> int:
+        """Bytes from the operand of one instruction to that of the next along the depth."""
+        return 2 * DEPTH if self.by_depth else DEPTH * LINE
+
+    @property
+    def bits(self) -> int:
+        """Descriptor without its start address, which is added as ``address >> 4``."""
+        leading = RUN if self.by_depth else self.panel
+        return _SWIZZLED | (_GROUP * LINE >> 4) << 32 | leading >> 4 << 16
+
+    def read(self, start: int, at: int, k: int) -> int:
+        """Return the offset that the hardware reads for row or column ``at`` and depth ``k``."""
+        leading = (self.bits >> 16 & 0x3FFF) << 4
+        stride = (self.bits >> 32 & 0x3FFF) << 4
+        group, within = divmod(at if self.by_depth else k, _GROUP)
+        along = k if self.by_depth else at % (LINE // 2)
+        linear = start + group * stride + within * LINE + 2 * along
+        linear += 0 if self.by_depth else at // (LINE // 2) * leading
+        return linear ^ (linear // LINE % _GROUP) * RUN
+
+    def written(self, at: int, k: int) -> int:
+        """Return the offset at which the tensor map's copies store an element."""
+        if self.by_depth:
+            return self.layout.offset(at, 2 * k)
+        panel, column = divmod(at, LINE // 2)
+        return panel * self.panel + self.layout.offset(k, 2 * column)
+
+
+def prove_read(operand: MatrixOperand, rows: int) -> None:
+    """Prove that instructions on ``rows`` rows or columns read the elements that were copied.
+
+    Raises GraphError with the first element that is read from another place.
+    """
+    for first in range(0, operand.extent, rows):
+        for step in range(operand.depth // DEPTH):
+            start = step * operand.step + (first * LINE if operand.by_depth else 0)
+            if not operand.by_depth:
+                start += first // (LINE // 2) * operand.panel
+            for at in range(rows):
+                for k in range(DEPTH):
+                    found = operand.read(start, at, k)
+                    if found != operand.written(first + at, step * DEPTH + k):
+                        raise GraphError(
+                            f"Element {first + at}, {step * DEPTH + k} is read at {found}."
+                        )

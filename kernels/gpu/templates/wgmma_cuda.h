@@ -1,0 +1,102 @@
+// Copies by tensor maps, barriers with phases, and products of a warpgroup: sm_90a.
+namespace tracea {
+
+#define GRID_CONSTANT __grid_constant__
+
+struct alignas(128) tensor_map {
+  u64 words[16];
+};
+
+DEV i32 computed_anew(i32 v) {  // what depends on it is
+  asm volatile("" : "+r"(v));
+  return v;
+}
+DEV i32 blocks_x() { return (i32)gridDim.x; }
+
+// ---- barriers in shared memory: a phase ends when all arrivals and all announced bytes are there
+DEV void set_barrier(u64* b, i32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals)
+               : "memory");
+}
+DEV void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEV void announce(u64* b, i32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+               "r"(bytes)
+               : "memory");
+}
+DEV void arrive_at(u64* b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+DEV void wait_phase(u64* b, i32 parity) {
+  u32 passed;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, p;\n}"
+        : "=r"(passed)
+        : "r"(shared_address(b)), "r"(parity)
+        : "memory");
+  } while (!passed);
+}
+
+// ---- boxes of a tensor: coordinates innermost first; what lies outside of it becomes zero
+DEV void prefetch_map(const tensor_map& m) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&m) : "memory");
+}
+//% for rank in range(2, 6)
+DEV void load_box(void* to, const tensor_map& m, u64* b, const i32 (&at)[${rank}]) {
+  asm volatile(
+      "cp.async.bulk.tensor.${rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%${range(3, 3 + rank)|join(", %")}}], [%2];" ::"r"(shared_address(to)),
+      "l"(&m), "r"(shared_address(b))
+      //% for i in range(rank)
+      , "r"(at[${i}])
+      //% endfor
+      : "memory");
+}
+//% endfor
+
+// ---- some of a block's threads meet; others announce that they were there
+template <int THREADS>
+DEV void sync_group(i32 id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+template <int THREADS>
+DEV void leave_group(i32 id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+template <int COUNT>
+DEV void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+DEV void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- products of a warpgroup, which come while it goes on
+DEV u64 descriptor(const void* p, u64 bits) { return bits | (u64)(shared_address(p) >> 4); }
+DEV void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+DEV void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+//% set sums = n // 2
+// d = a b, or d + a b, with 64 rows of a and ${n} columns of b.
+DEV void multiply_group(float (&d)[${sums}], u64 a, u64 b, i32 more) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %${sums + 2}, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n${n}k16.f32.${kind}.${kind} "
+      //% for i in range(0, sums, 8)
+      "${"{" if i == 0}%${range(i, i + 8)|join(", %")}${"}" if i + 8 == sums}, "
+      //% endfor
+      "%${sums}, %${sums + 1}, p, 1, 1, 0, ${0 if b.by_depth else 1};\n}"
+      : "+f"(d[0])
+      //% for i in range(1, sums)
+      , "+f"(d[${i}])
+      //% endfor
+      : "l"(a), "l"(b), "r"(more));
+}
+
+}  // namespace tracea

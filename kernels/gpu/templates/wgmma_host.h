@@ -1,0 +1,186 @@
+// Copies by tensor maps, barriers with phases, and products of a warpgroup, on the host.
+//
+// Copies arrive when nobody can go on without them, in an order that the seed gives, and poison
+// their place first.  Products read shared memory as late as the waits for them allow.
+namespace tracea {
+
+#define GRID_CONSTANT
+
+struct tensor_map {  // as the tests' driver encodes it; axes are innermost first
+  u64 address, dims[5], strides[4];
+  u16 box[5];
+  u8 rank, size, unused[36];
+};
+static_assert(sizeof(tensor_map) == 128, "a parameter of 128 bytes");
+
+struct phase_barrier {
+  u8 phase, arrivals, left, unused;
+  i32 bytes;
+};
+static_assert(sizeof(phase_barrier) == 8, "lies in one word of shared memory");
+
+struct coming_box {
+  u8* to;
+  std::vector<u8> value;
+  u64* barrier;
+};
+struct named_barrier {
+  i32 came = 0;
+};
+struct group_product {
+  float* d;
+  u64 a, b;
+  i32 more;
+};
+struct group_machine {
+  std::vector<coming_box> boxes;
+  named_barrier named[16], wait[8];
+  std::vector<std::vector<group_product>> products[1024];  // of a thread, the last group open
+  const void* key[1024];  // what a thread waits for
+  i32 parity[1024];
+  u32 random = 1;
+
+  void wait_until(const void* what, i32 which) {
+    const i32 own = machine.current;
+    key[own] = what;
+    parity[own] = which;
+    machine.self().state = fiber::WAITS;
+    machine.leave();
+  }
+  void wake(const void* what, i32 which) {
+    for (i32 i = 0; i < machine.threads; i++)
+      if (machine.fibers[i].state == fiber::WAITS && key[i] == what && parity[i] == which)
+        machine.fibers[i].state = fiber::RUNS;
+  }
+  void settle(u64* at) {
+    phase_barrier& b = *(phase_barrier*)at;
+    if (b.left || b.bytes) return;
+    const i32 ended = b.phase;
+    b.phase ^= 1;
+    b.left = b.arrivals;
+    wake(at, ended);
+  }
+  void meet(named_barrier& at, i32 threads, bool stays) {
+    if (++at.came == threads) {
+      at.came = 0;
+      wake(&at, 0);
+    } else if (stays) {
+      wait_until(&at, 0);
+    }
+  }
+};
+static group_machine groups;
+
+static bool deliver() {
+  if (groups.boxes.empty()) return false;
+  groups.random = groups.random * 1664525u + 1013904223u;
+  const size_t i = machine.random == 1 ? 0 : (groups.random >> 8) % groups.boxes.size();
+  coming_box one = std::move(groups.boxes[i]);
+  groups.boxes.erase(groups.boxes.begin() + i);
+  memcpy(one.to, one.value.data(), one.value.size());
+  ((phase_barrier*)one.barrier)->bytes -= (i32)one.value.size();
+  groups.settle(one.barrier);
+  return true;
+}
+
+DEV i32 computed_anew(i32 v) { return v; }
+DEV i32 blocks_x() { return machine.across; }
+DEV void set_barrier(u64* at, i32 arrivals) {
+  *(phase_barrier*)at = {0, (u8)arrivals, (u8)arrivals, 0, 0};
+  machine.stalled = deliver;
+  for (named_barrier& one : groups.named) one.came = 0;
+}
+DEV void show_barriers() {}
+DEV void arrive_at(u64* at) {
+  phase_barrier& b = *(phase_barrier*)at;
+  if (!b.left) machine.fail("arrives where all have arrived", machine.current);
+  b.left--;
+  groups.settle(at);
+}
+DEV void announce(u64* at, i32 bytes) {
+  ((phase_barrier*)at)->bytes += bytes;
+  arrive_at(at);
+}
+DEV void wait_phase(u64* at, i32 which) {
+  if (((phase_barrier*)at)->phase == which) groups.wait_until(at, which);
+}
+DEV void prefetch_map(const tensor_map&) {}
+template <int RANK>
+DEV void load_box(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[RANK]) {
+  if (m.rank != RANK) machine.fail("gives coordinates of another rank", machine.current);
+  if ((u8*)to - machine.shared & 1023) machine.fail("copies a box to no line of 1024 bytes", machine.current);
+  i32 count = 1;
+  for (i32 i = 0; i < RANK; i++) count *= m.box[i];
+  coming_box one = {(u8*)to, std::vector<u8>(count * m.size), barrier};
+  const i32 pitch = m.box[0] * m.size, ways = pitch / 16;
+  for (i32 e = 0; e < count; e++) {
+    u64 from = m.address;
+    bool inside = true;
+    for (i32 i = 0, rest = e; i < RANK; rest /= m.box[i++]) {
+      const i64 place = (i64)at[i] + rest % m.box[i];
+      inside = inside && place >= 0 && place < (i64)m.dims[i];
+      from += place * (i ? (i64)m.strides[i - 1] : m.size);
+    }
+    const i32 row = e / m.box[0], byte = e % m.box[0] * m.size, line = row * pitch / 128;
+    u8* const place = one.value.data() + row * pitch + (byte / 16 ^ line % ways) * 16 + byte % 16;
+    if (inside) memcpy(place, (const void*)from, m.size);
+  }
+  memset(to, 0xff, one.value.size());
+  groups.boxes.push_back(std::move(one));
+}
+template <int THREADS>
+DEV void sync_group(i32 id) {
+  groups.meet(groups.named[id], THREADS, true);
+}
+template <int THREADS>
+DEV void leave_group(i32 id) {
+  groups.meet(groups.named[id], THREADS, false);
+}
+template <int COUNT>
+DEV void take_registers() {}
+template <int COUNT>
+DEV void give_registers() {}
+
+DEV u64 descriptor(const void* p, u64 bits) {
+  return bits | (u64)((const u8*)p - machine.shared) >> 4;
+}
+// An element as the hardware finds it: rows of 128 swizzled bytes, in groups of eight.
+DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
+  const i32 start = (i32)(bits & 0x3fff) << 4, leading = (i32)(bits >> 16 & 0x3fff) << 4;
+  const i32 stride = (i32)(bits >> 32 & 0x3fff) << 4, row = by_depth ? at : k;
+  const i32 linear = start + row / 8 * stride + row % 8 * 128 + 2 * (by_depth ? k : at % 64) +
+                     (by_depth ? 0 : at / 64 * leading);
+  return ${kind}_number(*(const u16*)(machine.shared + (linear ^ (linear / 128 % 8) * 16)));
+}
+DEV void open_products() {}
+DEV void multiply_group(float (&d)[${n // 2}], u64 a, u64 b, i32 more) {
+  auto& own = groups.products[machine.current];
+  if (own.empty()) own.emplace_back();
+  own.back().push_back({d, a, b, more});
+}
+DEV void commit_products() { groups.products[machine.current].emplace_back(); }
+DEV void compute(i32 thread, const group_product& one) {
+  const i32 row = thread % 32 / 4 + thread / 32 % 4 * 16, col = thread % 4 * 2;
+  float a[2][16];
+  for (i32 k = 0; k < 16; k++)
+    for (i32 h = 0; h < 2; h++) a[h][k] = operand_number(one.a, true, row + h * 8, k);
+  for (i32 e = 0; e < ${n // 2}; e++) {
+    float sum = one.more ? one.d[e] : 0.0f;
+    for (i32 k = 0; k < 16; k++)
+      sum += a[e / 2 % 2][k] * operand_number(one.b, ${"true" if b.by_depth else "false"}, col + e / 4 * 8 + e % 2, k);
+    one.d[e] = sum;
+  }
+}
+template <int PENDING>
+DEV void wait_products() {
+  const i32 first = machine.current / 128 * 128;
+  groups.meet(groups.wait[first / 128], 128, true);
+  auto& own = groups.products[machine.current];
+  while ((i32)own.size() > PENDING + 1) {
+    for (const group_product& one : own.front()) compute(machine.current, one);
+    own.erase(own.begin());
+  }
+  groups.meet(groups.wait[first / 128], 128, true);
+}
+
+}  // namespace tracea

@@ -1,0 +1,172 @@
+"""Matmuls of warpgroups: what descriptors address, what is chosen, and machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kernels.gpu.cases import gemm, layer
+from tests.kernels.gpu.machine import Memory
+from tests.kernels.gpu.test_emitter import NAMED, made
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, evaluate
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.cubin import opcodes
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.families import warpgroup_products
+from tracea_graph.kernels.gpu.kernels import kernels_of, launches_for, variants_of
+from tracea_graph.kernels.gpu.launch import TensorMap
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES, choose_warpgroup_tiles
+from tracea_graph.kernels.gpu.semantic.banks import prove_free
+from tracea_graph.kernels.gpu.semantic.descriptors import MatrixOperand, prove_read
+from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import Chain, Step
+
+HGMMA, UTMALDG, HMMA = 0x9F0, 0x5B4, 0x23C
+"""Opcodes: product of a warpgroup, copy by a tensor map, product of a warp."""
+GELU = Chain(("full",), (Step("gelu", (0,)),), (1,), (DType.F32,), (DType.F16,))
+RESIDUAL = Chain(("full", "full"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.F16),
+                 (DType.F16,))  # fmt: skip
+
+
+@pytest.mark.parametrize("by_depth", [True, False])
+@pytest.mark.parametrize("extent", [64, 128, 192, 256])
+def test_descriptors_read_what_tensor_maps_write(extent: int, by_depth: bool) -> None:
+    operand = MatrixOperand(extent, 64, by_depth)
+    prove_read(operand, 64 if by_depth else extent)
+    places = {operand.written(at, k) for at in range(extent) for k in range(64)}
+    assert len(places) == extent * 64 and max(places) < operand.nbytes
+
+
+@dataclass(frozen=True)
+class Askew(MatrixOperand):
+    """Descriptor whose groups of eight rows are half as far apart as they lie."""
+
+    @property
+    def bits(self) -> int:
+        return super().bits - (64 << 32 - 1)
+
+
+@pytest.mark.parametrize("by_depth", [True, False])
+def test_wrong_descriptors_are_refused(by_depth: bool) -> None:
+    with pytest.raises(GraphError, match="is read at"):
+        prove_read(Askew(128, 64, by_depth), 64)
+    with pytest.raises(ValueError, match="no tile of 96 by 64"):
+        MatrixOperand(96, 64, False)
+
+
+def call_of(m: Any, n: int, k: int, layout: str = "kn", chain: Chain | None = None) -> Call:
+    """A product whose rows are ``m``, perhaps a symbol."""
+    call, _ = gemm("f16", 1, n, k, layout, chain=chain, pad=0)(Memory(), np.random.default_rng(0))
+
+    def tall(view: View) -> View:
+        rows = len(view.dims) - 2
+        dims = (m if i == rows and d == 1 else d for i, d in enumerate(view.dims))
+        return replace(view, dims=tuple(dims))
+
+    views = (v and tall(v) for v in call.views)
+    return replace(call, views=tuple(views))
+
+
+def tiles(call: Call) -> list[str]:
+    return [variant.tile for variant, _ in variants_of(call)]
+
+
+def test_many_rows_have_a_kernel_of_warpgroups_before_that_for_all_sizes() -> None:
+    """Rows known or not; each kernel has its launch, for sizes from some number of rows on."""
+    assert tiles(call_of(128, 768, 768)) == ["32x64x64x4"]
+    assert tiles(call_of(4096, 768, 96)) == ["128x128x32x4"]
+    assert tiles(call_of(4096, 2304, 768)) == ["128x192x64x5x2", "128x128x32x4"]
+    call = call_of("rows", 2304, 768)
+    assert tiles(call)[-1] == "32x64x64x4" and len(tiles(call)) > 1
+    pairs = launches_for(call)
+    assert [name.split(" ")[0] for name in kernels_of(call)] == [symbol for _, symbol in pairs]
+
+    fitting = [[evaluate(launch.when, {"rows": n}) > 0 for launch, _ in pairs]
+               for n in (1, 383, 384, 4096)]  # fmt: skip
+    assert fitting[0] == fitting[1] == [False] * (len(pairs) - 1) + [True]
+    assert fitting[2][-2:] == [True, True] and all(fitting[3])
+    assert all(launch.persistent == 1 for launch, _ in pairs[:-1])
+
+
+def test_what_tensor_maps_cannot_copy_has_other_kernels() -> None:
+    call = call_of(4096, 768, 768)
+
+    def moved(place: int, **changes: Any) -> Call:
+        views: list[View | None] = list(call.views)
+        own = views[place]
+        assert own is not None
+        views[place] = replace(own, **changes)
+        return replace(call, views=tuple(views))
+
+    assert len(tiles(call)) == 2
+    assert len(tiles(moved(0, strides=(1, 4096)))) == 1, "a depth that is not contiguous"
+    assert len(tiles(moved(0, strides=(770, 1)))) == 1, "rows 1540 bytes apart"
+    assert len(tiles(moved(1, offset=4))) == 1, "a start at 8 bytes"
+    assert len(tiles(moved(0, strides=("k", 1)))) == 2, "rows that a run finds to fit"
+    assert TensorMap(4096, DType.F16, (8, 2), (16,), (64, 64)).fits
+    assert not TensorMap(4104, DType.F16, (8, 2), (16,), (64, 64)).fits
+    assert not TensorMap(4096, DType.F16, (8, 0), (16,), (64, 64)).fits
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((1, 4096, 4096, 4096), (128, 256, 4, 0)),
+        ((1, 8192, 3072, 768), (128, 192, 5, 1)),
+        ((1, 4096, 768, 768), (128, 192, 5, 0)),
+        ((1, 4096, 1152, 384), (128, 96, 7, 0)),
+    ],
+)
+def test_tiles_are_those_that_were_fastest(
+    sizes: tuple[int, int, int, int], tile: tuple[int, int, int, int]
+) -> None:
+    """As timed on an H100 (models/RESULTS.md)."""
+    assert choose_warpgroup_tiles(*sizes, WARPGROUP_TILES) == [(tile, 1)]
+
+
+def compiled_tiles(*which: int) -> list[tuple[str, str, Chain | None]]:
+    found = list[tuple[str, str, Chain | None]]()
+    for i in which or range(len(WARPGROUP_TILES)):
+        m, n, stages, turns = WARPGROUP_TILES[i]
+        for layout in ("nk", "kn")[: 1 + (n % 64 == 0)]:
+            for chain in (None, GELU, RESIDUAL, layer(DType.F16)):
+                found.append((f"{m}x{n}x64x{stages}x{1 + turns}", layout, chain))
+    return found
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "which",
+    [pytest.param((3,), id="few"), pytest.param((), id="all", marks=pytest.mark.slow)],
+)
+def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[int, ...]) -> None:
+    target, sources = Target(CUDA, ARCHITECTURES["sm_90a"]), []
+    for tile, layout, chain in compiled_tiles(*which):
+        call = call_of(4096, 768, 768, layout, chain)
+        variant = find(call, target.architecture, tile)
+        if not warpgroup_products.refusal(call, variant):
+            sources.append(emit(call, variant, target))
+    assert len(sources) > 5
+    for built in compile_sources(sources, ["sm_90a"]):
+        found = opcodes(built.data, built.source.symbol)
+        assert built.refused is None and "C75" not in built.log, built.log
+        assert found[HGMMA] >= 4 and found[UTMALDG] >= 2 and not found[HMMA]
+    call, variant, _ = made(NAMED["f16 layer"], "sm_90a")
+    (built,) = compile_sources([emit(call, variant, target)], ["sm_90a"])
+    assert opcodes(built.data, built.source.symbol)[HMMA], "the opcode of a product of a warp"
+
+
+def test_tensors_of_an_epilogue_meet_no_bank_twice() -> None:
+
+    for size, wide in ((2, 64), (2, 32), (1, 64), (1, 32)):
+        one = warpgroup_products.Exchange("y", "f16", "vf", size, wide)
+        prove_free(one.accesses())
+        places = {one.layout.offset(r, c) for r in range(16) for c in range(wide * size)}
+        assert len(places) == 16 * wide * size
