@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from tracea_graph.cli.flags import OPTIMIZE, add_flags, made_options
-from tracea_graph.cli.kernels_parser import add_kernels
+from tracea_graph.cli.kernels_parser import add_kernels, add_repro
 from tracea_graph.cli.parser import Parser
 from tracea_graph.cli.subcommands import (
     add_bench,
@@ -99,16 +100,19 @@ def tool_parser() -> argparse.ArgumentParser:
     sweep.add_general()
     for add in (add_inspect, add_explain, add_bench, add_verify):
         add(commands)
-    for add in (add_strip, add_doctor, add_tune, add_cache, add_kernels):
+    for add in (add_strip, add_doctor, add_tune, add_cache, add_kernels, add_repro):
         add(commands)
     parser.add_general()
     return parser
 
 
 def whole_command(words: Sequence[str]) -> list[str]:
-    """Join ``tune worker`` and ``tune report`` to one word, as the parser expects."""
+    """Join ``tune worker`` and ``tune report`` to one word, and options behind ``repro … --``."""
     if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
         return [f"tune {words[1]}", *words[2:]]
+    if words[:1] == ["repro"] and "--" in words:
+        at = list(words).index("--")
+        return [*words[:at], f"--options={shlex.join(words[at + 1 :])}"]
     return list(words)
 
 

@@ -1,4 +1,4 @@
-"""Parser of ``tracea kernels``; the code that runs it is loaded later."""
+"""Parsers of ``tracea kernels`` and ``tracea repro``; the code that runs them is loaded later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracea_graph.cli.flags import add_flags
 from tracea_graph.cli.parser import Parser
 from tracea_graph.target_names import TARGETS
 
-__all__ = ["add_kernels"]
+__all__ = ["add_kernels", "add_repro"]
 
 
 def add_kernels(commands: Any) -> None:
@@ -52,4 +52,34 @@ def _add_build(actions: Any) -> None:
         "--target", choices=TARGETS, metavar="TARGET", help="by default this machine"
     )
     add_flags(parser, "kernels build")
+    parser.add_general()
+
+
+def add_repro(commands: Any) -> None:
+    """Add ``tracea repro`` to the result of ``add_subparsers``."""
+    parser: Parser = commands.add_parser(
+        "repro",
+        help="pack a model and its options so that others can repeat a run",
+        usage="%(prog)s MODEL.onnx [options] [-- OPTIONS OF tracea-optimize]",
+        description="Optimize a model, and pack what somebody else needs to see the same: the "
+        "graph, options, decisions, generated sources, facts about this machine, and a script. "
+        "Weights are left out: the pack, and the run that it records, have weights drawn with "
+        "their mean and spread. Names of nodes and tensors stay.",
+        examples=(
+            "tracea repro model.onnx -- --precision bf16 --shape batch=4",
+            "tracea repro model.onnx --weights -o with-weights.zip",
+        ),
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL.onnx")
+    parser.add_argument(
+        "--options", default="", metavar="WORDS", help="the same as the words behind --"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.zip", help="default: MODEL.repro.zip"
+    )
+    parser.add_argument(
+        "--weights", action="store_true",
+        help="pack the weights of the model, and the files of --data and --holdout",
+    )  # fmt: skip
+    add_flags(parser, "repro")
     parser.add_general()

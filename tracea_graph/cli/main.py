@@ -37,6 +37,7 @@ _RUN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tune report": ("tune", "run_tune_report"),
         "cache": ("cache", "run_cache"),
         "kernels": ("kernels", "run_kernels"),
+        "repro": ("repro", "run_repro"),
     }
 )
 """Module of this package and function of each command; loaded on demand."""
@@ -78,6 +79,7 @@ def _guarded(
     try:
         words = whole_command(sys.argv[1:] if argv is None else argv)
         args = parser().parse_args(with_config(words))
+        args.words = words
         verbose = getattr(args, "verbose", 0)
         if verbose >= _LOGGED:
             logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")

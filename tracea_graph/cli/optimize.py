@@ -15,9 +15,11 @@ from tracea_graph.cli.arguments import options_of, wants_folder
 from tracea_graph.cli.complaints import complain, failed
 from tracea_graph.cli.console import made_console
 from tracea_graph.cli.progress import Steps
+from tracea_graph.cli.repro import pack_failure
 from tracea_graph.cli.stopping import interrupt_exit_code
 from tracea_graph.commands.inspect import explain
 from tracea_graph.commands.page import profiled
+from tracea_graph.errors import TraceaError, VerifyError, WorkerError
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.target import target_of
@@ -52,6 +54,7 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
             error = outcome.error or AssertionError("an outcome has a report or an error")
             model = outcome.source if len(args.models) > 1 else None
             codes.append(failed(error, args.verbose, model))
+            _pack(outcome.source, error, options, args)
             continue
         reports.append(outcome.report)
         if not args.json:
@@ -65,6 +68,20 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
             )
     _finish(reports, options, args, console)
     return codes[0] if codes else 0
+
+
+def _pack(model: Path, error: BaseException, options: Options, args: argparse.Namespace) -> None:
+    """Pack what a wrong result, a worker that died or a bug left, and say where."""
+    expected = isinstance(error, TraceaError) and not isinstance(error, VerifyError | WorkerError)
+    if expected or isinstance(error, MemoryError | OSError) or not isinstance(error, Exception):
+        return
+    models = {str(path) for path in args.models}
+    words = [word for word in args.words if word not in models and word != "optimize"]
+    folder = options.environment.cache / "repro"
+    try:
+        complain(f"to report this: {pack_failure(model, words, error, folder)}, without weights")
+    except (TraceaError, OSError) as why:
+        complain(f"no repro pack was written: {why}")
 
 
 def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:

@@ -383,7 +383,7 @@ ALONE: Mapping[str, Option] = MappingProxyType(
             group=_PRINTING,
             also={
                 **dict.fromkeys(("explain", "verify", "doctor", "tune", "cache ls",
-                                 "kernels build"),
+                                 "kernels build", "repro"),
                                 Use("print JSON")),
                 "bench": Use("print JSON", group=_PRINTING),
                 "inspect": Use("print networkx's node-link JSON"),

@@ -1,0 +1,135 @@
+"""Pack what somebody else needs to see a result or a failure again."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.onnx_io.skeleton import regrow, write_skeleton
+from tracea_graph.resources import Scratch
+from tracea_graph.target import host_fingerprint
+from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.version import versions
+
+__all__ = ["FILE_OPTIONS", "RunOutcome", "packed_words", "replayable", "write_repro"]
+
+FILE_OPTIONS = ("--config", "--lock", "--data", "--holdout")
+"""Options that name a file to read, which a pack holds a copy of."""
+_PRIVATE = ("--data", "--holdout")
+"""Of those, the ones whose files hold the user's numbers."""
+_PLACES = ("-o", "--output", "--save-lock", "--keep-sources", "--report", "--cache", "--storage")
+"""Options that say where to write, which a replay decides itself."""
+_REPLAY = '''\
+"""Repeat what this pack is about: python replay.py [FOLDER], with tracea-graph installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tracea_graph.commands.repro import replayable
+
+here = Path(__file__).resolve().parent
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else here / "replay")
+folder.mkdir(parents=True, exist_ok=True)
+facts = json.loads((here / "repro.json").read_text())
+model = replayable(here, folder)
+words = [str(here / w[5:]) if w.startswith("pack:") else w for w in facts["options"]]
+command = [sys.executable, "-m", "tracea_graph", "optimize", str(model), *words]
+lock = here / "lock.json"
+if lock.exists() and "--lock" not in words:
+    command += ["--lock", str(lock)]
+code = subprocess.run([*command, "-o", str(folder / "result.onnx")]).returncode
+expected = facts["outcome"]["exit_code"]
+found = "reproduced" if code == expected else "not reproduced"
+print(f"exit code {code}, expected {expected}: {found}")
+sys.exit(code != expected)
+'''
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How an optimization ended; ``error`` is the message of one that failed."""
+
+    exit_code: int
+    error: str = ""
+    improved: bool | None = None
+
+
+def packed_words(words: Sequence[str], weights: bool) -> tuple[list[str], dict[str, Path]]:
+    """Return command-line words for a replay, and the files that they name, by name in the pack.
+
+    Files of the user's numbers are left out unless ``weights``.
+    """
+    found: list[str] = []
+    files: dict[str, Path] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        flag, joined, value = word.partition("=")
+        if flag in (*FILE_OPTIONS, *_PLACES):
+            value = value if joined else rest.pop(0) if rest else ""
+            if flag in FILE_OPTIONS and (weights or flag not in _PRIVATE):
+                name = f"{flag.strip('-')}{Path(value).suffix}"
+                files[name] = Path(value)
+                found += [flag, f"pack:{name}"]
+        else:
+            found.append(word)
+    return found, files
+
+
+def write_repro(
+    out: Path,
+    model: Path,
+    words: Sequence[str],
+    outcome: RunOutcome,
+    *,
+    weights: bool = False,
+    made: Mapping[str, Path] | None = None,
+) -> None:
+    """Write a pack: model, options, environment, a replay script, and further ``made`` files.
+
+    ``words`` are the options as given to ``tracea-optimize``.  The weights of the model are
+    included only if ``weights``.  Raises ModelError, and OSError if the pack cannot be written.
+    """
+    options, files = packed_words(words, weights)
+    with Scratch("repro") as name:
+        folder = Path(name)
+        facts = write_skeleton(model, folder / "model.onnx", weights=weights)
+        about: dict[str, Any] = {
+            "outcome": asdict(outcome), "options": options, "weights": facts,
+            "versions": versions(), "machine": dict(host_fingerprint()),
+            "python": sys.version.split()[0], "system": platform.platform(),
+        }  # fmt: skip
+        text = json.dumps(about, indent=1, default=str)
+        (folder / "repro.json").write_text(text, encoding="utf-8")
+        (folder / "replay.py").write_text(_REPLAY, encoding="utf-8")
+        whole = folder / "pack.zip"
+        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as pack:
+            for own in ("repro.json", "replay.py", "model.onnx"):
+                pack.write(folder / own, own)
+            for inside, path in {**files, **(made or {})}.items():
+                _add(pack, inside, path)
+        write_whole(out, whole.read_bytes())
+
+
+def _add(pack: zipfile.ZipFile, name: str, path: Path) -> None:
+    if path.is_dir():
+        for one in sorted(p for p in path.rglob("*") if p.is_file()):
+            pack.write(one, f"{name}/{one.relative_to(path).as_posix()}")
+    elif path.exists():
+        pack.write(path, name)
+
+
+def replayable(pack: Path, folder: Path) -> Path:
+    """Write the model of an unpacked pack with its weights, drawn if need be; return its path."""
+    facts = json.loads((pack / "repro.json").read_text(encoding="utf-8"))
+    out = folder / "model.onnx"
+    regrow(pack / "model.onnx", facts["weights"], out)
+    return out
