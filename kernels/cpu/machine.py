@@ -38,7 +38,7 @@ def measured_machine(environment: Environment | None = None, isa: str | None = N
     """
     environment = environment or Environment()
     cpu = profile_cpu()
-    return machine_of(cpu, measure(cpu, environment), isa or environment.level)
+    return machine_of(cpu, measure(cpu, environment, only="f32"), isa or environment.level)
 
 
 def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:

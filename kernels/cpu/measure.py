@@ -37,6 +37,8 @@ __all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
 SECONDS = 5.0
 """Time limit in seconds of all measurements together, compiling included."""
 _COMPILE_SHARE = 0.7
+_WHOLE = "machine"
+"""Name under which complete figures are cached."""
 _LATE = "there was no time left; tracea doctor --refresh tries again"
 _RUN_SECONDS = 2.0
 _TEMPLATES = Path(probe.__file__).resolve().parent
@@ -54,20 +56,23 @@ def measure(
     *,
     refresh: bool = False,
     seconds: float = SECONDS,
+    only: str = "",
 ) -> Measurements:
     """The machine's figures, from the cache, or measured if they are not there or ``refresh``.
 
-    Never fails: figures that cannot be measured are derived from the instruction set, with a note
-    of the reason.  Results without fp32 peaks and bandwidths are not cached.
+    With a type in ``only``, peaks of other types may be missing, which takes less time.  Never
+    fails: figures that cannot be measured are derived from the instruction set, with a note of the
+    reason.  Results without fp32 peaks and bandwidths are not cached.
     """
     environment = environment or Environment()
     folder = environment.cache / "doctor"
     key = memo.key_of(fingerprint(cpu), compiler_key(environment), _text_key())
-    if not refresh and (found := _recalled(folder, key)) is not None:
-        return found
-    fresh = _measure(cpu, environment, seconds)
+    for name in (_WHOLE, *filter(None, (only,))):
+        if not refresh and (found := _recalled(folder, name, key)) is not None:
+            return found
+    fresh = _measure(cpu, environment, seconds, only)
     if fresh.measured:
-        memo.keep(folder, "machine", key, asdict(fresh))
+        memo.keep(folder, only or _WHOLE, key, asdict(fresh))
     return fresh
 
 
@@ -103,8 +108,8 @@ def _words(command: str) -> list[str]:
         return [command]
 
 
-def _recalled(folder: Path, key: str) -> Measurements | None:
-    data = memo.recall(folder, "machine", key)
+def _recalled(folder: Path, name: str, key: str) -> Measurements | None:
+    data = memo.recall(folder, name, key)
     try:
         return Measurements.from_json(data) if data is not None else None
     except (KeyError, TypeError, ValueError):
@@ -128,8 +133,11 @@ def _told_ghz(cpuinfo: Path) -> float:
 # ---- measuring -------------------------------------------------------------------------
 
 
-def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measurements:
-    """Measure everything; derive the figures of programs that cannot be built or run."""
+def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: str) -> Measurements:
+    """Measure everything, or the peaks of one type.
+
+    Figures of programs that cannot be built or run are derived.
+    """
     start = time.monotonic()
     end = start + seconds
     try:
@@ -137,7 +145,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measu
     except (BuildError, ValueError) as error:
         return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
     with Scratch("doctor") as name:
-        probes = [p for p in PROBES if _runs(p, cpu)]
+        probes = [p for p in PROBES if _runs(p, cpu) and only in ("", p.dtype)]
         notes = _compile(
             compiler, probes, Path(name), start + seconds * _COMPILE_SHARE, cpu.threads
         )

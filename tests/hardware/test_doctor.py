@@ -113,7 +113,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Measuring costs nothing, and each time adds an entry."""
     calls: list[int] = []
 
-    def fake(cpu: CpuProfile, environment: Environment, seconds: float) -> Measurements:
+    def fake(cpu: CpuProfile, environment: Environment, seconds: float, only: str) -> Measurements:
         calls.append(1)
         return FIGURES
 
@@ -133,6 +133,19 @@ def test_equal_machines_are_measured_once(counted: list[int], tmp_path: Path) ->
     measure(PLAIN, environment, refresh=True)
     measure(replace(PLAIN, l2=1), environment)
     assert len(counted) == 3
+
+
+def test_planning_measures_one_type_unless_all_are_known(
+    counted: list[int], tmp_path: Path
+) -> None:
+    environment = Environment(cache=tmp_path)
+    for _ in range(2):
+        measure(PLAIN, environment, only="f32")
+    assert len(counted) == 1
+    for _ in range(2):
+        measure(PLAIN, environment)
+    measure(replace(PLAIN), environment, only="f32")
+    assert len(counted) == 2
 
 
 @pytest.mark.parametrize("name", ["micro/probe.cpp.in", "micro/vec_scalar.h"])

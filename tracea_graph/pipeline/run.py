@@ -152,8 +152,6 @@ def _part(run: PipelineRun) -> Path:
 
 def gather(run: PipelineRun) -> None:
     """Create or load the inputs to verify and to time with."""
-    if run.options.custom_ops and (run.lock is None or run.lock.improved):
-        run.libraries.start()
     run.libraries.counted = run.timer.count
     run.timer.step("preparing inputs")
     run.inputs = gather_inputs(run.model, run.options)
@@ -174,6 +172,8 @@ def choose(run: PipelineRun) -> None:
     else:
         model = guarded_form(run.model) if lock.guarded else run.model
         planner = Planner(model.graph, options, symbols, target, lock.cost)
+    if options.custom_ops and (lock is None or lock.improved):
+        run.libraries.start()  # only now: the planner has measured this machine
     run.model = model
     locked = lock.decisions(model.graph, target.every_level) if lock else None
     with deadline.suspended():  # the budget must not decide how much is compressed
