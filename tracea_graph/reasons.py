@@ -56,7 +56,6 @@ class Code(StrEnum):
     EXCLUDED = "excluded"
     NO_PREDICTED_GAIN = "no-predicted-gain"
     ERROR_BUDGET = "error-budget"
-    FASTER_WITHOUT = "faster-without"
     CYCLE = "cycle"
     # the outcome of a run
     IMPROVED = "improved"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.check.bindings import bindings
+from tracea_graph.commands.op_types import op_types
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.program import Program
@@ -49,7 +50,8 @@ class Stages:
 
     ``imported`` is the graph before the passes, ``decisions`` are the policy's about the
     calls of a region, by its first result.  Programs are planned for the memory ``levels``.
-    ``overridable`` initializers may be fed, and therefore cannot become kernel constants.
+    ``overridable`` initializers may be fed, and therefore cannot become kernel constants; ``cost``
+    predicted the times, once programs are planned.
     """
 
     graph: TileGraph
@@ -60,6 +62,7 @@ class Stages:
     decisions: Mapping[str, tuple[CallDecision, ...]] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     overridable: int = 0
+    cost: CostModel | None = None
 
     @classmethod
     def run(
@@ -94,8 +97,9 @@ class Stages:
         programs = tuple((item.type, item.program) for item in assembly.placed)
         decisions = {item.region.results[0]: item.decisions for item in assembly.placed}
         made = cls(
-            planned, trace, graph, levels, programs, decisions, overridable=len(model.unknown)
-        )
+            planned, trace, graph, levels, programs, decisions,
+            overridable=len(model.unknown), cost=planner.cost,
+        )  # fmt: skip
         if until == "lower":
             return made
         target, chains = target_of(options.target, options.precision), assembly.chains.values()
@@ -147,7 +151,11 @@ def explain(
             by_node.setdefault(name, []).append(placed)
     explained = tuple(_explained(made, r, by_node, measured) for r in made.graph.regions())
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
-    explanation = Explanation(str(path), sizes, explained, rule_rows(made.trace), _note(made))
+    assert made.cost is not None
+    explanation = Explanation(
+        str(path), sizes, explained, rule_rows(made.trace), _note(made),
+        op_types(made.imported, made.cost), op_types(made.graph, made.cost),
+    )  # fmt: skip
     if node and not explanation.about(node):
         raise UsageError(f"{path.name} has no operator or value {node!r}; --json lists all")
     return explanation

@@ -260,11 +260,9 @@ class Reporter:
                 return Reason(next(iter(self.deadline.cut)), Code.OUT_OF_BUDGET)
             return Reason("no rewrite applies", Code.NO_REWRITE)
         before, after = self.model.node_count, len(kept.assembly.graph.regions())
-        kernels = len(kept.assembly.placed)
-        kind = "kernels" if kernels > 1 else "a kernel"
-        which = f", {kernels} of them {kind}" if kernels else ""
-        because = self.lock.because if self.lock else gain_of(_timings(evaluator))
-        return Reason(f"{before} nodes became {after}{which}, {because}", Code.IMPROVED)
+        which = kept.assembly.kernels_said(self.compression.planner.cost)
+        why = self.lock.because if self.lock else gain_of(_timings(evaluator))
+        return Reason(f"{before} nodes became {after}{which}, {why}", Code.IMPROVED)
 
     @property
     def _is_float32(self) -> bool:

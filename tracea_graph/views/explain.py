@@ -13,6 +13,7 @@ from tracea_graph.documents import to_json
 from tracea_graph.reasons import EXPECTED, Code
 from tracea_graph.views.kernels import KernelRow
 from tracea_graph.views.layer_names import LayerNames
+from tracea_graph.views.op_types import OpTypeRow, op_type_table
 from tracea_graph.views.report import RuleRow, unnamed
 from tracea_graph.views.tables import cell, new_table, plain, three_digits
 from tracea_graph.views.text import render_kernels, render_rules
@@ -81,13 +82,18 @@ class RegionExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All regions of a model in order, and the statistics of rules."""
+    """All regions of a model in order, and the statistics of rules.
+
+    ``before`` and ``after`` are sums by op type, of the original and of what the passes made.
+    """
 
     model: str
     assumed: str
     regions: tuple[RegionExplanation, ...]
     rules: tuple[RuleRow, ...]
     note: str = ""
+    before: tuple[OpTypeRow, ...] = ()
+    after: tuple[OpTypeRow, ...] = ()
     schema_version: Literal[1] = 1
 
     def about(self, node: str) -> tuple[RegionExplanation, ...]:
@@ -161,6 +167,10 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
             said = "; ".join(_whys(group))
             table.add_row(cell(op), str(len(group)), three_digits(total), cell(said))
         yield from ("", table)
+    for title, rows in (("before", explanation.before), ("after", explanation.after)):
+        if rows:
+            pairs = [(row.op, row) for row in rows]
+            yield from ("", op_type_table(f"op types {title}", pairs, "predicted µs"))
     if calls := explanation.kernel_calls:
         yield from ("", render_kernels(calls))
     if explanation.rules:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tracea_graph.views.bench import made_with
 from tracea_graph.views.layer_names import LayerNames
+from tracea_graph.views.op_types import op_type_table
 from tracea_graph.views.profiling import (
     EXPLAINED,
     SHORTEST,
@@ -17,12 +18,13 @@ from tracea_graph.views.profiling import (
     ProfileRow,
     notable,
 )
-from tracea_graph.views.tables import Column, FittedTable, plain
+from tracea_graph.views.tables import Column, FittedTable, in_bytes, plain
+from tracea_graph.views.time_share import op_totals
 
 _FEWER = "winograd"
 """The kernel that multiplies less than a direct convolution, whose FLOPs are counted."""
 
-__all__ = ["abridged", "cells", "headline", "in_bytes", "render_profile", "summary"]
+__all__ = ["abridged", "cells", "headline", "render_profile", "summary"]
 
 
 def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
@@ -62,6 +64,8 @@ def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
             rows = _rest(rest, profile)
             table.add_row(Text("the rest", style="dim"), "", f"({len(rest)})", *rows)
     yield table
+    totals = [(op, sums) for op, sums in op_totals(profile).items()]
+    yield from ("", op_type_table("by op type or kernel", totals, "µs"), "")
     yield from (Text(line) for line in summary(profile))
 
 
@@ -93,14 +97,6 @@ def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
 def fewer_operations(row: ProfileRow) -> bool:
     """Return whether a kernel computes its result with fewer operations than are counted."""
     return row.op.startswith(_FEWER)
-
-
-def in_bytes(size: float) -> str:
-    """Format bytes with three digits and a unit."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} B"
 
 
 def abridged(names: Sequence[str]) -> str:

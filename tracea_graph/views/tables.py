@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Column", "FittedTable", "cell", "new_table", "plain", "three_digits"]
+__all__ = ["Column", "FittedTable", "cell", "in_bytes", "new_table", "plain", "three_digits"]
 
 _GAP = 3
 """Characters between two columns."""
@@ -43,6 +43,14 @@ def cell(text: str, style: str = "") -> Text:
 def three_digits(number: float) -> str:
     """Format with three significant digits, without exponent: ``0.0123``, ``4.57``, ``2560``."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
+
+
+def in_bytes(size: float) -> str:
+    """Format bytes with three digits and a unit."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} B"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""Counts, FLOPs, bytes and predicted times of a graph by op type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import TensorSpec, assumed
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.policy import CostModel
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.views.op_types import OpTypeRow
+
+__all__ = ["op_types"]
+
+
+def op_types(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
+    """Return a row per op type, that with the longest predicted time first.
+
+    A program counts as its steps.  FLOPs and bytes are those of the ops whose iteration space is
+    known.
+    """
+    found: dict[str, list[float]] = {}
+    for place, region in _steps(graph):
+        flops, moved = _work(place, region, cost.bindings)
+        us = cost(place, region) - (cost.machine.node_us if place is not graph else 0.0)
+        sums = found.setdefault(region.op, [0, 0.0, 0.0, 0.0])
+        for i, more in enumerate((1, flops, moved, us)):
+            sums[i] += more
+    rows = (OpTypeRow(op, int(n), flops, moved, us) for op, (n, flops, moved, us) in found.items())
+    return tuple(sorted(rows, key=lambda row: -row.us))
+
+
+def _steps(graph: TileGraph) -> Iterator[tuple[TileGraph, Region]]:
+    """Yield every region that is no program, and every step of a program, with its graph."""
+    for region in graph.regions():
+        if isinstance(region.params, RegionParams):
+            inside = Subgraph(graph, region)
+            yield from ((inside, step) for step in inside.steps)
+        else:
+            yield graph, region
+
+
+def _work(graph: TileGraph, region: Region, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Return FLOPs, and the bytes of all operands and results, each counted once."""
+    values = dict.fromkeys((*region.reads, *region.writes))
+    try:
+        model = graph.model(region)
+        flops = model.flops(sizes) if model else 0.0
+    except GraphError:
+        flops = 0.0
+    return flops, sum(_bytes(graph.spec(v), sizes) for v in values if v)
+
+
+def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> float:
+    if spec.dtype is None or spec.shape is None:
+        return 0.0
+    return prod(assumed(extent, sizes) for extent in spec.shape) * spec.dtype.size
