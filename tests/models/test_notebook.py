@@ -44,7 +44,9 @@ def test_every_cell_runs(
 
 
 def test_it_ships_with_outputs_and_needs_the_package_only() -> None:
-    cells = json.loads(Path(NOTEBOOK).read_text(encoding="utf-8"))["cells"]
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    assert "/tmp" not in text
+    cells = json.loads(text)["cells"]
     code = [c for c in cells if c["cell_type"] == "code"]
     assert all(c["outputs"] and c["execution_count"] for c in code)
     assert not any(o["output_type"] == "error" for c in code for o in c["outputs"])
