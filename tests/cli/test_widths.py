@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import onnx
@@ -46,6 +47,11 @@ COMMANDS = {
     "verify": ["verify", "model.onnx", "model.tracea.onnx"],
     "bench": ["bench", "model.onnx", "--pairs", "3", "--threads", "1", "--baselines", "ort"],
     "profile": ["bench", "model.tracea.onnx", "--profile", "--pairs", "3", "--threads", "1"],
+    "retune": ["bench", "retuned.onnx", "--retune", "--threads", "1", "--budget", "2"],
+    "strip": ["strip", "model.tracea.onnx", "-o", "plain.onnx"],
+    "tune": ["tune", "model.onnx", "--budget", "1", "--threads", "1"],
+    "sweep": ["sweep", "model.onnx", "--max-error", "1e-2,1e-1", "--low-rank", "1", "--keep",
+              "all", "--target", "cpu:scalar", "--threads", "1"],
     "doctor": ["doctor"],
     "doctor-op": ["doctor", "gemm", "--shape", "128,768,768"],
     "cache": ["cache", "ls"],
@@ -68,6 +74,8 @@ def test_it_fits(
         monkeypatch.setenv("COLUMNS", str(COLUMNS))
         monkeypatch.setenv("TTY_COMPATIBLE", "1")
         monkeypatch.setenv("FORCE_COLOR", "1")
+    for ending in ("onnx", "so", "json") if command == "retune" else ():
+        shutil.copy(f"model.tracea.{ending}", f"retuned.{ending}")
     name, *args = COMMANDS[command]
     code = optimize_main(args) if name == "optimize" else main([name, *args])
     out = capsys.readouterr().out
