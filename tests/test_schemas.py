@@ -77,6 +77,9 @@ def test_files_follow_their_schemas(folder: Path) -> None:
         ("explain", ["explain", "m.onnx"]),
         ("verify", ["verify", "m.onnx", "m.tracea.onnx"]),
         ("bench", ["bench", "m.onnx", "--pairs", "2", "--seconds", "1", "--baselines", "ort"]),
+        ("doctor", ["doctor"]),
+        ("tune", ["tune", "--problem", "gemm:16x64x64", "--budget", "1s", "--threads", "1"]),
+        ("cache", ["cache", "ls"]),
         ("serving", ["bench", "m.onnx", "--sessions", "2", "--seconds", "1"]),
         ("report", ["optimize", "m.onnx", "-o", "o.onnx", "--keep", "all", "--no-custom-ops"]),
     ],
@@ -87,7 +90,10 @@ def test_what_is_printed_follows_its_schema(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(folder)
     assert main([*words, "--json"]) == 0
-    valid(name, json.loads(capsys.readouterr().out))
+    document = json.loads(capsys.readouterr().out)
+    for one in document if isinstance(document, list) else [document]:
+        valid(name, one)
+    assert document
 
 
 def test_figures_without_bounds_are_null() -> None:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.documents import schema_of
+from tracea_graph.hardware.health import Health
 from tracea_graph.pipeline.lock import LockContent
 from tracea_graph.policy import KernelPlan
 from tracea_graph.toolchain import Manifest
@@ -17,6 +18,7 @@ from tracea_graph.views.retuned import Retuned
 from tracea_graph.views.serving import ServingReport
 from tracea_graph.views.shapes import ShapeReport
 from tracea_graph.views.sweep import SweepPoint
+from tracea_graph.views.tuned import CachedResult, TunedReport
 from tracea_graph.views.verify import VerifyReport
 
 __all__ = ["DOCUMENTS", "schema"]
@@ -24,6 +26,8 @@ __all__ = ["DOCUMENTS", "schema"]
 DOCUMENTS: Mapping[str, Any] = MappingProxyType(
     {
         "bench": BenchReport,
+        "cache": CachedResult,
+        "doctor": Health,
         "explain": Explanation,
         "kernel": KernelPlan,
         "lock": LockContent,
@@ -33,6 +37,7 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
         "shapes": ShapeReport,
         "serving": ServingReport,
         "sweep": SweepPoint,
+        "tune": TunedReport,
         "verify": VerifyReport,
     }
 )
@@ -41,7 +46,8 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
 ``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
 a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, ``shapes`` of ``tracea inspect
 --check``, ``serving`` of ``tracea bench --sessions``, the others that of the command of their
-name, ``sweep`` a point of its list, and ``lock`` the file of ``--save-lock``.
+name, ``cache``, ``sweep`` and ``tune`` an item of its list, and ``lock`` the file of
+``--save-lock``.
 """
 
 

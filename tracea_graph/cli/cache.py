@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph.config import Environment
+from tracea_graph.documents import plain_data
 from tracea_graph.errors import UsageError
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.views.tables import new_table
+from tracea_graph.views.tuned import CachedResult
 
 __all__ = ["run_cache"]
 
@@ -44,10 +46,11 @@ def run_cache(args: argparse.Namespace, console: Console) -> int:
 def _list(cache: TuningCache, console: Console, as_json: bool, environment: Environment) -> None:
     entries = list(cache)
     if as_json:
-        rows = [{"key": key, **entry.to_json()} for key, entry in entries]
-        for row in rows:
-            row["trials"] = len(row.pop("evidence"))
-        console.print(json.dumps(rows, indent=1), markup=False, soft_wrap=True)
+        rows = [
+            CachedResult(key, e.what, e.about, e.value, len(e.evidence), e.final, e.written)
+            for key, e in entries
+        ]
+        console.print(json.dumps(plain_data(rows), indent=1), markup=False, soft_wrap=True)
         return
     here = _facts(environment)
     table = new_table("tuning results")

@@ -18,6 +18,7 @@ from tracea_graph.cli.flags import made_options
 from tracea_graph.cli.progress import Bar
 from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.commands.tune import TunedModel, tune_model
+from tracea_graph.documents import plain_data
 from tracea_graph.errors import UsageError
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.options.files import save
@@ -29,6 +30,7 @@ from tracea_graph.tuning.hints import hint_of, proposals
 from tracea_graph.tuning.machine import tuner
 from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, runs, write_csv
 from tracea_graph.views import plain
+from tracea_graph.views.tuned import TunedCase, TunedReport
 from tracea_graph.views.tuning import convergence_svg, curves, render_curves, render_tuned
 
 __all__ = ["run_tune", "run_tune_report", "run_worker"]
@@ -50,7 +52,8 @@ def run_tune(args: argparse.Namespace, console: Console) -> int:
     if args.save_config is not None:
         _save(args, found)
     if args.json:
-        console.print(json.dumps([_json(one) for one in found], indent=1), markup=False)
+        documents = plain_data([_document(one) for one in found])
+        console.print(json.dumps(documents, indent=1), markup=False, soft_wrap=True)
     return 0
 
 
@@ -134,16 +137,12 @@ def _sizes(shape: dict[str, int]) -> str:
     return ",".join(f"{name}={size}" for name, size in shape.items())
 
 
-def _json(found: TunedModel) -> dict[str, Any]:
-    return {
-        "model": str(found.path),
-        "saved": found.saved,
-        "cases": [
-            {
-                "region": str(t.case), "nodes": found.counts.get(t.case, 0),
-                "share": t.share, "source": t.source, "why": t.why, "gain": t.gain,
-                "schedule": vars(t.schedule),
-            }
-            for t in found.tuned
-        ],
-    }  # fmt: skip
+def _document(found: TunedModel) -> TunedReport:
+    cases = (
+        TunedCase(
+            str(t.case), found.counts.get(t.case, 0), t.share, t.source, t.why, t.gain,
+            vars(t.schedule),
+        )
+        for t in found.tuned
+    )  # fmt: skip
+    return TunedReport(str(found.path), found.saved, tuple(cases))

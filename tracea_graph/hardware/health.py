@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Literal
 
+from tracea_graph.documents import to_json
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.gpu import Gpus
 from tracea_graph.hardware.measurements import Measurements
@@ -52,9 +53,8 @@ class Health:
     backends: tuple[BackendHealth, ...]
     runtime: Runtime
     gpus: Gpus
+    schema_version: Literal[1] = 1
 
     def to_json(self) -> str:
-        """Return all findings except the processor's flags, by field name."""
-        told = asdict(self)
-        del told["cpu"]["flags"]
-        return json.dumps(told, indent=2)
+        """Return the document ``docs/schema/doctor.json``."""
+        return to_json(self).rstrip()
