@@ -114,10 +114,10 @@ def _gemm_int8(isa: str, mr: int, nv: int) -> KernelVariant:
 def _gemm_nbits(isa: str, mr: int, nv: int, ahead: int = 0) -> KernelVariant:
     """A GEMM on codes of 2, 4 or 8 bits with scales by blocks.
 
-    ``mr`` rows of bytes by ``nv`` panels; a single row takes twice as many panels.  ``ahead``:
-    bytes from the codes of one row's tile to those that are prefetched.
+    ``mr`` rows of bytes by ``nv`` panels; a single row reads one panel after the other, ``ahead``
+    bytes before the codes that it prefetches.
     """
-    params = {"mr": mr, "mr3": max(1, mr // 3), "nv": nv, "wide": 2 * nv, "ahead": ahead}
+    params = {"mr": mr, "mr3": max(1, mr // 3), "nv": nv, "ahead": ahead}
     functions, tile = frozenset({"int8", "nbits"}), f"{mr}x{nv * PANEL}"
     return KernelVariant("gemm_nbits", isa, "gemm_nbits.cpp.in", tile, params, functions)
 
@@ -372,9 +372,9 @@ VARIANTS = (
     _gemm_int8("avx512", 6, 2),
     _gemm_int8("avx512vnni", 8, 3),
     _gemm_nbits("scalar", 3, 1),
-    _gemm_nbits("avx2", 3, 1, 1024),
-    _gemm_nbits("avx512", 6, 2, 1024),
-    _gemm_nbits("avx512vnni", 6, 2, 1024),
+    _gemm_nbits("avx2", 3, 1, 2048),
+    _gemm_nbits("avx512", 6, 2, 2048),
+    _gemm_nbits("avx512vnni", 6, 2, 2048),
     _gemm_int8("neon", 2, 1),
     _gemm_int8("neondot", 5, 1),
     _gemm_int8("neoni8mm", 6, 1),

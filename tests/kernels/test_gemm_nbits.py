@@ -70,7 +70,7 @@ def multiply(level: str, x: Array, stored: tuple[Array, Array], layout: NBitsPan
     """``x · W`` by the largest tiles."""
     run = kernel(emit("gemm_nbits", level), symbols("gemm_nbits", level)[0])
     mr, nv = gemm_nbits_tile(level)
-    mr, nv = max(1, mr // terms), 2 * nv if len(x) == terms == 1 else nv
+    mr = max(1, mr // terms)
     parts = [rounded(level, row, layout.block, terms)[:3] for row in x]
     a, scale, total = (guarded(np.stack(p)) for p in zip(*parts, strict=True))
     codes, scales = map(guarded, stored)

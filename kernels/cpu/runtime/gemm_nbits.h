@@ -135,7 +135,7 @@ inline bool run_nbits_tiles(Run& run, NBitsJob& job) {
   GemmJob& gemm = job.gemm;
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL);
   job.mr = max(1, gemm.isa->nbits_mr / job.terms);
-  job.nv = gemm.m == 1 && job.terms == 1 ? 2 * gemm.isa->nbits_nv : gemm.isa->nbits_nv;
+  job.nv = gemm.m == 1 ? 1 : gemm.isa->nbits_nv;  // a row is fastest along one run of memory
   job.chunks = ceil_div(gemm.m, kRowsOfTask);
   job.rows_per_chunk = ceil_div(ceil_div(gemm.m, job.chunks), job.mr) * job.mr;
   job.chunks = ceil_div(gemm.m, job.rows_per_chunk);
