@@ -23,6 +23,7 @@ from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.intrinsics import takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
+from tracea_graph.toolchain.artifact import uncounted
 from tracea_graph.toolchain.cache import ObjectCache
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
@@ -196,7 +197,7 @@ def compile_unit(source: CompilationUnit) -> Path:
         shop = library._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
         if takes_intrinsics(source.text) and compiler.family == "gcc":
             shop.header("header", source.flags, make=True)  # a lone unit would not
-        library._compile(shop, [source])
+        library._compile(shop, [source], uncounted)
         exported = re.findall(r"^// (tracea_\w+)$", source.text, re.MULTILINE)
         jump = "b" if platform.machine() == "aarch64" else "jmp"
         lines = (
