@@ -64,6 +64,7 @@ __all__ = [
     "PARTITION",
     "REVERTIBLE",
     "STRUCTURE",
+    "UNMEASURED",
     "WEIGHT_DEPENDENT",
     "Request",
     "phases",
@@ -85,6 +86,8 @@ WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
 
 NOT_COMPRESSED: Mapping[str, Compressed] = MappingProxyType({})
 """Compress no matrix."""
+UNMEASURED: Mapping[str, float] = MappingProxyType({})
+"""Magnitudes of no values."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class Request:
 
     ``precision`` is one of ``config.PRECISIONS``.  Without ``prepack``, matrices keep the layout
     of the model.  ``windows`` restrict attention.  ``compressed`` maps the name of a stored matrix
-    to its replacement.  ``scan`` holds the weight analysis of earlier plans.
+    to its replacement.  ``scan`` holds the weight analysis of earlier plans, ``ranges`` the
+    largest magnitudes of values where these were measured.
     """
 
     precision: str = "fp32"
@@ -101,6 +105,7 @@ class Request:
     windows: Sequence[AttentionWindow] = ()
     compressed: Mapping[str, Compressed] = field(default_factory=lambda: NOT_COMPRESSED)
     scan: WeightScan = field(default_factory=WeightScan)
+    ranges: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))

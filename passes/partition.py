@@ -116,7 +116,7 @@ def _outside(name: str, membership: _Membership, region: Region) -> Iterator[Mis
     graph = membership.graph
     if not region.fused:
         return
-    inside = isinstance(region.params, RegionParams)
+    inside = isinstance(region.params, RegionParams) and not _is_step(region)
     near = (*graph.sources(region), *([] if inside else graph.readers(region)))
     beside = [r for r in near if isinstance(r.params, RegionParams)]
     if beside and (inside or membership.steps_of(region)):
@@ -205,6 +205,12 @@ def _is_conv_cluster(region: Region) -> bool:
     return region.rule == ClusterConv.name and isinstance(region.params, RegionParams)
 
 
+def _is_step(region: Region) -> bool:
+    """Whether the region is a program of one step, which waits to join others."""
+    params = region.params
+    return isinstance(params, RegionParams) and len(params.steps) == 1
+
+
 def _inside(region: Region) -> Steps:
     """Steps of a clustered region; values that never leave it get local names."""
     params, values = region.params, list(region.operands)
@@ -262,7 +268,7 @@ class _FullMembership(_Membership):
 
     def is_anchor(self, region: Region) -> bool:
         if region.fused:
-            return not isinstance(region.params, RegionParams)
+            return not isinstance(region.params, RegionParams) or _is_step(region)
         return bool(self._prepared(region)) and self._prepares(region)
 
     def _prepared(self, region: Region) -> Steps | None:
@@ -285,6 +291,8 @@ class _FullMembership(_Membership):
         return bool(own) and self._prepares(reader)
 
     def steps_of(self, region: Region) -> Steps | None:
+        if _is_step(region):
+            return _inside(region)
         moves = None if region.fused else read_layout_ops(self.graph, region)
         if moves is None:
             return super().steps_of(region) or self._prepared(region)
@@ -367,18 +375,26 @@ def _step_nodes(
     return tuple(found)
 
 
+def _types_of(region: Region, count: int) -> Sequence[str]:
+    """Return the type that each of a member's steps may round to; empty where it may not."""
+    if isinstance(region.params, RegionParams):
+        return [step.narrow for step in region.params.steps]
+    return [""] * count
+
+
 def _build(
     membership: _Membership, members: Sequence[Region]
 ) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
     """Return the program's parameters, the values it reads and those others read from it."""
     graph = membership.graph
     steps = [s for r in members for s in membership.steps_of(r) or ()]
+    types = [n for r in members for n in _types_of(r, len(membership.steps_of(r) or ()))]
     inside = {v for _, _, results in steps for v in results}
     operands = tuple(dict.fromkeys(v for _, reads, _ in steps for v in reads if v not in inside))
     numbers = {v: i for i, v in enumerate(operands)}
     made = []
-    for params, reads, results in steps:
-        made.append(RegionStep(params, tuple(numbers[v] for v in reads), len(results)))
+    for (params, reads, results), narrow in zip(steps, types, strict=True):
+        made.append(RegionStep(params, tuple(numbers[v] for v in reads), len(results), narrow))
         for value in results:
             numbers[value] = len(numbers)
     ids = {r.id for r in members}

@@ -46,6 +46,7 @@ class Code(StrEnum):
     TOO_MANY_OPERANDS = "too-many-operands"
     DENSE_WEIGHTS = "dense-weights"
     OTHER_FORM = "other-form"
+    OUT_OF_RANGE = "out-of-range"
     # an operator that no rule considered
     NO_RULE = "no-rule"
     NOTHING_TO_COMPUTE = "nothing-to-compute"

@@ -1,23 +1,25 @@
 """Phases that prepare a graph for GPUs before lowering: views, programs, precision.
 
 fp16 and bf16 apply to matmul operands and to the values between the steps of a program; sums,
-statistics, and inputs and outputs of the program stay float32.
+statistics, and inputs and outputs of the program stay float32.  Each op is decided by itself: one
+whose values leave the range, or whose error is too large, stays float32 inside its program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, partition
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import unsuited
+from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -31,37 +33,67 @@ MIXED_PRECISION = "mixed-precision"
 _ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12})
 """Estimated error that one matmul adds to the outputs, as a fraction of max|y|."""
 _PRODUCTS = (GemmParams, MatMulParams, ConvParams, AttentionParams)
+_FACTORS = MappingProxyType({GemmParams: 2, MatMulParams: 2, ConvParams: 2, AttentionParams: 3})
+"""Number of leading operands that are rounded before they are multiplied."""
+_RANGES = MappingProxyType({"f16": (2.0**-14, 65504.0), "bf16": (0.0, 3.3e38)})
+"""Largest magnitudes between which a tensor's numbers keep the precision of a type."""
 
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Rule: compute the matmuls of a program, and store values between its steps, in 16 bits."""
+    """Rule: round factors and results of an op to 16 bits, unless they leave the type's range.
+
+    ``ranges`` are measured magnitudes.  Ops between matmuls are rounded too, so that their values
+    are stored once, in one type.
+    """
 
     dtype: str
+    ranges: Mapping[str, float] = field(default_factory=lambda: UNMEASURED, compare=False)
     name: str = MIXED_PRECISION
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not region.fused:
+        if not region.fused or isinstance(region.params, RegionParams):
             return
-        params = region.params
-        if not isinstance(params, RegionParams):
-            count, results = params.operands, len(region.results)
-            step = RegionStep(params, tuple(range(count)), results)
-            params = RegionParams(count, (step,), tuple(range(count, count + results)))
-        if params.narrow or not any(isinstance(s.params, _PRODUCTS) for s in params.steps):
-            yield Miss(self.name, region.id, unsuited("it has no product left in float32"))
+        if not any(graph.spec(v).dtype is DType.F32 for v in region.writes):
             return
-        lower = replace(params, narrow=self.dtype)
+        if not any(_multiplies(r.params) for r in graph.regions()):
+            yield Miss(self.name, region.id, unsuited("no matmul reads or makes its values"))
+            return
+        if why := self._outside(graph, region):
+            yield Miss(self.name, region.id, Reason(why, Code.OUT_OF_RANGE))
+            return
+        lower = RegionParams.of(
+            region.params, len(region.operands), len(region.results), self.dtype
+        )
         new = fused(self.name, lower, region.operands, region.results, [region])
-        error = _ERRORS[self.dtype]
+        error = _ERRORS[self.dtype] if isinstance(region.params, _PRODUCTS) else 0.0
         yield Proposal(self.name, (region,), (new,), error=error, step=True)
+
+    def _outside(self, graph: TileGraph, region: Region) -> str:
+        """Return which value leaves the range of the type; empty if none is known to do so."""
+        least, most = _RANGES[self.dtype]
+        factors = region.operands[: _FACTORS.get(type(region.params), 0)]
+        for value in dict.fromkeys((*factors, *region.writes)):
+            largest = self.ranges.get(value, 0.0)
+            if largest > most:
+                return f"{value!r} reaches {largest:.1e}, and {self.dtype} ends at {most:.1e}"
+            if 0.0 < largest < least:
+                return f"{value!r} stays below {largest:.1e}, where {self.dtype} is coarse"
+        return ""
+
+
+def _multiplies(params: object) -> bool:
+    """Whether an op, or the step that it became, is a matmul."""
+    own = [s.params for s in params.steps] if isinstance(params, RegionParams) else [params]
+    return any(isinstance(p, _PRODUCTS) for p in own)
 
 
 def phases(request: Request) -> tuple[Phase, ...]:
     """Return the phases that follow those of :func:`tracea_graph.passes.phases`."""
     dtype = TYPES.get(request.precision)
+    mixed = Phase("precision", (MixedPrecision(dtype, request.ranges),)) if dtype else None
     return (
         *LAYOUT,
+        *((mixed,) if mixed else ()),
         Phase(PARTITION, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
-        *((Phase("precision", (MixedPrecision(dtype),)),) if dtype else ()),
     )

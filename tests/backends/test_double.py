@@ -329,3 +329,25 @@ def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
     feeds = {f"{i}": {"x": normal(n, 48, 136)} for i, n in enumerate((1, 9, 9, 9, 1, 0, 8))}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
+
+
+def wide(net: Net) -> str:
+    """Build a perceptron whose second layer gives numbers beyond those of fp16."""
+    x = net.input("x", "batch", 7, 48)
+    x = net("Relu", net("MatMul", x, net.weight(48, 64)))
+    large = net("MatMul", net("Mul", x, np.float32(3e4)), net.weight(64, 64))
+    x = net("LayerNormalization", large, net.weight(64), net.weight(64), axis=-1)
+    return net("MatMul", x, net.weight(64, 10))
+
+
+def test_what_leaves_the_range_of_fp16_stays_float32(tmp_path: Path) -> None:
+    """One program computes in both: the other products read and write halves."""
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", wide(net))
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1
+    assert any("f16 ends at 6.6e+04" in warning for warning in report.warnings)
+    calls = {row.call for row in report.kernel_calls}
+    assert {"gemm_f16", "gemm_tf32x3"} <= calls, calls

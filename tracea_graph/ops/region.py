@@ -30,11 +30,16 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class RegionStep:
-    """One op and the values it reads: inputs of the region first, then every earlier result."""
+    """One op and the values it reads: inputs of the region first, then every earlier result.
+
+    ``narrow`` is the short name of the 16-bit float that its factors and results may be rounded
+    to; sums, and results of the region, keep their types.
+    """
 
     params: OpParams
     operands: tuple[int, ...]
     results: int = 1
+    narrow: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,17 +59,14 @@ class RegionParams:
     """A program of steps over ``inputs`` values, each appending its own; returns ``results``.
 
     ``row_tiles`` are the steps fused over tiles of rows, which changes where values are stored but
-    not the values.  ``narrow`` is the short name of the 16-bit float that factors of products and
-    values between steps may be rounded to; sums and results keep their types.  A result may be
-    read by later steps too.  Raises ValueError for a step that reads a value not yet computed, and
-    for a result that no step computes.
+    not the values.  A result may be read by later steps too.  Raises ValueError for a step that
+    reads a value not yet computed, and for a result that no step computes.
     """
 
     inputs: int
     steps: tuple[RegionStep, ...]
     results: tuple[int, ...]
     row_tiles: tuple[RowTile, ...] = ()
-    narrow: str = ""
 
     def __post_init__(self) -> None:
         known = self.inputs
@@ -74,6 +76,12 @@ class RegionParams:
             known += step.results
         if any(not self.inputs <= i < known for i in self.results):
             raise ValueError("a result is computed by no step")
+
+    @classmethod
+    def of(cls, params: OpParams, operands: int, results: int, narrow: str = "") -> RegionParams:
+        """Return a program of one step that reads all operands and returns all results."""
+        step = RegionStep(params, tuple(range(operands)), results, narrow)
+        return cls(operands, (step,), tuple(range(operands, operands + results)))
 
     @property
     def operands(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,14 @@ from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.options import Options
-from tracea_graph.passes import CLUSTERING, NOT_COMPRESSED, PARTITION, Request, phases
+from tracea_graph.passes import (
+    CLUSTERING,
+    NOT_COMPRESSED,
+    PARTITION,
+    UNMEASURED,
+    Request,
+    phases,
+)
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -84,8 +92,8 @@ class Planner:
     is no ``target``, the cost model only orders proposals and describes a fixed machine; else this
     machine is measured once.  ``cost`` is the model of an earlier plan, to repeat that plan;
     ``compressed`` maps matrices to their replacements; ``scan`` is an earlier planner's analysis
-    of the weights.  Every planning method raises OutOfTime when the ``deadline`` (by default none)
-    is over.
+    of the weights, ``ranges`` the measured magnitudes of values.  Every planning method raises
+    OutOfTime when the ``deadline`` (by default none) is over.
 
     A rule that raises is left out of every later plan, and the trace says so; with a strict
     environment, RuleError is raised instead.  ``rules`` are the names that options may select.
@@ -101,6 +109,7 @@ class Planner:
         compressed: Mapping[str, Compressed] = NOT_COMPRESSED,
         scan: WeightScan | None = None,
         deadline: Deadline | None = None,
+        ranges: Mapping[str, float] = UNMEASURED,
     ) -> None:
         self.deadline = deadline or Deadline()
         named = target or target_of(options.target, options.precision)
@@ -118,7 +127,7 @@ class Planner:
         )
         self.scan = scan or WeightScan()
         request = Request(
-            options.precision, options.prepack, options.windows, compressed, self.scan
+            options.precision, options.prepack, options.windows, compressed, self.scan, ranges
         )
         every = self._every(request)
         nameable = every
@@ -404,6 +413,7 @@ def guarded_if_it_pays(
     symbols: Mapping[str, int],
     target: Target | None,
     deadline: Deadline | None = None,
+    ranges: Mapping[str, float] = UNMEASURED,
 ) -> tuple[Model, Planner]:
     """Return a model and its planner, with guarded initializers if that is predicted faster.
 
@@ -411,13 +421,14 @@ def guarded_if_it_pays(
     The model is returned unchanged if the ``deadline`` leaves no time to predict it.
     """
     deadline = deadline or Deadline()
-    plain = Planner(model.graph, options, symbols, target, deadline=deadline)
+    more: dict[str, Any] = {"deadline": deadline, "ranges": ranges}
+    plain = Planner(model.graph, options, symbols, target, **more)
     if not model.overridable or not options.custom_ops:
         return model, plain
     guarded = guarded_form(model)
     if not guarded.guarded or not all(map(guarded.graph.producer, guarded.graph.outputs)):
         return model, plain
-    known = Planner(guarded.graph, options, symbols, target, plain.cost, deadline=deadline)
+    known = Planner(guarded.graph, options, symbols, target, plain.cost, **more)
     read = sum(weight.nbytes for weight in guarded.guarded.values())
     asked = _BRANCH_US + _EACH_US * len(guarded.guarded)
     compared = 2 * read / plain.cost.machine.dram_gbytes * 1e-3 + asked

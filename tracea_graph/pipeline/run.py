@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tracea_graph.check.worker_pool import WorkerPool
+from tracea_graph.check.ranges import largest_magnitudes
+from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.onnx_io import Model, files_of, load, write_part
 from tracea_graph.options import Options
+from tracea_graph.passes import UNMEASURED
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import (
     BuiltModel,
@@ -167,11 +169,12 @@ def choose(run: PipelineRun) -> None:
         run.deadline,
     )
     symbols = run.inputs.timed[0].symbols
+    ranges = _ranges(run, symbols)
     if lock is None:
-        model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline)
+        model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline, ranges)
     else:
         model = guarded_form(run.model) if lock.guarded else run.model
-        planner = Planner(model.graph, options, symbols, target, lock.cost)
+        planner = Planner(model.graph, options, symbols, target, lock.cost, ranges=ranges)
     if options.custom_ops and (lock is None or lock.improved):
         run.libraries.start()  # only now: the planner has measured this machine
     run.model = model
@@ -194,6 +197,17 @@ def choose(run: PipelineRun) -> None:
         model, run.builder, run.inputs, options, target.every_level, run.worker_pool, lock,
         bool(target.backend.unmeasured(target.levels)), deadline, target.variables,
     )  # fmt: skip
+
+
+def _ranges(run: PipelineRun, symbols: Mapping[str, int]) -> Mapping[str, float]:
+    """Measure the values of a model that is to compute in a type of small range."""
+    options, inputs = run.options, run.inputs
+    if options.precision != "fp16" or inputs.trouble:
+        return UNMEASURED
+    acquire = run.worker_pool.acquire if run.worker_pool else new_worker
+    return largest_magnitudes(
+        run.model.path, run.model.graph, inputs.verification, symbols, acquire
+    )
 
 
 def plan(run: PipelineRun) -> None:

@@ -33,7 +33,7 @@ from tracea_graph.kernels.gpu.lowering.rows import (
     lower_take,
     lower_top_k,
 )
-from tracea_graph.kernels.gpu.lowering.writer import Writer
+from tracea_graph.kernels.gpu.lowering.writer import HALVES, Writer
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
@@ -56,7 +56,7 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
-from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
@@ -99,7 +99,7 @@ def _signature(
 
 def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, int]) -> Writer:
     """Write the calls of a region."""
-    w = Writer(local, tuple(region.params.infer(local)), _narrow(region.params), sizes)
+    w = Writer(local, tuple(region.params.infer(local)), sizes=sizes)
     results = w.slots("output")
     made = lower_op(w, region.params, w.slots("input"), results)
     for value, target in zip(made, results, strict=True):
@@ -108,10 +108,15 @@ def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, 
     return w
 
 
-def _narrow(params: OpParams) -> DType:
-    """Return the type in which numbers are stored between calls."""
-    name = params.narrow if isinstance(params, RegionParams) else ""
-    return next((t for t in DType if t.short == name), DType.F32)
+def _narrow(step: RegionStep, operands: Sequence[Value]) -> DType:
+    """Return the type in which a step stores numbers; moves keep that of their operand."""
+    params = step.params
+    moves = isinstance(params, LayoutParams) or (
+        isinstance(params, ElementwiseParams) and not params.chain.steps
+    )
+    if moves and operands[0].dtype in HALVES:
+        return operands[0].dtype
+    return next((t for t in DType if t.short == step.narrow), DType.F32)
 
 
 def lower_op(
@@ -137,6 +142,7 @@ def _lower_region(
         asked = [wanted.get(len(values) + i) for i in range(step.results)]
         count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
         asked += [None] * (count - step.results)
+        w.narrow = _narrow(step, reads)
         made = lower_op(w, step.params, reads, asked)
         for value, target in zip(made[: step.results], asked, strict=False):
             if target is not None and value.view != target.view:
