@@ -85,10 +85,7 @@ class Reporter:
     def planned(self, assembly: Assembly, trace: Trace, scan: WeightScan | None) -> None:
         """Record the plan; ``scan`` is the weight analysis, None if it was not requested."""
         self.assembly, self.trace = assembly, trace
-        out = [e for e in trace.entries if e.code is Code.OUT_OF_RANGE]
-        if out:
-            count = f"{len(out)} regions" if len(out) > 1 else "one region"
-            self.notes = (*self.notes, f"{count} not computed in 16 bits: {out[0].reason}, …")
+        self.notes = (*self.notes, *trace.kept_exact())
         if scan is not None:
             self.timer.step("scanning weights")
             self.weight_properties = analyze_weights(self.model.graph, scan)

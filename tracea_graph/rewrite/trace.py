@@ -55,6 +55,12 @@ class Trace:
             for error in self.broken
         }  # fmt: skip
 
+    def kept_exact(self) -> tuple[str, ...]:
+        """Return a sentence about regions whose values leave the range of the precision."""
+        out = [entry for entry in self.entries if entry.code is Code.OUT_OF_RANGE]
+        count = f"{len(out)} regions are" if len(out) > 1 else "one region is"
+        return (f"{count} not computed in 16 bits: {out[0].reason}",) if out else ()
+
     def applied(self) -> dict[str, int]:
         """Return how often each rule was applied."""
         counts: dict[str, int] = {}
