@@ -47,7 +47,9 @@ def test_every_call_is_timed(
     lines = trace.read_text().splitlines()
     assert len(lines) == 3
     for line in lines:
-        name, symbols, times = line.split("\t")
+        name, symbols, times, when = line.split("\t")
+        start, thread = map(int, when.split(","))
+        assert 0 < start < 10**18 and thread > 0
         assert name == "a node?with a tab"
         assert len(list(map(int, filter(None, symbols.split(","))))) == len(case.program.symbols)
         taken = list(map(int, times.split(",")))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracea_graph.cli.flags import OPTIMIZE, add_flags, made_options
-from tracea_graph.cli.kernels_parser import add_kernels, add_repro
+from tracea_graph.cli.kernels_parser import add_kernels, add_metrics, add_repro
 from tracea_graph.cli.parser import Parser
 from tracea_graph.cli.subcommands import (
     add_bench,
@@ -100,7 +100,7 @@ def tool_parser() -> argparse.ArgumentParser:
     sweep.add_general()
     for add in (add_inspect, add_explain, add_bench, add_verify):
         add(commands)
-    for add in (add_strip, add_doctor, add_tune, add_cache, add_kernels, add_repro):
+    for add in (add_strip, add_doctor, add_tune, add_cache, add_kernels, add_metrics, add_repro):
         add(commands)
     parser.add_general()
     return parser

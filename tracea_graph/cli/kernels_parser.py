@@ -1,4 +1,4 @@
-"""Parsers of ``tracea kernels`` and ``tracea repro``; the code that runs them is loaded later."""
+"""Parsers of ``tracea kernels``, ``metrics`` and ``repro``; what runs them is loaded later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracea_graph.cli.flags import add_flags
 from tracea_graph.cli.parser import Parser
 from tracea_graph.target_names import TARGETS
 
-__all__ = ["add_kernels", "add_repro"]
+__all__ = ["add_kernels", "add_metrics", "add_repro"]
 
 
 def add_kernels(commands: Any) -> None:
@@ -82,4 +82,29 @@ def add_repro(commands: Any) -> None:
         help="pack the weights of the model, and the files of --data and --holdout",
     )  # fmt: skip
     add_flags(parser, "repro")
+    parser.add_general()
+
+
+def add_metrics(commands: Any) -> None:
+    """Add ``tracea metrics`` to the result of ``add_subparsers``."""
+    parser: Parser = commands.add_parser(
+        "metrics",
+        help="summarize a profile of runs in production",
+        usage="%(prog)s PROFILE [MODEL.onnx] [options]",
+        description="Read a file that TRACEA_PROFILE named while a result ran, and print its "
+        "metrics as Prometheus text. Nothing leaves this machine.",
+        examples=(
+            "TRACEA_PROFILE=runs.txt python serve.py",
+            "tracea metrics runs.txt model.tracea.onnx --csv calls.csv --trace trace.json",
+        ),
+    )
+    add = parser.add_argument
+    add("profile", type=Path, metavar="PROFILE", help="the file that TRACEA_PROFILE named")
+    add(
+        "model", type=Path, nargs="?", metavar="MODEL.onnx",
+        help="the result that ran: names kernels, and counts their FLOPs and bytes",
+    )  # fmt: skip
+    add("--csv", type=Path, metavar="FILE", help="p50, p95, p99 and rates of every call")
+    add("--jsonl", type=Path, metavar="FILE", help="the same as JSON lines")
+    add("--trace", type=Path, metavar="FILE.json", help="a timeline for Perfetto")
     parser.add_general()

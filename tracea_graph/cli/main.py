@@ -37,6 +37,7 @@ _RUN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tune report": ("tune", "run_tune_report"),
         "cache": ("cache", "run_cache"),
         "kernels": ("kernels", "run_kernels"),
+        "metrics": ("metrics", "run_metrics"),
         "repro": ("repro", "run_repro"),
     }
 )

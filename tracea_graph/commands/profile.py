@@ -244,7 +244,7 @@ def read_trace(
     samples: dict[str, list[list[int]]] = {}
     sizes: dict[str, list[int]] = {}
     for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, symbols, times = line.rsplit("\t", 2)
+        name, symbols, times, _ = line.rsplit("\t", 3)
         sizes[name] = _numbers(symbols)
         samples.setdefault(name, []).append(_numbers(times))
     found: dict[str, tuple[CallTime, ...]] = {}

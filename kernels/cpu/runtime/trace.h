@@ -1,10 +1,12 @@
 // What each kernel call of a program takes, for TRACEA_PROFILE=FILE: a line for every run of a node,
 //
 //     node's name <tab> values of the program's symbols <tab> nanoseconds of each call, all iterations
+//     <tab> when the run began, in nanoseconds of the monotonic clock, and its thread
 //
 // numbers between commas.  Off, it costs a run one comparison.
 #pragma once
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/executor.h"
@@ -22,6 +24,15 @@ inline int open_trace(Error& error) {
   return file;
 }
 
+// The system's number of the thread.
+inline int64_t this_thread() {
+#ifdef SYS_gettid
+  return syscall(SYS_gettid);
+#else
+  return 0;
+#endif
+}
+
 inline char* put_numbers(char* at, const int64_t* numbers, int32_t count, char end) {
   for (int32_t i = 0; i < count; ++i)
     at += snprintf(at, kMaxNumber + 1, i ? ",%lld" : "%lld", static_cast<long long>(numbers[i]));
@@ -34,9 +45,10 @@ inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
                        Memory* buffers) {
   const size_t numbers = static_cast<size_t>(program.symbol_count + program.call_count);
   int64_t* taken = static_cast<int64_t*>(calloc(numbers + 1, sizeof(int64_t)));
-  char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 1) * (kMaxNumber + 1)));
+  char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 3) * (kMaxNumber + 1)));
   bool ok = taken && line;
   if (!ok) run.error.fail("There is no memory for a profile.");
+  const int64_t when[] = {nanoseconds(), this_thread()};
   ok = ok && execute(run, program, symbols, buffers, [&](int32_t i) {
     const int64_t start = nanoseconds();
     const bool done = run_call(run, program, i, symbols, buffers);
@@ -47,7 +59,8 @@ inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
     char* at = line + snprintf(line, kMaxLabel, "%.*s\t", static_cast<int>(kMaxLabel - 2),
                                run.host.label);
     at = put_numbers(at, symbols, program.symbol_count, '\t');
-    at = put_numbers(at, taken, program.call_count, '\n');
+    at = put_numbers(at, taken, program.call_count, '\t');
+    at = put_numbers(at, when, 2, '\n');
     const size_t size = static_cast<size_t>(at - line);
     if (write(run.host.trace, line, size) != static_cast<ssize_t>(size))
       ok = run.error.fail("The profile cannot be written.");

@@ -1,0 +1,238 @@
+"""Telemetry of programs in production, from files that ``TRACEA_PROFILE`` names; all of it local.
+
+A file has a line per run of a node, see ``kernels/cpu/runtime/trace.h``.  With the model, calls
+get their kernels' names, FLOPs and bytes; without it they are numbered.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.errors import UsageError
+from tracea_graph.kernels.program import CallStats
+from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.original import backend_of
+from tracea_graph.onnx_io.reader import load
+from tracea_graph.target import backend_named
+
+__all__ = [
+    "PHASES", "CallRow", "NodeRun", "call_rows", "metrics_text", "phase_of", "read_runs",
+    "rows_csv", "rows_jsonl", "timeline", "works_of",
+]  # fmt: skip
+
+PHASES = ("copy", "mma", "reduce", "comm", "host")
+"""What a call spends its time on: moving data, multiplying, reducing, other devices, the host."""
+_REDUCING = ("norm", "channel_norm", "softmax", "reduce", "arg_reduce", "top_k", "sum_rows")
+_HOST = ("iota", "bytes_equal")
+_BUCKETS = tuple(base * 10.0**e for e in range(-6, 1) for base in (1.0, 2.5, 5.0))
+"""Upper bounds of the latency histogram in seconds."""
+
+Works = Mapping[tuple[str, tuple[int, ...]], Sequence[CallStats]]
+"""Statistics of a node's calls, by node name and symbol values."""
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One run of a node: when it began, on which thread, and the nanoseconds of each call."""
+
+    node: str
+    sizes: tuple[int, ...]
+    calls: tuple[int, ...]
+    start: int
+    thread: int
+
+    @property
+    def ns(self) -> int:
+        return sum(self.calls)
+
+
+@dataclass(frozen=True)
+class CallRow:
+    """Statistics of one call over its runs; rates are None where the work is unknown."""
+
+    node: str
+    call: int
+    kernel: str
+    phase: str
+    size: str
+    runs: int
+    mean_us: float
+    p50_us: float
+    p95_us: float
+    p99_us: float
+    gflops: float | None = None
+    gbytes: float | None = None
+
+
+def read_runs(profile: Path) -> tuple[NodeRun, ...]:
+    """Read a profile; a last line that is still being written is left out.
+
+    Raises UsageError if the file cannot be read or is none.
+    """
+    try:
+        text = profile.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{profile} cannot be read: {error.strerror}") from None
+    lines = text.split("\n")[:-1]
+    try:
+        return tuple(map(_run, lines))
+    except ValueError:
+        raise UsageError(f"{profile} is no file that TRACEA_PROFILE wrote") from None
+
+
+def _run(line: str) -> NodeRun:
+    node, sizes, calls, when = line.rsplit("\t", 3)
+    start, thread = _numbers(when)
+    return NodeRun(node, _numbers(sizes), _numbers(calls), start, thread)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def works_of(model: Path, runs: Sequence[NodeRun]) -> Works:
+    """Return the work of each node's calls at the sizes that it ran with.
+
+    Raises ModelError and UsageError for a model that the runs are not of.
+    """
+    loaded = load(model)
+    told = backend_named(backend_of(loaded)).diagnostics
+    plans = {call.name: call.plan for call in calls_of(loaded)}
+    if told is None:
+        return {}
+    wanted = dict.fromkeys((run.node, run.sizes) for run in runs if run.node in plans)
+    if runs and not wanted:
+        raise UsageError(f"no node of {model} ran in this profile")
+    return {(node, sizes): told.call_stats(plans[node], sizes) for node, sizes in wanted}
+
+
+def phase_of(work: CallStats | None) -> str:
+    """Return the phase of a call, one of :data:`PHASES`; an unknown one is of the host."""
+    if work is None or work.kernel in _HOST:
+        return "host"
+    if work.products:
+        return "mma"
+    return "reduce" if work.kernel.startswith(_REDUCING) else "copy"
+
+
+def call_rows(runs: Sequence[NodeRun], works: Works) -> list[CallRow]:
+    """Summarize runs of equal sizes call by call, the most expensive first."""
+    groups: dict[tuple[str, tuple[int, ...]], list[NodeRun]] = {}
+    for run in runs:
+        groups.setdefault((run.node, run.sizes), []).append(run)
+    rows = []
+    for key, group in groups.items():
+        count = min(len(run.calls) for run in group)
+        found = works.get(key, ())
+        for i in range(count):
+            work = found[i] if len(found) == count else None
+            rows.append(_row(key[0], i, work, sorted(run.calls[i] for run in group)))
+    return sorted(rows, key=lambda row: -row.mean_us * row.runs)
+
+
+def _row(node: str, call: int, work: CallStats | None, ns: Sequence[int]) -> CallRow:
+    mean = sum(ns) / len(ns)
+    p50, p95, p99 = (_quantile(ns, q) / 1e3 for q in (0.5, 0.95, 0.99))
+    return CallRow(
+        node, call, work.kernel if work else f"call {call}", phase_of(work),
+        work.size if work else "", len(ns), mean / 1e3, p50, p95, p99,
+        gflops=work.products / mean if work and mean else None,
+        gbytes=work.bytes / mean if work and mean else None,
+    )  # fmt: skip
+
+
+def _quantile(ordered: Sequence[int], share: float) -> int:
+    """The smallest value that is not below ``share`` of all."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+# ---- formats -------------------------------------------------------------------------------
+
+
+def rows_jsonl(rows: Sequence[CallRow]) -> str:
+    """One JSON object per line."""
+    return "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+
+
+def rows_csv(rows: Sequence[CallRow]) -> str:
+    """A table with a header."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(CallRow.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return out.getvalue()
+
+
+def timeline(runs: Sequence[NodeRun], works: Works) -> str:
+    """A trace that Perfetto and chrome://tracing show: nodes, and in them their calls by phase.
+
+    Calls of a node are drawn one after another, which is how the first thread ran them.
+    """
+    origin = min((run.start for run in runs), default=0)
+    events: list[dict[str, Any]] = []
+    for run in runs:
+        at, common = run.start, {"pid": 1, "tid": run.thread, "ph": "X"}
+        events.append(
+            common | {
+                "name": run.node, "cat": "node", "ts": (at - origin) / 1e3, "dur": run.ns / 1e3,
+                "args": {"sizes": list(run.sizes)},
+            }
+        )  # fmt: skip
+        found = works.get((run.node, run.sizes), ())
+        for i, ns in enumerate(run.calls):
+            work = found[i] if len(found) == len(run.calls) else None
+            events.append(
+                common | {
+                    "name": work.kernel if work else f"call {i}", "cat": phase_of(work),
+                    "ts": (at - origin) / 1e3, "dur": ns / 1e3,
+                    "args": {"size": work.size} if work else {},
+                }
+            )  # fmt: skip
+            at += ns
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
+
+
+def metrics_text(runs: Sequence[NodeRun], works: Works) -> str:
+    """Prometheus text: a latency histogram of each node, and seconds per kernel and phase."""
+    nodes: dict[str, list[float]] = {}
+    spent: dict[tuple[str, str], float] = {}
+    for run in runs:
+        nodes.setdefault(run.node, []).append(run.ns * 1e-9)
+        found = works.get((run.node, run.sizes), ())
+        for i, ns in enumerate(run.calls):
+            work = found[i] if len(found) == len(run.calls) else None
+            key = work.kernel if work else "unknown", phase_of(work)
+            spent[key] = spent.get(key, 0.0) + ns * 1e-9
+    lines = [
+        "# HELP tracea_node_seconds Time of one run of a node.",
+        "# TYPE tracea_node_seconds histogram",
+        *(line for node, seconds in nodes.items() for line in _histogram(node, seconds)),
+        "# HELP tracea_kernel_seconds_total Time in kernels, by kernel and phase.",
+        "# TYPE tracea_kernel_seconds_total counter",
+        *(
+            f'tracea_kernel_seconds_total{{kernel="{_label(k)}",phase="{p}"}} {value:.9g}'
+            for (k, p), value in sorted(spent.items())
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _histogram(node: str, seconds: Sequence[float]) -> Iterator[str]:
+    name = f'node="{_label(node)}"'
+    for bound in _BUCKETS:
+        below = sum(s <= bound for s in seconds)
+        yield f'tracea_node_seconds_bucket{{{name},le="{bound:g}"}} {below}'
+    yield f'tracea_node_seconds_bucket{{{name},le="+Inf"}} {len(seconds)}'
+    yield f"tracea_node_seconds_sum{{{name}}} {sum(seconds):.9g}"
+    yield f"tracea_node_seconds_count{{{name}}} {len(seconds)}"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
