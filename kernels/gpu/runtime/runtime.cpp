@@ -27,19 +27,21 @@ void destroy(void* kernel) {
   free(node);
 }
 
-// The device of the provider that a node belongs to.
+// The device of the provider that a node belongs to, where ONNX Runtime tells it.
 bool device_of(Outcome& run, bool resident, const OrtKernelInfo* info, int32_t* ordinal) {
   if (!resident || !state.tells_device) return wanted_device(run.error, ordinal);
   OrtAllocator* allocator = nullptr;
   const OrtMemoryInfo* memory = nullptr;
   int number = 0;
-  const bool ok =
-      run.good(ort::KernelInfoGetAllocator(run.api, info, kOrtMemDefault, &allocator)) &&
-      run.good(ort::AllocatorGetInfo(run.api, static_cast<const OrtAllocator*>(allocator),
-                                     &memory)) &&
-      run.good(ort::MemoryInfoGetId(run.api, memory, &number));
+  Outcome asking(run.api, false);
+  const bool told =
+      asking.good(ort::KernelInfoGetAllocator(run.api, info, kOrtMemDefault, &allocator)) &&
+      asking.good(ort::AllocatorGetInfo(run.api, static_cast<const OrtAllocator*>(allocator),
+                                        &memory)) &&
+      asking.good(ort::MemoryInfoGetId(run.api, memory, &number));
   if (allocator) ort::ReleaseAllocator(run.api, allocator);
-  return *ordinal = number, ok;
+  if (asking.status) ort::ReleaseStatus(run.api, asking.status);
+  return told ? (*ordinal = number, true) : wanted_device(run.error, ordinal);
 }
 
 OrtStatus* create_at(bool resident, const OrtCustomOp* op, const OrtApi* api,
