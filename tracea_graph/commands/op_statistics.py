@@ -12,7 +12,7 @@ reshapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,7 +23,7 @@ from tracea_graph.onnx_io.inlining import CustomOpNode, caller_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.space import number
 
-__all__ = ["NodeStats", "OpStatistics", "sizes_of"]
+__all__ = ["NodeStats", "OpStatistics", "sizes_of", "touched_bytes"]
 
 _VIEWS = frozenset(
     ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "Constant")
@@ -54,6 +54,31 @@ class NodeStats:
     def bytes(self) -> float:
         """Bytes of outside values, each touched once."""
         return self.weights + self.activations
+
+
+def touched_bytes(
+    graph: TileGraph,
+    region: Region,
+    sizes: Mapping[str, int],
+    bytes_of: Callable[[str], float],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the bytes a region touches of each value it reads and of each it writes.
+
+    ``bytes_of`` returns those of a whole value, which count if the region has no iteration space.
+    """
+    model = graph.model(region)
+    if model is None:
+        sides = [{v: bytes_of(v) for v in part} for part in (region.reads, region.writes)]
+        return sides[0], sides[1]
+    bound = model.bind(sizes)
+    starts, stops = np.zeros((1, len(bound.extents)), np.int64), bound.extents[None]
+    reads, writes = dict[str, float](), dict[str, float]()
+    for side, accesses in ((reads, bound.reads), (writes, bound.writes)):
+        for access in accesses:
+            touched = access.item * float(access.touched(starts, stops)[0])
+            whole = bytes_of(access.value)
+            side[access.value] = min(side.get(access.value, 0.0) + touched, whole)
+    return reads, writes
 
 
 def sizes_of(graph: TileGraph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -187,19 +212,7 @@ class OpStatistics:
 
     def _walked(self, region: Region) -> tuple[dict[str, float], dict[str, float]]:
         """Return the bytes an operator touches of each value it reads and writes."""
-        model = self.graph.model(region)
-        if model is None:
-            sides = [{v: self._bytes(v) for v in part} for part in (region.reads, region.writes)]
-            return sides[0], sides[1]
-        bound = model.bind(self.sizes)
-        starts, stops = np.zeros((1, len(bound.extents)), np.int64), bound.extents[None]
-        reads, writes = dict[str, float](), dict[str, float]()
-        for side, accesses in ((reads, bound.reads), (writes, bound.writes)):
-            for access in accesses:
-                touched = access.item * float(access.touched(starts, stops)[0])
-                whole = self._bytes(access.value)
-                side[access.value] = min(side.get(access.value, 0.0) + touched, whole)
-        return reads, writes
+        return touched_bytes(self.graph, region, self.sizes, self._bytes)
 
     def _flops(self, region: Region) -> float:
         model = None if self._idle(region) else self.graph.model(region)

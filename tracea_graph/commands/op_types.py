@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
+from tracea_graph.commands.op_statistics import touched_bytes
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import TensorSpec, assumed
+from tracea_graph.ir import assumed
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.policy import CostModel
+from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.views.op_types import OpTypeRow
 
@@ -19,8 +21,8 @@ __all__ = ["op_types"]
 def op_types(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
     """Return a row per op type, that with the longest predicted time first.
 
-    A program counts as its steps.  FLOPs and bytes are those of the ops whose iteration space is
-    known.
+    A program counts as its steps.  Bytes are those that each op touches, FLOPs those of the ops
+    whose iteration space is known.
     """
     found: dict[str, list[float]] = {}
     for place, region in _steps(graph):
@@ -44,17 +46,20 @@ def _steps(graph: TileGraph) -> Iterator[tuple[TileGraph, Region]]:
 
 
 def _work(graph: TileGraph, region: Region, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """Return FLOPs, and the bytes of all operands and results, each counted once."""
-    values = dict.fromkeys((*region.reads, *region.writes))
+    """Return FLOPs, and the bytes touched of all operands and results."""
+
+    def bytes_of(value: str) -> float:
+        spec = graph.spec(value)
+        if spec.dtype is None or spec.shape is None:
+            return 0.0
+        return prod(assumed(extent, sizes) for extent in spec.shape) * spec.dtype.size
+
+    if region.op in SHAPE_ONLY:
+        return 0.0, 0.0
     try:
         model = graph.model(region)
+        sides = touched_bytes(graph, region, sizes, bytes_of)
         flops = model.flops(sizes) if model else 0.0
-    except GraphError:
-        flops = 0.0
-    return flops, sum(_bytes(graph.spec(v), sizes) for v in values if v)
-
-
-def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> float:
-    if spec.dtype is None or spec.shape is None:
-        return 0.0
-    return prod(assumed(extent, sizes) for extent in spec.shape) * spec.dtype.size
+    except GraphError:  # a size is not known
+        return 0.0, 0.0
+    return flops, sum(size for side in sides for value, size in side.items() if value)

@@ -40,6 +40,7 @@ from tracea_graph.pipeline.planning import (
 )
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
+from tracea_graph.toolchain import uncounted
 from tracea_graph.views import Report
 
 __all__ = [
@@ -263,6 +264,7 @@ def build(run: PipelineRun) -> None:
 
 def verify(run: PipelineRun) -> None:
     """Compare the candidate with the original and drop the rewrites that are wrong."""
+    run.libraries.counted = uncounted  # from here on, builds are parts of other steps
     run.timer.step("verifying")
     run.candidate = run.evaluator.verify(run.candidate)
 

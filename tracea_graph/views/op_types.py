@@ -18,8 +18,8 @@ _MOST = 10
 class OpTypeRow:
     """Sums over all operators of one type; ``us`` is the time of one run.
 
-    FLOPs and bytes are those of operators whose sizes are known; bytes are those of all operands
-    and results, each counted once.
+    FLOPs and bytes are those of operators whose sizes are known; bytes are those touched of all
+    operands and results.
     """
 
     op: str
