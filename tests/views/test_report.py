@@ -266,6 +266,8 @@ def test_the_headline_gives_the_lower_bound() -> None:
     slow = replace(TIMING, threads=2, ratio=1.5, low=1.1)
     assert gain_of((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
     assert gain_of(()) == "not timed"
+    few = replace(TIMING, low=0.0)
+    assert gain_of((few,)) == "2.00× in the median of too few runs for bounds"
 
 
 def test_layers_go_by_the_original_nodes_and_kernels_are_named_on_request() -> None:

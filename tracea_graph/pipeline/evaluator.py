@@ -48,7 +48,7 @@ _BISECTION_FEEDS = 4  # feeds run by a bisection
 _METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
 
 
-_SCREENING_SHARE = 0.05
+_SCREENING_SHARE = 0.1
 """Share of the budget for timing the first candidate."""
 _SCREENED_US = 2e3
 """Predicted run time of models that are screened; of smaller ones, the result itself is near."""

@@ -8,6 +8,7 @@ from tracea_graph.check.selection import GroupSelection
 from tracea_graph.check.verify import Verification
 from tracea_graph.pipeline.candidates import BuiltModel
 from tracea_graph.tuning import ScheduleTables
+from tracea_graph.views.report import speedup_in_words
 
 __all__ = ["FirstResult"]
 
@@ -28,8 +29,7 @@ class FirstResult:
     def gain(self) -> str:
         """The speedup in words."""
         found = self.decision.total.values()
-        low, median = min(r.low for r in found), min(r.median for r in found)
-        return f"at least {low:.2f}× as fast, {median:.2f}× in the median"
+        return speedup_in_words([r.low for r in found], [r.median for r in found])
 
     @property
     def warning(self) -> str:

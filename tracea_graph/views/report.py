@@ -31,6 +31,7 @@ __all__ = [
     "located",
     "overridable_warning",
     "rule_rows",
+    "speedup_in_words",
     "unnamed",
     "with_folder",
 ]  # fmt: skip
@@ -318,9 +319,17 @@ def gain_of(timings: Sequence[TimingRow]) -> str:
     """Return the lower bound of the timings' ratios and the range of their medians, in words."""
     if not timings:
         return "not timed"
-    low, ratios = min(row.low for row in timings), sorted(row.ratio for row in timings)
+    return speedup_in_words([row.low for row in timings], [row.ratio for row in timings])
+
+
+def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
+    """Return the least of the lower bounds and the range of the medians; 0 is no bound."""
+    ratios = sorted(medians)
     most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
-    return f"at least {low:.2f}× as fast, {ratios[0]:.2f}×{most} in the median"
+    median = f"{ratios[0]:.2f}×{most} in the median"
+    if min(lows) <= 0:
+        return f"{median} of too few runs for bounds"
+    return f"at least {min(lows):.2f}× as fast, {median}"
 
 
 def with_folder(path: str) -> str:
