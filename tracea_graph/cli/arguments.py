@@ -31,8 +31,8 @@ from tracea_graph.options import Options
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder", "whole_command"]
 
 _EXIT_CODES = (
-    "exit codes: 0 written (improved, or original kept), 2 usage or invalid model, "
-    "3 verification failed, 4 build failed, 129, 130 or 143 interrupted"
+    "exit codes: 0 written (improved, or original kept), 1 bug or out of memory, 2 usage or "
+    "invalid model, 3 verification failed, 4 build failed, 129, 130 or 143 interrupted"
 )
 
 

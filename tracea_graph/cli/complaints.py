@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tracea_graph.errors import BuildError, TraceaError, UsageError
 
-__all__ = ["complain", "drop_stdout", "failed"]
+__all__ = ["INTERNAL", "complain", "drop_stdout", "failed"]
 
-_INTERNAL = 70
+INTERNAL = 1
+"""Exit code of a bug, and of too little memory."""
 _LONGEST = 6000
 """Maximum length of a message in characters: room for two paths and a sentence."""
 
@@ -28,7 +29,7 @@ def failed(error: Exception, verbose: int, model: Path | None = None) -> int:
         return error.exit_code
     if isinstance(error, MemoryError):
         complain(f"{about}there is not enough memory for this model")
-        return _INTERNAL
+        return INTERNAL
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         drop_stdout()
         place = f"{error.filename}" if error.filename else "the output"
@@ -37,7 +38,7 @@ def failed(error: Exception, verbose: int, model: Path | None = None) -> int:
     if verbose:
         traceback.print_exception(error)
     complain(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
-    return _INTERNAL
+    return INTERNAL
 
 
 def drop_stdout() -> None:

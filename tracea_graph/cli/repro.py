@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of
+from tracea_graph.cli.complaints import INTERNAL
 from tracea_graph.commands.repro import RunOutcome, replayable, write_repro
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.options import Options
@@ -74,7 +75,7 @@ def _outcome(model: Path, options: Options) -> RunOutcome:
     except TraceaError as error:
         return RunOutcome(error.exit_code, str(error))
     except Exception as error:  # a bug: what the pack is for
-        return RunOutcome(70, f"{type(error).__name__}: {error}")
+        return RunOutcome(INTERNAL, f"{type(error).__name__}: {error}")
     return RunOutcome(0, improved=report.improved)
 
 
@@ -83,7 +84,7 @@ def pack_failure(model: Path, words: list[str], error: Exception, folder: Path) 
 
     Raises ModelError and OSError if that is not possible.
     """
-    code = error.exit_code if isinstance(error, TraceaError) else 70
+    code = error.exit_code if isinstance(error, TraceaError) else INTERNAL
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     out = folder / f"{model.stem}.repro.zip"
     write_repro(out, model, words, RunOutcome(code, f"{type(error).__name__}: {error}"))
