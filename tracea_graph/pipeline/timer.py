@@ -59,8 +59,9 @@ class StepTimer:
             self.progress(StepProgress(name, best=self.best))
 
     def count(self, done: int, total: int) -> None:
-        """Say how many parts of the current step are finished."""
-        self.progress(StepProgress(self._whole, done, total, self.best))
+        """Say how many parts of the current step are finished; nothing between steps."""
+        if self._whole:
+            self.progress(StepProgress(self._whole, done, total, self.best))
 
     def pause(self) -> None:
         """End the current step."""
