@@ -219,16 +219,12 @@ def operands(chain: Chain) -> list[ChainOperand]:
     return [ChainOperand(k, d) for k, d in zip(chain.operands, chain.operand_types, strict=True)]
 
 
-def statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) -> list[str]:
-    """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``.
-
-    ``spelled`` gives other expressions for some steps.
-    """
+def statements(chain: Chain) -> list[str]:
+    """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``."""
     lines = []
     for i, step in enumerate(chain.steps):
         vector = "vm" if chain.types[len(chain.operands) + i] == "b" else "vf"
-        expression = spelled.get(i) or _expression(chain, step)
-        lines.append(f"const {vector} v{i} = {expression};")
+        lines.append(f"const {vector} v{i} = {_expression(chain, step)};")
     return lines
 
 

@@ -26,7 +26,7 @@ STAGED = ".tracea-"
 """Prefix of temporary files and folders beside an output."""
 _PREFIX = "tracea-"
 _HELD = ".held"
-_BESIDE = (".onnx", ".so")
+_BESIDE = (".onnx", ".so", ".dll", ".dylib")
 """Suffixes of files that may accompany a folder beside an output."""
 _OLD_SECONDS = 86400.0
 """Age of the last write after which a file beside an output is abandoned; no write takes longer.

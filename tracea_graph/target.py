@@ -14,9 +14,9 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.hardware import Diagnostics
 from tracea_graph.ir import TensorSpec
-from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
+from tracea_graph.kernels.cpu.deployment import deployments_of, unmeasured
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
@@ -26,6 +26,7 @@ from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.target_names import BOTH, HOST
 from tracea_graph.toolchain import LibraryPart
+from tracea_graph.toolchain.platforms import PLATFORMS
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import Tunable
 
@@ -120,18 +121,6 @@ class Backend(Tunable, Protocol):
         """Functions of the C interface that a library without a model can have; may be empty."""
         ...
 
-    def metadata(
-        self,
-        levels: Sequence[str],
-        kernels: Sequence[str] | None = None,
-        environment: Environment | None = None,
-    ) -> tuple[KernelMetadata, ...]:
-        """Return facts of its kernels: those named, with resources if compiled in an environment.
-
-        Empty for a backend that keeps none.  Raises BuildError.
-        """
-        ...
-
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """Return the kernels and chains that some of :attr:`standalone_ops` need."""
         ...
@@ -189,11 +178,13 @@ class Target:
     """A backend and the levels that a library has code for, lowest first.
 
     Function bodies call kernels of the ``fallback``; without one they are standard operators.
+    ``elsewhere`` says why libraries for further platforms cannot run on this machine.
     """
 
     backend: Backend
     levels: tuple[str, ...]
     fallback: Target | None = None
+    elsewhere: str = ""
 
     @property
     def every_level(self) -> tuple[str, ...]:
@@ -269,6 +260,9 @@ def target_of(name: str, precision: str) -> Target:
         first = BACKENDS[0]
         lower, _ = first.resolve_precision(precision, first.levels("", precision))
         return Target(main.backend, main.levels, Target(first, first.levels("", lower)))
+    parts = name.split(",")
+    if len(parts) > 1 or parts[0].partition(":")[0] in PLATFORMS:
+        return _deployed(parts, precision)
     if name == HOST:
         backend, level = BACKENDS[0], ""
     else:
@@ -281,6 +275,13 @@ def target_of(name: str, precision: str) -> Target:
     return Target(backend, backend.levels(level, precision))
 
 
+def _deployed(names: Sequence[str], precision: str) -> Target:
+    """Return the target of libraries for several platforms, or for another than this one."""
+    deployments = deployments_of(names, precision)
+    rest = unmeasured(deployments[1:])
+    return Target(CpuBackend(deployments), deployments[0].levels, elsewhere=rest)
+
+
 def resolve_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
     """Return the precision that a named target computes in, and notes.
 
@@ -288,4 +289,5 @@ def resolve_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
     """
     target = target_of(name, precision)
     resolve_precision, note = target.backend.resolve_precision(precision, target.levels)
-    return resolve_precision, tuple(filter(None, (note, target.backend.unmeasured(target.levels))))
+    unmeasured = target.backend.unmeasured(target.levels)
+    return resolve_precision, tuple(filter(None, (note, unmeasured, target.elsewhere)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from tracea_graph.hardware import Diagnostics, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
 from tracea_graph.kernels.cpu.catalog import CATALOG
+from tracea_graph.kernels.cpu.deployment import Deployment, build_all, unmeasured
 from tracea_graph.kernels.cpu.levels import (
     FAMILIES,
     LEVELS,
@@ -26,7 +28,6 @@ from tracea_graph.kernels.cpu.library import build_ahead, build_library, compile
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
-from tracea_graph.kernels.cpu.metadata import kernel_metadata
 from tracea_graph.kernels.cpu.names import TARGETS
 from tracea_graph.kernels.cpu.phases import phases, structure_rules
 from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
@@ -40,7 +41,6 @@ from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFus
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
 from tracea_graph.kernels.cpu.variants import own_kernels
-from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
@@ -48,6 +48,7 @@ from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.toolchain import Counted, Library, LibraryPart, uncounted
+from tracea_graph.toolchain.platforms import HERE
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -68,7 +69,11 @@ _NEEDED = MappingProxyType(
 
 
 class CpuBackend:
-    """C++ kernels with vector instructions; levels are instruction sets, lowest first."""
+    """C++ kernels with vector instructions; levels are instruction sets, lowest first.
+
+    Libraries are built for every one of ``deployments``, or for this machine if there is none;
+    only the first can be measured, if it is this machine.
+    """
 
     name = "cpu"
     caps = tuple(isa.name for isa in LEVELS)
@@ -82,6 +87,9 @@ class CpuBackend:
     diagnostics: Diagnostics | None = DIAGNOSTICS
     bypass: Mapping[str, str] = MappingProxyType({})
     standalone_ops = tuple(STANDALONE)
+
+    def __init__(self, deployments: tuple[Deployment, ...] = ()) -> None:
+        self.deployments = deployments
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """The levels up to ``level``, or all levels of this machine for "", lowest first.
@@ -115,7 +123,7 @@ class CpuBackend:
 
         The nominal one is for plans that must not depend on the machine they are made on.
         """
-        if environment is None:
+        if environment is None or unmeasured(self.deployments[:1]):
             return Machine(tiles=TILES in levels)
         return measured_machine(environment, levels[-1])
 
@@ -124,6 +132,8 @@ class CpuBackend:
 
         ONNX Runtime chooses its kernels by CPUID, so it would compete with the wider instructions.
         """
+        if self.deployments:
+            return unmeasured(self.deployments[:1])
         level, highest = levels[-1], host_levels()[-1]
         if level not in host_levels() or level == highest:
             return ""
@@ -167,18 +177,6 @@ class CpuBackend:
         """The kernels that a call needs in addition to its chain."""
         return emitter.kernels_of(call)
 
-    def metadata(
-        self,
-        levels: Sequence[str],
-        kernels: Sequence[str] | None = None,
-        environment: Environment | None = None,
-    ) -> tuple[KernelMetadata, ...]:
-        """The facts of its kernels; their resources too, if an environment to compile in is given.
-
-        Raises BuildError for a kernel that does not compile.
-        """
-        return kernel_metadata(levels, kernels, environment)
-
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """The kernels and chains that functions of the C interface need."""
         return standalone(ops)
@@ -213,6 +211,12 @@ class CpuBackend:
         Raises BuildError, leaving nothing at ``out``.
         """
         useful = useful_levels(levels, {*kernels})
+        if self.deployments and not self._drafted(levels):
+            every = tuple(
+                replace(d, levels=tuple(useful_levels(d.levels, {*kernels})))
+                for d in self.deployments
+            )
+            return build_all(every, types, kernels, chains, out, environment, quick, counted)
         return build_library(
             types,
             kernels,
@@ -223,6 +227,11 @@ class CpuBackend:
             quick=quick,
             counted=counted,
         )
+
+    def _drafted(self, levels: Sequence[str]) -> bool:
+        """Whether a library is for measurements here alone, and not to be published."""
+        first = self.deployments[0]
+        return first.platform == HERE and tuple(levels) == first.levels[-1:] != first.levels
 
     def compile_part(
         self,

@@ -20,6 +20,7 @@ from typing import Any
 
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
+from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.cpu import emitter, table
 from tracea_graph.kernels.cpu.combined_units import combined_units
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
@@ -46,11 +47,12 @@ from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
 from tracea_graph.toolchain.linking import (
     ENTRY,
-    LINK_FLAGS,
     entry_flags,
+    link_flags,
     link_parts,
     read_output,
 )
+from tracea_graph.toolchain.platforms import HERE, Platform
 from tracea_graph.version import VERSION
 
 __all__ = ["build_ahead", "build_library", "compile_part", "domain_of", "manifest"]
@@ -71,6 +73,7 @@ def manifest(
     quick: bool = False,
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
+    platform: Platform = HERE,
 ) -> Manifest:
     """The facts that determine the library's domain.
 
@@ -84,7 +87,7 @@ def manifest(
         "types": [
             [t.name, [d.onnx for d in t.inputs], [d.onnx for d in t.outputs]] for t in ordered
         ],
-        "flags": [*_FLAGS, *LINK_FLAGS],
+        "flags": [*_FLAGS, *link_flags(platform)],
         "sources": {unit.symbol: _content_key(unit) for unit in units},
     }
 
@@ -107,6 +110,8 @@ def build_library(
     quick: bool = False,
     tiles: Tiles = NO_TILES,
     counted: Counted = uncounted,
+    platform: Platform = HERE,
+    domain: str = "",
 ) -> Library:
     """Compile the objects that the cache lacks, link them, and write the library to ``out``.
 
@@ -115,17 +120,18 @@ def build_library(
 
     ``seconds`` limits each compiler run; ``quick`` trades kernel speed for compile time.
     ``counted`` is called with the number of compiled units and of all that the cache lacks.
-    Raises BuildError, leaving nothing at ``out``.
+    ``domain`` is that of libraries for several platforms.  Raises BuildError, leaving nothing at
+    ``out``.
     """
     start = time.perf_counter()
     environment = environment or Environment()
     with Scratch("build") as name:
         part = compile_part(
             types, kernels, chains, isas, Path(name), environment=environment, seconds=seconds,
-            quick=quick, tiles=tiles, counted=counted,
+            quick=quick, tiles=tiles, counted=counted, platform=platform, domain=domain,
         )  # fmt: skip
-        compiler = find_compiler(environment, seconds)
-        made = link_parts([part], out, compiler, Path(name), seconds)
+        compiler = find_compiler(environment, seconds, platform)
+        made = link_parts([part], out, compiler, Path(name), seconds, platform)
     return replace(made, seconds=time.perf_counter() - start)
 
 
@@ -142,16 +148,20 @@ def compile_part(
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
     counted: Counted = uncounted,
+    platform: Platform = HERE,
+    domain: str = "",
 ) -> LibraryPart:
     """Write the objects of a library to ``folder``; ``entry`` registers its op types.
 
     The other parameters are those of :func:`build_library`.  Raises BuildError.
     """
-    compiler = find_compiler(environment, seconds)
+    compiler = find_compiler(environment, seconds, platform)
     cache = ObjectCache(environment.cache / "objects")
     held = frozenset(kernels)
-    facts = manifest(types, held, chains, isas, quick=quick, tiles=tiles, entry=entry)
-    domain = domain_of(facts)
+    facts = manifest(
+        types, held, chains, isas, quick=quick, tiles=tiles, entry=entry, platform=platform
+    )
+    domain = domain or domain_of(facts)
     units = _units(types, held, chains, isas, domain, quick, tiles, entry)
     fresh = _compile(_Shop(compiler, cache, folder, seconds), units, counted)
     objects = tuple(folder / f"{i}.o" for i in range(len(units)))
@@ -236,19 +246,6 @@ def object_key(compiler: Compiler, unit: CompilationUnit) -> str:
     return digest(compiler.identity, *compiler.command, _content_key(unit))
 
 
-def compiled_object(
-    unit: CompilationUnit, environment: Environment, seconds: float = COMPILE_SECONDS
-) -> bytes:
-    """Return the object of one unit, compiled if the cache lacks it.  Raises BuildError."""
-    compiler = find_compiler(environment, seconds)
-    cache = ObjectCache(environment.cache / "objects")
-    if (known := cache.get(object_key(compiler, unit))) is not None:
-        return known
-    with Scratch("build") as name:
-        _compile(_Shop(compiler, cache, Path(name), seconds), [unit], uncounted)
-        return (Path(name) / "0.o").read_bytes()
-
-
 @dataclass(frozen=True)
 class _Shop:
     """Compiler, cache, folder and time limit in seconds of one build."""
@@ -298,7 +295,9 @@ class _Shop:
         return read_output(self.compiler, place / "unit.o", "object")
 
     def _run(self, unit: CompilationUnit, place: Path, header: tuple[str, ...]) -> None:
-        args = (*_FLAGS, *unit.flags, *header, "-I.", "-c", "unit.cpp", "-o", "unit.o")
+        foreign = chain_source.FLAGS if self.compiler.family != "gcc" else ()
+        flags = (flag for flag in unit.flags if flag not in foreign)
+        args = (*_FLAGS, *flags, *header, "-I.", "-c", "unit.cpp", "-o", "unit.o")
         try:
             self.compiler.run(args, place, self.seconds)
         except BuildError as error:

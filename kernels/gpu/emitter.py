@@ -32,7 +32,6 @@ from tracea_graph.kernels.gpu.families import (
     resizing,
     rows,
     selection,
-    warpgroup_attention,
     warpgroup_products,
     windows,
 )
@@ -71,7 +70,6 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemm.cu.in": products,
         "gemm_wgmma.cu.in": warpgroup_products,
         "attention.cu.in": attention,
-        "attention_wgmma.cu.in": warpgroup_attention,
         "attention_rows.cu.in": attention_rows,
         "conv.cu.in": convolution,
         "conv_fma.cu.in": exact_convolution,

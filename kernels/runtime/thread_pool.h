@@ -7,27 +7,34 @@
 #include <unistd.h>
 
 #include "runtime/core.h"
+#include "runtime/system.h"
 
 // glibc before 2.34 has these elsewhere, under the version that later ones still know.  A process
-// without them gets no workers.
-#if defined(__GLIBC__) && defined(__x86_64__)
+// without them gets no workers.  Headers of an older one ask for that version by themselves.
+#if defined(__GLIBC__) && __GLIBC_MINOR__ < 34
+#elif defined(__GLIBC__) && defined(__x86_64__)
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_join,pthread_join@GLIBC_2.2.5");
 #elif defined(__GLIBC__) && defined(__aarch64__)
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.17");
 __asm__(".symver pthread_join,pthread_join@GLIBC_2.17");
 #endif
+#if defined(__GLIBC__)
 #pragma weak pthread_create
 #pragma weak pthread_join
+#endif
 
 namespace tracea {
 
 constexpr int32_t kMaxThreads = 64;
 
-inline int32_t usable_processors() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-  return static_cast<int32_t>(max(1, sysconf(_SC_NPROCESSORS_ONLN)));
+// Whether the process has what starts and ends threads.
+inline bool has_threads() {
+#if defined(__GLIBC__)
+  return pthread_create && pthread_join;
+#else
+  return true;
+#endif
 }
 
 class ThreadPool {
@@ -83,7 +90,7 @@ class ThreadPool {
       pthread_cond_init(&wake_, nullptr);
       pthread_cond_init(&done_, nullptr);
     }
-    while (pthread_create && pthread_join && workers_ < min(wanted, kMaxThreads - 1) &&
+    while (has_threads() && workers_ < min(wanted, kMaxThreads - 1) &&
            pthread_create(&worker_[workers_], nullptr, main, this) == 0)
       ++workers_;
   }

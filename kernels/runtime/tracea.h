@@ -29,7 +29,9 @@ extern "C" {
 #define TRACEA_MAX_ERROR 512 /* bytes of a message, its end included */
 #define TRACEA_CPU (-1)      /* device_id of host memory; CUDA devices count from 0 */
 
-#if defined(TRACEA_BUILD)
+#if defined(TRACEA_BUILD) && defined(_WIN32)
+#define TRACEA_EXPORT __declspec(dllexport)
+#elif defined(TRACEA_BUILD)
 #define TRACEA_EXPORT __attribute__((visibility("default")))
 #else
 #define TRACEA_EXPORT

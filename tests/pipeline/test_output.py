@@ -33,7 +33,7 @@ def publish(
         report = {"versions": {"tracea": "0"}, "data": data or None, "tag": tag}
         stage.report.write_text(json.dumps(report))
         stage.model.write_text(tag)
-        stage.publish(staged, stage.model.with_suffix(".so") if library else None)
+        stage.publish(staged, [stage.model.with_suffix(".so")] if library else ())
 
 
 def names(folder: Path) -> list[str]:
@@ -56,7 +56,7 @@ def test_where_a_result_goes(
     (tmp_path / "in").mkdir()
     found = paths_for(Path("in/model.onnx"), Path(output) if output else None)
     assert found.model == Path(target)
-    assert found.library == Path(target).with_suffix(".so")
+    assert found.of_library(".so") == Path(target).with_suffix(".so")
 
 
 def test_equal_names_from_two_folders_clash(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_model_beside_its_data_is_moved_and_leaves_nothing(paths: Paths) -> No
         stage.beside.with_suffix(".so").write_bytes(LIBRARY)
         report = {"versions": {"tracea": "0"}, "data": DATA, "tag": "two"}
         stage.report.write_text(json.dumps(report))
-        stage.publish(data, stage.beside.with_suffix(".so"), stage.beside)
+        stage.publish(data, [stage.beside.with_suffix(".so")], stage.beside)
     assert paths.model.read_text() == "two" and data.stat().st_ino == before.st_ino
     assert names(paths.model.parent) == [DATA, "m.json", "m.onnx", "m.so"]
     with pytest.raises(RuntimeError), staging(paths, ()) as stage:

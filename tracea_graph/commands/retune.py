@@ -147,7 +147,7 @@ def _rewrite(path: Path, found: Retuned) -> None:
         model = load(path, inline=True, kept=kept)
         written = write_inlined(model, stage.model, kept)
         _report(stage, found, written.data)
-        stage.publish(written.data, paths.library if kept else None)
+        stage.publish(written.data, [p for p in paths.libraries if kept and p.exists()])
 
 
 def _report(stage: StagingFolder, found: Retuned, data: Path | None) -> None:

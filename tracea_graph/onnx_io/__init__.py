@@ -7,6 +7,7 @@ from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.original import (
     BACKEND_KEY,
+    PLATFORMS_KEY,
     backend_of,
     files_of,
     is_result,
@@ -22,6 +23,7 @@ from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
     "BACKEND_KEY",
+    "PLATFORMS_KEY",
     "DataFile",
     "DataPool",
     "LocalFunction",

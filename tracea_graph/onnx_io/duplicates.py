@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.onnx_io.branches import is_entry
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.nodes import has_subgraph
 
@@ -44,7 +43,7 @@ def _content(call: EditorNode, editor: GraphEditor) -> Hashable | None:
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or has_subgraph(proto):
         return None
-    if proto.op_type in RANDOM_OPS | _APART or is_entry(proto.name):
+    if proto.op_type in RANDOM_OPS | _APART:
         return None
     attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in proto.attribute)
     operands = tuple(_operand(name, editor) for name in proto.input)

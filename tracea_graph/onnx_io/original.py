@@ -16,20 +16,24 @@ from onnx import ModelProto, TensorProto
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.nodes import OWN_DOMAINS, every_node
 from tracea_graph.onnx_io.wire import WireError, parse_lazily
 from tracea_graph.onnx_io.writer import Written
 from tracea_graph.resources import open_regular
+from tracea_graph.toolchain.platforms import HERE
 
 __all__ = [
-    "BACKEND_KEY", "backend_of", "files_of", "is_result", "library_of", "node_count",
-    "write_original",
+    "BACKEND_KEY", "PLATFORMS_KEY", "backend_of", "files_of", "is_result", "library_of",
+    "node_count", "write_original",
 ]  # fmt: skip
 
 _CHUNK = 1 << 22
 _LIBRARY_KEY = "tracea.library.sha256"
 BACKEND_KEY = "tracea.library.backend"
 """Metadata key for the backend of a result's programs."""
+PLATFORMS_KEY = "tracea.library.platforms"
+"""Metadata key for the SHA-256 of the library of each platform, if it is not one for this machine
+alone: ``NAME=DIGEST``, separated by spaces."""
+_DOMAINS = "tracea."
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -45,7 +49,7 @@ def node_count(path: Path) -> int:
 
 def is_result(model: Model) -> bool:
     """Whether the model has custom operators of an earlier run of this tool."""
-    return any(node.domain.startswith(OWN_DOMAINS) for node in every_node(model.skeleton.graph))
+    return any(node.domain.startswith(_DOMAINS) for node in model.skeleton.graph.node)
 
 
 def backend_of(model: Model) -> str:
@@ -56,16 +60,19 @@ def backend_of(model: Model) -> str:
 def library_of(path: Path, named: Path | None = None) -> Path | None:
     """Return the library a model runs with; None if it runs on standard operators alone.
 
-    The library is ``named``, or the file beside the model, and must be identical to the one the
-    model was written with.  If the model does not record that one, only a named library counts.
+    The library is ``named``, or this platform's beside the model, and must be identical to the
+    one the model was written with.  If the model does not record it, only a named library counts.
     Raises ModelError if the file is not a model, and UsageError if ``named`` is missing, if the
     library belongs to another model, and if it is missing for a model that has no function bodies.
     """
     proto = _parsed(path)
-    nodes = every_node(proto.graph)
-    custom = {(n.domain, n.op_type) for n in nodes if n.domain.startswith(OWN_DOMAINS)}
-    wanted = next((p.value for p in proto.metadata_props if p.key == _LIBRARY_KEY), "")
-    library = named or path.with_suffix(".so")
+    custom = {(n.domain, n.op_type) for n in proto.graph.node if n.domain.startswith(_DOMAINS)}
+    facts = {p.key: p.value for p in proto.metadata_props}
+    wanted, library = facts.get(_LIBRARY_KEY, ""), named or path.with_suffix(".so")
+    if PLATFORMS_KEY in facts:
+        digests = dict(word.split("=", 1) for word in facts[PLATFORMS_KEY].split())
+        wanted = digests.get(HERE.name, "")
+        library = named or _of_this_platform(path, wanted)
     if named is not None and not named.is_file():
         raise UsageError(f"the library {named} does not exist")
     if library.is_file() and (named or (custom and wanted)):
@@ -74,8 +81,16 @@ def library_of(path: Path, named: Path | None = None) -> Path | None:
         return library
     if not custom <= {(f.domain, f.name) for f in proto.functions}:
         how = f": put {library.name} beside it" if wanted else ", and does not record which one"
+        if PLATFORMS_KEY in facts and not wanted:
+            how = f", and has none for {HERE.name}"
         raise UsageError(f"{path} cannot run without its library{how}")
     return None
+
+
+def _of_this_platform(path: Path, wanted: str) -> Path:
+    """Return the library for this platform, by its architecture's name if it has one."""
+    own, plain = path.with_suffix(HERE.ending), path.with_suffix(HERE.suffix)
+    return own if own.is_file() and _sha256(own) == wanted else plain
 
 
 def write_original(path: Path, out: Path) -> Written:

@@ -60,9 +60,13 @@ class Options:
     )  # fmt: skip
     target: str = option(
         "host", values=lambda: TARGETS, group=_COMMON, metavar="TARGET",
-        help=f"{TARGETS[0]} (default), {', '.join(_ALONE)}; or both: {BOTH}cuda…",
+        help=f"{TARGETS[0]} (default), {', '.join(_ALONE)}; or both: {BOTH}cuda…; or platforms, "
+        "several by commas: linux-aarch64, windows-x86_64…",
         more="the processor to write for (default: this machine's CPU). `cpu,cuda`: one library "
-        "for both; without a GPU, kernels for this machine's CPU run",
+        "for both; without a GPU, kernels for this machine's CPU run. Other platforms by the "
+        "`ziglang` wheel, one library each beside the same model: `linux-aarch64[:neon]`, "
+        "`linux-x86_64`, `linux-x86_64-musl`, `linux-aarch64-musl`, `windows-x86_64`, "
+        "`windows-aarch64`, `macos-aarch64`, `macos-x86_64`; what cannot run here is unmeasured",
         also={"tune": Use(), "inspect": Use(), "explain": Use()},
     )  # fmt: skip
     precision: str = option(
@@ -293,7 +297,7 @@ class Options:
             command: Use(_CACHE)
             for command in (
                 "tune", "tune worker", "tune report", "cache ls", "cache export", "cache import",
-                "cache prune", "kernels build", "kernels show",
+                "cache prune", "kernels build",
             )
         },
     )  # fmt: skip
@@ -383,7 +387,7 @@ ALONE: Mapping[str, Option] = MappingProxyType(
             group=_PRINTING,
             also={
                 **dict.fromkeys(("explain", "verify", "doctor", "tune", "cache ls",
-                                 "kernels build", "kernels list", "kernels show", "repro"),
+                                 "kernels build", "repro"),
                                 Use("print JSON")),
                 "bench": Use("print JSON", group=_PRINTING),
                 "inspect": Use("print networkx's node-link JSON"),

@@ -17,7 +17,15 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, OutOfTime, UsageError
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.rules import RuleNames
-from tracea_graph.onnx_io import BACKEND_KEY, DataFile, DataPool, Model, write, write_original
+from tracea_graph.onnx_io import (
+    BACKEND_KEY,
+    PLATFORMS_KEY,
+    DataFile,
+    DataPool,
+    Model,
+    write,
+    write_original,
+)
 from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
@@ -155,8 +163,14 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         covered = self._contents.covers(own) and self._fallback.covers(fallback)
         if shared is None or not covered:
             return self._build(own, fallback, out, levels=levels)
-        self._place(shared.path, out)
-        return replace(shared, path=out)
+        start = len(shared.path.stem)
+        placed = [
+            replace(each, path=out.with_name(out.stem + each.path.name[start:]))
+            for each in shared.all
+        ]
+        for each, place in zip(shared.all, placed, strict=True):
+            self._place(each.path, place.path)
+        return replace(placed[0], others=tuple(placed[1:]))
 
     def published(self, library: Library, place: Path) -> None:
         """Record where a library was published; later copies of the shared library link to it."""
@@ -226,6 +240,11 @@ class BuiltModel:
     def levels(self, every: tuple[str, ...]) -> tuple[str, ...]:
         """Return the levels that its library has code for, lowest first; ``every`` if unknown."""
         return self.built.levels if self.built else every
+
+    @property
+    def runnable(self) -> Path | None:
+        """The library if this machine can load it; without it function bodies run."""
+        return self.library if self.built is None or self.built.runs_here else None
 
 
 @dataclass(frozen=True)
@@ -511,11 +530,10 @@ class CandidateBuilder:
         if self._guards and not assembly.placed:
             plain = write_original(self.model.path, out)
             return BuiltModel(plain.model, plain.data, None, assembly, trace, None)
-        library, library_path = None, None
+        library = None
         if assembly.types:
             start = time.perf_counter()
-            library_path = out.with_suffix(".so")
-            library = self.libraries.library(assembly, library_path, levels)
+            library = self.libraries.library(assembly, out.with_suffix(".so"), levels)
             self._spent("build", start)
         start = time.perf_counter()
         domain = library.domain if library else ""
@@ -540,8 +558,9 @@ class CandidateBuilder:
         )
         self._spent("write", start)
         return BuiltModel(
-            written.model, written.data, library_path, assembly, trace, library, written.stored
-        )
+            written.model, written.data, library.path if library else None, assembly, trace,
+            library, written.stored,
+        )  # fmt: skip
 
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """Write the generated sources of an assembly's library for inspection."""
@@ -566,10 +585,12 @@ def _with_fallbacks(rule: str, names: RuleNames) -> tuple[str, ...]:
 def _metadata(library: Library | None, backend: Backend) -> dict[str, str]:
     if library is None:
         return {}
+    platforms = " ".join(f"{each.platform}={each.sha256}" for each in library.all)
     return {
         "tracea.library.sha256": library.sha256,
         "tracea.library.domain": library.domain,
         BACKEND_KEY: backend.name,
+        **({PLATFORMS_KEY: platforms} if library.platform else {}),
         "tracea.library.isas": " ".join(library.levels),
         "tracea.library.onnxruntime": ">=1.17",
     }

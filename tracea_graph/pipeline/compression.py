@@ -80,7 +80,7 @@ class ErrorMeter:
                 worker.open("original", self.original, threads=self.threads)
                 self._wanted |= {k: worker.run("original", feeds[k]) for k in sorted(missing)}
                 worker.close("original")
-            worker.open("result", built.model, built.library, threads=self.threads)
+            worker.open("result", built.model, built.runnable, threads=self.threads)
             return max(
                 self.metric(worker.run("result", feed), self._wanted[label])
                 for label, feed in feeds.items()

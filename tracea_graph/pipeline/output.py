@@ -22,7 +22,9 @@ from tracea_graph.options import Options
 from tracea_graph.reasons import Code
 from tracea_graph.resources import STAGED, Scratch, open_regular, sweep
 from tracea_graph.target import host_fingerprint
+from tracea_graph.toolchain import Library
 from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.toolchain.platforms import ENDINGS
 from tracea_graph.version import versions
 from tracea_graph.views import Report
 
@@ -54,14 +56,27 @@ class Paths:
     model: Path
 
     @property
-    def library(self) -> Path:
-        """The kernel library."""
-        return self.model.with_suffix(".so")
+    def libraries(self) -> tuple[Path, ...]:
+        """Where kernel libraries may be, for all platforms."""
+        return tuple(map(self.of_library, ENDINGS))
+
+    def of_library(self, ending: str) -> Path:
+        """Return the path of a library whose name ends in ``ending``."""
+        return self.model.with_suffix(ending)
 
     @property
     def report(self) -> Path:
         """The report and manifest."""
         return self.model.with_suffix(".json")
+
+    def published(self, staged: Path, built: Library | None) -> dict[str, str]:
+        """Return the places of a staged model's libraries by platform.
+
+        A library for this machine alone has the platform "".
+        """
+        start = len(staged.stem)
+        every = built.all if built else ()
+        return {each.platform: str(self.of_library(each.path.name[start:])) for each in every}
 
     def data(self, sha256: str) -> Path:
         """Return the path of a data file with this SHA-256."""
@@ -94,7 +109,7 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
     made = output is not None and target.parent == output and not os.path.exists(output)
     home, paths = target.parent.parent if made else target.parent, Paths(target)
     _check_folder(home)
-    for path in (target.parent, paths.model, paths.library, paths.report):
+    for path in (target.parent, paths.model, paths.report):
         _check_name(path.name, home, "choose another with -o")
     return paths
 
@@ -173,21 +188,26 @@ class StagingFolder:
         """The staged report."""
         return self.folder / self.paths.report.name
 
-    def publish(self, data: Path | None, library: Path | None, model: Path | None = None) -> None:
-        """Move the staged data, library and report into place, then the model.
+    def publish(
+        self, data: Path | None, libraries: Sequence[Path] = (), model: Path | None = None
+    ) -> None:
+        """Move the staged data, libraries and report into place, then the model.
 
-        Afterwards the library and data file of an earlier result are removed if no longer used.
+        Afterwards the libraries and data file of an earlier result are removed if no longer used.
         """
         paths, old = self.paths, _earlier_data(self.paths)
         new = paths.model.with_name(data.name) if data is not None else None
         if data is not None and new is not None and not _holds(new, data):
             os.replace(data, new)
-        if library is not None:
-            os.replace(library, paths.library)
+        staged = (model or self.model).stem
+        places = {paths.of_library(library.name[len(staged) :]): library for library in libraries}
+        for place, library in places.items():
+            os.replace(library, place)
         os.replace(self.report, paths.report)
         os.replace(model or self.model, paths.model)
-        if library is None:
-            paths.library.unlink(missing_ok=True)
+        for place in paths.libraries:
+            if place not in places and _is_our_library(place):
+                place.unlink(missing_ok=True)
         if old is not None and old != new and not any(_same(old, file) for file in self.inputs):
             old.unlink(missing_ok=True)
 
@@ -225,7 +245,7 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
         ) from error
     finally:
         if stage is not None:
-            for file in (stage.beside, stage.beside.with_suffix(".so")):
+            for file in (stage.beside, *map(stage.beside.with_suffix, ENDINGS)):
                 file.unlink(missing_ok=True)
         if scratch is not None:
             scratch.cleanup()
@@ -265,12 +285,13 @@ def check_overwrites(paths: Paths, inputs: Sequence[Path]) -> None:
 
     Raises UsageError if a file there belongs to the input, or was not written by this tool.
     """
-    for path in (paths.model, paths.library, paths.report):
+    for path in (paths.model, *paths.libraries, paths.report):
         if any(_same(path, file) for file in inputs):
             raise UsageError(f"{path} belongs to the input; choose another output with -o")
     advice = "move it, or choose another output with -o"
-    if paths.library.exists() and not _is_our_library(paths.library):
-        raise UsageError(f"{paths.library} exists and was not written by this tool; {advice}")
+    for path in paths.libraries:
+        if path.exists() and not _is_our_library(path):
+            raise UsageError(f"{path} exists and was not written by this tool; {advice}")
     if paths.report.exists() and not _earlier(paths):
         raise UsageError(f"{paths.report} exists and was not written by this tool; {advice}")
 
@@ -358,7 +379,7 @@ def keep_unreadable(
             machine=host_fingerprint(),
         )
         stage.report.write_text(report.to_json(), encoding="utf-8")
-        stage.publish(data, None, stage.model)
+        stage.publish(data, (), stage.model)
     return report
 
 

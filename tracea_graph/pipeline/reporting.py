@@ -27,7 +27,6 @@ from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.notes import count_nodes, guard_notes, precision_notes
 from tracea_graph.pipeline.output import Paths, StagingFolder, write_text
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.reasons import Code, Reason, code_of
@@ -102,7 +101,7 @@ class Reporter:
         """Return False if no rewrite applies; plain ONNX is worth writing if the graph changed."""
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
-        return count_nodes(self.model.graph) != self.model.node_count
+        return self._count() != self.model.node_count
 
     def publish(
         self,
@@ -113,16 +112,17 @@ class Reporter:
     ) -> Report:
         """Stage the final files, write the report beside them, and move all of them into place."""
         if kept is None:
-            final, library, model = None, None, stage.model
+            final, model = None, stage.model
             data = write_original(self.model.runnable, model).data
         else:
             final = self._final(kept, builder, stage)
-            data, library, model = final.data, final.library, final.model
+            data, model = final.data, final.model
             self.timer.step("confirming")
             evaluator.confirm(final, kept)
         report = self._report(kept, evaluator, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
-        stage.publish(data, library, model)
+        built = final.built.all if final and final.built else ()
+        stage.publish(data, [each.path for each in built], model)
         decisions = builder.decisions(evaluator.dropped if kept else frozenset())
         lock = Lock.of(
             self.model.graph, self.options, self.levels, decisions, report.groups,
@@ -133,19 +133,17 @@ class Reporter:
         if final and evaluator.decision is not None and not evaluator.interrupted:
             library_hash, busy = final.built.sha256 if final.built else "", evaluator.decision.busy
             self.decision_cache.store(lock, report, library_hash, final.stored, busy)
-        if kept is not None and kept.built is not None:
-            builder.libraries.published(kept.built, self.paths.library)
+        if kept and kept.built and report.library:
+            builder.libraries.published(kept.built, Path(report.library))
         return report
 
     def _final(
         self, kept: BuiltModel, builder: CandidateBuilder, stage: StagingFolder
     ) -> BuiltModel:
         """Stage the final model, with the library that was measured."""
-        staged = kept.model in (stage.model, stage.beside)
-        levels = kept.built.levels if kept.built else None
-        if staged:
-            final = kept
-        else:
+        final = kept
+        if kept.model not in (stage.model, stage.beside):
+            levels = kept.built.levels if kept.built else None
             final = builder.write(stage.model, kept.assembly, kept.trace, levels=levels)
         if self.options.keep_sources is not None:
             builder.write_sources(kept.assembly, self.options.keep_sources)
@@ -155,6 +153,7 @@ class Reporter:
 
     def _report(self, kept: BuiltModel | None, evaluator: Evaluator, data: Path | None) -> Report:
         self.timer.step("done")
+        libraries = self.paths.published(kept.model, kept.built) if kept else {}
         check, timings = evaluator.verification, _timings(evaluator)
         earlier = self.lock.timings if self.lock else ()
         placed = kept.assembly.placed if kept else []
@@ -165,12 +164,13 @@ class Reporter:
             outcome="improved" if kept or self._is_float32 else "kept original",
             reason=str(reason := self._reason(kept, evaluator)),
             code=code_of(reason, Code.NO_REWRITE),
-            library=str(self.paths.library) if kept and kept.library else None,
+            library=next(iter(libraries.values()), None),
+            libraries={name: file for name, file in libraries.items() if name},
             data=str(self.paths.model.with_name(data.name)) if data else None,
             domain=kept.built.domain if kept and kept.built else None,
             kernels=len(placed),
             nodes_before=before,
-            nodes_after=count_nodes(kept.assembly.graph) if kept else before,
+            nodes_after=len(kept.assembly.graph.regions()) if kept else before,
             status=("insensitive" if check.blind else check.status) if check else "skipped",
             status_reason=check.sentence if check else self._unverified(),
             error=check.worst if check and check.outputs else None,
@@ -200,8 +200,8 @@ class Reporter:
                 *_skipped(kept),
                 *(kept.assembly.notes if kept else ()),
                 *(f"the result needs {p} too" for p in self.options.custom_ops_libraries),
-                *guard_notes(kept is not None, self.model),
-                *precision_notes(kept is not None, self.model),
+                *_compared(kept, self.model),
+                *_widened(kept, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
             faults=tuple(self._faults(kept).values()),
@@ -241,6 +241,10 @@ class Reporter:
 
         return tuple(replace(row, kept=stays(row)) for row in self.compression.rows)
 
+    def _count(self) -> int:
+        """Nodes after canonicalization, before any rewrite."""
+        return sum(len(region.nodes) for region in self.model.graph.regions())
+
     def _unverified(self) -> str:
         return "nothing was rewritten" if self.options.verify else "--no-verify was given"
 
@@ -257,7 +261,7 @@ class Reporter:
             if self.deadline.cut:
                 return Reason(next(iter(self.deadline.cut)), Code.OUT_OF_BUDGET)
             return Reason("no rewrite applies", Code.NO_REWRITE)
-        before, after = self.model.node_count, count_nodes(kept.assembly.graph)
+        before, after = self.model.node_count, len(kept.assembly.graph.regions())
         which = kept.assembly.kernels_said(self.compression.planner.cost)
         why = self.lock.because if self.lock else gain_of(_timings(evaluator))
         return Reason(f"{before} nodes became {after}{which}, {why}", Code.IMPROVED)
@@ -340,6 +344,44 @@ def _brief(said: str) -> str:
     """Return ONNX Runtime's message without its source location."""
     said = said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2]
     return said.split("\n")[0][:200]
+
+
+def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
+    """Explain how initializers that are also inputs are handled."""
+    if kept is None or not model.guarded:
+        return ()
+    size = sum(weight.nbytes for weight in model.guarded.values())
+    return (
+        f"initializers that may be fed too: {len(model.guarded)} ({size / 1e6:.3g} MB) are "
+        "compared with their defaults in every run; where they differ, the original's nodes run",
+    )
+
+
+_HALF_NAMES = {DType.F16: "fp16", DType.BF16: "bf16"}
+
+
+def _widened(kept: BuiltModel | None, model: Model) -> Iterator[str]:
+    """Say in which type the result computes what the model computes in another one."""
+    for dtype, name in _HALF_NAMES.items():
+        if dtype in model.widened and (kept is not None or dtype is DType.BF16):
+            yield (
+                f"what the model computes in {name} is computed in float32; inputs, outputs and "
+                "stored weights keep their type"
+            )
+    if DType.BF16 in model.widened:
+        yield (
+            "ONNX Runtime runs no bf16 operators on CPUs: the result is compared with the same "
+            "graph in float32"
+        )
+    if any(spec.dtype is DType.F64 for spec in map(model.graph.spec, _computed(model.graph))):
+        yield "what the model computes in float64 is left as it is"
+
+
+def _computed(graph: TileGraph) -> Iterator[str]:
+    """Yield the values that operators compute, other than by a conversion."""
+    for region in graph.regions():
+        if region.op not in ("Cast", "Constant"):
+            yield from region.writes
 
 
 def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:

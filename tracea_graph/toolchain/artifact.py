@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from tracea_graph.toolchain.platforms import HERE
+
 __all__ = ["Counted", "Library", "LibraryPart", "Manifest", "uncounted"]
 
 Counted = Callable[[int, int], None]
@@ -23,7 +25,8 @@ class Manifest(TypedDict, total=False):
     ``isas`` or ``levels`` are what the library has code for, ``types`` the operator types with the
     ONNX element types of their inputs and outputs, ``flags`` the compiler flags, ``sources`` a
     digest per translation unit, ``runtime`` the digest of the host loop, ``driver`` the minimum
-    driver version, ``fallback`` the manifest of the kernels that function bodies call.
+    driver version, ``fallback`` the manifest of the kernels that function bodies call,
+    ``platforms`` that of each platform's library if it is not for this machine alone.
     """
 
     version: str
@@ -35,6 +38,7 @@ class Manifest(TypedDict, total=False):
     runtime: str
     driver: int
     fallback: dict[str, Any]
+    platforms: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class Library:
     """A built library; ``seconds`` is wall time, ``compiled_units`` the number of cache misses.
 
     ``manifest`` determined its domain.  ``fallback`` is the domain of the kernels that function
-    bodies call; empty if there are none.
+    bodies call; empty if there are none.  ``platform`` is empty if it was built for this machine
+    alone; else ``others`` are the libraries of the same kernels for further platforms.
     """
 
     path: Path
@@ -70,3 +75,15 @@ class Library:
     compiled_units: int
     manifest: Manifest = field(default_factory=Manifest, repr=False)
     fallback: str = ""
+    platform: str = ""
+    others: tuple[Library, ...] = ()
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this machine can load it."""
+        return self.platform in ("", HERE.name)
+
+    @property
+    def all(self) -> tuple[Library, ...]:
+        """The library and those for further platforms."""
+        return (self, *self.others)

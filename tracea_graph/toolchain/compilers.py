@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
+from tracea_graph.toolchain.platforms import HERE, Platform
 
 __all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]
 
@@ -27,7 +28,6 @@ COMPILE_SECONDS = 600.0
 _PROBE_SECONDS = 60.0
 _STDERR_TAIL = 2000
 _AS_IT_IS: Mapping[str, str] = MappingProxyType({})
-_OLD_GLIBC = "x86_64-linux-gnu.2.17"
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,22 @@ class Compiler:
 
 
 def find_compiler(
-    environment: Environment | None = None, seconds: float = _PROBE_SECONDS
+    environment: Environment | None = None,
+    seconds: float = _PROBE_SECONDS,
+    platform: Platform = HERE,
 ) -> Compiler:
     """Return the first C++ compiler that answers ``--version`` within ``seconds``.
 
-    ``CXX`` may contain arguments.  Raises BuildError if the compiler in ``CXX`` does not work, or
-    if there is none at all.
+    ``CXX`` may contain arguments.  For other platforms than this machine's it is always zig.
+    Raises BuildError if the compiler in ``CXX`` does not work, or if there is none at all.
     """
     environment = environment or Environment()
+    if platform != HERE:
+        if importlib.util.find_spec("ziglang") is None:
+            raise BuildError(
+                f"Libraries for {platform.name} are compiled by zig: run `pip install ziglang`."
+            )
+        return _probe(_zig(platform), seconds)
     if environment.compiler and environment.compiler.strip():
         words = _split_command(environment.compiler)
         return replace(_probe(words, seconds), flags=words[1:])
@@ -74,12 +82,15 @@ def find_compiler(
             with contextlib.suppress(BuildError):
                 return _probe((path,), seconds)
     if importlib.util.find_spec("ziglang") is not None:
-        zig = (sys.executable, "-m", "ziglang", "c++", "-target", _OLD_GLIBC)
-        return _probe(zig, seconds)
+        return _probe(_zig(platform), seconds)
     raise BuildError(
         "No C++ compiler was found; install g++ or clang++, run `pip install ziglang`, "
         "or set CXX to one."
     )
+
+
+def _zig(platform: Platform) -> tuple[str, ...]:
+    return (sys.executable, "-m", "ziglang", "c++", "-target", platform.triple)
 
 
 def _split_command(command: str) -> tuple[str, ...]:

@@ -11,8 +11,12 @@ from tracea_graph.errors import BuildError
 from tracea_graph.toolchain.artifact import Library, LibraryPart
 from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler
+from tracea_graph.toolchain.platforms import HERE, Platform
 
-__all__ = ["ENTRY", "LINK_FLAGS", "OWN_LINK_FLAGS", "entry_flags", "link_parts", "read_output"]
+__all__ = [
+    "ENTRY", "LINK_FLAGS", "OWN_LINK_FLAGS", "entry_flags", "link_flags",
+    "link_parts", "read_output",
+]  # fmt: skip
 
 ENTRY = "RegisterCustomOps"
 """The function of a library that ONNX Runtime calls."""
@@ -45,6 +49,11 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
 """
 
 
+def link_flags(platform: Platform) -> tuple[str, ...]:
+    """Return the flags that link a library for a platform."""
+    return LINK_FLAGS if platform == HERE else platform.link_flags
+
+
 def entry_flags(entry: str) -> tuple[str, ...]:
     """Return the compiler flags that give a runtime's entry point another name."""
     return () if entry == ENTRY else (f"-DTRACEA_ENTRY={entry}",)
@@ -56,6 +65,7 @@ def link_parts(
     compiler: Compiler,
     folder: Path,
     seconds: float = COMPILE_SECONDS,
+    platform: Platform = HERE,
 ) -> Library:
     """Link one part, or a fallback and the part that falls back on it, and move the library to
     ``out``.
@@ -71,9 +81,11 @@ def link_parts(
         compiler.run(("-O2", "-fPIC", "-c", "entry.cpp", "-o", "entry.o"), folder, seconds)
         objects.append("entry.o")
     own = OWN_LINK_FLAGS[compiler.family]
+    own += platform.libraries if compiler.family == "zig" else ()
     named = dict.fromkeys(name for part in parts for name in part.libraries)
-    compiler.run((*LINK_FLAGS, "-o", "library.so", *objects, *own, *named), folder, seconds)
-    data = read_output(compiler, folder / "library.so", "library")
+    flags, library = link_flags(platform), f"library{platform.suffix}"
+    compiler.run((*flags, "-o", library, *objects, *own, *named), folder, seconds)
+    data = read_output(compiler, folder / library, "library")
     write_whole(out, data, mode=0o755)
     manifest, fallback = last.manifest, ""
     if len(parts) > 1:

@@ -235,7 +235,8 @@ class ReportRecord:
     inputs that the original itself rejects, with its message; ``faults`` the tracebacks of rules
     that raised and were left out; ``kernel_calls`` what the policy decided about the calls of the
     result, or of the plan if the original was kept; ``retuned`` the outcome of ``bench
-    --retune``.  The document is ``docs/schema/report.json``.
+    --retune``; ``libraries`` the file of each platform's library, if ``library`` is not one for
+    this machine alone.  The document is ``docs/schema/report.json``.
     """
 
     input: str
@@ -243,6 +244,7 @@ class ReportRecord:
     outcome: str
     reason: str
     library: str | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
     data: str | None = None
     domain: str | None = None
     kernels: int = 0
@@ -290,8 +292,9 @@ class ReportRecord:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the result; the last one is this report as JSON."""
-        found = (self.output, self.library, self.data, str(Path(self.output).with_suffix(".json")))
-        return tuple(file for file in found if file)
+        report = str(Path(self.output).with_suffix(".json"))
+        found = (self.output, self.library, *self.libraries.values(), self.data, report)
+        return tuple(dict.fromkeys(file for file in found if file))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""

@@ -73,8 +73,8 @@ inline bool c_run_program(Failure& failure, const int64_t* plan, size_t words,
 
 inline void release_prepared(TraceaPrepared* prepared) {
   if (!prepared) return;
-  free(prepared->matrix.panels);
-  free(prepared->filters.memory);
+  free_lines(prepared->matrix.panels);
+  free_lines(prepared->filters.memory);
   free(prepared);
 }
 
@@ -107,9 +107,9 @@ inline bool prepare_conv2d(Failure& failure, const TraceaTensorView* w, const Tr
   if (!read_filters(failure, w, bias, given, true, &f, &weight, &row)) return false;
   if (f.params.activation != TRACEA_RELU && !find_activation(failure, f.params.activation, &chain))
     return false;
-  void* memory = nullptr;
   const int64_t bytes = packed_bytes(f);
-  if (bytes < 0 || posix_memalign(&memory, 64, static_cast<size_t>(bytes)))
+  void* memory = bytes < 0 ? nullptr : allocate_lines(static_cast<size_t>(bytes));
+  if (!memory)
     return failure.refuse(TRACEA_CPU_ERROR, "There is no memory for packed filters.");
   pack_filters(f, static_cast<char*>(memory), weight, row);
   return true;

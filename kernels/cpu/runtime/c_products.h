@@ -107,9 +107,9 @@ inline bool pack_matrix(Failure& failure, const tracea_isa_table& isa, const Tra
     return failure.refuse(TRACEA_UNSUPPORTED_CONFIG, "This library holds no kernel for gemm.");
   *out = {w.dim(0), w.dim(1), nullptr, nullptr};
   const int64_t panels = ceil_div(out->n, TRACEA_PANEL);
-  void* memory = nullptr;
   const int64_t numbers = panels * TRACEA_PANEL * (out->k + 1);
-  if (posix_memalign(&memory, 64, static_cast<size_t>(max(numbers, 1)) * sizeof(float)))
+  void* memory = allocate_lines(static_cast<size_t>(max(numbers, 1)) * sizeof(float));
+  if (!memory)
     return failure.refuse(TRACEA_CPU_ERROR, "There is no memory for packed weights.");
   out->panels = static_cast<float*>(memory);
   const float* from = reinterpret_cast<const float*>(w.low) + w.view.offset;

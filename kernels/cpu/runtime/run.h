@@ -1,7 +1,9 @@
 // One execution of a program: ONNX Runtime's threads and memory as host loops see them, and
 // views turned into pointers, with every bound checked.
 #pragma once
+#if defined(__linux__)
 #include <sys/mman.h>
+#endif
 
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
@@ -91,8 +93,6 @@ struct Run : Outcome {
     if (alone || tasks <= 1) return true;
     if (team) return team->share(tasks, task, job), true;
     shared = true;
-    if (!__atomic_load_n(&host.registry->shared, __ATOMIC_RELAXED))
-      __atomic_store_n(&host.registry->shared, 1, __ATOMIC_RELAXED);
     RegisteringTask outer = {task, job, pthread_self(), host.registry};
     return good(ort::KernelContext_ParallelFor(host.api, context, run_registering,
                                                static_cast<size_t>(tasks), size_t{0}, &outer));

@@ -10,7 +10,9 @@
 #include "runtime/shape_inference.h"
 #include "runtime/validate.h"
 
-extern "C" int malloc_trim(size_t) __attribute__((weak));  // glibc has it
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace tracea {
 namespace {
@@ -35,7 +37,9 @@ OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
 void trim_after_transforms(const Program& program) {
   for (int32_t i = 0; i < program.call_count; ++i)
     if (is_winograd(program.calls[i].opcode)) {
-      if (malloc_trim) malloc_trim(0);
+#if defined(__GLIBC__)
+      malloc_trim(0);
+#endif
       return;
     }
 }
@@ -76,7 +80,7 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   if (!error.set && !status)
     status = ort::CreateCpuMemoryInfo(api, kOrtAllocatorArena, kOrtMemDefault, &memory);
   if (!error.set && !status) {
-    const int32_t processors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
+    const int32_t processors = tracea::processors();
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
                   state.debug,
@@ -140,7 +144,7 @@ __attribute__((destructor)) void leave() {
 }  // namespace
 }  // namespace tracea
 
-extern "C" __attribute__((visibility("default"))) OrtStatus* TRACEA_ENTRY(
+extern "C" TRACEA_EXPORT OrtStatus* TRACEA_ENTRY(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace tracea;
   return register_custom_ops(state.registration, options, base, prepare, library_name);

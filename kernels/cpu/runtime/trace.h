@@ -11,6 +11,10 @@
 
 #include "runtime/executor.h"
 
+#if defined(_WIN32)  // the C library there would end lines in two characters
+#define O_CLOEXEC (O_NOINHERIT | O_BINARY)
+#endif
+
 namespace tracea {
 
 constexpr size_t kMaxLabel = 512, kMaxNumber = 21;  // bytes of a name, of a number and its comma

@@ -5,7 +5,13 @@
 // of all names and numbers must be the one that was generated with them.  Code is not checked: what
 // a function pointer leads to is only known to be code.
 #pragma once
+#if defined(_WIN32)
+#include "runtime/system.h"
+#elif defined(__APPLE__)
+#include <mach-o/loader.h>
+#else
 #include <link.h>
+#endif
 
 #include "runtime/core.h"
 #include "runtime/gemm_tile.h"
@@ -23,10 +29,10 @@ constexpr size_t kMaxName = 128;
 // The segments of this library, as the loader mapped them.
 class Image {
  public:
-  Image() { dl_iterate_phdr(visit, this); }
+  Image();
 
-  bool holds(const void* data, size_t bytes) const { return inside(data, bytes, PF_R); }
-  bool code(const void* function) const { return inside(function, 1, PF_X); }
+  bool holds(const void* data, size_t bytes) const { return inside(data, bytes, kReadable); }
+  bool code(const void* function) const { return inside(function, 1, kExecutable); }
   // A string of at most kMaxName bytes without control characters.
   bool name(const char* text) const {
     for (size_t i = 0; i < kMaxName; ++i) {
@@ -38,24 +44,16 @@ class Image {
   }
 
  private:
+  enum : uint32_t { kExecutable = 1, kReadable = 4 };
   struct Segment {
     uintptr_t start, end;
     uint32_t flags;
   };
 
-  static int visit(dl_phdr_info* info, size_t, void* image) {
-    Image& self = *static_cast<Image*>(image);
-    const uintptr_t own = reinterpret_cast<uintptr_t>(&tracea_library_table);
-    self.count_ = 0;
-    bool found = false;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const auto& header = info->dlpi_phdr[i];
-      if (header.p_type != PT_LOAD || self.count_ == kSegments) continue;
-      const uintptr_t start = info->dlpi_addr + header.p_vaddr, end = start + header.p_memsz;
-      self.segment_[self.count_++] = {start, end, header.p_flags};
-      found = found || (start <= own && own < end);
-    }
-    return found;  // anything but 0 ends the search
+  void add(uintptr_t start, size_t bytes, bool readable, bool executable) {
+    if (count_ == kSegments) return;
+    const uint32_t flags = (readable ? kReadable : 0u) | (executable ? kExecutable : 0u);
+    segment_[count_++] = {start, start + bytes, flags};
   }
 
   bool inside(const void* data, size_t bytes, uint32_t flag) const {
@@ -71,6 +69,54 @@ class Image {
   Segment segment_[kSegments];
   int count_ = 0;
 };
+
+#if defined(_WIN32)
+extern "C" const IMAGE_DOS_HEADER __ImageBase;  // the linker's
+
+inline Image::Image() {
+  const uintptr_t base = reinterpret_cast<uintptr_t>(&__ImageBase);
+  const auto* headers =
+      reinterpret_cast<const IMAGE_NT_HEADERS*>(base + static_cast<size_t>(__ImageBase.e_lfanew));
+  const IMAGE_SECTION_HEADER* section = IMAGE_FIRST_SECTION(headers);
+  for (int i = 0; i < headers->FileHeader.NumberOfSections; ++i) {
+    const uint32_t flags = section[i].Characteristics;
+    add(base + section[i].VirtualAddress, section[i].Misc.VirtualSize, flags & IMAGE_SCN_MEM_READ,
+        flags & IMAGE_SCN_MEM_EXECUTE);
+  }
+}
+#elif defined(__APPLE__)
+extern "C" const mach_header_64 __dso_handle;  // the linker's
+
+inline Image::Image() {
+  const uintptr_t base = reinterpret_cast<uintptr_t>(&__dso_handle);
+  uintptr_t at = base + sizeof(mach_header_64);
+  for (uint32_t i = 0; i < __dso_handle.ncmds; ++i) {
+    const auto* command = reinterpret_cast<const load_command*>(at);
+    if (command->cmd == LC_SEGMENT_64) {  // addresses of a library count from its own start
+      const auto* segment = reinterpret_cast<const segment_command_64*>(at);
+      add(base + segment->vmaddr, segment->vmsize, segment->initprot & 1, segment->initprot & 4);
+    }
+    at += command->cmdsize;
+  }
+}
+#else
+inline Image::Image() {
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* image) {
+        Image& self = *static_cast<Image*>(image);
+        self.count_ = 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& header = info->dlpi_phdr[i];
+          if (header.p_type == PT_LOAD)
+            self.add(info->dlpi_addr + header.p_vaddr, header.p_memsz, header.p_flags & PF_R,
+                     header.p_flags & PF_X);
+        }
+        // anything but 0 ends the search
+        return static_cast<int>(self.holds(&tracea_library_table, 1));
+      },
+      this);
+}
+#endif
 
 // FNV-1a over 64-bit numbers and strings, as table.py computes it.
 class Digest {

@@ -1,0 +1,140 @@
+"""Libraries for other platforms: their names, levels, files, and which one a session takes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import struct
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware.features import arm_features
+from tracea_graph.kernels.cpu.deployment import Deployment, build_all, deployments_of
+from tracea_graph.kernels.cpu.levels import ARM, X86, host_levels
+from tracea_graph.onnx_io import library_of
+from tracea_graph.target import resolve_precision, target_of
+from tracea_graph.toolchain.platforms import HERE, PLATFORMS, library_places
+
+NEEDS_ZIG = pytest.mark.skipif(
+    importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
+)
+MAGIC = {".so": b"\x7fELF", ".dll": b"MZ", ".dylib": b"\xcf\xfa\xed\xfe"}
+ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
+"""Numbers of architectures in ELF's header."""
+
+
+def places(*names: str) -> list[str]:
+    return [p.name for p in library_places(Path("m.onnx"), tuple(PLATFORMS[n] for n in names))]
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_every_platform_has_the_levels_of_its_processors(name: str) -> None:
+    target = target_of(name, "fp32")
+    family = ARM if name.split("-")[1] == "aarch64" else X86
+    assert target.levels == tuple(isa.name for isa in (*family.plain, *family.int8))
+    assert bool(target.backend.unmeasured(target.levels)) == (PLATFORMS[name] != HERE)
+
+
+def test_a_level_cuts_the_chain_and_a_precision_adds_to_it() -> None:
+    (arm,) = deployments_of(["linux-aarch64:neondot"], "fp32")
+    assert arm == Deployment(PLATFORMS["linux-aarch64"], ("scalar", "neon", "neondot"))
+    assert deployments_of(["linux-aarch64"], "bf16")[0].levels[-1] == "neonbf16"
+
+
+def test_several_targets_are_planned_for_the_first() -> None:
+    target = target_of("host,linux-aarch64,windows-x86_64", "fp32")
+    assert target.levels[-1] in host_levels("int8") and not target.backend.unmeasured(
+        target.levels
+    )
+    elsewhere = [p for p in ("linux-aarch64", "windows-x86_64") if PLATFORMS[p] != HERE]
+    _, notes = resolve_precision("host,linux-aarch64,windows-x86_64", "fp32")
+    assert all(name in " ".join(notes) for name in elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ("linux-sparc", "there is no target"),
+        ("host,linux-sparc", "no platform 'linux-sparc'"),
+        ("linux-aarch64:avx2", "no level 'avx2'"),
+        ("linux-aarch64,linux-aarch64:neon", "twice"),
+    ],
+)
+def test_names_that_are_refused(names: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        target_of(names, "fp32")
+
+
+def test_the_first_library_of_a_suffix_has_the_models_name() -> None:
+    assert places("linux-aarch64", "windows-x86_64") == ["m.so", "m.dll"]
+    assert places("linux-x86_64", "linux-aarch64", "linux-x86_64-musl") == [
+        "m.so", "m.aarch64.so", "m.x86_64-musl.so",
+    ]  # fmt: skip
+    assert places("macos-aarch64", "macos-x86_64") == ["m.dylib", "m.x86_64.dylib"]
+
+
+def result(folder: Path, digests: dict[str, str], bodies: bool) -> Path:
+    """A result whose libraries have these digests by platform."""
+    tensor = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    node = helper.make_node("Op", ["x"], ["y"], domain="tracea.0123456789")
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("tracea.0123456789", 1)]
+    body = helper.make_function(
+        "tracea.0123456789", "Op", ["x"], ["y"], [helper.make_node("Identity", ["x"], ["y"])],
+        imports[:1],
+    )  # fmt: skip
+    model = helper.make_model(
+        helper.make_graph([node], "g", [tensor], [out]), opset_imports=imports,
+        functions=[body] if bodies else [],
+    )  # fmt: skip
+    listed = " ".join(f"{name}={digest}" for name, digest in digests.items())
+    first = next(iter(digests.values()))
+    facts = {"tracea.library.sha256": first, "tracea.library.platforms": listed}
+    helper.set_model_props(model, facts)
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def test_a_session_takes_its_own_platforms_library(tmp_path: Path) -> None:
+    other = next(name for name in PLATFORMS if PLATFORMS[name].suffix == HERE.suffix != HERE.name)
+    own, plain = tmp_path / f"m{HERE.ending}", tmp_path / f"m{HERE.suffix}"
+    own.write_bytes(b"mine"), plain.write_bytes(b"another's")
+    sums = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (plain, own)]
+    model = result(tmp_path, {f"{other}-x": sums[0], HERE.name: sums[1]}, bodies=True)
+    assert library_of(model) == own
+
+
+def test_without_a_library_for_it_a_platform_runs_the_bodies(tmp_path: Path) -> None:
+    (tmp_path / f"m{HERE.suffix}").write_bytes(b"another's")
+    assert library_of(result(tmp_path, {"plan9-mips": "0"}, bodies=True)) is None
+    with pytest.raises(UsageError, match=f"has none for {HERE.name}"):
+        library_of(result(tmp_path, {"plan9-mips": "0"}, bodies=False))
+
+
+def test_arms_features_come_from_the_auxiliary_vector(tmp_path: Path) -> None:
+    auxv = tmp_path / "auxv"
+    pairs = ((16, 1 << 1 | 1 << 20), (26, 1 << 13), (0, 0))
+    auxv.write_bytes(b"".join(struct.pack("<QQ", *pair) for pair in pairs))
+    assert arm_features(auxv) == {"asimd", "asimddp", "i8mm"}
+    assert arm_features(tmp_path / "none") == frozenset()
+
+
+@NEEDS_ZIG
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PLATFORMS if PLATFORMS[name] != HERE])
+def test_a_library_of_every_platform_links(name: str, tmp_path: Path) -> None:
+    level = "neon" if PLATFORMS[name].machine == "aarch64" else "avx2"
+    made = build_all(
+        deployments_of([f"{name}:{level}"], "fp32"), [], ["gemm"], [], tmp_path / "m.onnx",
+        Environment(), quick=False,
+    )  # fmt: skip
+    data = made.path.read_bytes()
+    assert made.platform == name and not made.runs_here
+    assert data.startswith(MAGIC[made.path.suffix]) and b"RegisterCustomOps\0" in data
+    if made.path.suffix == ".so":
+        assert struct.unpack_from("<H", data, 18)[0] == ELF_MACHINE[PLATFORMS[name].machine]
