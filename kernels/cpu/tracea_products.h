@@ -75,15 +75,17 @@ typedef struct {
   const float* a_scale;        // of term j of row i, block b: a_scale[(i * terms + j) * blocks + b]
   const int32_t* a_sum;        // likewise
   const uint8_t* b;            // panels of codes (kernels/cpu/nbits_panels.py)
-  int64_t b_panel;             // bytes from one panel to the next
-  const float* b_scale;        // [panels][blocks][scale_rows][16]
+  int64_t b_panel;             // bytes from one panel of the tile to the next
+  const float* b_scale;        // [blocks][scale_rows][16] of each panel
+  int64_t b_scale_panel;       // floats from one panel to the next
   int32_t scale_rows;          // 2: zero points in float32 follow the scales
   const uint8_t* b_zero;       // integer zero points [blocks][16] of the first panel, or null
   int32_t zero;                // zero point of all other codes
   const float* init;           // null for zero; a bias
   float* c;
   int64_t ldc;
-  int32_t mr, nv, last;
+  int64_t init_panel, c_panel;  // floats from the columns of one panel to the next
+  int32_t mr, nv, last;        // nv: one row takes up to twice as many panels as others
 } tracea_nbits_tile;
 typedef void (*tracea_nbits_fn)(const tracea_nbits_tile*);
 

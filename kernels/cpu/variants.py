@@ -114,8 +114,8 @@ def _gemm_int8(isa: str, mr: int, nv: int) -> KernelVariant:
 def _gemm_nbits(isa: str, mr: int, nv: int, ahead: int = 0) -> KernelVariant:
     """A GEMM on codes of 2, 4 or 8 bits with scales by blocks.
 
-    ``mr`` rows of bytes by ``nv`` panels; a single row reads one panel after the other, ``ahead``
-    bytes before the codes that it prefetches.
+    ``mr`` rows of bytes by ``nv`` panels; a single row takes twice as many panels.  ``ahead``:
+    bytes from the codes of one row's tile to those that are prefetched.
     """
     params = {"mr": mr, "mr3": max(1, mr // 3), "nv": nv, "ahead": ahead}
     functions, tile = frozenset({"int8", "nbits"}), f"{mr}x{nv * PANEL}"

@@ -25,9 +25,10 @@ class NBitsTile(ctypes.Structure):
     _fields_ = [
         ("blocks", c_int64), ("block", c_int64), ("bits", c_int32), ("terms", c_int32),
         ("a", c_void_p), ("lda", c_int64), ("a_scale", c_void_p), ("a_sum", c_void_p),
-        ("b", c_void_p), ("b_panel", c_int64), ("b_scale", c_void_p), ("scale_rows", c_int32),
-        ("b_zero", c_void_p), ("zero", c_int32), ("init", c_void_p), ("c", c_void_p),
-        ("ldc", c_int64), ("mr", c_int32), ("nv", c_int32), ("last", c_int32),
+        ("b", c_void_p), ("b_panel", c_int64), ("b_scale", c_void_p), ("b_scale_panel", c_int64),
+        ("scale_rows", c_int32), ("b_zero", c_void_p), ("zero", c_int32), ("init", c_void_p),
+        ("c", c_void_p), ("ldc", c_int64), ("init_panel", c_int64), ("c_panel", c_int64),
+        ("mr", c_int32), ("nv", c_int32), ("last", c_int32),
     ]  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def multiply(level: str, x: Array, stored: tuple[Array, Array], layout: NBitsPan
     """``x · W`` by the largest tiles."""
     run = kernel(emit("gemm_nbits", level), symbols("gemm_nbits", level)[0])
     mr, nv = gemm_nbits_tile(level)
-    mr = max(1, mr // terms)
+    mr, nv = max(1, mr // terms), 2 * nv if len(x) == 1 else nv
     parts = [rounded(level, row, layout.block, terms)[:3] for row in x]
     a, scale, total = (guarded(np.stack(p)) for p in zip(*parts, strict=True))
     codes, scales = map(guarded, stored)
@@ -82,7 +83,8 @@ def multiply(level: str, x: Array, stored: tuple[Array, Array], layout: NBitsPan
                 blocks=blocks, block=layout.block, bits=layout.bits, terms=terms,
                 a=a[row:].ctypes.data, lda=a.shape[2], a_scale=scale[row:].ctypes.data,
                 a_sum=total[row:].ctypes.data, b=codes[p:].ctypes.data + first,
-                b_panel=codes.shape[1], b_scale=scales[p:].ctypes.data, scale_rows=layout.rows,
+                b_panel=codes.shape[1], b_scale=scales[p:].ctypes.data,
+                b_scale_panel=scales[0].size, scale_rows=layout.rows, c_panel=PANEL,
                 b_zero=codes[p:].ctypes.data if first else None,
                 zero=layout.middle if layout.zeros == "middle" else 0,
                 c=out.address + 4 * (row * out.stride + p * PANEL), ldc=out.stride,

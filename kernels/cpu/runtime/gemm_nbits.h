@@ -37,23 +37,32 @@ inline void round_nbits_task(void* usr, size_t index) {
   }
 }
 
-// Panels [first, last) of the columns `at`, rows of the chunk.
-inline void nbits_columns(const NBitsJob& job, const Item& item, int64_t p, int64_t row, int64_t end) {
-  alignas(64) float finished[kMaxTile];
-  const GemmJob& gemm = job.gemm;
-  const int64_t panels = min(job.nv, ceil_div(gemm.n, TRACEA_PANEL) - p), n0 = p * TRACEA_PANEL;
-  const int64_t columns = min(panels * TRACEA_PANEL, gemm.n - n0), wide = panels * TRACEA_PANEL;
-  const int64_t y_row = gemm.results[0].strides[0], blocks = ceil_div(end - row, job.mr);
-  const int64_t rows = end - row;
-  const bool there = in_place(gemm);
+// A tile at panel `p` whose panels lie `gap` apart.
+inline tracea_nbits_tile nbits_tile(const NBitsJob& job, int64_t p, int64_t gap) {
+  const int64_t scale_panel = job.w.blocks * job.w.scale_rows * TRACEA_PANEL;
   tracea_nbits_tile tile = {};
   tile.blocks = job.w.blocks, tile.block = job.w.block, tile.bits = job.w.bits;
   tile.terms = job.terms, tile.lda = job.row_bytes;
-  tile.b = job.w.codes + p * job.w.panel, tile.b_panel = job.w.panel;
-  tile.b_scale = job.w.scales + p * job.w.blocks * job.w.scale_rows * TRACEA_PANEL;
+  tile.a = job.a, tile.a_scale = job.a_scale, tile.a_sum = job.a_sum;
+  tile.b = job.w.codes + p * job.w.panel, tile.b_panel = gap * job.w.panel;
+  tile.b_scale = job.w.scales + p * scale_panel, tile.b_scale_panel = gap * scale_panel;
   tile.scale_rows = job.w.scale_rows, tile.zero = job.w.zero;
   tile.b_zero = job.w.zeros ? job.w.zeros + p * job.w.panel : nullptr;
-  tile.init = gemm.bias ? gemm.bias->f32() + n0 : nullptr;
+  tile.init = job.gemm.bias ? job.gemm.bias->f32() + p * TRACEA_PANEL : nullptr;
+  tile.init_panel = tile.c_panel = gap * TRACEA_PANEL;
+  return tile;
+}
+
+// Panels from `p` on, as many as a tile has, for rows [row, end).
+inline void nbits_columns(const NBitsJob& job, const Item& item, int64_t p, int64_t last, int64_t row,
+                          int64_t end) {
+  alignas(64) float finished[kMaxTile];
+  const GemmJob& gemm = job.gemm;
+  const int64_t panels = min(job.nv, last - p), n0 = p * TRACEA_PANEL, wide = panels * TRACEA_PANEL;
+  const int64_t columns = min(wide, gemm.n - n0), y_row = gemm.results[0].strides[0];
+  const int64_t rows = end - row, blocks = ceil_div(rows, job.mr);
+  const bool there = in_place(gemm);
+  tracea_nbits_tile tile = nbits_tile(job, p, 1);
   tile.nv = static_cast<int32_t>(panels);
   tile.last = static_cast<int32_t>(columns - (panels - 1) * TRACEA_PANEL);
   tile.ldc = there ? y_row : wide;
@@ -69,14 +78,44 @@ inline void nbits_columns(const NBitsJob& job, const Item& item, int64_t p, int6
   }
 }
 
+// One row by panels from `first` on, several runs of them side by side; returns where those end.
+// Weights in mapped files lie in small pages, at whose ends the processor's own prefetches stop: with
+// more runs of memory there is always one that goes on.
+inline int64_t nbits_runs(const NBitsJob& job, const Item& item, int64_t first, int64_t last) {
+  alignas(64) float finished[kMaxTile];
+  const GemmJob& gemm = job.gemm;
+  const int64_t runs = 2 * gemm.isa->nbits_nv, gap = (last - first) / runs;
+  const int64_t most = kMaxTile / (runs * TRACEA_PANEL), wide = most * TRACEA_PANEL;
+  const bool there = in_place(gemm);
+  for (int64_t p = first; p < first + gap; p += most) {
+    const int64_t held = min(most, first + gap - p);
+    for (int64_t i = 0; i < held; ++i) {
+      tracea_nbits_tile tile = nbits_tile(job, p + i, gap);
+      const int64_t n = (p + i) * TRACEA_PANEL, end = n + (runs - 1) * gap * TRACEA_PANEL;
+      tile.mr = 1, tile.nv = static_cast<int32_t>(runs);
+      tile.last = static_cast<int32_t>(min(TRACEA_PANEL, gemm.n - end));
+      tile.c = there ? reinterpret_cast<float*>(item.result[0]) + n : finished + i * TRACEA_PANEL;
+      if (!there) tile.c_panel = wide;
+      gemm.isa->gemm_nbits(&tile);
+    }
+    for (int64_t r = 0; !there && r < runs; ++r) {
+      const int64_t n = (p + r * gap) * TRACEA_PANEL, columns = min(held * TRACEA_PANEL, gemm.n - n);
+      finish(gemm, item, {0, n, 1, static_cast<int32_t>(columns)}, finished + r * wide, wide);
+    }
+  }
+  return first + gap * runs;
+}
+
 inline void nbits_task(void* usr, size_t index) {
   const NBitsJob& job = *static_cast<const NBitsJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), group = task % job.groups;
   const int64_t row = task / job.groups * job.rows_per_chunk;
   const int64_t panels = ceil_div(job.gemm.n, TRACEA_PANEL), first = group * job.panels_per_task;
+  const int64_t last = min(panels, first + job.panels_per_task);
   const Item item = item_of(job.gemm, 0);
-  for (int64_t p = first; p < min(panels, first + job.panels_per_task); p += job.nv)
-    nbits_columns(job, item, p, row, min(job.gemm.m, row + job.rows_per_chunk));
+  int64_t p = job.gemm.m == 1 ? nbits_runs(job, item, first, last) : first;
+  for (; p < last; p += job.nv)
+    nbits_columns(job, item, p, last, row, min(job.gemm.m, row + job.rows_per_chunk));
 }
 
 inline bool nbits_shapes(Run& run, const Call& call, const TensorView* views, NBitsJob& job) {
@@ -135,7 +174,7 @@ inline bool run_nbits_tiles(Run& run, NBitsJob& job) {
   GemmJob& gemm = job.gemm;
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL);
   job.mr = max(1, gemm.isa->nbits_mr / job.terms);
-  job.nv = gemm.m == 1 ? 1 : gemm.isa->nbits_nv;  // a row is fastest along one run of memory
+  job.nv = gemm.isa->nbits_nv;
   job.chunks = ceil_div(gemm.m, kRowsOfTask);
   job.rows_per_chunk = ceil_div(ceil_div(gemm.m, job.chunks), job.mr) * job.mr;
   job.chunks = ceil_div(gemm.m, job.rows_per_chunk);
