@@ -219,12 +219,16 @@ def operands(chain: Chain) -> list[ChainOperand]:
     return [ChainOperand(k, d) for k, d in zip(chain.operands, chain.operand_types, strict=True)]
 
 
-def statements(chain: Chain) -> list[str]:
-    """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``."""
+def statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+    """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``.
+
+    ``spelled`` gives other expressions for some steps.
+    """
     lines = []
     for i, step in enumerate(chain.steps):
         vector = "vm" if chain.types[len(chain.operands) + i] == "b" else "vf"
-        lines.append(f"const {vector} v{i} = {_expression(chain, step)};")
+        expression = spelled.get(i) or _expression(chain, step)
+        lines.append(f"const {vector} v{i} = {expression};")
     return lines
 
 

@@ -21,26 +21,26 @@ NUMPY = {F16: np.dtype(np.float16), BF16: np.dtype(ml_dtypes.bfloat16)}
 
 
 def in_double(proto: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """The model's answers with every half tensor in float64."""
+    """The model's answers with every half and float32 tensor in float64."""
     made = ModelProto.FromString(proto.SerializeToString())
     _doubled(made.graph)
-    halves = NUMPY.values()
-    wide = {n: a.astype(np.float64) if a.dtype in halves else a for n, a in feeds.items()}
+    narrow = (*NUMPY.values(), np.dtype(np.float32))
+    wide = {n: a.astype(np.float64) if a.dtype in narrow else a for n, a in feeds.items()}
     return [np.asarray(a) for a in ReferenceEvaluator(made).run(None, wide)]
 
 
 def _doubled(graph: GraphProto) -> None:
-    halves = (F16, BF16)
+    narrow = (F16, BF16, TensorProto.FLOAT)
     for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.tensor_type.elem_type in halves:
+        if info.type.tensor_type.elem_type in narrow:
             info.type.tensor_type.elem_type = TensorProto.DOUBLE
     attributes = [a for n in graph.node for a in n.attribute]
     for tensor in (*graph.initializer, *(a.t for a in attributes)):
-        if tensor.data_type in halves:
+        if tensor.data_type in narrow:
             array = numpy_helper.to_array(tensor).astype(np.float64)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for attribute in attributes:
-        if attribute.name == "to" and attribute.i in halves:
+        if attribute.name == "to" and attribute.i in narrow:
             attribute.i = TensorProto.DOUBLE
         _doubled(attribute.g)
 

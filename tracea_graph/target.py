@@ -17,6 +17,7 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
 from tracea_graph.kernels.cpu.deployment import deployments_of, unmeasured
 from tracea_graph.kernels.gpu.backend import GPU
+from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
@@ -119,6 +120,18 @@ class Backend(Tunable, Protocol):
     @property
     def standalone_ops(self) -> tuple[str, ...]:
         """Functions of the C interface that a library without a model can have; may be empty."""
+        ...
+
+    def metadata(
+        self,
+        levels: Sequence[str],
+        kernels: Sequence[str] | None = None,
+        environment: Environment | None = None,
+    ) -> tuple[KernelMetadata, ...]:
+        """Return facts of its kernels: those named, with resources if compiled in an environment.
+
+        Empty for a backend that keeps none.  Raises BuildError.
+        """
         ...
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:

@@ -28,6 +28,7 @@ from tracea_graph.kernels.cpu.library import build_ahead, build_library, compile
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
+from tracea_graph.kernels.cpu.metadata import kernel_metadata
 from tracea_graph.kernels.cpu.names import TARGETS
 from tracea_graph.kernels.cpu.phases import phases, structure_rules
 from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
@@ -41,6 +42,7 @@ from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFus
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
 from tracea_graph.kernels.cpu.variants import own_kernels
+from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
@@ -176,6 +178,18 @@ class CpuBackend:
     def kernels_of(self, call: Call) -> set[str]:
         """The kernels that a call needs in addition to its chain."""
         return emitter.kernels_of(call)
+
+    def metadata(
+        self,
+        levels: Sequence[str],
+        kernels: Sequence[str] | None = None,
+        environment: Environment | None = None,
+    ) -> tuple[KernelMetadata, ...]:
+        """The facts of its kernels; their resources too, if an environment to compile in is given.
+
+        Raises BuildError for a kernel that does not compile.
+        """
+        return kernel_metadata(levels, kernels, environment)
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """The kernels and chains that functions of the C interface need."""

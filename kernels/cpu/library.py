@@ -246,6 +246,19 @@ def object_key(compiler: Compiler, unit: CompilationUnit) -> str:
     return digest(compiler.identity, *compiler.command, _content_key(unit))
 
 
+def compiled_object(
+    unit: CompilationUnit, environment: Environment, seconds: float = COMPILE_SECONDS
+) -> bytes:
+    """Return the object of one unit, compiled if the cache lacks it.  Raises BuildError."""
+    compiler = find_compiler(environment, seconds)
+    cache = ObjectCache(environment.cache / "objects")
+    if (known := cache.get(object_key(compiler, unit))) is not None:
+        return known
+    with Scratch("build") as name:
+        _compile(_Shop(compiler, cache, Path(name), seconds), [unit], uncounted)
+        return (Path(name) / "0.o").read_bytes()
+
+
 @dataclass(frozen=True)
 class _Shop:
     """Compiler, cache, folder and time limit in seconds of one build."""

@@ -30,6 +30,7 @@ from tracea_graph.kernels.gpu.library import (
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
+from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.kernels.rules import RuleNames
@@ -149,6 +150,15 @@ class GpuBackend:
     def kernels_of(self, call: Call) -> set[str]:
         """Return the names of the call's kernels, which also compute the call's chain."""
         return set(kernels_of(call))
+
+    def metadata(
+        self,
+        levels: Sequence[str],
+        kernels: Sequence[str] | None = None,
+        environment: Environment | None = None,
+    ) -> tuple[KernelMetadata, ...]:
+        """Return nothing: the catalog describes its variants."""
+        return ()
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """Return nothing: :attr:`standalone_ops` is empty."""

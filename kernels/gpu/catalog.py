@@ -12,7 +12,12 @@ from types import MappingProxyType
 
 from tracea_graph.hardware import Measurements
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
-from tracea_graph.kernels.gpu.families import attention, products, warpgroup_products
+from tracea_graph.kernels.gpu.families import (
+    attention,
+    products,
+    warpgroup_attention,
+    warpgroup_products,
+)
 from tracea_graph.kernels.gpu.kernels import permutes
 from tracea_graph.kernels.gpu.selection import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
@@ -73,6 +78,9 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         return warpgroup_products.Tile(
             p["m"], p["n"], p["stages"], bool(p["turns"]), True
         ).vectors_at
+    if variant.template == "attention_wgmma.cu.in":
+        head = ceil(topology.k / 2 / 16) * 16
+        return warpgroup_attention.HeadTile(p["groups"], p["keys"], p["stages"], head, head).shared
     if variant.template == "attention.cu.in":
         head = ceil(topology.k / 2 / 16) * 16
         return attention.Tile(p["queries"], p["keys"], head, head, p["stages"]).shared

@@ -32,6 +32,7 @@ from tracea_graph.kernels.gpu.families import (
     resizing,
     rows,
     selection,
+    warpgroup_attention,
     warpgroup_products,
     windows,
 )
@@ -70,6 +71,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemm.cu.in": products,
         "gemm_wgmma.cu.in": warpgroup_products,
         "attention.cu.in": attention,
+        "attention_wgmma.cu.in": warpgroup_attention,
         "attention_rows.cu.in": attention_rows,
         "conv.cu.in": convolution,
         "conv_fma.cu.in": exact_convolution,

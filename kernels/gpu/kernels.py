@@ -18,7 +18,11 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
-from tracea_graph.kernels.gpu.families import products, warpgroup_products
+from tracea_graph.kernels.gpu.families import (
+    products,
+    warpgroup_attention,
+    warpgroup_products,
+)
 from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.selection import WarpgroupTile, choose_tile, choose_warpgroup_tiles
@@ -39,6 +43,8 @@ __all__ = [
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _WARPGROUPS = "gemm_wgmma.cu.in"
+_LEAST_QUERIES = {3: 192, 2: 64}
+"""Queries from which on attention by so many warpgroups is best."""
 _SOME = "n"
 """Stands for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16
@@ -71,18 +77,40 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
 
     The last one computes the call on every architecture and at all sizes.
     """
-    found = list[tuple[Variant, Extent]]()
-    if call.op == "gemm" and call.dtype in ("f16", "bf16"):
-        named: dict[str, Any] = CALLS.of(call).named(call)
-        *outer, rows, columns = named["y"][0].dims
-        sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
-        batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
-        able = {_tile_of(v): v for v in VARIANTS if v.template == _WARPGROUPS
-                and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
-        whole = product((*outer, rows))
-        for tile, least in choose_warpgroup_tiles(batch, height, width, depth, tuple(able)):
-            found.append((able[tile], combine("sub", whole, least - 1)))
+    choices = {"gemm": _matmul_choices, "attention": _attention_choices}.get(call.op)
+    found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     return (*found, (variant_of(call), 1))
+
+
+def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the matmuls of warpgroups for a call."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    *outer, rows, columns = named["y"][0].dims
+    sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
+    batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
+    able = {_tile_of(v): v for v in VARIANTS if v.template == _WARPGROUPS
+            and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
+    tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able))
+    whole = product((*outer, rows))
+    return [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
+
+
+def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the attention by warpgroups for a call: one if the queries are known."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
+    for groups, least in _LEAST_QUERIES.items():
+        for variant in VARIANTS:
+            own = variant.op == "attention" and variant.params.get("groups") == groups
+            if (
+                own
+                and variant.dtype == call.dtype
+                and not warpgroup_attention.refusal(call, variant)
+            ):
+                found.append((variant, combine("sub", queries, least - 1)))
+    if isinstance(queries, int):
+        return [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
+    return found
 
 
 def _tile(call: Call) -> str:

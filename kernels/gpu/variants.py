@@ -84,6 +84,14 @@ def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
     return Variant("attention", dtype, "attention.cu.in", tile, threads, params, needs)
 
 
+def _flash(dtype: str, groups: int, keys: int, stages: int) -> Variant:
+    """Attention of warpgroups with 64 queries each."""
+    params = {"groups": groups, "keys": keys, "stages": stages}
+    tile = f"{64 * groups}x{keys}x{stages}"
+    threads = 128 * (groups + 1)
+    return Variant("attention", dtype, "attention_wgmma.cu.in", tile, threads, params, ("wgmma",))
+
+
 def _fma(op: str, m: int, n: int, k: int, blocks: int) -> Variant:
     """Float32 matmul or convolution by fused multiply-adds; 256 threads share an m × n tile."""
     params = {"m": m, "n": n, "k": k, "blocks": blocks}
@@ -136,6 +144,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
+    *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),
     *(
         Variant(op, d, f"{op}.cu.in", str(threads), threads)
         for op, threads in (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, SCALAR, Chain, Ref, Step
+from tracea_graph.passes.pointwise.requantize import shortened
 
 __all__ = ["IDENTITY", "BoundChain", "inline", "kind_of"]
 
@@ -61,7 +62,7 @@ def inline(
 
     steps = (*_moved(before.steps, place), *_moved(after.steps, move))
     chosen = tuple(map(move, after.results))
-    return Chain(tuple(kinds), steps, chosen, tuple(dtypes), after.stores), tuple(names)
+    return shortened(Chain(tuple(kinds), steps, chosen, tuple(dtypes), after.stores)), tuple(names)
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:

@@ -18,6 +18,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.extent_code import postfix
+from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Attributes, Call, OpType, Program, View
 from tracea_graph.kernels.program_writer import LackingError, ProgramWriter, Value
 from tracea_graph.kernels.rules import RuleNames
@@ -279,6 +280,14 @@ class PlainBackend:
 
     def kernels_of(self, call: Call) -> set[str]:
         return {call.op}
+
+    def metadata(
+        self,
+        levels: Sequence[str],
+        kernels: Sequence[str] | None = None,
+        environment: Environment | None = None,
+    ) -> tuple[KernelMetadata, ...]:
+        return ()
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         return (), ()

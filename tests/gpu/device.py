@@ -129,9 +129,17 @@ class Device:
         made = launch.words({}, lambda buffer: int(places[buffer.index]), encoded)
         words = [ctypes.create_string_buffer(w, len(w)) for w in made]
         held = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
-        checked(driver.cuLaunchKernel(
-            kernel.function, *grid, launch.threads, 1, 1, launch.shared, stream,
-            ctypes.addressof(held), 0))  # fmt: skip
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
+        config.sharedMemBytes, config.hStream = launch.shared, stream
+        if self.capability >= 90:  # as programs of the library: a kernel waits itself
+            early = driver.CUlaunchAttribute()
+            kinds = driver.CUlaunchAttributeID
+            early.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [early], 1
+        checked(driver.cuLaunchKernelEx(config, kernel.function, ctypes.addressof(held), 0))
 
     def microseconds(
         self, kernel: Loaded, launch: Launch, sets: Sequence[Sequence[Any]], repeats: int = 20

@@ -1,6 +1,7 @@
 """Models on this machine's GPU, in the plain onnxruntime wheel: built, checked, timed.
 
-    python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N] [--launches|--alone]
+    python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N] [--batch N]
+                               [--launches|--alone]
                                [--write models/RESULTS.md]
 
 Prints a line for each model and precision: nodes left and those that are kernels, the error
@@ -68,24 +69,25 @@ class Measured:
 HEADS = ("model", "µs", "nodes left", "max error", "opens in, s", "first run, s")
 
 
-def table(rows: Sequence[Sequence[str]], runs: int) -> str:
+def table(rows: Sequence[Sequence[str]], runs: int, batch: int) -> str:
     """Return rows as Markdown, with what they were measured on."""
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0"]
     done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
     note = (
         f"{done.stdout.strip().replace(', ', ', driver ')}, the CPU wheel of onnxruntime "
-        f"{onnxruntime.__version__}, batch 1, tensors in host memory, median of {runs} "
+        f"{onnxruntime.__version__}, batch {batch}, tensors in host memory, median of {runs} "
         f"`session.run`, {datetime.now(UTC):%Y-%m-%d}."
     )
     lines = [HEADS, ("---", *("---:" for _ in HEADS[1:])), *rows]
     return "\n".join([*("| " + " | ".join(row) + " |" for row in lines), "", note, ""])
 
 
-def measured(name: str, precision: str, runs: int, folder: Path) -> Measured:
+def measured(name: str, precision: str, runs: int, folder: Path, batch: int = 1) -> Measured:
     """Optimize, check and time a model."""
     path = make(name, folder)
     start = time.perf_counter()
-    options = Options(target="cuda", keep="all", precision=precision)
+    shapes = ({"batch": batch},) if batch > 1 else ()
+    options = Options(target="cuda", keep="all", precision=precision, shapes=shapes)
     report = api.optimize(path, options)
     built = time.perf_counter() - start
     head = f"{name:14} {precision:5} {report.status:9} error {report.error or 0:.1e}"
@@ -133,6 +135,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(available()))
     parser.add_argument("--precision", default="fp32,fp16")
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=1, help="size of the symbol of that name")
     parser.add_argument("--launches", action="store_true", help="list them; needs no GPU")
     parser.add_argument("--alone", action="store_true", help="list them with the time of each")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
@@ -148,7 +151,7 @@ def main() -> int:
                     if asked.launches or asked.alone:
                         line = (timed if asked.alone else listed)(name, precision, own)
                     else:
-                        found = measured(name, precision, asked.runs, own)
+                        found = measured(name, precision, asked.runs, own, asked.batch)
                         line = found.line
                         rows.setdefault(precision, []).extend([found.row] if found.row else [])
                 except Exception as error:  # the next model may succeed
@@ -156,7 +159,8 @@ def main() -> int:
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()
     for precision, held in rows.items() if asked.write else ():
-        replace_table(asked.write, precision, table(held, asked.runs), "tests.gpu.models")
+        text = table(held, asked.runs, asked.batch)
+        replace_table(asked.write, precision, text, "tests.gpu.models")
     return failed
 
 

@@ -242,10 +242,14 @@ def test_identity_between_two_outputs_stays(tmp_path: Path) -> None:
 
 
 def test_captured_identity_stays(tmp_path: Path) -> None:
-    body = helper.make_graph([node("Neg", "a", "t")], "b", [], [value("t", None)])
-    nodes = [node("Identity", "x", "a"), node("If", "c", "y", then_branch=body, else_branch=body)]
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Add", "h a", "t")], "b",
+        [value("i", [], 7), value("go", [], 9), value("h", None)],
+        [value("on", [], 9), value("t", None)],
+    )  # fmt: skip
+    nodes = [node("Identity", "x", "a"), node("Loop", "_ c x", "y", body=body)]
     proto = model(nodes, [X, value("c", [], 9)], [Y])
-    assert ops(read(proto, tmp_path)) == ["Identity", "If"]
+    assert ops(read(proto, tmp_path)) == ["Identity", "Loop"]
 
 
 def test_weights_behind_nodes_are_known_while_the_nodes_stay(tmp_path: Path) -> None:

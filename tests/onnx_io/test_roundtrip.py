@@ -30,8 +30,12 @@ from tests.onnx_io.samples import (
     value,
     verbatim,
 )  # fmt: skip
+from tracea_graph.check.distance import relative_distance
+from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.branches import is_entry
+from tracea_graph.onnx_io.nodes import captures_of, every_node
 from tracea_graph.onnx_io.validate import newest_opset
 
 ROOT = Path(__file__).parents[2]
@@ -56,19 +60,31 @@ def check(path: Path, out: Path) -> None:
         if region.node.source is not None:
             assert before.graph.node[region.node.source].SerializeToString() in originals
     kept = sum(n.SerializeToString() in originals for n in after.graph.node)
-    assert kept >= sum(r.node.source is not None for r in loaded.graph.regions())
+    regions = loaded.graph.regions()
+    flat = any(is_entry(r.node.name) for r in regions) or branches(path) > branches(written.model)
+    if not flat:  # the nodes of branches read their values by other names for a while
+        assert kept >= sum(r.node.source is not None for r in regions)
     try:
         given = feeds(path, SIZES)
         expected = run(path, given)
     except Exception as error:  # the original itself refuses these feeds
         pytest.skip(f"the original does not run: {str(error)[:60]}")
     results = run(written.model, given)
-    if kept == len(before.graph.node):
+    if loaded.widened or flat:
+        limit = TOLERANCE.half if loaded.widened else TOLERANCE.kernel_f32
+        for result, wanted in zip(results, expected, strict=True):
+            assert result.dtype == wanted.dtype and relative_distance(result, wanted) <= limit
+    elif kept == len(before.graph.node):
         assert equal(results, expected)
     else:
         for result, wanted in zip(results, expected, strict=True):
             assert same(result, wanted)
     assert written.bytes <= 1.02 * loaded.size + 512
+
+
+def branches(path: Path) -> int:
+    """How many If a model has, at any depth."""
+    return sum(n.op_type == "If" for n in every_node(skeleton(path).graph))
 
 
 def same(result: Any, wanted: Any) -> bool:
@@ -154,10 +170,10 @@ def branchy() -> ModelProto:
 def test_if_with_captures(condition: bool, tmp_path: Path) -> None:
     path = save(branchy(), tmp_path)
     loaded = load(path)
-    assert ops(loaded) == ["Identity", "If"]
-    assert loaded.graph.regions()[1].captures == ("a", "w", "x")
+    assert {*ops(loaded)} == {"Identity", "Add", "If", "Mul", "Neg", "Sub"}
     written = verbatim(loaded, tmp_path / "out.onnx")
-    assert {t.name for t in skeleton(written.model).graph.initializer} == {"w"}
+    assert len(skeleton(written.model).graph.initializer) == 2
+    assert [n.op_type for n in skeleton(written.model).graph.node] == ["If"]
     given = {"x": np.ones(400, np.float32), "c": np.array(condition)}
     assert equal(run(written.model, given), run(path, given))
 
@@ -190,8 +206,10 @@ def test_nested_captures(tmp_path: Path) -> None:
     proto.graph.node.append(node("If", "c", "z", then_branch=outer, else_branch=other))
     proto.graph.output[0].name = "z"
     path = save(proto, tmp_path)
-    assert load(path).graph.regions()[1].captures == ("a", "c", "w", "x")
+    assert ops(load(path)).count("If") == 2
     check(path, tmp_path)
+    (after,) = [n for n in skeleton(tmp_path / "out.onnx").graph.node if n.op_type == "If"]
+    assert captures_of(after)[0] >= {"c", "w", "x"}
 
 
 def test_overridable_initializer_is_an_input(tmp_path: Path) -> None:

@@ -142,14 +142,18 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
 
 
 def test_graph_attributes_are_blobs_and_come_back(tmp_path: Path) -> None:
-    branch = onnx.helper.make_graph([node("Neg", "x", "t")], "b", [], [value("t", None)])
+    body = onnx.helper.make_graph(
+        [node("Identity", "go", "on"), node("Add", "h x", "t")], "b",
+        [value("i", [], 7), value("go", [], 9), value("h", [2])],
+        [value("on", [], 9), value("t", [2])],
+    )  # fmt: skip
     proto = model(
-        [node("Identity", "c", "d"), node("If", "d", "y", then_branch=branch, else_branch=branch)],
+        [node("Identity", "c", "d"), node("Loop", "_ d x", "y", body=body)],
         [value("x", [2]), value("c", [], 9)], [value("y", [2])],
     )  # fmt: skip
     loaded = read(proto, tmp_path)
     rewired = loaded.graph.regions()[0].node
-    assert rewired.source is None and isinstance(rewired.attrs["then_branch"], Blob)
+    assert rewired.source is None and isinstance(rewired.attrs["body"], Blob)
     after = skeleton(verbatim(loaded, tmp_path / "o.onnx").model)
     assert after.graph.node[0].attribute == proto.graph.node[1].attribute
 

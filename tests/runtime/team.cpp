@@ -33,7 +33,7 @@ void* follow(void* usr) {
 int main() {
   int followers, calls, tasks, rests, late;
   while (scanf("%d %d %d %d %d", &followers, &calls, &tasks, &rests, &late) == 5) {
-    tracea::Team team;
+    tracea::Team team(followers + 1);
     Follower self = {&team, late};
     std::vector<pthread_t> threads(static_cast<size_t>(followers));
     for (pthread_t& thread : threads) pthread_create(&thread, nullptr, follow, &self);

@@ -1,4 +1,4 @@
-"""``tracea kernels``: build stand-alone libraries of kernels."""
+"""``tracea kernels``: build stand-alone libraries of kernels, list and show kernels."""
 
 from __future__ import annotations
 
@@ -7,15 +7,43 @@ import json
 
 from rich.console import Console
 
-from tracea_graph.commands.kernels import build_kernels, known_ops
+from tracea_graph.commands.kernels import build_kernels, known_ops, list_kernels, show_kernel
 from tracea_graph.target import HOST, read_environment
+from tracea_graph.views.tables import new_table
 
 __all__ = ["run_kernels"]
 
 
 def run_kernels(args: argparse.Namespace, console: Console) -> int:
     """Run one action and return the exit code.  Raises UsageError and BuildError."""
-    return _build(args, console)
+    if args.action == "list":
+        return _list(args, console)
+    return _show(args, console) if args.action == "show" else _build(args, console)
+
+
+def _list(args: argparse.Namespace, console: Console) -> int:
+    found = [k for k in list_kernels(args.target or HOST) if args.op in (None, k.op)]
+    if args.json:
+        text = json.dumps([one.to_json() for one in found], indent=1)
+        console.print(text, markup=False, soft_wrap=True)
+        return 0
+    table = new_table("kernels")
+    for name in ("name", "op", "type", "level", "tile", "epilogue"):
+        table.add_column(name)
+    for one in found:
+        table.add_row(one.name, one.op, one.dtype, one.level, one.tile, one.epilogue)
+    console.print(table)
+    return 0
+
+
+def _show(args: argparse.Namespace, console: Console) -> int:
+    import yaml
+
+    found = show_kernel(args.name, args.target or HOST, read_environment(args.cache))
+    facts = json.loads(json.dumps(found.to_json()))  # lists in place of tuples
+    text = json.dumps(facts, indent=1) if args.json else yaml.safe_dump(facts, sort_keys=False)
+    console.print(text.rstrip(), markup=False, soft_wrap=True)
+    return 0
 
 
 def _build(args: argparse.Namespace, console: Console) -> int:

@@ -26,6 +26,8 @@ def add_kernels(commands: Any) -> None:
         dest="action", required=True, metavar="ACTION", title="actions", prog="tracea kernels"
     )
     _add_build(actions)
+    _add_list(actions)
+    _add_show(actions)
     parser.add_general()
 
 
@@ -48,11 +50,44 @@ def _add_build(actions: Any) -> None:
         "--ops", metavar="OP[,OP]",
         help="gemm, conv2d, attention, norm (default: all of them)",
     )  # fmt: skip
+    _add_target(parser)
+    add_flags(parser, "kernels build")
+    parser.add_general()
+
+
+def _add_list(actions: Any) -> None:
+    parser: Parser = actions.add_parser(
+        "list",
+        help="list the kernel variants of a target",
+        usage="%(prog)s [OP] [options]",
+        description="List kernel variants: operation, element type, level and register tile.",
+        examples=("tracea kernels list", "tracea kernels list gemm --json"),
+    )
+    parser.add_argument("op", nargs="?", help="of this operation only, such as gemm")
+    _add_target(parser)
+    add_flags(parser, "kernels list")
+    parser.add_general()
+
+
+def _add_show(actions: Any) -> None:
+    parser: Parser = actions.add_parser(
+        "show",
+        help="show a kernel variant and what its machine code takes",
+        usage="%(prog)s NAME [options]",
+        description="Compile a kernel variant, and show its tile, fragments, launch, epilogue, "
+        "and the registers, stack and code bytes of its object (needs objdump), as YAML.",
+        examples=("tracea kernels show f32_gemm_4x16__scalar",),
+    )
+    parser.add_argument("name", metavar="NAME", help="a name that tracea kernels list shows")
+    _add_target(parser)
+    add_flags(parser, "kernels show")
+    parser.add_general()
+
+
+def _add_target(parser: Parser) -> None:
     parser.add_argument(
         "--target", choices=TARGETS, metavar="TARGET", help="by default this machine"
     )
-    add_flags(parser, "kernels build")
-    parser.add_general()
 
 
 def add_repro(commands: Any) -> None:

@@ -10,12 +10,14 @@ from string import Template
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
+from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.program import Call
 from tracea_graph.kernels.runtime import PUBLIC_HEADERS, abi_version, public_header
 from tracea_graph.target import HOST, target_of
 from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.version import VERSION
 
-__all__ = ["KernelLibrary", "build_kernels", "known_ops"]
+__all__ = ["KernelLibrary", "build_kernels", "known_ops", "list_kernels", "show_kernel"]
 
 _NAME = "libtracea_kernels.so"
 _CONFIG = Template("""\
@@ -95,9 +97,34 @@ def build_kernels(
         (), kernels, chains, levels or found.levels, path, environment or Environment()
     )
     made = KernelLibrary(path, held, built.levels, built.seconds)
+    facts = found.backend.metadata(built.levels, kernels, environment or Environment())
     _write_headers(made)
-    _write_package(made)
+    _write_package(made, facts)
     return made
+
+
+def list_kernels(target: str = HOST) -> tuple[KernelMetadata, ...]:
+    """Return the facts of every kernel variant of a target, not compiled."""
+    found = target_of(target, "fp32")
+    return found.backend.metadata(found.levels)
+
+
+def show_kernel(
+    name: str, target: str = HOST, environment: Environment | None = None
+) -> KernelMetadata:
+    """Return the facts of one kernel variant, its machine code included.
+
+    Raises UsageError for an unknown name, BuildError if it does not compile.
+    """
+    found = target_of(target, "fp32")
+    known = {one.name: one for one in found.backend.metadata(found.levels)}
+    if name not in known:
+        which = close_match(name, known) or "; tracea kernels list names all"
+        raise UsageError(f"{target} has no kernel {name!r}{which}")
+    kernel = Call.name_of(known[name].op, known[name].dtype)
+    levels = (known[name].level,)
+    compiled = found.backend.metadata(levels, (kernel,), environment or Environment())
+    return next(one for one in compiled if one.name == name)
 
 
 def _write_headers(library: KernelLibrary) -> None:
@@ -106,7 +133,7 @@ def _write_headers(library: KernelLibrary) -> None:
         write_whole(library.include / name, public_header(name).encode())
 
 
-def _write_package(library: KernelLibrary) -> None:
+def _write_package(library: KernelLibrary, kernels: Sequence[KernelMetadata]) -> None:
     folder = library.path.parent / "cmake" / "tracea"
     folder.mkdir(parents=True, exist_ok=True)
     major, minor = abi_version()
@@ -116,6 +143,7 @@ def _write_package(library: KernelLibrary) -> None:
     write_whole(folder / "tracea-config-version.cmake", _VERSION.substitute(words).encode())
     facts = {
         "tool": VERSION, "abi": f"{major}.{minor}", "ops": library.ops, "levels": library.levels,
+        "kernels": [one.to_json() for one in kernels],
     }  # fmt: skip
     text = json.dumps(facts, indent=1) + "\n"
     write_whole(library.path.with_suffix(".json"), text.encode())

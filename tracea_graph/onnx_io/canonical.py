@@ -15,6 +15,7 @@ import numpy.typing as npt
 from onnx import TensorProto, helper
 
 from tracea_graph.ir import RANDOM_OPS
+from tracea_graph.onnx_io.branches import live_entries
 from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
@@ -73,9 +74,10 @@ def drop_dead(editor: GraphEditor) -> int:
 def remove_identities(editor: GraphEditor) -> int:
     """Remove nodes whose first output equals their first input, unless a name would be lost."""
     captured = editor.captured()
+    entries = live_entries(call.proto for call in editor.calls())
     removed = 0
     for call in editor.calls():
-        if not _is_identity(call, editor):
+        if not _is_identity(call, editor) or call.proto.name in entries:
             continue
         source, result = call.proto.input[0], call.proto.output[0]
         if result in captured or result in editor.kept - editor.outputs:
@@ -91,30 +93,33 @@ def remove_identities(editor: GraphEditor) -> int:
 
 
 def take_branches(editor: GraphEditor) -> int:
-    """Replace an ``If`` with a known condition whose branch passes an outer value through."""
+    """Replace an ``If`` with a known condition whose branch passes outer values through."""
     captured = editor.captured()
     taken = 0
     for call in editor.calls():
-        chosen = _passed_through(call, editor) if call.op == "If" else ""
+        chosen = _passed_through(call, editor) if call.op == "If" else []
         named = {*call.proto.output} & (captured | editor.kept)
-        if chosen and not named and chosen in editor.tensors:
-            editor.bypass(call, chosen)
+        if chosen and not named and editor.tensors.keys() >= {*chosen}:
+            editor.bypass(call, *chosen)
             taken += 1
     return taken
 
 
-def _passed_through(call: EditorNode, editor: GraphEditor) -> str:
-    """Outer value that the branch taken returns unchanged; empty if there is none."""
+def _passed_through(call: EditorNode, editor: GraphEditor) -> list[str]:
+    """Outer values that the branch taken returns unchanged; empty if it returns others too."""
     flag = editor.facts.numbers(call.proto.input[0])
-    if flag is None or len(flag) != 1 or len(call.proto.output) != 1:
-        return ""
+    if flag is None or len(flag) != 1:
+        return []
     body = attribute(call.proto, "then_branch" if flag[0] else "else_branch")
-    value = str(body.output[0].name)
-    writers = {v: node for node in body.node for v in node.output}
-    while (node := writers.get(value)) is not None and node.op_type == "Identity":
-        value = str(node.input[0])
     inner = {tensor.name for tensor in body.initializer}
-    return "" if value in writers or value in inner else value
+    writers = {v: node for node in body.node for v in node.output}
+    values = []
+    for output in body.output[: len(call.proto.output)]:
+        value = str(output.name)
+        while (node := writers.get(value)) is not None and node.op_type == "Identity":
+            value = str(node.input[0])
+        values.append(value)
+    return [] if (writers.keys() | inner) & {*values} else values
 
 
 def _renamable(value: str, editor: GraphEditor, captured: set[str]) -> bool:

@@ -124,9 +124,10 @@ class GraphEditor:
             self.known,
         )
 
-    def bypass(self, call: EditorNode, value: str) -> None:
-        """Redirect readers of the node's first output to ``value``; drop the node."""
-        self._redirect(call.handle.outputs[0], self.tensors[value])
+    def bypass(self, call: EditorNode, *values: str) -> None:
+        """Redirect readers of the node's first outputs to ``values``; drop the node."""
+        for output, value in zip(call.handle.outputs, values, strict=False):
+            self._redirect(output, self.tensors[value])
         self.remove(call)
 
     def share(self, call: EditorNode, earlier: EditorNode) -> None:

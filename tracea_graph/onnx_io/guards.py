@@ -12,13 +12,14 @@ always correct: ONNX Runtime then runs the original's nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from tracea_graph.ir import RANDOM_OPS, DType, Weight
 from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.nodes import bodies_of, every_node, renamed, renamed_info
 from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
@@ -59,7 +60,7 @@ def guardable(
     names = written | {t.name for t in graph.initializer} | {v.name for v in graph.input}
     taken = any(name.endswith((_REFERENCE, _UNCHANGED, _OVERRIDDEN)) for name in names)
     outputs = all(v.name in written and v.type.HasField("tensor_type") for v in graph.output)
-    if taken or not outputs or skeleton.training_info or any(map(_draws, _all_nodes(graph))):
+    if taken or not outputs or skeleton.training_info or any(map(_draws, every_node(graph))):
         return {}
     read = {v for node in graph.node for v in node.input} | {*captured}
     declared = {v.name: v for v in graph.input}
@@ -93,7 +94,7 @@ def constants_of_guard(model: Model) -> dict[str, Weight]:
     These are the references, and constants of the original's nodes that cannot be fed.
     """
     fed = {*model.inputs, *model.overridable}
-    read = {v for node in _all_nodes(model.skeleton.graph) for v in node.input}
+    read = {v for node in every_node(model.skeleton.graph) for v in node.input}
     references = {
         reference_of(name): replace(weight, name=reference_of(name))
         for name, weight in model.guarded.items()
@@ -134,8 +135,8 @@ def remove_guard(skeleton: ModelProto, spans: Spans) -> bool:
     (branch,) = (a.g for a in guard.attribute if a.name == "else_branch")
     written = [v for node in branch.node for v in node.output if v]
     names = {v: v.removesuffix(_OVERRIDDEN) for v in written}
-    nodes = [_renamed(node, names) for node in branch.node]
-    infos = [_info(v, names) for v in branch.value_info]
+    nodes = [renamed(node, names) for node in branch.node]
+    infos = [renamed_info(v, names) for v in branch.value_info]
     graph = skeleton.graph
     for field, items in (("node", nodes), ("value_info", infos)):
         graph.ClearField(field)
@@ -175,7 +176,7 @@ def working_nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
     }
     found = []
     for node in nodes_of(skeleton):
-        if constant.issuperset(filter(None, node.input)) and not any(_bodies(node.attribute)):
+        if constant.issuperset(filter(None, node.input)) and not any(bodies_of(node)):
             constant.update(node.output)
         else:
             found.append(node)
@@ -192,52 +193,12 @@ def _branch(
 ) -> GraphProto:
     """Subgraph of the nodes, returning the outputs of ``source``; values are renamed."""
     branch = GraphProto(name=name)
-    branch.node.extend(_renamed(node, names) for node in nodes)
+    branch.node.extend(renamed(node, names) for node in nodes)
     written = {v for node in branch.node for v in node.output}
-    branch.output.extend(_info(v, names) for v in source.output)
+    branch.output.extend(renamed_info(v, names) for v in source.output)
     # ONNX Runtime trusts the types declared by a branch, unlike those of a graph
     for value in branch.output:
         value.type.tensor_type.ClearField("shape")
-    infos = (_info(v, names) for v in source.value_info)
+    infos = (renamed_info(v, names) for v in source.value_info)
     branch.value_info.extend(v for v in infos if v.name in written)
     return branch
-
-
-def _info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
-    made = ValueInfoProto()
-    made.CopyFrom(value)
-    made.name = names.get(value.name, value.name)
-    return made
-
-
-def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """Copy of a node with renamed values, captured ones included."""
-    made = NodeProto()
-    made.CopyFrom(node)
-    for field in (made.input, made.output):
-        field[:] = [names.get(v, v) for v in field]
-    for body in _bodies(made.attribute):
-        own = {v.name for v in body.input} | {t.name for t in body.initializer}
-        own |= {v for inner in body.node for v in inner.output}
-        outer = {old: new for old, new in names.items() if old not in own}
-        nodes = [_renamed(inner, outer) for inner in body.node]
-        outputs = [_info(v, outer) for v in body.output]
-        for name, items in (("node", nodes), ("output", outputs)):
-            body.ClearField(name)
-            getattr(body, name).extend(items)
-    return made
-
-
-def _bodies(attributes: Iterable[AttributeProto]) -> Iterator[GraphProto]:
-    for attribute in attributes:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Every node, including those of subgraphs."""
-    for node in graph.node:
-        yield node
-        for body in _bodies(node.attribute):
-            yield from _all_nodes(body)

@@ -15,12 +15,11 @@ from tracea_graph.onnx_io.call_names import decode_calls
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.nodes import has_subgraph
+from tracea_graph.onnx_io.nodes import OWN_DOMAINS, bodies_of, every_node, has_subgraph
 from tracea_graph.onnx_io.wire import Span, Spans
 
-__all__ = ["CustomOpNode", "caller_of", "calls_of", "inline_bodies"]
+__all__ = ["CustomOpNode", "caller_of", "calls_of", "inline_bodies", "is_own"]
 
-_DOMAINS = "tracea."
 _SEPARATOR = "//"
 
 Bodies = Mapping[tuple[str, str], FunctionProto]
@@ -47,8 +46,8 @@ class CustomOpNode:
 
 def calls_of(model: Model) -> tuple[CustomOpNode, ...]:
     """Return the custom-op nodes, in order, of a model loaded without inlining."""
-    nodes = (n for n in nodes_of(model.skeleton) if n.domain.startswith(_DOMAINS))
-    return tuple(_call(node) for node in nodes)
+    nodes = (n for node in nodes_of(model.skeleton) for n in (node, *_inside(node)))
+    return tuple(_call(node) for node in nodes if is_own(node))
 
 
 def caller_of(name: str) -> str:
@@ -68,17 +67,38 @@ def inline_bodies(skeleton: ModelProto, spans: Spans, kept: Container[str] = ())
     for index, node in enumerate(skeleton.graph.node):
         if index in spans.constants:
             constants[len(nodes)] = spans.constants[index]
-        body = bodies.get((node.domain, node.op_type))
-        straight = body is not None and not any(map(has_subgraph, body.node))
-        ours = node.domain.startswith(_DOMAINS) and node.op_type not in kept
-        if body is not None and straight and ours:
-            nodes.extend(_inlined(node, body))
-        else:
-            nodes.append(node)
+        nodes.extend(_expanded(node, bodies, kept))
     copies = [_copy(node) for node in nodes]
     skeleton.graph.ClearField("node")
     skeleton.graph.node.extend(copies)
     spans.constants = constants
+
+
+def _expanded(node: NodeProto, bodies: Bodies, kept: Container[str]) -> Iterator[NodeProto]:
+    """Yield the body's nodes in place of a custom-op node, or a node, its subgraphs expanded."""
+    body = bodies.get((node.domain, node.op_type))
+    straight = body is not None and not any(map(has_subgraph, body.node))
+    if body is not None and straight and is_own(node) and node.op_type not in kept:
+        yield from _inlined(node, body)
+        return
+    if any(map(is_own, _inside(node))):
+        node = _copy(node)
+        for inner in bodies_of(node):
+            nodes = [_copy(made) for one in inner.node for made in _expanded(one, bodies, kept)]
+            inner.ClearField("node")
+            inner.node.extend(nodes)
+    yield node
+
+
+def is_own(node: NodeProto) -> bool:
+    """Return whether a node is a custom op of this tool."""
+    return node.domain.startswith(OWN_DOMAINS)
+
+
+def _inside(node: NodeProto) -> Iterator[NodeProto]:
+    """Nodes of a node's subgraphs."""
+    for body in bodies_of(node):
+        yield from every_node(body)
 
 
 def _call(node: NodeProto) -> CustomOpNode:

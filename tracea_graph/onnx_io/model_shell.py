@@ -9,17 +9,15 @@ from onnx import GraphProto, ModelProto, NodeProto, StringStringEntryProto, help
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, Weight
+from tracea_graph.onnx_io import branches, guards
 from tracea_graph.onnx_io import functions as function_io
-from tracea_graph.onnx_io import guards
 from tracea_graph.onnx_io import nodes as node_io
 from tracea_graph.onnx_io.functions import LocalFunction
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.nodes import topological
+from tracea_graph.onnx_io.nodes import OWN_DOMAINS, topological
 
-__all__ = ["OWN_DOMAINS", "build_shell", "constants_of"]
+__all__ = ["build_shell", "constants_of"]
 
-OWN_DOMAINS = "tracea."
-"""Start of the names of all domains that libraries of this tool register."""
 MINIMUM_IR = 8
 """Minimum IR version: functions need it, and all supported ONNX Runtime versions read it."""
 
@@ -48,6 +46,7 @@ def build_shell(
     _keep_live(graph, nodes)
     ours = (node for node in nodes if domain and node.domain == domain)
     _unname(graph, {v for node in ours for v in node.outputs})
+    branches.sink(graph)
     called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
     for name in dict.fromkeys(filter(None, (domain, *called))):
         if not any(i.domain == name for i in proto.opset_import):

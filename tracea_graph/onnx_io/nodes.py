@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, numpy_helper
 
 from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import Attr, Blob, Node
 from tracea_graph.onnx_io.tensors import literal
 
-__all__ = ["ImportedNode", "captures_of", "from_proto", "has_subgraph", "to_proto", "topological"]
+__all__ = [
+    "OWN_DOMAINS", "ImportedNode", "bodies_of", "captures_of", "every_node", "from_proto",
+    "has_subgraph", "renamed", "renamed_info", "to_proto", "topological",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 _KIND = AttributeProto.AttributeType
+OWN_DOMAINS = "tracea."
+"""Beginning of the domains of this tool's custom ops, one for each library."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +79,48 @@ def has_subgraph(proto: NodeProto) -> bool:
     return any(a.HasField("g") or a.graphs for a in proto.attribute)
 
 
+def bodies_of(proto: NodeProto) -> Iterator[GraphProto]:
+    """Yield the subgraphs of a node."""
+    for attribute in proto.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def every_node(graph: GraphProto) -> Iterator[NodeProto]:
+    """Yield every node, including those of subgraphs."""
+    for node in graph.node:
+        yield node
+        for body in bodies_of(node):
+            yield from every_node(body)
+
+
+def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """Return a copy of a node with renamed values, captured ones included."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    for field in (made.input, made.output):
+        field[:] = [names.get(v, v) for v in field]
+    for body in bodies_of(made):
+        own = {v.name for v in body.input} | {t.name for t in body.initializer}
+        own |= {v for inner in body.node for v in inner.output}
+        outer = {old: new for old, new in names.items() if old not in own}
+        nodes = [renamed(inner, outer) for inner in body.node]
+        outputs = [renamed_info(v, outer) for v in body.output]
+        for name, items in (("node", nodes), ("output", outputs)):
+            body.ClearField(name)
+            getattr(body, name).extend(items)
+    return made
+
+
+def renamed_info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
+    """Return a copy of a value's declaration under its new name."""
+    made = ValueInfoProto()
+    made.CopyFrom(value)
+    made.name = names.get(value.name, value.name)
+    return made
+
+
 def captures_of(proto: NodeProto) -> tuple[set[str], set[str]]:
     """Return the outer values that the subgraphs of a node read.
 
@@ -82,12 +129,10 @@ def captures_of(proto: NodeProto) -> tuple[set[str], set[str]]:
     """
     certain: set[str] = set()
     possible: set[str] = set()
-    for attribute in proto.attribute:
-        bodies = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-        for body in bodies:
-            sure, maybe = _free(body)
-            certain |= sure
-            possible |= maybe
+    for body in bodies_of(proto):
+        sure, maybe = _free(body)
+        certain |= sure
+        possible |= maybe
     return certain, possible - certain
 
 

@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.nodes import OWN_DOMAINS, every_node
 from tracea_graph.onnx_io.wire import WireError, parse_lazily
 from tracea_graph.onnx_io.writer import Written
 from tracea_graph.resources import open_regular
@@ -33,7 +34,6 @@ BACKEND_KEY = "tracea.library.backend"
 PLATFORMS_KEY = "tracea.library.platforms"
 """Metadata key for the SHA-256 of the library of each platform, if it is not one for this machine
 alone: ``NAME=DIGEST``, separated by spaces."""
-_DOMAINS = "tracea."
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -49,7 +49,7 @@ def node_count(path: Path) -> int:
 
 def is_result(model: Model) -> bool:
     """Whether the model has custom operators of an earlier run of this tool."""
-    return any(node.domain.startswith(_DOMAINS) for node in model.skeleton.graph.node)
+    return any(node.domain.startswith(OWN_DOMAINS) for node in every_node(model.skeleton.graph))
 
 
 def backend_of(model: Model) -> str:
@@ -66,7 +66,8 @@ def library_of(path: Path, named: Path | None = None) -> Path | None:
     library belongs to another model, and if it is missing for a model that has no function bodies.
     """
     proto = _parsed(path)
-    custom = {(n.domain, n.op_type) for n in proto.graph.node if n.domain.startswith(_DOMAINS)}
+    nodes = every_node(proto.graph)
+    custom = {(n.domain, n.op_type) for n in nodes if n.domain.startswith(OWN_DOMAINS)}
     facts = {p.key: p.value for p in proto.metadata_props}
     wanted, library = facts.get(_LIBRARY_KEY, ""), named or path.with_suffix(".so")
     if PLATFORMS_KEY in facts:

@@ -13,12 +13,14 @@ from onnx import GraphProto, ModelProto, TensorProto
 from tracea_graph.errors import ModelError, close_match
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
+from tracea_graph.onnx_io.branches import flatten
 from tracea_graph.onnx_io.canonical import canonicalize
 from tracea_graph.onnx_io.derived import derive_weights
 from tracea_graph.onnx_io.formats import other_format
 from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.nodes import every_node
 from tracea_graph.onnx_io.tensors import Segment
 from tracea_graph.onnx_io.tile_masks import patterns_of
 from tracea_graph.onnx_io.widen import widen
@@ -38,6 +40,10 @@ GROWTH = 0.02
 
 _OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input may be fed."""
+
+
+class _FlatError(ModelError):
+    """Raised for a model that is invalid with the nodes of its branches in the graph."""
 
 
 @dataclass
@@ -66,7 +72,10 @@ def load(
     ONNX Runtime would not accept as a model.
     """
     with gc_paused():  # everything an import allocates stays alive
-        return _load(path, inline, kept, freeze, guard)
+        try:
+            return _load(path, inline, kept, freeze, guard, flat=not guard)
+        except _FlatError:  # a branch that never runs may be invalid where it was moved
+            return _load(path, inline, kept, freeze, guard, flat=False)
 
 
 def read_unchecked(
@@ -86,7 +95,9 @@ def read_unchecked(
     return skeleton, opsets, {**stored.initializers, **stored.constants}, names
 
 
-def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool) -> Model:
+def _load(
+    path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool, flat: bool
+) -> Model:
     skeleton, spans, size = _read(path)
     if inline:
         guards.remove_guard(skeleton, spans)
@@ -95,7 +106,9 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)
     external.embed(skeleton, path)
-    count, widened = len(skeleton.graph.node), widen(skeleton)
+    count = sum(1 for _ in every_node(skeleton.graph))
+    flat = flat and flatten(skeleton)
+    widened = widen(skeleton)
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
     fed = {v.name for v in skeleton.graph.input}
@@ -107,7 +120,12 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: b
     guarded = guards.guardable(skeleton, defaults, captured) if guard else {}
     unknown = overridable - guarded.keys()
     shell = validate.without_data(skeleton, spans, list(_external(skeleton.graph)))
-    known = validate.infer_all(shell, _first_outputs(skeleton.graph, order))
+    try:
+        known = validate.infer_all(shell, _first_outputs(skeleton.graph, order))
+    except ModelError as error:
+        if flat:
+            raise _FlatError(str(error)) from error
+        raise
     weights = {n: w for n, w in stored.initializers.items() if n not in unknown}
     total = size + stored.outside
     editor = GraphEditor(

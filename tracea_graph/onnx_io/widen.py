@@ -16,9 +16,10 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tracea_graph.ir import DType
+from tracea_graph.onnx_io.branches import is_flat
 from tracea_graph.onnx_io.element_types import HALF_TYPES, Types, can_widen, results_of
 from tracea_graph.onnx_io.external import is_external
-from tracea_graph.onnx_io.nodes import captures_of, topological
+from tracea_graph.onnx_io.nodes import bodies_of, captures_of, topological
 from tracea_graph.onnx_io.wire import LARGE
 
 __all__ = ["widen"]
@@ -86,10 +87,11 @@ class _Scope:
     def __post_init__(self) -> None:
         self.types = {**self.outer, **_declared(self.graph)}
         chosen: list[NodeProto] = []
+        flat = is_flat(self.graph)
         for node in self._ordered():
             inner = [
                 _Scope(body, dict(self.types), self.opsets, self.names, nested=True)
-                for body in _bodies(node)
+                for body in bodies_of(node)
             ]
             self.inner += inner
             results = (
@@ -99,7 +101,7 @@ class _Scope:
                 if value and (code is not None or value not in self.types):
                     self.types[value] = code
             known = [self.types.get(v) if v else None for v in node.output]
-            if can_widen(node, self.types, known, self.opsets):
+            if not flat and can_widen(node, self.types, known, self.opsets):
                 chosen.append(node)
                 self.born |= {v for v in node.output if self._is_half(v)}
         self.widened = chosen
@@ -238,13 +240,6 @@ def _declared(graph: GraphProto) -> dict[str, int | None]:
     return found
 
 
-def _bodies(node: NodeProto) -> Iterable[GraphProto]:
-    for attr in node.attribute:
-        yield from attr.graphs
-        if attr.HasField("g"):
-            yield attr.g
-
-
 def _mentions_half(graph: GraphProto) -> bool:
     """Whether anything in the graph could be of a half type."""
     if not set(_declared(graph).values()).isdisjoint(HALF_TYPES):
@@ -253,7 +248,7 @@ def _mentions_half(graph: GraphProto) -> bool:
         for attr in node.attribute:
             if attr.i in HALF_TYPES or attr.t.data_type in HALF_TYPES:
                 return True
-        if any(map(_mentions_half, _bodies(node))):
+        if any(map(_mentions_half, bodies_of(node))):
             return True
     return False
 
@@ -264,5 +259,5 @@ def _every_name(graph: GraphProto) -> Iterable[str]:
     yield from (t.name for t in graph.initializer)
     for node in graph.node:
         yield from (*node.input, *node.output)
-        for body in _bodies(node):
+        for body in bodies_of(node):
             yield from _every_name(body)

@@ -297,7 +297,7 @@ class Options:
             command: Use(_CACHE)
             for command in (
                 "tune", "tune worker", "tune report", "cache ls", "cache export", "cache import",
-                "cache prune", "kernels build",
+                "cache prune", "kernels build", "kernels show",
             )
         },
     )  # fmt: skip
@@ -387,7 +387,7 @@ ALONE: Mapping[str, Option] = MappingProxyType(
             group=_PRINTING,
             also={
                 **dict.fromkeys(("explain", "verify", "doctor", "tune", "cache ls",
-                                 "kernels build", "repro"),
+                                 "kernels build", "kernels list", "kernels show", "repro"),
                                 Use("print JSON")),
                 "bench": Use("print JSON", group=_PRINTING),
                 "inspect": Use("print networkx's node-link JSON"),

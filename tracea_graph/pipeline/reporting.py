@@ -27,6 +27,7 @@ from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.notes import count_nodes, guard_notes, precision_notes
 from tracea_graph.pipeline.output import Paths, StagingFolder, write_text
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.reasons import Code, Reason, code_of
@@ -101,7 +102,7 @@ class Reporter:
         """Return False if no rewrite applies; plain ONNX is worth writing if the graph changed."""
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
-        return self._count() != self.model.node_count
+        return count_nodes(self.model.graph) != self.model.node_count
 
     def publish(
         self,
@@ -170,7 +171,7 @@ class Reporter:
             domain=kept.built.domain if kept and kept.built else None,
             kernels=len(placed),
             nodes_before=before,
-            nodes_after=len(kept.assembly.graph.regions()) if kept else before,
+            nodes_after=count_nodes(kept.assembly.graph) if kept else before,
             status=("insensitive" if check.blind else check.status) if check else "skipped",
             status_reason=check.sentence if check else self._unverified(),
             error=check.worst if check and check.outputs else None,
@@ -200,8 +201,8 @@ class Reporter:
                 *_skipped(kept),
                 *(kept.assembly.notes if kept else ()),
                 *(f"the result needs {p} too" for p in self.options.custom_ops_libraries),
-                *_compared(kept, self.model),
-                *_widened(kept, self.model),
+                *guard_notes(kept is not None, self.model),
+                *precision_notes(kept is not None, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
             faults=tuple(self._faults(kept).values()),
@@ -241,10 +242,6 @@ class Reporter:
 
         return tuple(replace(row, kept=stays(row)) for row in self.compression.rows)
 
-    def _count(self) -> int:
-        """Nodes after canonicalization, before any rewrite."""
-        return sum(len(region.nodes) for region in self.model.graph.regions())
-
     def _unverified(self) -> str:
         return "nothing was rewritten" if self.options.verify else "--no-verify was given"
 
@@ -261,7 +258,7 @@ class Reporter:
             if self.deadline.cut:
                 return Reason(next(iter(self.deadline.cut)), Code.OUT_OF_BUDGET)
             return Reason("no rewrite applies", Code.NO_REWRITE)
-        before, after = self.model.node_count, len(kept.assembly.graph.regions())
+        before, after = self.model.node_count, count_nodes(kept.assembly.graph)
         which = kept.assembly.kernels_said(self.compression.planner.cost)
         why = self.lock.because if self.lock else gain_of(_timings(evaluator))
         return Reason(f"{before} nodes became {after}{which}, {why}", Code.IMPROVED)
@@ -344,44 +341,6 @@ def _brief(said: str) -> str:
     """Return ONNX Runtime's message without its source location."""
     said = said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2]
     return said.split("\n")[0][:200]
-
-
-def _compared(kept: BuiltModel | None, model: Model) -> tuple[str, ...]:
-    """Explain how initializers that are also inputs are handled."""
-    if kept is None or not model.guarded:
-        return ()
-    size = sum(weight.nbytes for weight in model.guarded.values())
-    return (
-        f"initializers that may be fed too: {len(model.guarded)} ({size / 1e6:.3g} MB) are "
-        "compared with their defaults in every run; where they differ, the original's nodes run",
-    )
-
-
-_HALF_NAMES = {DType.F16: "fp16", DType.BF16: "bf16"}
-
-
-def _widened(kept: BuiltModel | None, model: Model) -> Iterator[str]:
-    """Say in which type the result computes what the model computes in another one."""
-    for dtype, name in _HALF_NAMES.items():
-        if dtype in model.widened and (kept is not None or dtype is DType.BF16):
-            yield (
-                f"what the model computes in {name} is computed in float32; inputs, outputs and "
-                "stored weights keep their type"
-            )
-    if DType.BF16 in model.widened:
-        yield (
-            "ONNX Runtime runs no bf16 operators on CPUs: the result is compared with the same "
-            "graph in float32"
-        )
-    if any(spec.dtype is DType.F64 for spec in map(model.graph.spec, _computed(model.graph))):
-        yield "what the model computes in float64 is left as it is"
-
-
-def _computed(graph: TileGraph) -> Iterator[str]:
-    """Yield the values that operators compute, other than by a conversion."""
-    for region in graph.regions():
-        if region.op not in ("Cast", "Constant"):
-            yield from region.writes
 
 
 def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:

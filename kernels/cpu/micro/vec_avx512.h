@@ -170,11 +170,15 @@ INLINE vf load_int(const int64_t* p) { return load_int(p, W); }
 INLINE vf load_int(const uint8_t* p, int64_t n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
 }
-INLINE vf load_int(const uint8_t* p) { return load_int(p, W); }
+INLINE vf load_int(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
 INLINE vf load_int(const int8_t* p, int64_t n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
 }
-INLINE vf load_int(const int8_t* p) { return load_int(p, W); }
+INLINE vf load_int(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
 
 // Whole numbers within the type's range.
 INLINE void store_int(int32_t* p, vf v, int64_t n) {
@@ -195,6 +199,13 @@ INLINE void store_int(uint8_t* p, vf v, int64_t n) {
 }
 template <typename T>
 INLINE void store_int(T* p, vf v) { store_int(p, v, W); }
+INLINE void store_int(int8_t* p, vf v) {
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(_mm512_cvttps_epi32(v)));
+}
+INLINE void store_int(uint8_t* p, vf v) {
+  const __m512i whole = _mm512_max_epi32(_mm512_cvttps_epi32(v), _mm512_setzero_si512());
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtusepi32_epi8(whole));
+}
 //% endif
 //% if "double" in needs
 

@@ -50,7 +50,7 @@ def _rewrite(m: Match) -> Rewrite | str:
     def load() -> Array:
         matrix: Any = np.asarray(layout.matrix([weight.load()], k, n))
         if joined > 1:
-            matrix = _join(matrix, params, joined)
+            matrix = _join(matrix, m.root.params, joined)
         return pack_int8(matrix, None if own is None else own.load())
 
     packed = INT8 if own is None else INT8_ZEROS

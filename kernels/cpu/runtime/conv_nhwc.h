@@ -22,8 +22,20 @@ struct ConvNhwcJob {
   bool sums;        // rows' sums are needed
 };
 
+constexpr int64_t kManyBytes = 512;  // that a call of memcpy copies faster
+
+// A few bytes, inline: a patch is made of many short runs.
 inline void copy_bytes(char* to, const char* from, int64_t count) {
-  memcpy(to, from, static_cast<size_t>(count));
+  if (count >= kManyBytes || count < 4) {
+    memcpy(to, from, static_cast<size_t>(count));
+  } else if (count < 8) {
+    memcpy(to, from, 4), memcpy(to + count - 4, from + count - 4, 4);
+  } else if (count < 16) {
+    memcpy(to, from, 8), memcpy(to + count - 8, from + count - 8, 8);
+  } else {
+    for (int64_t i = 0; i + 16 <= count; i += 16) memcpy(to + i, from + i, 16);
+    memcpy(to + count - 16, from + count - 16, 16);
+  }
 }
 
 // One line of taps of a window whose first tap lies in column `col`.

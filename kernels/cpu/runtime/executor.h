@@ -1,5 +1,5 @@
 // Executor: runs a program's calls in order.  Once a call had work for several threads, these stay
-// for the calls that follow (runtime/team.h).
+// for the calls that follow (runtime/team.h); in later runs they come before the first call.
 #pragma once
 #include "runtime/loops.h"
 
@@ -32,8 +32,9 @@ void region_task(void* usr, size_t) {
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
-  ParallelRegion<Calls> region = {{}, run, calls, 0, true};
-  const int64_t threads = min(max(run.host.processors, threads_of(*run.host.registry)), kMaxTeam);
+  const int64_t members = threads_of(*run.host.registry);
+  ParallelRegion<Calls> region = {Team(members), run, calls, 0, true};
+  const int64_t threads = min(max(run.host.processors, members), kMaxTeam);
   const bool ran = run.parallel(threads, region_task<Calls>, &region);
   run.shared = false;
   return ran && region.ok;
@@ -55,6 +56,7 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
     return ok;
   };
   bool ok = true;
+  run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);
   while (ok && at.call < program.call_count) {
     const bool together = run.shared && threads_of(*run.host.registry) > 1;
     ok = together && at.call + 1 < program.call_count ? run_with_team(run, region) : step();

@@ -14,9 +14,20 @@ struct PoolNhwcJob {
   int32_t flip;   // bits to invert: signed bytes become unsigned ones
 };
 
+typedef uint8_t Bytes16 __attribute__((vector_size(16)));
+
 // y = max(y, x), bytes as unsigned after inverting `flip`.
 inline void take_larger(uint8_t* y, const uint8_t* x, int64_t count, uint8_t flip) {
-  for (int64_t i = 0; i < count; ++i) {
+  int64_t i = 0;
+  const Bytes16 bits = Bytes16{} + flip;
+  for (; i + 16 <= count; i += 16) {
+    Bytes16 a, b;
+    memcpy(&a, y + i, 16), memcpy(&b, x + i, 16);
+    a ^= bits, b ^= bits;
+    a = (a > b ? a : b) ^ bits;
+    memcpy(y + i, &a, 16);
+  }
+  for (; i < count; ++i) {
     const uint8_t a = static_cast<uint8_t>(y[i] ^ flip), b = static_cast<uint8_t>(x[i] ^ flip);
     y[i] = static_cast<uint8_t>((a > b ? a : b) ^ flip);
   }

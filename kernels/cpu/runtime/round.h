@@ -36,7 +36,7 @@ inline bool round_fits(const TensorView& x, const TensorView& y) {
 template <class Tile>
 inline bool round_rows(Run& run, void (*round)(const Tile*), const Tile& whole) {
   if (whole.rows == 0 || whole.cols == 0) return true;
-  RoundJob<Tile> job = {round, whole, max(kGrain / whole.cols, 1)};
+  RoundJob<Tile> job = {round, whole, task_rows(run, whole.rows, whole.cols, 1)};
   return run.parallel(ceil_div(whole.rows, job.chunk), round_task<Tile>, &job);
 }
 

@@ -7,6 +7,13 @@ namespace tracea {
 
 constexpr int64_t kGrain = 32 * 1024;  // elements per task: some microseconds of work
 
+// Rows of a task, a multiple of `unit`: equally many for each thread of a team.
+inline int64_t task_rows(const Run& run, int64_t rows, int64_t cols, int64_t unit) {
+  const int64_t units = ceil_div(rows, unit);
+  const int64_t parts = min(units, ceil_div(rows * cols, run.worth(kGrain)));
+  return parts <= 1 ? rows : ceil_div(units, run.even(parts, units)) * unit;
+}
+
 // ---- norm --------------------------------------------------------------------------------------
 
 struct NormJob {
@@ -55,7 +62,7 @@ inline bool run_norm(Run& run, const Call& call, const TensorView* views) {
   if (rounds)
     job.whole.rounded = reinterpret_cast<uint16_t*>(views[4].data),
     job.whole.rounded_stride = views[4].strides[0];
-  job.chunk = ceil_div(max(kGrain / cols, 1), 4) * 4;  // kernels take four rows at once
+  job.chunk = task_rows(run, rows, cols, 4);  // kernels take four rows at once
   return run.parallel(ceil_div(rows, job.chunk), norm_task, &job);
 }
 
@@ -218,7 +225,7 @@ inline bool run_embedding(Run& run, const Call& call, const TensorView* views) {
   if (!ok || !even_rows(job))
     return run.error.fail("The views of an embedding do not fit together.");
   if (job.rows == 0 || cols == 0) return true;
-  job.chunk = ceil_div(max(kGrain / cols, 1), kIdBlock) * kIdBlock;
+  job.chunk = task_rows(run, job.rows, cols, kIdBlock);
   if (!run.parallel(ceil_div(job.rows, job.chunk), embedding_task, &job)) return false;
   if (job.bad_table < 0) return true;
   return run.error.fail("An embedding's id is %lld, but its table has %lld rows.",

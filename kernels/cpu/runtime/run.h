@@ -93,6 +93,8 @@ struct Run : Outcome {
     if (alone || tasks <= 1) return true;
     if (team) return team->share(tasks, task, job), true;
     shared = true;
+    if (!__atomic_load_n(&host.registry->shared, __ATOMIC_RELAXED))
+      __atomic_store_n(&host.registry->shared, 1, __ATOMIC_RELAXED);
     RegisteringTask outer = {task, job, pthread_self(), host.registry};
     return good(ort::KernelContext_ParallelFor(host.api, context, run_registering,
                                                static_cast<size_t>(tasks), size_t{0}, &outer));

@@ -42,7 +42,7 @@ inline bool run_sum_rows(Run& run, const Call& call, const TensorView* views) {
   if (rows == 0) return true;
   const int32_t flip = call.views[0].type == ORT_I8 ? 0x80 : 0;
   SumRowsJob job = {run.host.isa, &x, sums.data ? &sums : nullptr, y.data ? &y : nullptr, flip,
-                    max(kGrain / max(cols, 1), 1)};
+                    task_rows(run, rows, cols, 1)};
   return run.parallel(ceil_div(rows, job.chunk), sum_rows_task, &job);
 }
 

@@ -2,11 +2,26 @@
 //
 // A parallel loop of the runtime's wakes threads up and waits for them, which takes microseconds,
 // and a net has a hundred calls of some ten.  So one such loop holds a run of calls.  Whoever
-// takes its first task leads: it runs the calls and hands out their tasks through a few cache
-// lines.  The others follow.  Nobody is waited for that has not taken a task: a thread that comes
-// late, or never, is only help that is missing, and one that has long had nothing to do goes back
-// to the runtime.
+// takes its first task leads: it runs the calls and hands out their tasks.  The others follow.
+// Nobody is waited for that has not taken a task: a thread that comes late, or never, is only help
+// that is missing, and one that has long had nothing to do goes back to the runtime.
+//
+// A cache line that another core has written takes about a tenth of a microsecond to fetch, so the
+// hand-over is a matter of counting such lines.  One line announces a turn; one line of each member
+// says which tasks of its stretch are taken, and how many it has finished:
+//
+//   lead                                     follower
+//   announce turn T: task, job, counts       read turn T and its announcement, and T once more
+//   take tasks of its stretch, run them      the same
+//   take what nobody has taken               the same, if stretches have several tasks
+//   wait until all finished tasks are all    add to its finished tasks
+//
+// A task is taken by a compare-and-swap of its owner's line, whose high half is the turn: it can
+// succeed only while the turn lasts, because a turn ends when all its tasks are finished.  So a
+// follower that was delayed with an old announcement takes nothing.  An announcement stays intact
+// until the next but one is written, hence the second look at the turn.
 #pragma once
+#include <sched.h>
 #include <string.h>
 
 #include "runtime/core.h"
@@ -19,54 +34,70 @@ constexpr int32_t kPatience = 2000;  // pauses: 30 to 100 microseconds
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory");  // YIELD does nothing on most cores
+#else
+  sched_yield();
 #endif
 }
 
+// High half: a turn; low half: the tasks of its own stretch that are taken, or those it finished.
 struct Member {
-  alignas(64) int64_t next;  // of the tasks that are its own before they are anybody's
-  int64_t end;
-  alignas(64) int32_t busy;  // with tasks of the turn that it saw
+  alignas(64) uint64_t taken;
+  uint64_t finished;
+};
+
+// What a turn is: `tasks` tasks, of which each of the first `shares` members owns a stretch.
+struct Turn {
+  void (*task)(void*, size_t);
+  void* job;
+  uint32_t tasks, shares;
+
+  uint32_t begin(uint32_t share) const {
+    return static_cast<uint32_t>(uint64_t{tasks} * share / shares);
+  }
+  uint32_t size(uint32_t share) const { return begin(share + 1) - begin(share); }
 };
 
 class Team {
  public:
-  Team() { memset(static_cast<void*>(this), 0, sizeof *this), came_ = 1; }
+  // `members` are expected; more may come, or fewer.
+  explicit Team(int64_t members) {
+    memset(static_cast<void*>(this), 0, sizeof *this);
+    expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
+  }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
-  // with a stretch of neighbours, the same one in every call, and then takes what others left.
+  // with a stretch of neighbours, the same one in every call, and then takes what others left; who
+  // is still on the way has a stretch too.
   void share(int64_t tasks, void (*task)(void*, size_t), void* job) {
-    shares_ = static_cast<int32_t>(min(present(), tasks));
-    for (int32_t i = 0; i < shares_; ++i) {
-      member_[i].next = tasks * i / shares_;
-      member_[i].end = tasks * (i + 1) / shares_;
-    }
-    task_ = task, job_ = job;
-    const uint64_t turn = turn_ + 1;
-    __atomic_store_n(&turn_, turn, __ATOMIC_RELEASE);
-    work(0);
-    // Either a follower sees that the turn is over, or the lead that the follower is busy.
-    __atomic_store_n(&turn_, turn + 1, __ATOMIC_SEQ_CST);
-    const int32_t others = present();
-    for (int32_t i = 1; i < others; ++i)
-      for (int32_t waited = 0; __atomic_load_n(&member_[i].busy, __ATOMIC_SEQ_CST); ++waited)
-        waited < kPatience ? pause() : static_cast<void>(sched_yield());
+    for (; tasks > INT32_MAX; --tasks) task(job, static_cast<size_t>(tasks - 1));
+    const int64_t members = max(expected_, __atomic_load_n(&came_, __ATOMIC_RELAXED));
+    const Turn turn = {task, job, static_cast<uint32_t>(tasks),
+                       static_cast<uint32_t>(min(min(members, kMaxTeam), tasks))};
+    const uint32_t number = turn_ + 1;
+    announce(announced_[number % 2], turn);
+    __atomic_store_n(&turn_, number, __ATOMIC_RELEASE);
+    uint32_t finished = 0;
+    for (uint32_t i = 0; i < turn.shares; ++i) finished += run_share(number, turn, i);
+    for (int32_t waited = 0; finished + finished_by_others(number) < turn.tasks; ++waited)
+      waited < kPatience ? pause() : static_cast<void>(sched_yield());
   }
 
   // Works for the lead until it has ended, or has long had nothing to do.
   void follow() {
     const int32_t self = __atomic_fetch_add(&came_, 1, __ATOMIC_SEQ_CST);
     if (self >= kMaxTeam) return;
-    uint64_t done = 0;
-    for (int32_t waited = 0; waited < kPatience; ++waited, pause()) {
-      const uint64_t turn = __atomic_load_n(&turn_, __ATOMIC_ACQUIRE);
-      if (turn == kEnded) return;
-      if (turn % 2 == 0 || turn == done) continue;
-      __atomic_store_n(&member_[self].busy, 1, __ATOMIC_SEQ_CST);
-      if (__atomic_load_n(&turn_, __ATOMIC_SEQ_CST) == turn) work(self);
-      __atomic_store_n(&member_[self].busy, 0, __ATOMIC_RELEASE);
-      done = turn;
+    uint32_t seen = 0;
+    for (int32_t waited = 0; waited < kPatience; ++waited) {
+      const uint32_t number = __atomic_load_n(&turn_, __ATOMIC_ACQUIRE);
+      if (number == kEnded) return;
+      if (number == seen) {
+        pause();
+        continue;
+      }
+      const Turn turn = announcement(announced_[number % 2]);
+      if (__atomic_load_n(&turn_, __ATOMIC_ACQUIRE) != number) continue;
+      seen = number;
+      help(number, turn, static_cast<uint32_t>(self));
       waited = 0;
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
@@ -78,27 +109,74 @@ class Team {
   bool thinned() const { return __atomic_load_n(&thinned_, __ATOMIC_RELAXED); }
 
  private:
-  static constexpr uint64_t kEnded = ~uint64_t{1};
+  static constexpr uint32_t kEnded = ~uint32_t{0};
 
-  int32_t present() const {
-    return static_cast<int32_t>(min(__atomic_load_n(&came_, __ATOMIC_SEQ_CST), kMaxTeam));
+  // Word by word: a follower may read an announcement while a later one is written.
+  static void announce(Turn& to, const Turn& turn) {
+    __atomic_store_n(&to.task, turn.task, __ATOMIC_RELEASE);
+    __atomic_store_n(&to.job, turn.job, __ATOMIC_RELEASE);
+    __atomic_store_n(&to.tasks, turn.tasks, __ATOMIC_RELEASE);
+    __atomic_store_n(&to.shares, turn.shares, __ATOMIC_RELEASE);
   }
 
-  void work(int32_t self) {
-    for (int32_t i = 0; i < shares_; ++i) {
-      Member& whose = member_[(self + i) % shares_];
-      while (__atomic_load_n(&whose.next, __ATOMIC_RELAXED) < whose.end) {
-        const int64_t at = __atomic_fetch_add(&whose.next, 1, __ATOMIC_RELAXED);
-        if (at < whose.end) task_(job_, static_cast<size_t>(at));
-      }
+  static Turn announcement(const Turn& from) {
+    return {__atomic_load_n(&from.task, __ATOMIC_ACQUIRE),
+            __atomic_load_n(&from.job, __ATOMIC_ACQUIRE),
+            __atomic_load_n(&from.tasks, __ATOMIC_ACQUIRE),
+            __atomic_load_n(&from.shares, __ATOMIC_ACQUIRE)};
+  }
+
+  // Takes the next task of a share, whoever owns it; false if none is left in this turn.
+  bool take(uint32_t number, const Turn& turn, uint32_t share, uint32_t* task) {
+    uint64_t* word = &member_[share].taken;
+    uint64_t was = __atomic_load_n(word, __ATOMIC_RELAXED);
+    for (;;) {
+      const uint32_t last = static_cast<uint32_t>(was >> 32);
+      const uint32_t taken = last == number ? static_cast<uint32_t>(was) : 0;
+      if (last > number || taken >= turn.size(share)) return false;
+      if (__atomic_compare_exchange_n(word, &was, uint64_t{number} << 32 | (taken + 1), false,
+                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return *task = turn.begin(share) + taken, true;
     }
   }
 
-  alignas(64) uint64_t turn_;  // odd while there are tasks
-  void (*task_)(void*, size_t);
-  void* job_;
-  int32_t shares_;
+  // Runs what is left of a share; returns how many tasks that were.
+  uint32_t run_share(uint32_t number, const Turn& turn, uint32_t share) {
+    uint32_t done = 0;
+    for (uint32_t task; take(number, turn, share, &task); ++done) turn.task(turn.job, task);
+    return done;
+  }
+
+  // A follower's part of a turn: its own stretch, and what others have left of theirs.  It says at
+  // once what it has finished, because looking through the others' lines may take as long as a
+  // task.  Where each has one task, and everybody is here, only the lead looks for one that is late.
+  void help(uint32_t number, const Turn& turn, uint32_t self) {
+    const bool complete = __atomic_load_n(&came_, __ATOMIC_RELAXED) >= expected_;
+    const bool single = turn.tasks == turn.shares && complete;
+    const uint32_t shares = single ? self < turn.shares : turn.shares;
+    uint32_t done = 0;
+    for (uint32_t i = 0; i < shares; ++i) {
+      const uint32_t more = run_share(number, turn, (self + i) % turn.shares);
+      if (!more) continue;
+      done += more;
+      __atomic_store_n(&member_[self].finished, uint64_t{number} << 32 | done, __ATOMIC_RELEASE);
+    }
+  }
+
+  uint32_t finished_by_others(uint32_t number) const {
+    uint32_t sum = 0;
+    const int64_t members = min(__atomic_load_n(&came_, __ATOMIC_SEQ_CST), kMaxTeam);
+    for (int64_t i = 1; i < members; ++i) {
+      const uint64_t word = __atomic_load_n(&member_[i].finished, __ATOMIC_ACQUIRE);
+      sum += word >> 32 == number ? static_cast<uint32_t>(word) : 0;
+    }
+    return sum;
+  }
+
+  alignas(64) uint32_t turn_;  // the last that was announced; announcements in the same line
+  Turn announced_[2];
   alignas(64) int32_t came_;  // the lead and all who ever followed
+  int32_t expected_;
   int32_t thinned_;
   Member member_[kMaxTeam];
 };

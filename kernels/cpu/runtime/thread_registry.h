@@ -11,6 +11,7 @@ namespace tracea {
 constexpr int32_t kMaxHelpers = 64;
 
 struct ThreadRegistry {
+  int32_t shared;  // in an earlier run, a call had work for several threads
   int32_t count;  // helpers beside whoever calls; those past kMaxHelpers are not kept
   pthread_t helper[kMaxHelpers];
 };

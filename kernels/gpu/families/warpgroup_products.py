@@ -30,7 +30,7 @@ from tracea_graph.kernels.gpu.launch import (
     tensor_map,
 )
 from tracea_graph.kernels.gpu.semantic.banks import Access, prove_free
-from tracea_graph.kernels.gpu.semantic.descriptors import MatrixOperand, prove_read
+from tracea_graph.kernels.gpu.semantic.descriptors import Instruction, MatrixOperand, prove_read
 from tracea_graph.kernels.gpu.semantic.lanes import WARP
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
 from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
@@ -312,6 +312,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "ring": tile.ring,
         "tall": tile.tall,
         "kind": call.dtype,
+        "instructions": [Instruction(tile.n, False, tile.by_depth)],
         "stage_bytes": tile.a.nbytes + tile.b.nbytes,
         "strips_at": tile.strips_at,
         "barriers_at": tile.barriers_at,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.semantic.swizzle import LINE, RUN, Layout, SwizzleMode
 
-__all__ = ["DEPTH", "MatrixOperand", "prove_read"]
+__all__ = ["DEPTH", "Instruction", "MatrixOperand", "prove_read"]
 
 DEPTH = 16
 """Depth of one ``wgmma`` on 16-bit elements."""
@@ -19,6 +19,18 @@ _GROUP = 8
 """Rows that the hardware addresses as one group."""
 _SWIZZLED = 1 << 62
 """Descriptor bits of the 128-byte swizzle."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A ``wgmma`` on ``n`` columns of b; a comes from registers or from shared memory.
+
+    ``by_depth`` tells whether b is contiguous along the depth.
+    """
+
+    n: int
+    registers: bool
+    by_depth: bool
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,8 @@ class MatrixOperand:
 
     def __post_init__(self) -> None:
         wide = LINE // 2
-        if self.depth != wide or self.extent % (_GROUP if self.by_depth else wide):
+        fits = self.depth == wide if self.by_depth else self.depth % DEPTH == 0
+        if not fits or self.extent % (_GROUP if self.by_depth else wide):
             raise ValueError(f"no tile of {self.extent} by {self.depth} has rows of {LINE} bytes")
 
     @property

@@ -11,6 +11,7 @@ DEV i32 computed_anew(i32 v) {  // what depends on it is
   asm volatile("" : "+r"(v));
   return v;
 }
+DEV void keep_order() { asm volatile("" ::: "memory"); }
 DEV i32 blocks_x() { return (i32)gridDim.x; }
 
 // ---- barriers in shared memory: a phase ends when all arrivals and all announced bytes are there
@@ -82,21 +83,28 @@ template <int PENDING>
 DEV void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-//% set sums = n // 2
-// d = a b, or d + a b, with 64 rows of a and ${n} columns of b.
-DEV void multiply_group(float (&d)[${sums}], u64 a, u64 b, i32 more) {
+//% for one in instructions
+//% set sums = one.n // 2
+//% set first = sums + (4 if one.registers else 1)
+// d = a b, or d + a b, with 64 rows of a${" in registers" if one.registers} and ${one.n} columns of b.
+DEV void multiply_group(float (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %${sums + 2}, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n${n}k16.f32.${kind}.${kind} "
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n${one.n}k16.f32.${kind}.${kind} "
       //% for i in range(0, sums, 8)
       "${"{" if i == 0}%${range(i, i + 8)|join(", %")}${"}" if i + 8 == sums}, "
       //% endfor
-      "%${sums}, %${sums + 1}, p, 1, 1, 0, ${0 if b.by_depth else 1};\n}"
+      //% if one.registers
+      "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1, ${0 if one.by_depth else 1};\n}"
+      //% else
+      "%${sums}, %${first}, p, 1, 1, 0, ${0 if one.by_depth else 1};\n}"
+      //% endif
       : "+f"(d[0])
       //% for i in range(1, sums)
       , "+f"(d[${i}])
       //% endfor
-      : "l"(a), "l"(b), "r"(more));
+      : ${'"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])' if one.registers else '"l"(a)'}, "l"(b), "r"(more));
 }
+//% endfor
 
 }  // namespace tracea

@@ -30,7 +30,9 @@ struct named_barrier {
 struct group_product {
   float* d;
   u64 a, b;
-  i32 more;
+  u32 held[4];  // of a in registers
+  i32 more, n;
+  bool registers, by_depth;
 };
 struct group_machine {
   std::vector<coming_box> boxes;
@@ -84,6 +86,7 @@ static bool deliver() {
 }
 
 DEV i32 computed_anew(i32 v) { return v; }
+DEV void keep_order() {}
 DEV i32 blocks_x() { return machine.across; }
 DEV void set_barrier(u64* at, i32 arrivals) {
   *(phase_barrier*)at = {0, (u8)arrivals, (u8)arrivals, 0, 0};
@@ -153,34 +156,52 @@ DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
   return ${kind}_number(*(const u16*)(machine.shared + (linear ^ (linear / 128 % 8) * 16)));
 }
 DEV void open_products() {}
-DEV void multiply_group(float (&d)[${n // 2}], u64 a, u64 b, i32 more) {
+DEV void add_product(const group_product& one) {
   auto& own = groups.products[machine.current];
   if (own.empty()) own.emplace_back();
-  own.back().push_back({d, a, b, more});
+  own.back().push_back(one);
 }
+//% for one in instructions
+DEV void multiply_group(float (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
+  //% if one.registers
+  add_product({d, 0, b, {a[0], a[1], a[2], a[3]}, more, ${one.n}, true, ${"true" if one.by_depth else "false"}});
+  //% else
+  add_product({d, a, b, {}, more, ${one.n}, false, ${"true" if one.by_depth else "false"}});
+  //% endif
+}
+//% endfor
 DEV void commit_products() { groups.products[machine.current].emplace_back(); }
-DEV void compute(i32 thread, const group_product& one) {
+// Row `row` of a, depth k: four lanes hold it between them, as the fragment of a warp's product.
+DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
+  const i32 lane = thread / 4 * 4 + k % 8 / 2;
+  const u32 word = groups.products[lane][group][place].held[half + k / 8 * 2];
+  return ${kind}_number((u16)(k % 2 ? word >> 16 : word));
+}
+DEV void compute(i32 thread, size_t group, size_t place) {
+  const group_product& one = groups.products[thread][group][place];
   const i32 row = thread % 32 / 4 + thread / 32 % 4 * 16, col = thread % 4 * 2;
   float a[2][16];
   for (i32 k = 0; k < 16; k++)
-    for (i32 h = 0; h < 2; h++) a[h][k] = operand_number(one.a, true, row + h * 8, k);
-  for (i32 e = 0; e < ${n // 2}; e++) {
+    for (i32 h = 0; h < 2; h++)
+      a[h][k] = one.registers ? held_number(thread, group, place, h, k)
+                              : operand_number(one.a, true, row + h * 8, k);
+  for (i32 e = 0; e < one.n / 2; e++) {
     float sum = one.more ? one.d[e] : 0.0f;
     for (i32 k = 0; k < 16; k++)
-      sum += a[e / 2 % 2][k] * operand_number(one.b, ${"true" if b.by_depth else "false"}, col + e / 4 * 8 + e % 2, k);
+      sum += a[e / 2 % 2][k] * operand_number(one.b, one.by_depth, col + e / 4 * 8 + e % 2, k);
     one.d[e] = sum;
   }
 }
 template <int PENDING>
 DEV void wait_products() {
-  const i32 first = machine.current / 128 * 128;
-  groups.meet(groups.wait[first / 128], 128, true);
+  named_barrier& all = groups.wait[machine.current / 128];
+  groups.meet(all, 128, true);
   auto& own = groups.products[machine.current];
-  while ((i32)own.size() > PENDING + 1) {
-    for (const group_product& one : own.front()) compute(machine.current, one);
-    own.erase(own.begin());
-  }
-  groups.meet(groups.wait[first / 128], 128, true);
+  const size_t open = own.empty() ? 0 : own.size() - 1, ended = open > PENDING ? open - PENDING : 0;
+  for (size_t group = 0; group < ended; group++)
+    for (size_t place = 0; place < own[group].size(); place++) compute(machine.current, group, place);
+  groups.meet(all, 128, true);
+  own.erase(own.begin(), own.begin() + ended);
 }
 
 }  // namespace tracea

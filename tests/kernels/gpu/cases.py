@@ -468,6 +468,29 @@ def _attention() -> Iterator[Case]:
         yield Case(f"attention nothing {queries} {keys}", made, tile)
 
 
+def _flash() -> Iterator[Case]:
+    """By warpgroups: several tiles of keys and of queries, ragged ones, and every mask."""
+    three, two, needs = ("192x128x2",), ("128x128x2",), ("wgmma",)
+    made = attention(DType.F16, (2, 3, 70), 130, 64, 64)
+    yield Case("flash 64", made, (*three, *two), needs)
+    yield Case("flash 40 24", attention(DType.F16, (1, 2, 70), 150, 40, 24), two, needs)
+    yield Case("flash 128", attention(DType.BF16, (1, 2, 140), 400, 128, 128), two, needs)
+    yield Case(
+        "flash shared", attention(DType.F16, (2, 4, 33), 40, 32, 32, shared=2), three, needs
+    )
+    for order, keys in (("top", 300), ("bottom", 270), ("bottom", 40)):
+        made = attention(DType.F16, (1, 2, 300), keys, 64, 64, order=order)
+        yield Case(f"flash {order} {keys}", made, three, needs)
+    for mask, fill, zero_rows in (("add", -np.inf, "none"), ("bool", -1e9, "none"),
+                                  ("bool", -np.inf, "guarded")):  # fmt: skip
+        low = -1e9 if mask == "add" else -np.inf
+        made = attention(DType.F16, (1, 2, 70), 150, 64, 64, mask=mask, fill=fill, low=low,
+                         zero_rows=zero_rows)  # fmt: skip
+        yield Case(f"flash {mask} {fill} {zero_rows}", made, two, needs)
+    made = attention(DType.F16, (1, 2, 70), 150, 64, 64, order="top", fill=-1e4, softcap=1.5)
+    yield Case("flash capped, low", made, two, needs)
+
+
 # ---- moves ----------------------------------------------------------------------------------
 
 
@@ -655,9 +678,11 @@ RARE = (
     "attention masked -inf none", "attention capped", "attention nothing 1 1",
     "attention nothing 0 5", "attention nothing 5 0", "attention bf16", "conv apart",
     "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
+    "flash 40 24", "flash 128", "flash bottom 270", "flash bool -1000000000.0 none",
     "wgmma layer", "wgmma shared", "wgmma bf16",
 )  # fmt: skip
 CASES = (
-    *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_moves(),
+    *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_flash(),
+    *_moves(),
     *_convolutions(),
 )  # fmt: skip

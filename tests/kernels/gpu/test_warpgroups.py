@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.cases import gemm, layer
+from tests.kernels.gpu.cases import attention, gemm, layer
 from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.test_emitter import NAMED, made
 from tracea_graph.errors import GraphError
@@ -161,6 +161,44 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
     call, variant, _ = made(NAMED["f16 layer"], "sm_90a")
     (built,) = compile_sources([emit(call, variant, target)], ["sm_90a"])
     assert opcodes(built.data, built.source.symbol)[HMMA], "the opcode of a product of a warp"
+
+
+def attend(queries: Any, head: int, **more: Any) -> Call:
+    made = attention(DType.F16, (2, 2, 5), 40, head, head, **more)
+    call, _ = made(Memory(), np.random.default_rng(0))
+    views = (v and replace(v, dims=tuple(queries if d == 5 else d for d in v.dims))
+             for v in call.views)  # fmt: skip
+    return replace(call, views=tuple(views))
+
+
+def test_many_queries_have_attention_by_warpgroups() -> None:
+    """Short heads without masks take three warpgroups, from 192 queries on."""
+    assert tiles(attend(63, 64)) == ["64x64"]
+    assert tiles(attend(64, 64)) == ["128x128x2", "64x64"]
+    assert tiles(attend(192, 64)) == ["192x128x2", "64x64"]
+    assert tiles(attend(192, 128)) == ["128x128x2", "64x32"]
+    assert tiles(attend(192, 64, mask="add")) == ["128x128x2", "64x64"]
+    assert tiles(attend("s", 64, order="top")) == ["192x128x2", "128x128x2", "64x64"]
+    assert tiles(attend("s", 36)) == ["64x64"], "rows of 72 bytes"
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("flash 64", "flash 128"), id="few"),
+        pytest.param(tuple(n for n in NAMED if n.startswith("flash")), id="all",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_machine_code_attends_by_warpgroups(names: tuple[str, ...]) -> None:
+    """Only masks of single bytes take more than two registers of local memory."""
+    sources = [emit(*made(NAMED[n], "sm_90a", t)) for n in names for t in NAMED[n].tiles]
+    for built in compile_sources(sources, ["sm_90a"]):
+        found = opcodes(built.data, built.source.symbol)
+        assert found[HGMMA] and found[UTMALDG] >= 3 and not found[HMMA]
+        assert built.facts is not None and "C75" not in built.log, built.log
+        assert built.facts.stack <= (128 if "bool" in built.source.symbol else 8)
 
 
 def test_tensors_of_an_epilogue_meet_no_bank_twice() -> None:

@@ -75,6 +75,17 @@ def test_lines() -> None:
     assert_same(net, graph, {"x": normal(2, 12, 30)})
 
 
+@pytest.mark.parametrize(("filters_", "groups"), [(24, 12), (24, 6), (36, 3), (12, 12), (48, 3)])
+def test_groups_are_packed(filters_: int, groups: int) -> None:
+    net = Net()
+    x = quantized(net, net.input("x", "n", 12, 9, 7), np.uint8, 0.03)
+    y = conv(net, x, filters(net, filters_, 12 // groups, 3, 3), kernel=3, group=groups)
+    graph = net.graph(y)
+    optimized(graph)
+    assert "FusedConvInteger" in ops(graph)
+    assert_same(net, graph, FEEDS)
+
+
 def block(net: Net, x: str, width: int, kind: Any) -> str:
     """A residual block between quantized values, as quantizers write it."""
     bias = const(net, integers(np.int8, width, seed=8).astype(np.int32))

@@ -1,0 +1,113 @@
+"""Divide by a constant scale without a division, where quotients are rounded to few integers.
+
+x / s, rounded to an integer and saturated, becomes fma(x, hi, x · lo) with hi + lo near 1 / s.
+Only numbers next to the half between two integers could round otherwise: they are all tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["quotients", "reciprocal"]
+
+_NEAR = 12
+"""Neighbouring float32 numbers to try on either side of a half."""
+_WIDEST = 1024
+"""Integers in a range at most."""
+_LEAST, _MOST = 2.0**-60, 2.0**60
+"""Scales between which neither part of the reciprocal is subnormal."""
+
+
+def quotients(chain: Chain) -> Mapping[int, str]:
+    """Return the expressions, by number, of the divisions in a chain that can do without.
+
+    They are those by a literal whose result is rounded, moved by a literal and saturated.
+    """
+    found: dict[int, str] = {}
+    count = len(chain.operands)
+    for i, step in enumerate(chain.steps):
+        ends = _range(chain, i) if step.op == "div" else None
+        x, scale = step.args[0], step.args[-1]
+        if ends is None or not isinstance(scale, float) or isinstance(x, float):
+            continue
+        pair = reciprocal(scale, *ends)
+        if pair is not None:
+            name = f"x{x}" if x < count else f"v{x - count}"
+            hi, lo = (f"set1({part.hex()}f)" for part in pair)
+            exact = not pair[1]  # 0 would make NaN of infinity
+            found[i] = f"{name} * {hi}" if exact else f"fma({name}, {hi}, {name} * {lo})"
+    return found
+
+
+def _range(chain: Chain, index: int) -> tuple[int, int] | None:
+    """Return the integers between which quotients matter; None if they are not only rounded and
+    saturated, or moved by a literal between."""
+    ends: list[tuple[int, int]] = []
+    for rounded in _readers(chain, index):
+        if rounded is None or chain.steps[rounded].op != "round":
+            return None
+        for reader in _readers(chain, rounded):
+            found = None if reader is None else _saturated(chain, reader)
+            if found is None:
+                return None
+            ends += found
+    if not ends:
+        return None
+    low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+    return (low, high) if high - low < _WIDEST else None
+
+
+def _saturated(chain: Chain, index: int) -> list[tuple[int, int]] | None:
+    """Return the bounds of the numbers that a step saturates, or moves to where they are."""
+    step, ends = chain.steps[index], list[tuple[int, int]]()
+    zero = step.args[1] if step.op == "add" else 0.0
+    held = _readers(chain, index) if step.op == "add" else [index]
+    for at in held:
+        if at is None or chain.steps[at].op != "saturate" or not isinstance(zero, float):
+            return None
+        low, high = chain.steps[at].args[1:]
+        if not isinstance(low, float) or not isinstance(high, float):
+            return None
+        ends.append((int(low - zero), int(high - zero)))
+    return ends
+
+
+def _readers(chain: Chain, index: int) -> list[int | None]:
+    """Return the steps that read a step's value; None for a result of the chain."""
+    value = len(chain.operands) + index
+    steps: list[int | None] = [
+        i for i, step in enumerate(chain.steps) if any(_is(a, value) for a in step.args)
+    ]
+    return [*steps, *([None] if value in chain.results else [])]
+
+
+def _is(argument: int | float, value: int) -> bool:
+    return isinstance(argument, int) and argument == value
+
+
+def reciprocal(scale: float, low: int, high: int) -> tuple[float, float] | None:
+    """Return two float32 numbers that multiply as described above; None if some number between
+    ``low`` and ``high`` times the scale would round otherwise.
+
+    The first is not larger than 1 / scale, so that infinity keeps its sign in both products.
+    """
+    s = np.float32(scale)
+    if not _LEAST < s < _MOST:
+        return None
+    exact = 1 / Fraction(float(s))
+    hi = np.float32(float(exact))
+    if Fraction(float(hi)) > exact:
+        hi = np.nextafter(hi, np.float32(0))
+    lo = np.float32(float(exact - Fraction(float(hi))))
+    halves = np.arange(low - 1, high + 2, dtype=np.float64) + 0.5
+    near = (halves * float(s)).astype(np.float32)
+    bits = near.view(np.int32)[:, None] + np.arange(-_NEAR, _NEAR + 1, dtype=np.int32)
+    x = bits.astype(np.int32).view(np.float32)
+    added = np.multiply(x.astype(np.longdouble), np.longdouble(hi)) + x * lo
+    same = np.rint(x / s) == np.rint(added.astype(np.float32))
+    return (float(hi), float(lo)) if bool(same.all()) else None

@@ -1,0 +1,227 @@
+"""Fused attention by warpgroups (``wgmma``), for sm_90a: heads of up to 128 columns in 16 bits.
+
+After Shah et al.: FlashAttention-3, 2024.  Keys and values come by tensor maps; the scores of the
+next keys are computed while the weights of these are, and warpgroups take turns at the tensor
+cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Any
+
+from tracea_graph.ir import DType, combine, product
+from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu.families import attention
+from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of
+from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.families.warpgroup_products import Exchange
+from tracea_graph.kernels.gpu.launch import (
+    MAP_ALIGN,
+    Launch,
+    divisor,
+    f32,
+    i32,
+    pointer,
+    tensor_map,
+)
+from tracea_graph.kernels.gpu.semantic.banks import prove_free
+from tracea_graph.kernels.gpu.semantic.descriptors import Instruction, MatrixOperand, prove_read
+from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+
+_ROWS, _WIDE = 64, 64
+"""Queries of a warpgroup, and columns of a copy."""
+_BAND = 16
+"""Heads that share L2 when keys are seen in order."""
+_STRIP = 16 * 128
+_REGISTERS = {2: (24, 240), 3: (32, 160)}
+"""Registers of a thread that copies, and of one that multiplies, by the number of the latter's
+warpgroups.
+"""
+
+
+@dataclass(frozen=True)
+class HeadTile:
+    """Shared memory of queries, of a ring of keys and values, and of strips of the results."""
+
+    groups: int
+    keys: int
+    stages: int
+    depth: int
+    depth_v: int
+
+    @property
+    def panels(self) -> int:
+        return -(-self.depth // _WIDE)
+
+    @property
+    def panels_v(self) -> int:
+        return -(-self.depth_v // _WIDE)
+
+    @property
+    def q(self) -> MatrixOperand:
+        return MatrixOperand(_ROWS, _WIDE, True)
+
+    @property
+    def k(self) -> MatrixOperand:
+        return MatrixOperand(self.keys, _WIDE, True)
+
+    @property
+    def v(self) -> MatrixOperand:
+        return MatrixOperand(self.panels_v * _WIDE, self.keys, False)
+
+    @property
+    def q_bytes(self) -> int:
+        return self.groups * self.panels * self.q.nbytes
+
+    @property
+    def k_bytes(self) -> int:
+        return self.panels * self.k.nbytes
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(self.stages, BarrierMode.MBARRIER)
+
+    @property
+    def strips_at(self) -> int:
+        return self.q_bytes + self.stages * (self.k_bytes + self.v.nbytes)
+
+    @property
+    def barriers_at(self) -> int:
+        return self.strips_at + 4 * self.groups * _STRIP
+
+    @property
+    def shared(self) -> int:
+        return self.barriers_at + 8 * (2 + 4 * self.stages)
+
+
+_EXCHANGE = Exchange("y", "", "", 2, _WIDE)
+
+
+@cache
+def _proved(tile: HeadTile) -> HeadTile:
+    """Prove a tile's layouts and pipelines; raises GraphError otherwise."""
+    prove_read(tile.q, _ROWS)
+    prove_read(tile.k, tile.keys)
+    prove_read(tile.v, tile.v.extent)
+    prove_free(_EXCHANGE.accesses())
+    prove(tile.ring)
+    prove(Ring(1, BarrierMode.MBARRIER))  # queries
+    return tile
+
+
+def shared_layout(call: Call, variant: Variant) -> HeadTile:
+    """Return the shared-memory layout of a call's operands."""
+    p, (depth, depth_v) = variant.params, heads_of(call)
+    up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
+    return HeadTile(p["groups"], p["keys"], p["stages"], *up)
+
+
+def _mask_is_flat(call: Call) -> bool:
+    """Whether all queries have the same mask."""
+    mask = named_of(call)["mask"]
+    return mask is not None and mask.strides[-2] == 0
+
+
+def name(call: Call) -> str:
+    word = attention.name(call).replace("attention", "flash", 1)
+    return f"{word}_flat" if _mask_is_flat(call) else word
+
+
+def _altered(call: Call) -> bool:
+    """Whether scores are more than products: capped, masked, or filled with a finite number."""
+    a = call.attributes
+    skips = a["order"] == "none" or a["fill"] == -inf
+    return bool(a["mask_kind"] != "none" or a["softcap"] > 0 or not skips)
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    named, p = named_of(call), variant.params
+    views = named["q"], named["k"], named["v"]
+    if any(v.strides[-1] != 1 for v in (*views, named["y"])):
+        return "tensor maps need operands that are contiguous along their last axis"
+    step = MAP_ALIGN // 2
+    steps = [s for v in views for s in (*v.strides[:-1], v.offset) if isinstance(s, int)]
+    if any(s % step for s in steps):
+        return f"tensor maps need rows that are {MAP_ALIGN} bytes apart, or a multiple"
+    if call.attributes["scale"] <= 0:
+        return "the largest score is that of the largest product"
+    if p["groups"] > 2 and (max(heads_of(call)) > _WIDE or _altered(call)):
+        return "three warpgroups have no registers for more than products of short heads"
+    return ""
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    tile, a = _proved(shared_layout(call, variant)), call.attributes
+    producer, consumer = _REGISTERS[tile.groups]
+    return {
+        "element": chains.ELEMENTS[TYPES[call.dtype]],
+        "kind": call.dtype,
+        "instructions": _instructions(tile),
+        "mask": a["mask_kind"],
+        "mask_flat": _mask_is_flat(call),
+        "mask_element": chains.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "order": a["order"],
+        "skips": a["order"] != "none" and a["fill"] == -inf,
+        "altered": _altered(call),
+        "capped": a["softcap"] > 0,
+        "guarded": a["zero_rows"] == "guarded",
+        "head_v": heads_of(call)[1],
+        "depth": tile.depth,
+        "depth_v": tile.depth_v,
+        "panels": tile.panels,
+        "panels_v": tile.panels_v,
+        "q": tile.q,
+        "k": tile.k,
+        "v": tile.v,
+        "q_bytes": tile.q_bytes,
+        "k_bytes": tile.k_bytes,
+        "v_bytes": tile.v.nbytes,
+        "ring": tile.ring,
+        "band": _BAND if a["order"] != "none" else 1,
+        "exchange": _EXCHANGE,
+        "strips_at": tile.strips_at,
+        "strip_bytes": _STRIP,
+        "barriers_at": tile.barriers_at,
+        "producer_registers": producer,
+        "consumer_registers": consumer,
+    }
+
+
+def _instructions(tile: HeadTile) -> list[Instruction]:
+    """Return the products of queries and keys, and of weights and values."""
+    return [Instruction(tile.keys, False, True), Instruction(tile.depth_v, True, False)]
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return shared_layout(call, variant).shared
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
+    tile = shared_layout(call, variant)
+    batch, heads, queries, _ = named["q"].dims
+    heads_k, keys = named["k"].dims[1:3]
+    made = [tensor_map(named["q"], own, (1, 1, _ROWS, _WIDE))]
+    made += [tensor_map(named[n], own, (1, 1, tile.keys, _WIDE)) for n in ("k", "v")]
+    if a["mask_kind"] != "none":
+        made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
+        made += map(i32, named["mask"].strides)
+    made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
+    tiles = combine("ceildiv", queries, _ROWS * tile.groups)
+    whole = combine("mul", batch, heads)
+    band = _BAND if a["order"] != "none" else 1
+    made += [divisor(tiles), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
+    blocks = product((whole, tiles))
+    made += [divisor(combine("mul", tiles, band)), i32(whole), i32(blocks)]
+    made += [i32(queries), i32(keys)]
+    made += [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
+    taken = shared(call, variant)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

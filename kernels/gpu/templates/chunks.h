@@ -1,0 +1,24 @@
+// Pairs of elements as matrix fragments have them, and chunks of 16 bytes.
+namespace tracea {
+
+struct alignas(16) chunk {
+  u32 words[4];
+};
+template <typename T>
+struct alignas(2 * sizeof(T)) pair {
+  T at[2];
+};
+template <typename T, typename V>
+DEV void set_pair(pair<T>& to, V a, V b) {
+  assign(to.at[0], a);
+  assign(to.at[1], b);
+}
+DEV void set_pair(pair<f16>& to, vf a, vf b) { *(u32*)&to = f16_pair(a, b); }
+DEV void set_pair(pair<bf16>& to, vf a, vf b) { *(u32*)&to = bf16_pair(a, b); }
+// Whether rows of a tile consist of chunks that lie in the matrix wholly or not at all.
+template <i32 SIZE>
+DEV bool in_chunks(const void* p, i32 step, i32 cols, bool last) {
+  return ((u64)p | (u64)(i64)step * SIZE) % 16 == 0 && (!last || cols % (16 / SIZE) == 0);
+}
+
+}  // namespace tracea

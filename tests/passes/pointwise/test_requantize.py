@@ -1,0 +1,49 @@
+"""Shortened expressions give the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.passes.pointwise.requantize import shortened
+
+X = np.concatenate(
+    [np.linspace(-90, 90, 4001), [0.0, -0.0, 0.5, 1.5, np.inf, -np.inf, np.nan, 1e30]]
+).astype(np.float32)
+
+
+def there_and_back(zero: float, relu: bool = False, back: float | None = None) -> Chain:
+    """x, perhaps above 0, rounded to integers and dequantized."""
+    first = [Step("relu", (0,))] if relu else []
+    at = len(first)
+    steps = (
+        *first, Step("div", (at, 0.3)), Step("round", (at + 1,)), Step("add", (at + 2, zero)),
+        Step("saturate", (at + 3, 0.0, 255.0)),
+        Step("sub", (at + 4, zero if back is None else back)), Step("mul", (at + 5, 0.3)),
+    )  # fmt: skip
+    return Chain(("full",), steps, (at + 6,))
+
+
+@pytest.mark.parametrize(
+    ("chain", "steps"),
+    [
+        (there_and_back(7.0), 4),
+        (there_and_back(0.0), 4),
+        (there_and_back(0.0, relu=True), 4),
+        (there_and_back(7.0, relu=True), 5),
+        (there_and_back(7.0, back=6.0), 6),
+    ],
+)
+def test_fewer_steps_give_the_same_numbers(chain: Chain, steps: int) -> None:
+    short = shortened(chain)
+    assert len(short.steps) == steps
+    np.testing.assert_array_equal(short.reference([X])[0], chain.reference([X])[0])
+
+
+def test_zero_points_of_operands() -> None:
+    chain = Chain(("full",), (Step("sub", (0, 0.0)), Step("mul", (1, 0.5))), (2,), (DType.U8,))
+    assert [s.op for s in shortened(chain).steps] == ["mul"]
+    added = Chain(("full",), (Step("add", (0, 0.0)), Step("mul", (1, 0.5))), (2,))
+    assert shortened(added) is added  # it makes +0 of -0

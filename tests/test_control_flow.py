@@ -1,0 +1,96 @@
+"""Models with If through the whole pipeline: programs run inside the branches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from tests.graphs import normal, relative_error, session
+from tests.halves import EPSILON, F16, in_double
+from tests.onnx_io.samples import BOOL, F32, model, node, tensor, value
+from tracea_graph import Options, api
+from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.inlining import calls_of, is_own
+from tracea_graph.onnx_io.nodes import bodies_of, every_node
+
+pytestmark = pytest.mark.compiler
+CLOSE = {F32: 1e-5, F16: EPSILON[F16]}
+
+
+def perceptron(prefix: str, x: str) -> list[NodeProto]:
+    names = [f"{prefix}{i}" for i in range(4)]
+    return [
+        node("MatMul", f"{x} {prefix}w", names[0]), node("Add", f"{names[0]} bias", names[1]),
+        node("Tanh", names[1], names[2]), node("MatMul", f"{names[2]} {prefix}v", names[3]),
+        node("Softmax", names[3], "r", axis=-1),
+    ]  # fmt: skip
+
+
+def branching(kind: int = F32) -> ModelProto:
+    """Both branches call a value r and read an outer bias; one has its own matrices, in one there
+    is another If."""
+    dtype = np.float32 if kind == F32 else np.float16
+    r = value("r", ["n", 32], kind)
+    sizes = {"w": (32, 96), "v": (96, 32)}
+
+    def matrices(prefix: str, seed: int) -> list[TensorProto]:
+        return [
+            tensor(f"{prefix}{n}", normal(*s, seed=seed + i) / np.sqrt(s[0]), dtype)
+            for i, (n, s) in enumerate(sizes.items())
+        ]
+
+    deep = [
+        helper.make_graph([*perceptron(p, "h")], p, [], [r], matrices(p, 10 * i))
+        for i, p in enumerate("ab", 3)
+    ]
+    then = helper.make_graph(perceptron("t", "h"), "then", [], [r], matrices("t", 1))
+    other = helper.make_graph(
+        [node("If", "deeper", "q", then_branch=deep[0], else_branch=deep[1]),
+         node("Mul", "q h", "r")], "else", [], [r],
+    )  # fmt: skip
+    nodes = [
+        node("Sin", "x", "h"), node("If", "flag", "c", then_branch=then, else_branch=other),
+        node("Add", "c h", "y"),
+    ]  # fmt: skip
+    inputs = [value("x", ["n", 32], kind), value("flag", [], BOOL), value("deeper", [], BOOL)]
+    return model(nodes, inputs, [value("y", ["n", 32], kind)], [tensor("bias", normal(96), dtype)])
+
+
+def feeds(kind: int, flag: bool, deeper: bool) -> dict[str, Any]:
+    x = normal(5, 32, seed=7).astype(np.float32 if kind == F32 else np.float16)
+    return {"x": x, "flag": np.array(flag), "deeper": np.array(deeper)}
+
+
+@pytest.mark.parametrize("kind", [F32, F16], ids=["fp32", "fp16"])
+def test_programs_run_in_branches(kind: int, tmp_path: Path) -> None:
+    proto = branching(kind)
+    onnx.save(proto, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
+    assert report.status == "passed", report.status_reason
+    result = onnx.load(report.output)
+    (choice,) = [n for n in result.graph.node if n.op_type == "If"]
+    inside = [n for body in bodies_of(choice) for n in every_node(body)]
+    programs = [n for n in inside if is_own(n)]
+    assert len({n.op_type for n in programs if n.op_type.startswith("FusedRegion")}) == 1
+    assert len(programs) >= 3 and not any(n.op_type == "MatMul" for n in inside)
+    assert len(calls_of(load(Path(report.output)))) == report.kernels
+    library = Path(str(report.library))
+    for flag, deeper in ((True, True), (False, True), (False, False)):
+        given = feeds(kind, flag, deeper)
+        (wanted,) = in_double(proto, given)
+        for own in (library, None):  # kernels, then the nodes' bodies
+            (found,) = session(report.output, own).run(None, given)
+            assert relative_error(found.astype(np.float64), wanted) <= CLOSE[kind]
+
+
+def test_programs_in_branches_are_inlined_again(tmp_path: Path) -> None:
+    onnx.save(branching(), tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
+    graph = load(Path(report.output), inline=True).graph
+    assert not any("tracea." in r.op for r in graph.regions())
+    assert sum(r.op == "MatMul" for r in graph.regions()) == 6
