@@ -1,4 +1,4 @@
-"""Models with If through the whole pipeline: programs run inside the branches."""
+"""Models with If and Loop through the whole pipeline: programs in branches, unrolled loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tests.graphs import normal, relative_error, session
 from tests.halves import EPSILON, F16, in_double
-from tests.onnx_io.samples import BOOL, F32, model, node, tensor, value
+from tests.onnx_io.samples import BOOL, F32, I64, model, node, tensor, value
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.inlining import calls_of, is_own
@@ -94,3 +94,38 @@ def test_programs_in_branches_are_inlined_again(tmp_path: Path) -> None:
     graph = load(Path(report.output), inline=True).graph
     assert not any("tracea." in r.op for r in graph.regions())
     assert sum(r.op == "MatMul" for r in graph.regions()) == 6
+
+
+def test_an_unrolled_recurrent_net_is_one_program(tmp_path: Path) -> None:
+    """Gates in a Loop whose counter is a state, as TensorFlow writes LSTMs."""
+    step = [
+        node("Gather", "rows t", "row", axis=0), node("Gemm", "row w", "a"),
+        node("Gemm", "h u bias", "b"), node("Add", "a b", "gates"),
+        node("Split", "gates", "i f c", axis=1), node("Sigmoid", "i", "i2"),
+        node("Sigmoid", "f", "f2"), node("Tanh", "c", "c2"), node("Mul", "i2 c2", "new"),
+        node("Mul", "f2 h", "old"), node("Add", "new old", "h2"),
+        node("Add", "t one", "t2"), node("Less", "t2 six", "on"),
+    ]  # fmt: skip
+    state, counter = value("h", ["n", 16]), value("t", [], I64)
+    body = helper.make_graph(
+        step, "body", [value("k", [], I64), value("go", [], BOOL), state, counter],
+        [value("on", [], BOOL), value("h2", ["n", 16]), value("t2", [], I64)],
+    )  # fmt: skip
+    nodes = [node("Loop", "_ yes h0 zero", "last steps", body=body), node("Relu", "last", "y")]
+    constants = [
+        tensor("w", normal(8, 48, seed=1)), tensor("u", normal(16, 48, seed=2) / 4),
+        tensor("bias", normal(48, seed=3)), tensor("yes", True, np.bool_),
+        *(tensor(n, v, np.int64) for n, v in (("zero", 0), ("one", 1), ("six", 6))),
+    ]  # fmt: skip
+    inputs = [value("rows", [6, "n", 8]), value("h0", ["n", 16])]
+    proto = model(nodes, inputs, [value("y", ["n", 16])], constants)
+    onnx.save(proto, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
+    assert report.status == "passed", report.status_reason
+    result = onnx.load(report.output)
+    assert not any(n.op_type in ("Loop", "Gemm", "Sigmoid") for n in every_node(result.graph))
+    given = {"rows": normal(6, 3, 8, seed=4), "h0": normal(3, 16, seed=5)}
+    (wanted,) = in_double(proto, given)
+    for own in (Path(str(report.library)), None):
+        (found,) = session(report.output, own).run(None, given)
+        assert relative_error(found, wanted) <= CLOSE[F32]

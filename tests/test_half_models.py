@@ -101,3 +101,14 @@ def test_float64_is_left_as_it_is(tmp_path: Path) -> None:
     report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
     assert "what the model computes in float64 is left as it is" in report.notes
     assert numpy_helper.to_array(onnx.load(report.output).graph.initializer[0]).dtype == np.float64
+
+
+def test_a_value_that_saturates_may_be_an_input(tmp_path: Path) -> None:
+    """What verification watches has another name and type in the original."""
+    net = Net(OPSET)
+    x = net.input("x", "n", 64)
+    net.graph(net("Mul", net("Sigmoid", x), net("Tanh", net("Exp", x))))
+    onnx.save(net.model, tmp_path / "m.onnx")
+    halve(tmp_path / "m.onnx", "fp16", tmp_path / "half.onnx")
+    report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
+    assert report.status == "passed", report.status_reason

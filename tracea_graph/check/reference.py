@@ -143,7 +143,7 @@ def _reference(
     float32_form: Path | None,
 ) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
-    extra = sorted({*scores, *watched})
+    extra = _present(worker, original, {*scores, *watched}, feeds)
     try:
         worker.check(original)
         valid = True
@@ -198,6 +198,14 @@ def _reference(
         extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
         float32=wide,
     )  # fmt: skip
+
+
+def _present(worker: Worker, original: Path, names: Set[str], feeds: Feeds) -> list[str]:
+    """Return the values that the original's graph has: import moves others there, or adds them."""
+    if not names:
+        return []
+    fed = {name for feed in feeds.values() for name in feed}
+    return sorted(names & (fed | {*worker.values(original)}))
 
 
 def _noise(

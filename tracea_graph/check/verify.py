@@ -289,9 +289,8 @@ def _discrete(
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
     said, choice = describe_difference(found, wanted[0]), index_outputs.get(name)
-    if choice is not None and undecided(
-        found, wanted[0], scores[choice.scores], choice.axis, tolerance
-    ):
+    by = None if choice is None else scores.get(choice.scores)
+    if choice and by is not None and undecided(found, wanted[0], by, choice.axis, tolerance):
         note = f"{said}, but there the scores are within tolerance"
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True, note)
     return OutputError(name, label, np.inf, np.inf, 0.0, floor, False, said)

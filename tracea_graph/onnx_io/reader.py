@@ -19,6 +19,7 @@ from tracea_graph.onnx_io.derived import derive_weights
 from tracea_graph.onnx_io.formats import other_format
 from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.inlining import inline_bodies
+from tracea_graph.onnx_io.loops import Trips, known_trips, unroll
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import every_node
 from tracea_graph.onnx_io.tensors import Segment
@@ -42,6 +43,17 @@ _OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input may be fed."""
 
 
+@dataclass(frozen=True)
+class _Given:
+    """The arguments of :func:`load`."""
+
+    path: Path
+    inline: bool
+    kept: Container[str]
+    freeze: bool
+    guard: bool
+
+
 class _FlatError(ModelError):
     """Raised for a model that is invalid with the nodes of its branches in the graph."""
 
@@ -63,19 +75,23 @@ def load(
     *,
     freeze: bool = False,
     guard: bool = False,
+    unrolled: bool = False,
 ) -> Model:
     """Read, check and canonicalize a model; ``inline`` replaces custom ops by their bodies.
 
     Nodes of op types in ``kept`` are not inlined.  With ``freeze``, overridable initializers are
     plain constants and not inputs; with ``guard``, those that a guard can compare are constants
-    that stay inputs of the result (see ``onnx_io.guards``).  Raises ModelError for a file that
-    ONNX Runtime would not accept as a model.
+    that stay inputs of the result (see ``onnx_io.guards``).  With ``unrolled``, loops of a known,
+    small number of iterations are unrolled.  Raises ModelError for a file that ONNX Runtime would
+    not accept as a model.
     """
     with gc_paused():  # everything an import allocates stays alive
+        given = _Given(path, inline, kept, freeze, guard)
+        trips: Trips | None = {} if unrolled and not guard else None
         try:
-            return _load(path, inline, kept, freeze, guard, flat=not guard)
+            return _load(given, not guard, trips)
         except _FlatError:  # a branch that never runs may be invalid where it was moved
-            return _load(path, inline, kept, freeze, guard, flat=False)
+            return _load(given, False, trips)
 
 
 def read_unchecked(
@@ -95,24 +111,30 @@ def read_unchecked(
     return skeleton, opsets, {**stored.initializers, **stored.constants}, names
 
 
-def _load(
-    path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool, flat: bool
-) -> Model:
+def _load(given: _Given, flat: bool, trips: Trips | None) -> Model:
+    """Read a model, with the branches of If in the graph if ``flat``.
+
+    Loops in ``trips`` are unrolled, and if there are none, those whose iterations turn out known;
+    with None, no loop is.
+    """
+    path, guard = given.path, given.guard
     skeleton, spans, size = _read(path)
-    if inline:
+    if given.inline:
         guards.remove_guard(skeleton, spans)
-        inline_bodies(skeleton, spans, kept)
+        inline_bodies(skeleton, spans, given.kept)
     validate.check_text(skeleton)
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)
     external.embed(skeleton, path)
     count = sum(1 for _ in every_node(skeleton.graph))
     flat = flat and flatten(skeleton)
+    if trips:
+        unroll(skeleton, trips)
     widened = widen(skeleton)
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
     fed = {v.name for v in skeleton.graph.input}
-    constant = freeze or skeleton.ir_version < _OVERRIDABLE_SINCE
+    constant = given.freeze or skeleton.ir_version < _OVERRIDABLE_SINCE
     overridable = set() if constant else fed & set(names)
     order, captures = validate.check_structure(skeleton.graph, names)
     defaults = {n: w for n, w in stored.initializers.items() if n in overridable}
@@ -135,6 +157,8 @@ def _load(
         editor.study()
     else:
         canonicalize(editor)
+        if trips is not None and not trips and (found := known_trips(editor)):
+            return _load(given, flat, found)
     derive_weights(editor)
     inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
     extra = [n for n in names if n in unknown or n in stored.sparse]

@@ -17,7 +17,7 @@ _HALF_NAMES: Mapping[DType, str] = MappingProxyType({DType.F16: "fp16", DType.BF
 
 def count_nodes(graph: TileGraph) -> int:
     """Return the number of nodes that a graph of original and fused regions is written as."""
-    return sum(not is_entry(region.nodes[0].name) for region in graph.regions())
+    return sum(not any(is_entry(n.name) for n in r.nodes[:1]) for r in graph.regions())
 
 
 def guard_notes(improved: bool, model: Model) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def read(run: PipelineRun) -> None:
     if options.unused_outputs or options.feeds:
         run.source = _part(run)
     try:
-        run.model = load(run.source, freeze=options.freeze_initializers)
+        run.model = load(run.source, freeze=options.freeze_initializers, unrolled=True)
     except Exception as error:  # raised again unless ONNX Runtime accepts the model
         run.report = keep_unreadable(run.source, error, run.paths, options, run.worker_pool)
         return
