@@ -74,7 +74,7 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         return products.Tile(
             p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, "nk", p["stages"]
         ).shared
-    if variant.template == "gemm_wgmma.cu.in":
+    if variant.template in ("gemm_wgmma.cu.in", "conv_wgmma.cu.in"):
         return warpgroup_products.Tile(
             p["m"], p["n"], p["stages"], bool(p["turns"]), True
         ).vectors_at

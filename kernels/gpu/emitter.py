@@ -33,6 +33,7 @@ from tracea_graph.kernels.gpu.families import (
     rows,
     selection,
     warpgroup_attention,
+    warpgroup_convolution,
     warpgroup_products,
     windows,
 )
@@ -75,6 +76,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "attention_rows.cu.in": attention_rows,
         "conv.cu.in": convolution,
         "conv_fma.cu.in": exact_convolution,
+        "conv_wgmma.cu.in": warpgroup_convolution,
         "embedding.cu.in": lookups,
         "same.cu.in": lookups,
         "take.cu.in": lookups,

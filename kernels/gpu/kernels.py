@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
     products,
     warpgroup_attention,
+    warpgroup_convolution,
     warpgroup_products,
 )
 from tracea_graph.kernels.gpu.families.moves import lies
@@ -42,7 +43,8 @@ __all__ = [
 ]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
-_WARPGROUPS = "gemm_wgmma.cu.in"
+_WARPGROUPS, _WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
+_LEAST_FILTERS = 64
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Queries from which on attention by so many warpgroups is best."""
 _SOME = "n"
@@ -77,7 +79,9 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
 
     The last one computes the call on every architecture and at all sizes.
     """
-    choices = {"gemm": _matmul_choices, "attention": _attention_choices}.get(call.op)
+    choices = {
+        "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
+    }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     return (*found, (variant_of(call), 1))
 
@@ -93,6 +97,18 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able))
     whole = product((*outer, rows))
     return [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
+
+
+def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the convolutions of warpgroups for a call."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    *pixels, filters = named["y"][0].dims
+    rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
+    height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, filters, depth))
+    able = {_tile_of(v): v for v in VARIANTS if v.template == _WINDOWS
+            and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
+    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS)
+    return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
 
 
 def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -196,7 +212,7 @@ def launches_for(call: Call) -> list[tuple[Launch, str]]:
 
 def _taken(call: Call, variant: Variant) -> Call:
     """Return a call without the operands that a variant has no use for."""
-    return products.without_parts(call) if variant.template == _WARPGROUPS else call
+    return products.without_parts(call) if variant.template in (_WARPGROUPS, _WINDOWS) else call
 
 
 def _tile_of(variant: Variant) -> WarpgroupTile:

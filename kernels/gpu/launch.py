@@ -18,11 +18,13 @@ __all__ = [
     "Argument",
     "Launch",
     "TensorMap",
+    "Window",
     "divisor",
     "divisor_words",
     "f32",
     "fixed",
     "i32",
+    "pixel_map",
     "pointer",
     "tensor_map",
 ]
@@ -34,11 +36,25 @@ MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
+class Window:
+    """Pixels of an image at which a filter starts: for each side (width, then height).
+
+    ``before`` pixels of padding come first; the last start is ``after`` pixels beyond the last
+    pixel.  Starts are ``steps`` apart.
+    """
+
+    before: tuple[Extent, Extent]
+    after: tuple[Extent, Extent]
+    steps: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class TensorMap:
     """What ``cuTensorMapEncodeTiled`` takes: a tensor and the box that one copy brings.
 
     Axes are innermost first.  ``strides`` are in bytes, from axis 1 on; axis 0 is contiguous.
-    Rows of the box have 128 bytes and are swizzled.
+    Rows of the box have 128 bytes and are swizzled.  With a ``window``
+    (``cuTensorMapEncodeIm2col``) the box has channels and pixels, and the tensor is an image.
     """
 
     address: int
@@ -46,6 +62,7 @@ class TensorMap:
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    window: Window | None = None
 
     @property
     def fits(self) -> bool:
@@ -66,13 +83,15 @@ class Argument:
     is a null pointer), a 32-bit number (``i32``, ``f32``), the constants that replace a division
     by an extent (``divisor``), whether a view's buffer is constant while a model runs
     (``fixed``), or a tensor map of a view (``map``), whose copies bring ``box`` elements of each
-    axis. ``dtype`` is a view's element type.
+    axis, or of an image (``pixels``), whose copies bring a box of pixels and channels.  ``dtype``
+    is a view's element type.
     """
 
     kind: str
     value: View | Extent | float | None
     dtype: DType = DType.F32
     box: tuple[int, ...] = ()
+    window: Window | None = None
 
     def map(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> TensorMap:
         """Return the tensor map of a view for given sizes and addresses."""
@@ -82,7 +101,14 @@ class Argument:
         dims = tuple(evaluate(d, sizes) for d in view.dims[::-1])
         strides = tuple(evaluate(s, sizes) * size for s in view.strides[-2::-1])
         at = address(view.buffer) + evaluate(view.offset, sizes) * size
-        return TensorMap(at, self.dtype, dims, strides, self.box[::-1])
+        window = self.window
+        if window is not None:
+            before, after = (
+                (evaluate(side[0], sizes), evaluate(side[1], sizes))
+                for side in (window.before, window.after)
+            )
+            window = Window(before, after, window.steps)
+        return TensorMap(at, self.dtype, dims, strides, self.box[::-1], window)
 
     def words(
         self, sizes: Mapping[str, int], address: Callable[[Buffer], int], encode: Encode | None
@@ -92,7 +118,7 @@ class Argument:
         Raises GraphError for a number that does not fit int32.
         """
         value = self.value
-        if self.kind == "map":
+        if self.kind in ("map", "pixels"):
             assert encode is not None
             return encode(self.map(sizes, address))
         if self.kind == "pointer":
@@ -123,6 +149,11 @@ def pointer(view: View | None, dtype: DType) -> Argument:
 def tensor_map(view: View, dtype: DType, box: tuple[int, ...]) -> Argument:
     """Pass a tensor map of a view whose last axis is contiguous; ``box`` has all axes."""
     return Argument("map", view, dtype, box)
+
+
+def pixel_map(view: View, dtype: DType, box: tuple[int, int], window: Window) -> Argument:
+    """Pass a tensor map of an image ``[N, H, W, C]`` from which copies take pixels of a window."""
+    return Argument("pixels", view, dtype, box, window)
 
 
 def i32(extent: Extent) -> Argument:

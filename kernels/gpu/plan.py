@@ -21,7 +21,9 @@ argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null
            to the last, 0 if the view is empty; 1 integer: a size; 2 float: its 32 bits;
            3 divisor: a size; 4 whether it is constant: buffer; 5 tensor map: what a pointer has,
            ONNX element code, rank, sizes that are the dimensions (innermost first) and, from axis
-           1 on, the strides, and numbers that are the box
+           1 on, the strides, and numbers that are the box; 6 tensor map of an image: the same
+           with a box of channels and pixels, then for the width and the height sizes of the
+           padding before, and of the last start beyond the image, and the step of starts
 =========  =====================================================================================
 """
 
@@ -52,7 +54,7 @@ LIMITS = {
 """Limits of the library; ``runtime/plan.h`` repeats the numbers."""
 _LOOSE = 16
 """Bit of an input's first loose axis in the word that holds its rank."""
-_KINDS = ("pointer", "i32", "f32", "divisor", "fixed", "map")
+_KINDS = ("pointer", "i32", "f32", "divisor", "fixed", "map", "pixels")
 
 
 @dataclass
@@ -145,10 +147,13 @@ def _argument(
         size = int(argument.dtype.size)
         ends = sizes.of(value.offset), sizes.of(_span(value))
         words = [_KINDS.index(argument.kind), number, int(value.buffer in written), size, *ends]
-        if argument.kind == "map":
+        if argument.kind in ("map", "pixels"):
             tensor = (*value.dims[::-1], *value.strides[-2::-1])
             words += [argument.dtype.onnx, len(value.dims), *map(sizes.of, tensor)]
             words += argument.box[::-1]
+        if (window := argument.window) is not None:
+            for side in zip(window.before, window.after, window.steps, strict=True):
+                words += [*map(sizes.of, side[:2]), side[2]]
         return words
     if argument.kind == "f32":
         assert isinstance(value, float)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-__all__ = ["WARPGROUP_TILES", "WarpgroupTile", "choose_tile", "choose_warpgroup_tiles"]
+__all__ = [
+    "CONVOLUTION_TILES",
+    "WARPGROUP_TILES",
+    "WarpgroupTile",
+    "choose_tile",
+    "choose_warpgroup_tiles",
+]
 
 WarpgroupTile = tuple[int, int, int, int]
 """Tile of warpgroups: rows, columns, stages, and whether two tiles are multiplied in turn."""
@@ -13,6 +19,9 @@ WarpgroupTile = tuple[int, int, int, int]
 WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0), (128, 192, 5, 0), (128, 192, 5, 1), (128, 128, 6, 1), (128, 128, 6, 0),
     (128, 96, 7, 0),
+)  # fmt: skip
+CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
+    (128, 256, 4, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 64, 8, 0),
 )  # fmt: skip
 
 _FEW_OPERANDS = 2
@@ -76,15 +85,21 @@ _LEAST_SIDE = 128
 
 
 def choose_warpgroup_tiles(
-    batch: int, rows: int, columns: int, depth: int, tiles: Sequence[WarpgroupTile]
+    batch: int,
+    rows: int,
+    columns: int,
+    depth: int,
+    tiles: Sequence[WarpgroupTile],
+    side: int = _LEAST_SIDE,
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles for a matmul of 16-bit numbers by warpgroups, each with its least rows.
 
+    A weight with a shorter ``side`` is left to other kernels.
     ``batch`` and ``rows`` are 0 if they differ between runs; rows are those of all matrices.
     Empty if other kernels are better for all sizes.
     """
     known = batch * rows
-    if not tiles or min(columns, depth) < _LEAST_SIDE or 0 < known < _STEPS[-1]:
+    if not tiles or min(columns, depth) < side or 0 < known < _STEPS[-1]:
         return []
     found = list[tuple[WarpgroupTile, int]]()
     for least in (known,) if known else _STEPS:

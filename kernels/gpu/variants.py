@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES
+from tracea_graph.kernels.gpu.selection import CONVOLUTION_TILES, WARPGROUP_TILES
 from tracea_graph.kernels.program import Call
 
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
@@ -134,6 +134,11 @@ VARIANTS = (
         replace(_gemm(d, *tile), op="conv", template="conv.cu.in")
         for d in ("f16", "bf16")
         for tile in ((128, 128, 32, 4, 64, 64, 2), (64, 64, 64, 3, 32, 32, 2))
+    ),
+    *(
+        replace(_wgmma(d, *tile), op="conv", template="conv_wgmma.cu.in")
+        for d in ("f16", "bf16")
+        for tile in CONVOLUTION_TILES
     ),
     *(
         replace(_gemm("tf32x3", *tile), op="conv", template="conv.cu.in")

@@ -253,6 +253,23 @@ API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* at, con
   }
   return memcpy(map, &made, sizeof made), 0;
 }
+API int cuTensorMapEncodeIm2col(void* map, int type, uint32_t rank, void* at, const uint64_t* dims,
+                                const uint64_t* strides, const int* lower, const int* upper,
+                                uint32_t channels, uint32_t pixels, const uint32_t* steps,
+                                int interleave, int swizzle, int promotion, int fill) {
+  const uint32_t box[4] = {channels, 1, 1, 1}, ones[4] = {1, 1, 1, 1};
+  if (rank != 4 || !pixels || pixels > 1024 || steps[0] != 1 || steps[3] != 1) return INVALID;
+  int8_t ends[6] = {(int8_t)lower[0], (int8_t)lower[1], (int8_t)upper[0], (int8_t)upper[1],
+                    (int8_t)steps[1], (int8_t)steps[2]};
+  for (int i = 0; i < 2; ++i)
+    if (lower[i] != ends[i] || upper[i] != ends[2 + i] || !ends[4 + i] || ends[4 + i] > 8) return INVALID;
+  if (cuTensorMapEncodeTiled(map, type, rank, at, dims, strides, box, ones, interleave, swizzle,
+                             promotion, fill))
+    return INVALID;
+  memcpy((char*)map + 92, ends, sizeof ends);
+  const uint16_t count = (uint16_t)pixels;
+  return memcpy((char*)map + 98, &count, sizeof count), 0;
+}
 API int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
 API int cuStreamCreate(void** s, unsigned) { return *s = malloc(1), 0; }
 API int cuStreamDestroy_v2(void* s) { return free(s), 0; }

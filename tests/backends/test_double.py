@@ -317,6 +317,26 @@ def tall(net: Net) -> str:
     return net("Add", y, net.weight(200))
 
 
+def broad(net: Net) -> str:
+    """Build two convolutions with more than 384 pixels in an image."""
+    x = net.input("x", "batch", 64, 41, 40)
+    y = net("Conv", x, net.weight(64, 64, 3, 3), net.weight(64), pads=[1, 1, 1, 1], strides=[2, 2])
+    y = net("Conv", net("Relu", y), net.weight(72, 64, 3, 3), net.weight(72), pads=[1, 1, 1, 1])
+    return net("Relu", y)
+
+
+def test_many_pixels_are_convolved_by_warpgroups(tmp_path: Path) -> None:
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", broad(net))
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert _symbols(path, "fp16").count("_wgconv_") >= 2
+    feeds = {f"{i}": {"x": normal(n, 64, 41, 40)} for i, n in enumerate((1, 2, 2, 0, 1))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
+
+
 def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
     """The same plan has kernels for few and for many rows, chosen by the sizes of a run."""
     net = Net()

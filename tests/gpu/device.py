@@ -29,18 +29,26 @@ def checked(answer: Any) -> Any:
 
 def encoded(m: TensorMap) -> bytes:
     """Return a tensor map as the driver encodes it."""
-    kind, swizzle = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
+    kind = driver.CUtensorMapDataType
     types = {DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
              DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}  # fmt: skip
     rank, whole = len(m.dims), [driver.cuuint64_t(n) for n in (*m.dims, *m.strides)]
-    made = checked(driver.cuTensorMapEncodeTiled(
-        types[m.dtype], driver.cuuint32_t(rank), m.address, whole[:rank], whole[rank:],
-        [driver.cuuint32_t(n) for n in m.box], [driver.cuuint32_t(1)] * rank,
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    ))  # fmt: skip
+    plain = (driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)  # fmt: skip
+    tensor = types[m.dtype], driver.cuuint32_t(rank), m.address, whole[:rank], whole[rank:]
+    box, steps = [driver.cuuint32_t(n) for n in m.box], [1] * rank
+    if m.window is None:
+        steps_of = [driver.cuuint32_t(n) for n in steps]
+        made = checked(driver.cuTensorMapEncodeTiled(*tensor, box, steps_of, *plain))
+    else:
+        steps[1:3] = m.window.steps
+        steps_of = [driver.cuuint32_t(n) for n in steps]
+        lower = [-int(n) for n in m.window.before]  # type: ignore[call-overload]
+        upper = [int(n) for n in m.window.after]  # type: ignore[call-overload]
+        made = checked(driver.cuTensorMapEncodeIm2col(
+            *tensor, lower, upper, *m.box, steps_of, *plain))  # fmt: skip
     return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
 
 

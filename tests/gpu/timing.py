@@ -159,8 +159,9 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
     made = conv(DType.F16, (n, side, side, c), (filters, taps, taps), pads=pads,
                 strides=(stride, stride))  # fmt: skip
     out = (side - 1) // stride + 1
+    work = _convolve(n, side, c, filters, taps, stride, 1)
     return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
-               ("64x64x64x3", "128x128x32x4"), _convolve(n, side, c, filters, taps, stride, 1),
+               ("64x64x64x3", "128x128x32x4", *_WINDOWS), work,
                2.0 * n * out * out * filters * c * taps * taps)  # fmt: skip
 
 
@@ -172,6 +173,7 @@ def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 _FEW = ("32x64x64x4",)
+_WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2",
            "128x128x64x6x1", "128x96x64x7x1")  # fmt: skip
 ROWS: tuple[Row, ...] = (
@@ -200,6 +202,9 @@ ROWS: tuple[Row, ...] = (
     Row("transpose f16 8192x4096", copy(DType.F16, (8192, 4096), (1, 0)), ("32x32", "256x16"),
         _turn),
     _conv(32, 56, 64, 64, 3),
+    _conv(32, 56, 64, 256, 1),
+    _conv(32, 28, 128, 128, 3),
+    _conv(32, 7, 512, 512, 3),
     _conv(32, 14, 256, 256, 3),
     _conv(32, 28, 512, 1024, 1, 2),
     *_layers(4096, 4096, 4096),

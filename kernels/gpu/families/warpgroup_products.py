@@ -5,6 +5,7 @@ One warpgroup copies tiles of both operands by tensor maps; two multiply.  Block
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -296,6 +297,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         **epilogue,
         **chains.parameters(replace(chain, fast_math=True) if narrow else chain),
         "strided": False,
+        "conv": False,
         "read": read,
         "written": written,
         "sizes": list({one.size: one for one in (*read, *written)}.values()),
@@ -346,22 +348,35 @@ def _map(view: View, batch: int, dtype: DType, box: tuple[int, int]) -> Argument
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, chain, own = products.named_of(call), chain_of(call), TYPES[call.dtype]
-    batch, tile = batch_of(call), shared_layout(call, variant)
+    named, own = products.named_of(call), TYPES[call.dtype]
+    batch, tile = len(batch_of(call)), shared_layout(call, variant)
     x, w = named["x"], named["w"]
-    rows, depth = x.dims[-2:]
-    cols: Extent = named["y"][0].dims[-1]
-    made = [_map(x, len(batch), own, tile.a.box), _map(w, len(batch), own, tile.b.box)]
+    maps = [_map(x, batch, own, tile.a.box), _map(w, batch, own, tile.b.box)]
+    return launch_over(call, variant, symbol, maps, x.dims[-1], [])
+
+
+def launch_over(
+    call: Call,
+    variant: Variant,
+    symbol: str,
+    maps: Sequence[Argument],
+    depth: Extent,
+    more: Sequence[Argument],
+) -> Launch:
+    """Return the launch of a matmul over the operands of ``maps``, with ``more`` arguments."""
+    named, chain, batch = products.named_of(call), chain_of(call), batch_of(call)
+    tile, made = shared_layout(call, variant), list(maps)
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch))[:-1])]
     made += [divisor(dim) for dim in batch[1:]]
+    rows, cols = named["y"][0].dims[-2:]
     tiles_m, tiles_n = combine("ceildiv", rows, tile.m), combine("ceildiv", cols, tile.n)
     tiles = combine("mul", tiles_m, tiles_n)
     blocks = product((*batch, tiles))
     made += [i32(rows), i32(cols), i32(depth), i32(blocks), i32(tiles_m), divisor(tiles)]
-    made += [divisor(combine("mul", tiles_n, _BAND)), fixed(w)]
+    made += [divisor(combine("mul", tiles_n, _BAND)), *more, fixed(named["w"])]
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

@@ -99,6 +99,9 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(encode_map, "cuTensorMapEncodeTiled",                                                       \
     (TensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,       \
      const uint32_t*, int, int, int, int))                                                      \
+  X(encode_pixels, "cuTensorMapEncodeIm2col",                                                   \
+    (TensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const int*, const int*, \
+     uint32_t, uint32_t, const uint32_t*, int, int, int, int))                                  \
   X(create_graph, "cuGraphCreate", (Graph*, unsigned))                                          \
   X(add_kernel, "cuGraphAddKernelNode_v2",                                                      \
     (Node*, Graph, const Node*, size_t, const KernelNode*))                                     \

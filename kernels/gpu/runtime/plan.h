@@ -12,7 +12,7 @@ constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kM
 constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
 constexpr int32_t kHalf = 10, kBrainHalf = 16;  // ONNX's codes of 16-bit numbers
-constexpr int64_t kMaxBlocks = 32, kMaxOthers = 7, kMaxAxes = 5, kMaxBox = 256;
+constexpr int64_t kMaxBlocks = 32, kMaxOthers = 7, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
 
 struct Size {  // a number, a symbol, or an operation on two sizes before it
   int64_t op, a, b;
@@ -29,9 +29,11 @@ struct Map {  // what a tensor map says of its tensor, innermost axis first
   int32_t type, rank;
   int32_t dims[kMaxAxes], strides[kMaxAxes];  // sizes; strides from axis 1 on
   uint32_t box[kMaxAxes];
+  int32_t before[2], after[2];  // sizes, of an image's width and height: kernels/gpu/launch.py
+  uint32_t steps[2];
 };
 struct Argument {
-  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed, kMap } kind;
+  enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed, kMap, kPixels } kind;
   int32_t buffer;  // of a pointer; -1 is null
   bool written;
   int32_t bytes;  // of an element
@@ -39,7 +41,8 @@ struct Argument {
   int32_t span;   // the size that says how many elements from there on may be touched
   const Map* map;
 
-  bool addresses() const { return kind == kPointer || kind == kMap; }
+  bool addresses() const { return kind == kPointer || maps(); }
+  bool maps() const { return kind == kMap || kind == kPixels; }
 };
 struct Launch {
   int32_t kernel;  // in the library's table
@@ -168,7 +171,7 @@ class Reader : PlanWords {
   }
 
   void argument(Argument* out, int32_t launch) {
-    out->kind = static_cast<Argument::Kind>(small(0, 5, "argument"));
+    out->kind = static_cast<Argument::Kind>(small(0, 6, "argument"));
     if (out->kind == Argument::kReal) {
       out->value = word(0, UINT32_MAX, "number");
     } else if (out->kind == Argument::kFixed) {
@@ -176,7 +179,7 @@ class Reader : PlanWords {
     } else if (!out->addresses()) {
       out->value = size_number();
     } else {
-      const bool map = out->kind == Argument::kMap;
+      const bool map = out->maps();
       out->buffer = small(map ? 0 : -1, p_.buffer_count() - 1, "buffer");
       out->written = small(0, 1, "direction") != 0;
       out->bytes = small(1, 16, "bytes of an element");
@@ -200,8 +203,14 @@ class Reader : PlanWords {
     map->rank = small(2, kMaxAxes, "rank of a tensor map");
     for (int32_t i = 0; i < map->rank && !error_.set; ++i) map->dims[i] = size_number();
     for (int32_t i = 1; i < map->rank && !error_.set; ++i) map->strides[i] = size_number();
-    for (int32_t i = 0; i < map->rank && !error_.set; ++i)
+    const bool pixels = out->kind == Argument::kPixels;
+    if (pixels && map->rank != 4) error_.fail("A tensor map of the plan is of no image.");
+    for (int32_t i = 0; i < (pixels ? 2 : map->rank) && !error_.set; ++i)
       map->box[i] = static_cast<uint32_t>(small(1, kMaxBox, "box of a tensor map"));
+    for (int32_t i = 0; pixels && i < 2 && !error_.set; ++i) {
+      map->before[i] = size_number(), map->after[i] = size_number();
+      map->steps[i] = static_cast<uint32_t>(small(1, kMaxStep, "step of a tensor map"));
+    }
     if (!error_.set && map->type != kHalf && map->type != kBrainHalf)
       error_.fail("A tensor map of the plan has elements that are not numbers of 16 bits.");
   }

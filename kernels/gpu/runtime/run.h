@@ -89,6 +89,7 @@ inline void divisor(int64_t d, uint32_t* out) {
 // What a tensor map is made of: sizes of its tensor in elements and bytes.
 struct Shape {
   uint64_t dims[kMaxAxes], strides[kMaxAxes];
+  int lower[2], upper[2];  // corners of an image's window
 };
 
 // Whether the GPU can copy by a tensor map of a tensor at an address.
@@ -104,11 +105,37 @@ inline bool shape_of(const Argument& a, const int64_t* sizes, cu::Address at, Sh
     fits = fits && stride > 0 && stride < kMostStride / a.bytes && stride * a.bytes % kStep == 0;
     out->strides[i - 1] = static_cast<uint64_t>(stride) * static_cast<uint64_t>(a.bytes);
   }
+  for (int i = 0; a.kind == Argument::kPixels && i < 2; ++i) {
+    const int64_t before = sizes[a.map->before[i]], after = sizes[a.map->after[i]];
+    constexpr int64_t kMostCorner = 127;
+    fits = fits && before >= 0 && before <= kMostCorner && after >= -kMostCorner &&
+           after <= kMostCorner;
+    out->lower[i] = static_cast<int>(-before), out->upper[i] = static_cast<int>(after);
+  }
   return fits;
 }
 
-// The first of some launches that do the same which this GPU has, and which is for these sizes;
-// the last is for all.
+// The tensor map of a tensor at an address; false where the GPU cannot copy from it.
+inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu::TensorMap* out) {
+  const Map& map = *a.map;
+  const bool pixels = a.kind == Argument::kPixels;
+  const uint32_t steps[kMaxAxes] = {1, pixels ? map.steps[0] : 1, pixels ? map.steps[1] : 1, 1, 1};
+  Shape shape;
+  if (!shape_of(a, sizes, at, &shape)) return false;
+  const int type = map.type == kHalf ? cu::kMapF16 : cu::kMapBF16;
+  const uint32_t rank = static_cast<uint32_t>(map.rank);
+  void* place = reinterpret_cast<void*>(at);
+  const cu::Result result =
+      pixels ? gpu.driver.encode_pixels(out, type, rank, place, shape.dims, shape.strides,
+                                        shape.lower, shape.upper, map.box[0], map.box[1], steps, 0,
+                                        cu::kSwizzle128, cu::kPromote256, 0)
+             : gpu.driver.encode_map(out, type, rank, place, shape.dims, shape.strides, map.box,
+                                     steps, 0, cu::kSwizzle128, cu::kPromote256, 0);
+  return !result;
+}
+
+// The first of some launches that do the same which this GPU has, which is for these sizes and can
+// copy from its tensors; the last is for all.
 template <class Address>
 int32_t chosen(const Program& p, const cu::Function* functions, int32_t launch,
                const int64_t* sizes, Address address) {
@@ -118,32 +145,14 @@ int32_t chosen(const Program& p, const cu::Function* functions, int32_t launch,
     bool fits = functions[launch] && sizes[own.when] > 0;
     for (int32_t i = 0; fits && i < own.count; ++i) {
       const Argument& a = own.arguments[i];
-      if (a.kind != Argument::kMap) continue;
-      Shape shape;
-      fits = sizes[a.value] >= 0 &&
-             shape_of(a, sizes, address(a.buffer) + static_cast<uint64_t>(sizes[a.value] * a.bytes),
-                      &shape);
+      cu::TensorMap map;
+      if (a.maps())
+        fits = sizes[a.value] >= 0 &&
+               describe(a, sizes,
+                        address(a.buffer) + static_cast<uint64_t>(sizes[a.value] * a.bytes), &map);
     }
     if (fits) return launch;
   }
-}
-
-inline bool encode_map(Error& error, const Argument& a, const int64_t* sizes, cu::Address at,
-                       char* to) {
-  const Map& map = *a.map;
-  const uint32_t ones[kMaxAxes] = {1, 1, 1, 1, 1};
-  Shape shape;
-  cu::TensorMap made;
-  if (!shape_of(a, sizes, at, &shape))
-    return error.fail("A tensor of the plan does not lie as its tensor map says.");
-  if (!good(error,
-            gpu.driver.encode_map(&made, map.type == kHalf ? cu::kMapF16 : cu::kMapBF16,
-                                  static_cast<uint32_t>(map.rank), reinterpret_cast<void*>(at),
-                                  shape.dims, shape.strides, map.box, ones, 0, cu::kSwizzle128,
-                                  cu::kPromote256, 0),
-            "describe a tensor"))
-    return false;
-  return memcpy(to, &made, sizeof made), true;
 }
 
 // The bytes of an argument at `to`; false with an error for numbers that kernels cannot count.
@@ -170,7 +179,12 @@ bool write_argument(Error& error, const Argument& a, const int64_t* sizes, const
     if (span && (value < 0 || (value + span) * a.bytes > counts[a.buffer]))
       return error.fail("A view of the plan lies outside its buffer.");
     const cu::Address at = address(a.buffer) + static_cast<uint64_t>(span ? value * a.bytes : 0);
-    if (a.kind == Argument::kMap) return encode_map(error, a, sizes, at, to);
+    if (a.maps()) {
+      cu::TensorMap map;
+      if (!describe(a, sizes, at, &map))
+        return error.fail("A tensor of the plan does not lie as its tensor map says.");
+      return memcpy(to, &map, sizeof map), true;
+    }
     return memcpy(to, &at, sizeof at), true;
   }
   if (value > kMostCounted || value < -kMostCounted)
@@ -201,7 +215,7 @@ bool make_ready(Error& error, const Device& device, const Launch& launch, cu::Fu
         min(out->grid[0], launch.persistent * device.multiprocessors));
   if (!out->grid[0] || !out->grid[1] || !out->grid[2]) return true;
   auto room = [](const Argument& a) {
-    return a.kind == Argument::kMap ? static_cast<int64_t>(sizeof(cu::TensorMap)) : 16;
+    return a.maps() ? static_cast<int64_t>(sizeof(cu::TensorMap)) : 16;
   };
   int64_t size = 0;
   for (int32_t i = 0; i < launch.count; ++i) size += room(launch.arguments[i]);

@@ -57,6 +57,16 @@ DEV void load_box(void* to, const tensor_map& m, u64* b, const i32 (&at)[${rank}
 }
 //% endfor
 
+// Pixels of an image from one on, in the order of a window's starts: each moved by a tap.
+DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[4], i32 w, i32 h) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)),
+      "l"(&m), "r"(shared_address(b)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
+      "h"((u16)w), "h"((u16)h)
+      : "memory");
+}
+
 // ---- some of a block's threads meet; others announce that they were there
 template <int THREADS>
 DEV void sync_group(i32 id) {

@@ -9,7 +9,10 @@ namespace tracea {
 struct tensor_map {  // as the tests' driver encodes it; axes are innermost first
   u64 address, dims[5], strides[4];
   u16 box[5];
-  u8 rank, size, unused[36];
+  u8 rank, size;
+  signed char lower[2], upper[2], steps[2];  // of an image's window: width, height
+  u16 pixels;
+  u8 unused[28];
 };
 static_assert(sizeof(tensor_map) == 128, "a parameter of 128 bytes");
 
@@ -127,6 +130,32 @@ DEV void load_box(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[R
     const i32 row = e / m.box[0], byte = e % m.box[0] * m.size, line = row * pitch / 128;
     u8* const place = one.value.data() + row * pitch + (byte / 16 ^ line % ways) * 16 + byte % 16;
     if (inside) memcpy(place, (const void*)from, m.size);
+  }
+  memset(to, 0xff, one.value.size());
+  groups.boxes.push_back(std::move(one));
+}
+DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[4], i32 w, i32 h) {
+  if (m.rank != 4 || !m.pixels) machine.fail("takes pixels of no image", machine.current);
+  if ((u8*)to - machine.shared & 1023) machine.fail("copies pixels to no line of 1024 bytes", machine.current);
+  if (w < 0 || w > 255 || h < 0 || h > 255) machine.fail("moves pixels too far", machine.current);
+  coming_box one = {(u8*)to, std::vector<u8>(m.pixels * 128), barrier};
+  i32 place[3] = {at[1], at[2], at[3]};
+  for (i32 pixel = 0; pixel < m.pixels; pixel++) {
+    const i64 column = place[0] + w, line = place[1] + h, image = place[2];
+    const bool inside = column >= 0 && column < (i64)m.dims[1] && line >= 0 && line < (i64)m.dims[2] &&
+                        image >= 0 && image < (i64)m.dims[3];
+    for (i32 c = 0; c < 64; c++)
+      if (inside && at[0] + c < (i64)m.dims[0]) {
+        const u64 from = m.address + (at[0] + c) * 2 + column * m.strides[0] + line * m.strides[1] +
+                         image * m.strides[2];
+        const i32 run = c / 8 ^ pixel % 8;
+        memcpy(one.value.data() + pixel * 128 + run * 16 + c % 8 * 2, (const void*)from, 2);
+      }
+    for (i32 side = 0; side < 2; side++) {
+      if ((place[side] += m.steps[side]) <= (i64)m.dims[1 + side] - 1 + m.upper[side]) break;
+      place[side] = m.lower[side];
+      if (side == 1) place[2]++;
+    }
   }
   memset(to, 0xff, one.value.size());
   groups.boxes.push_back(std::move(one));

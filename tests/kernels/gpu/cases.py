@@ -660,6 +660,14 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv tf32x3 cut", made, ("64x64x32x3",))
     yield Case("conv bf16", conv(DType.BF16, (1, 6, 6, 32), (70, 3, 3), pads=(1, 1)), small,
                ("bf16",))  # fmt: skip
+    groups = ("128x64x64x8x1",)
+    made = conv(DType.F16, (3, 9, 7, 128), (70, 3, 3), pads=(1, 1), chain=RESNET)
+    yield Case("conv groups 3x3", made, (*groups, "128x128x64x6x2"), ("wgmma",))
+    made = conv(DType.F16, (2, 11, 9, 64), (24, 3, 2), dilations=(2, 3), strides=(1, 2),
+                pads=(2, 1))  # fmt: skip
+    yield Case("conv groups apart", made, groups, ("wgmma",))
+    made = conv(DType.BF16, (3, 10, 9, 192), (40, 1, 1), strides=(2, 2))
+    yield Case("conv groups 1x1", made, groups, ("wgmma",))
     wide_image = (2, 7, 6, 40)
     made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
     yield Case("depthwise 3x3", made, ("256",))
@@ -679,7 +687,7 @@ RARE = (
     "attention nothing 0 5", "attention nothing 5 0", "attention bf16", "conv apart",
     "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
     "flash 40 24", "flash 128", "flash bottom 270", "flash bool -1000000000.0 none",
-    "wgmma layer", "wgmma shared", "wgmma bf16",
+    "conv groups 1x1", "wgmma layer", "wgmma shared", "wgmma bf16",
 )  # fmt: skip
 CASES = (
     *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_flash(),

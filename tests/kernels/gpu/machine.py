@@ -157,7 +157,12 @@ def encoded(m: TensorMap) -> bytes:
     dims, box = (list(x) + [1] * (5 - len(x)) for x in (m.dims, m.box))
     strides = [*m.strides] + [0] * (4 - len(m.strides))
     size = int(m.dtype.size)
-    return struct.pack("<Q5Q4Q5HBB36x", m.address, *dims, *strides, *box, len(m.dims), size)
+    made = struct.pack("<Q5Q4Q5HBB", m.address, *dims, *strides, *box, len(m.dims), size)
+    if m.window is not None:
+        before, after = m.window.before, m.window.after
+        lower = [-int(n) for n in before]  # type: ignore[call-overload]
+        made += struct.pack("<6bH", *lower, *after, *m.window.steps, m.box[1])
+    return made.ljust(128, b"\0")
 
 
 def run_here(source: KernelSource, launch: Launch, memory: Memory, seed: int = 0) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.cases import attention, gemm, layer
+from tests.kernels.gpu.cases import attention, conv, gemm, layer
 from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.test_emitter import NAMED, made
 from tracea_graph.errors import GraphError
@@ -182,21 +182,42 @@ def test_many_queries_have_attention_by_warpgroups() -> None:
     assert tiles(attend("s", 36)) == ["64x64"], "rows of 72 bytes"
 
 
+def convolve(pixels: Any, channels: int, filters: int, **more: Any) -> Call:
+    made = conv(DType.F16, (5, 16, 16, channels), (filters, 3, 3), pads=(1, 1), **more)
+    call, _ = made(Memory(), np.random.default_rng(0))
+    views = (v and replace(v, dims=tuple(pixels if d == 5 else d for d in v.dims))
+             for v in call.views)  # fmt: skip
+    return replace(call, views=tuple(views))
+
+
+def test_many_pixels_have_convolutions_by_warpgroups() -> None:
+    """Copies take 64 channels of a pixel, whose rows lie 16 bytes apart."""
+    assert tiles(convolve(1, 64, 64)) == ["64x64x64x3"], "256 pixels"
+    assert tiles(convolve(32, 64, 64)) == ["128x64x64x8x1", "128x128x32x4"]
+    assert tiles(convolve(32, 64, 256)) == ["128x128x64x6x1", "128x128x32x4"]
+    assert tiles(convolve(32, 72, 64)) == ["128x128x32x4"]
+    assert tiles(convolve(32, 64, 64, strides=(9, 1))) == ["128x128x32x4"]
+    assert tiles(convolve("n", 64, 64))[-1] == "64x64x64x3"
+    (launch, _), *_ = launches_for(convolve("n", 64, 64))
+    window = launch.arguments[0].window
+    assert window is not None and window.before == (1, 1) and window.after == (-1, -1)
+
+
 @pytest.mark.compiler
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(("flash 64", "flash 128"), id="few"),
-        pytest.param(tuple(n for n in NAMED if n.startswith("flash")), id="all",
+        pytest.param(("flash 64", "conv groups 3x3"), id="few"),
+        pytest.param(tuple(n for n in NAMED if n.startswith(("flash", "conv groups"))), id="all",
                      marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_machine_code_attends_by_warpgroups(names: tuple[str, ...]) -> None:
+def test_machine_code_of_attention_and_convolutions(names: tuple[str, ...]) -> None:
     """Only masks of single bytes take more than two registers of local memory."""
     sources = [emit(*made(NAMED[n], "sm_90a", t)) for n in names for t in NAMED[n].tiles]
     for built in compile_sources(sources, ["sm_90a"]):
         found = opcodes(built.data, built.source.symbol)
-        assert found[HGMMA] and found[UTMALDG] >= 3 and not found[HMMA]
+        assert found[HGMMA] and found[UTMALDG] >= 2 and not found[HMMA]
         assert built.facts is not None and "C75" not in built.log, built.log
         assert built.facts.stack <= (128 if "bool" in built.source.symbol else 8)
 

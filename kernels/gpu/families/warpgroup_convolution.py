@@ -1,0 +1,104 @@
+"""Implicit-GEMM convolution by warpgroups, for sm_90a: tensor maps bring the pixels of each tap.
+
+The matmul is that of :mod:`convolution`; its depth is taps × channels, 64 channels at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import products, warpgroup_products
+from tracea_graph.kernels.gpu.families.convolution import product_of
+from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.launch import (
+    MAP_ALIGN,
+    Launch,
+    Window,
+    divisor,
+    i32,
+    pixel_map,
+    tensor_map,
+)
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+
+__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+
+_CHANNELS = 64
+_MOST_STEP, _MOST_TAP = 8, 255
+"""Largest stride of a window, and distance of a tap from the first."""
+
+
+def _product(call: Call) -> Call:
+    """Return the matmul with a contiguous left operand, which the window stands for."""
+    made = products.without_parts(product_of(call))
+    x, *rest = made.views
+    assert x is not None
+    return replace(made, views=(replace(x, strides=(_CHANNELS, 1), offset=0), *rest))
+
+
+def name(call: Call) -> str:
+    return warpgroup_products.name(_product(call)).replace("wgmma_nk", "wgconv", 1)
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, w, a = named["x"], named["w"], call.attributes
+    try:
+        made = _product(call)
+    except GraphError as why:
+        return str(why)
+    if x.strides[-1] != 1:
+        return "tensor maps need images with channels last"
+    if not isinstance(w.dims[-1], int) or w.dims[-1] % _CHANNELS:
+        return f"a copy takes {_CHANNELS} channels of a pixel"
+    step = MAP_ALIGN // int(TYPES[call.dtype].size)
+    known = [s for s in (*x.strides[:-1], x.offset, w.offset) if isinstance(s, int)]
+    if any(s % step for s in known):
+        return f"tensor maps need pixels that are {MAP_ALIGN} bytes apart, or a multiple"
+    reach = [(k - 1) * d for k, d in zip(w.dims[1:3], a["dilations"], strict=True)]
+    if max(a["strides"]) > _MOST_STEP or max(reach) > _MOST_TAP:
+        return "tensor maps take windows with short steps and near taps"
+    return warpgroup_products.refusal(made, variant)
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    return {**warpgroup_products.parameters(_product(call), variant), "conv": True}
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return warpgroup_products.shared(_product(call), variant)
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, w, a, own = named["x"], named["w"], call.attributes, TYPES[call.dtype]
+    tile = variant.params
+    _, height, width, channels = x.dims
+    _, p, q, _ = named["y"][0].dims
+    filters, *taps, _ = w.dims
+    # the last start lies as far beyond the image as the results need
+    ends = [
+        combine("sub", combine("sub", combine("mul", combine("sub", out, 1), step), pad),
+                combine("sub", size, 1))
+        for out, step, pad, size in zip((q, p), a["strides"][::-1], a["pads"][::-1],
+                                        (width, height), strict=True)
+    ]  # fmt: skip
+    window = Window(tuple(a["pads"][::-1]), (ends[0], ends[1]), tuple(a["strides"][::-1]))
+    count = product(tuple(taps))
+    by_tap = View(w.buffer, (filters, count, channels),
+                  (combine("mul", count, channels), channels, 1), w.offset)  # fmt: skip
+    maps = (
+        pixel_map(x, own, (tile["m"], _CHANNELS), window),
+        tensor_map(by_tap, own, (tile["n"], 1, _CHANNELS)),
+    )
+    blocks = channels // _CHANNELS
+    more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
+            *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
+    depth = combine("mul", count, channels)
+    return warpgroup_products.launch_over(_product(call), variant, symbol, maps, depth, more)
