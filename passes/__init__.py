@@ -95,9 +95,10 @@ class Request:
     """What a plan is asked for.
 
     ``precision`` is one of ``config.PRECISIONS``.  Without ``prepack``, matrices keep the layout
-    of the model.  ``windows`` restrict attention.  ``compressed`` maps the name of a stored matrix
-    to its replacement.  ``scan`` holds the weight analysis of earlier plans, ``ranges`` the
-    largest magnitudes of values where these were measured.
+    of the model; if ``pack_at_load``, the model keeps them and its nodes pack them.  ``windows``
+    restrict attention.  ``compressed`` maps the name of a stored matrix to its replacement.
+    ``scan`` holds the weight analysis of earlier plans, ``ranges`` the largest magnitudes of
+    values where these were measured.
     """
 
     precision: str = "fp32"
@@ -106,6 +107,7 @@ class Request:
     compressed: Mapping[str, Compressed] = field(default_factory=lambda: NOT_COMPRESSED)
     scan: WeightScan = field(default_factory=WeightScan)
     ranges: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
+    pack_at_load: bool = False
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))

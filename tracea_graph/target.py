@@ -268,11 +268,11 @@ def target_of(name: str, precision: str) -> Target:
 
     Raises UsageError for a target that cannot be built for, or that this machine cannot verify.
     """
-    if name.startswith(BOTH) and name in targets():
-        main = target_of(name.removeprefix(BOTH), precision)
-        first = BACKENDS[0]
-        lower, _ = first.resolve_precision(precision, first.levels("", precision))
-        return Target(main.backend, main.levels, Target(first, first.levels("", lower)))
+    if name.startswith(BOTH):
+        main, first = target_of(name.removeprefix(BOTH), precision), BACKENDS[0]
+        if main.backend is first or not isinstance(main.backend, PartBuilder):
+            raise UsageError(f"there is no target {name!r}: both parts are for one processor")
+        return Target(main.backend, main.levels, Target(first, first.levels("", "fp32")))
     parts = name.split(",")
     if len(parts) > 1 or parts[0].partition(":")[0] in PLATFORMS:
         return _deployed(parts, precision)

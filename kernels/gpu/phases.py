@@ -37,6 +37,8 @@ _FACTORS = MappingProxyType({GemmParams: 2, MatMulParams: 2, ConvParams: 2, Atte
 """Number of leading operands that are rounded before they are multiplied."""
 _RANGES = MappingProxyType({"f16": (2.0**-14, 65504.0), "bf16": (0.0, 3.3e38)})
 """Largest magnitudes between which a tensor's numbers keep the precision of a type."""
+_MASK = 1e30
+"""Magnitude of what is added to scores so that they do not count."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class MixedPrecision:
             yield Miss(self.name, region.id, unsuited("no matmul reads or makes its values"))
             return
         if why := self._outside(graph, region):
-            yield Miss(self.name, region.id, Reason(why, Code.OUT_OF_RANGE))
+            yield Miss(self.name, region.id, why)
             return
         lower = RegionParams.of(
             region.params, len(region.operands), len(region.results), self.dtype
@@ -69,17 +71,21 @@ class MixedPrecision:
         error = _ERRORS[self.dtype] if isinstance(region.params, _PRODUCTS) else 0.0
         yield Proposal(self.name, (region,), (new,), error=error, step=True)
 
-    def _outside(self, graph: TileGraph, region: Region) -> str:
-        """Return which value leaves the range of the type; empty if none is known to do so."""
+    def _outside(self, graph: TileGraph, region: Region) -> Reason | None:
+        """Return which value leaves the range of the type; None if none is known to do so."""
         least, most = _RANGES[self.dtype]
         factors = region.operands[: _FACTORS.get(type(region.params), 0)]
         for value in dict.fromkeys((*factors, *region.writes)):
             largest = self.ranges.get(value, 0.0)
+            if largest > _MASK:
+                return unsuited(f"{value!r} holds masks of numbers that fp16 does not have")
             if largest > most:
-                return f"{value!r} reaches {largest:.1e}, and {self.dtype} ends at {most:.1e}"
+                why = f"{value!r} reaches {largest:.1e}, and {self.dtype} ends at {most:.1e}"
+                return Reason(why, Code.OUT_OF_RANGE)
             if 0.0 < largest < least:
-                return f"{value!r} stays below {largest:.1e}, where {self.dtype} is coarse"
-        return ""
+                why = f"{value!r} stays below {largest:.1e}, where {self.dtype} is coarse"
+                return Reason(why, Code.OUT_OF_RANGE)
+        return None
 
 
 def _multiplies(params: object) -> bool:

@@ -84,5 +84,7 @@ def test_names_of_both() -> None:
     assert both.every_level == (*both.fallback.levels, "sm_90a")
     assert both.variables("sm_90a") == {}
     assert both.variables("scalar") == {"TRACEA_DEVICE": "cpu", "TRACEA_ISA": "scalar"}
-    with pytest.raises(UsageError, match="there is no target 'cpu,cpu:avx2'"):
-        target.target_of("cpu,cpu:avx2", "fp32")
+    with pytest.raises(UsageError, match="there is no target 'cuda:sm_12'"):
+        target.target_of("cpu,cuda:sm_12", "fp32")
+    with pytest.raises(UsageError, match="both parts are for one processor"):
+        target.target_of("cpu,cpu:scalar", "fp32")

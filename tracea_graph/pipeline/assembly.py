@@ -126,7 +126,7 @@ class Assembly:
 
     def weights(self) -> Mapping[str, Weight]:
         """Constants that some node reads and no node writes."""
-        graph, made = self.graph, self._constant_nodes()
+        graph, made = self.graph, self.constant_nodes()
         reads = {v for r in graph.regions() for v in r.reads} | set(graph.outputs)
         reads |= {v for node in made for v in node.reads}
         written = {v for node in made for v in node.outputs}
@@ -136,7 +136,7 @@ class Assembly:
             if v in reads and v not in written and not graph.producer(v)
         }
 
-    def _constant_nodes(self) -> list[Node]:
+    def constant_nodes(self) -> list[Node]:
         """Nodes that compute constants from smaller constants at load, in dependency order."""
         weights, made = self.graph.weights, dict[str, Node]()
         waiting = [v for r in self.graph.regions() for v in r.reads if v in weights]
@@ -210,7 +210,7 @@ class Assembly:
     def nodes(self, domain: str) -> list[Node]:
         """Return the result's nodes in order; original nodes are unchanged."""
         custom = {id(item.region): item for item in self.placed}
-        nodes = self._constant_nodes()
+        nodes = self.constant_nodes()
         made = set(nodes)
         for region in self.graph.regions():
             if (item := custom.get(id(region))) is None:

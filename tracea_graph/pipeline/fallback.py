@@ -1,7 +1,8 @@
 """Function bodies that call kernels of another backend, for machines without the first one.
 
-A body computes the steps of one program.  They are planned anew for the fallback, with the weights
-as they are stored, so that both share them.
+A body computes the steps of one program.  They are planned anew for the fallback, in float32.
+Both share the weights as they are stored: nodes of the body pack what the fallback's kernels read
+in another layout, which ONNX Runtime does once, when a session opens.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ class FallbackPlanner:
         backend, options = self.target.backend, self.options
         plain, steps = _separated(Subgraph(graph, region))
         steps.bindings = {**graph.bindings, **self.cost.bindings}
-        precision, _ = backend.resolve_precision(options.precision, self.target.levels)
-        request = Request(precision, prepack=False, windows=options.windows)
+        request = Request(prepack=options.prepack, pack_at_load=True, windows=options.windows)
         tiling = backend.rules.row_tiling[:1]  # only pays if it is measured
         phases = [
             phase
@@ -84,7 +84,7 @@ class FallbackPlanner:
         schedule(steps, phases, self.cost, limits)
         policy: PolicyEngine = self.target.policy(options.environment.level)
         assembly = assemble(steps, backend, policy)
-        new = _new_weights(steps, region)
+        new = _new_weights(steps, region, assembly.constant_nodes())
         if sum(weight.nbytes for weight in new.values()) > _MOST_CONSTANT_BYTES:
             return region.params.body(graph.opset), Assembly(steps, backend)
         return _body(region, steps, assembly, plain, new), assembly
@@ -135,6 +135,11 @@ def _body(
     names = {"": "", **dict(zip(region.operands, inputs, strict=True))}
     names |= {v: f"c{i}" for i, v in enumerate(new)}
     nodes = [Node("Constant", (), (names[v],), {"value": w.array()}) for v, w in new.items()]
+    for node in assembly.constant_nodes():
+        names |= {v: f"p{len(nodes)}_{i}" for i, v in enumerate(node.outputs)}
+        reads = tuple(names[v] for v in node.inputs)
+        made = tuple(names[v] for v in node.outputs)
+        nodes.append(replace(node, inputs=reads, outputs=made))
     for own in steps.regions():
         reads = tuple(names[v] for v in own.operands)
         if item := custom.get(id(own)):
@@ -151,7 +156,9 @@ def _body(
     return Body(inputs, outputs, tuple(nodes))
 
 
-def _new_weights(steps: TileGraph, region: Region) -> dict[str, Weight]:
-    """Return the weights that a plan made of those that the region reads."""
-    reads = [v for r in steps.regions() for v in r.reads if v not in region.operands]
-    return {v: steps.weights[v] for v in reads if v in steps.weights}
+def _new_weights(steps: TileGraph, region: Region, nodes: Sequence[Node]) -> dict[str, Weight]:
+    """Return the weights that a plan made of those that the region reads; ``nodes`` make more."""
+    made = {*region.operands, *(v for node in nodes for v in node.outputs)}
+    reads = [v for node in nodes for v in node.reads]
+    reads += (v for own in steps.regions() for v in own.reads)
+    return {v: steps.weights[v] for v in reads if v in steps.weights and v not in made}

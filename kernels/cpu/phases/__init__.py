@@ -36,11 +36,12 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     ``tiles``: the processor has matrix tiles for bf16 (AMX).
     """
     precision = request.precision
-    pack = Phase("layouts", (PackMatrices(_twice(request)),))
+    at_load = request.pack_at_load
+    pack = Phase("layouts", (PackMatrices(_twice(request), at_load),))
     return (
         Phase("gates", (PackGates(),), always=True),
         Phase("integers", (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS)), always=True),
-        *((Phase("filters", (PackFilters(),)),) if request.prepack else ()),
+        *((Phase("filters", (PackFilters(at_load),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (ConvWinograd(),)),
         # forms the programs of convolutions; values between their steps are stored blocked

@@ -66,10 +66,15 @@ def conv(op: Any, x: Any, w: Any) -> Any:
     return op.FusedConv(x, w, ...)
 
 
+@dataclasses.dataclass(frozen=True)
 class PackFilters(PatternPass):
-    """Pack the filters of a convolution over one or two axes for the CPU kernels."""
+    """Pack the filters of a convolution over one or two axes for the CPU kernels.
 
-    name = "pack-filters"
+    If ``at_load``, nodes of the model do that: the plain filters stay in it.
+    """
+
+    at_load: bool = False
+    name: str = "pack-filters"
     patterns = (conv,)
 
     def check(self, m: Match) -> str | None:
@@ -81,7 +86,7 @@ class PackFilters(PatternPass):
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
         if weight is None:
             return not_constant(w)
-        kept = must_stay_plain(graph, w)
+        kept = self.at_load or must_stay_plain(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
         if not isinstance(layout, BlockedFilters | LaneFilters):

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.kernels.cpu.panels import PANELS, pack_panels
+from tracea_graph.ir import Array, DType, Node, Weight
+from tracea_graph.kernels.cpu.panels import PANEL, PANELS, pack_panels
+from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import Plain
@@ -33,9 +34,13 @@ PACK_MATRICES = "pack-matrices"
 
 @dataclass(frozen=True)
 class PackMatrices:
-    """Pack a product's matrix into panels; ``twice``: even if other nodes need the plain one."""
+    """Pack a product's matrix into panels; ``twice``: even if other nodes need the plain one.
+
+    If ``at_load``, nodes of the model do that: the plain matrix stays in it.
+    """
 
     twice: bool = False
+    at_load: bool = False
     name: str = PACK_MATRICES
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -77,7 +82,7 @@ class PackMatrices:
             return None
         if weight is None:
             return not_constant(value)
-        if not self.twice and must_stay_plain(graph, value):
+        if not (self.twice or self.at_load) and must_stay_plain(graph, value):
             return f"others need {value!r} as it is"
         layout, k, n = params.layout, params.k, params.n
 
@@ -85,7 +90,19 @@ class PackMatrices:
             return pack_panels(layout.matrix([np.asarray(weight.load(), np.float32)], k, n))
 
         name = f"{value}{'_t' if layout.transposed else ''}_panels"
-        return Weight(name, DType.F32, PANELS.shape(k, n), load)
+        nodes = _packing_nodes(layout, value, name, k, n, graph.opset) if self.at_load else ()
+        return Weight(name, DType.F32, PANELS.shape(k, n), load, nodes)
+
+
+def _packing_nodes(
+    layout: Plain, value: str, name: str, k: int, n: int, opset: int
+) -> tuple[Node, ...]:
+    """Return the nodes that pack a matrix like :func:`pack_panels`."""
+    b = BodyBuilder(1, opset)
+    matrix = layout.to_onnx(b, b.inputs, k, n)
+    panels = -(-n // PANEL)
+    wide = b("Reshape", b.pad(matrix, (0, 0), (0, panels * PANEL - n)), b.ints(k, panels, PANEL))
+    return placed(b.done(b("Transpose", wide, perm=(1, 0, 2))), [value], name)
 
 
 def _matrices(params: RegionParams) -> dict[int, GemmParams]:
