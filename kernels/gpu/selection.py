@@ -78,8 +78,8 @@ _SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 60, 1.1
 """Of an H100: SMs; multiply-adds and bytes from L2 of an SM in a cycle; their loss."""
 _PER_SUM, _START = 0.15, 3500
 """Cycles that an epilogue takes for a sum, and a kernel before its first product."""
-_STEPS = (4096, 1024, 384)
-"""Rows from which on a tile is chosen where their number differs between runs."""
+_STEPS = ((2048, 4096), (384, 768))
+"""Where rows differ between runs: from how many on a tile is used, and for how many it is best."""
 _LEAST_SIDE = 128
 """A shorter side of the weight is left to other kernels."""
 
@@ -94,17 +94,17 @@ def choose_warpgroup_tiles(
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles for a matmul of 16-bit numbers by warpgroups, each with its least rows.
 
-    A weight with a shorter ``side`` is left to other kernels.
-    ``batch`` and ``rows`` are 0 if they differ between runs; rows are those of all matrices.
-    Empty if other kernels are better for all sizes.
+    ``batch`` and ``rows`` are 0 if they differ between runs; the least rows are those of all
+    matrices.  A weight with a shorter ``side`` is left to other kernels.  Empty if these are
+    better for all sizes.
     """
     known = batch * rows
-    if not tiles or min(columns, depth) < side or 0 < known < _STEPS[-1]:
+    if not tiles or min(columns, depth) < side or 0 < known < _STEPS[-1][0]:
         return []
     found = list[tuple[WarpgroupTile, int]]()
-    for least in (known,) if known else _STEPS:
-        height = rows if known else least
-        tile = min(tiles, key=lambda t: _cycles(t, batch if known else 1, height, columns, depth))
+    for least, typical in ((known, rows),) if known else _STEPS:
+        cycles = [_cycles(t, batch if known else 1, typical, columns, depth) for t in tiles]
+        tile = tiles[cycles.index(min(cycles))]
         if found and found[-1][0] == tile:
             found.pop()
         found.append((tile, 1 if known else least))
