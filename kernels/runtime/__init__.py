@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["PUBLIC_HEADERS", "abi_version", "header", "public_header"]
+__all__ = ["PUBLIC_HEADERS", "RUNTIME_SOURCE", "abi_version", "header", "public_header"]
 
 _SHARED = Path(__file__).parent
-PUBLIC_HEADERS = ("tracea.h", "tracea.hpp")
+PUBLIC_HEADERS = ("tracea.h", "tracea.hpp", "tsr.h")
 """Headers that a stand-alone library comes with."""
+RUNTIME_SOURCE = "tsr.cpp"
+"""The source of the library with the functions of ``tsr.h``."""
 
 
 def header(folder: Path, name: str) -> str:
@@ -22,7 +24,7 @@ def header(folder: Path, name: str) -> str:
 
 
 def public_header(name: str) -> str:
-    """Read one of :data:`PUBLIC_HEADERS`."""
+    """Read one of :data:`PUBLIC_HEADERS`, or :data:`RUNTIME_SOURCE`."""
     return (_SHARED / name).read_text()
 
 

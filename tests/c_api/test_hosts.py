@@ -22,14 +22,15 @@ def compiled(built: KernelLibrary, compiler: str, source: str, out: Path, *flags
     library = built.path.parent
     command = [
         compiler, *STRICT, *flags, f"-I{built.include}", str(HOSTS / source), "-o", str(out),
-        f"-L{library}", "-ltracea_kernels", f"-Wl,-rpath,{library}", "-lm", "-pthread",
+        f"-L{library}", "-ltracea_runtime" if source == "launch.c" else "-ltracea_kernels",
+        f"-Wl,-rpath,{library}", "-lm", "-pthread",
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=300)
     return out
 
 
-def output_of(program: Path) -> str:
-    ran = subprocess.run([program], capture_output=True, text=True, timeout=120)
+def output_of(program: Path, *args: Path) -> str:
+    ran = subprocess.run([program, *args], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, f"exit code {ran.returncode}: {ran.stdout}{ran.stderr}"
     return ran.stdout
 
@@ -56,6 +57,21 @@ def test_cpp_programs_convolve_on_several_threads(
     refused, isa = output_of(program).splitlines()
     assert refused == "refused: y has 9 columns, but must have 10."
     assert isa.endswith(", 2 threads")
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_modules_are_loaded_and_their_kernels_launched(
+    built: KernelLibrary, compiler: str, tmp_path: Path
+) -> None:
+    program = compiled(built, compiler, "launch.c", tmp_path / "host", "-std=c99")
+    newer, shapes, used, isa = output_of(program, built.path).splitlines()
+    assert newer == "newer: The program needs version 1.1 of tsr.h, this is 1.0."
+    assert shapes.startswith("shapes: The shapes of a, b and c do not fit")
+    assert used == "in use: The context still has 2 modules and streams."
+    assert isa in built.levels
+    refused = subprocess.run([program, "/dev/null"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "module: /dev/null: file too short" in refused.stdout
 
 
 def test_cmake_finds_the_package(built: KernelLibrary, tmp_path: Path) -> None:

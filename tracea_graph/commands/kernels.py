@@ -12,14 +12,26 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Call
-from tracea_graph.kernels.runtime import PUBLIC_HEADERS, abi_version, public_header
+from tracea_graph.kernels.runtime import (
+    PUBLIC_HEADERS,
+    RUNTIME_SOURCE,
+    abi_version,
+    public_header,
+)
+from tracea_graph.resources import Scratch
 from tracea_graph.target import HOST, target_of
+from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
 from tracea_graph.version import VERSION
 
 __all__ = ["KernelLibrary", "build_kernels", "known_ops", "list_kernels", "show_kernel"]
 
-_NAME = "libtracea_kernels.so"
+_NAME, _RUNTIME = "libtracea_kernels.so", "libtracea_runtime.so"
+_RUNTIME_FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+    "-fno-ident", "-I.",
+)  # fmt: skip
 _CONFIG = Template("""\
 # find_package(tracea CONFIG), then target_link_libraries(NAME tracea::kernels).
 get_filename_component(_tracea_prefix "$${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
@@ -27,6 +39,11 @@ if(NOT TARGET tracea::kernels)
   add_library(tracea::kernels SHARED IMPORTED)
   set_target_properties(tracea::kernels PROPERTIES
     IMPORTED_LOCATION "$${_tracea_prefix}/lib/$library"
+    IMPORTED_NO_SONAME TRUE
+    INTERFACE_INCLUDE_DIRECTORIES "$${_tracea_prefix}/include")
+  add_library(tracea::runtime SHARED IMPORTED)
+  set_target_properties(tracea::runtime PROPERTIES
+    IMPORTED_LOCATION "$${_tracea_prefix}/lib/$runtime"
     IMPORTED_NO_SONAME TRUE
     INTERFACE_INCLUDE_DIRECTORIES "$${_tracea_prefix}/include")
 endif()
@@ -97,6 +114,7 @@ def build_kernels(
         (), kernels, chains, levels or found.levels, path, environment or Environment()
     )
     made = KernelLibrary(path, held, built.levels, built.seconds)
+    _build_runtime(path.with_name(_RUNTIME), environment or Environment())
     facts = found.backend.metadata(built.levels, kernels, environment or Environment())
     _write_headers(made)
     _write_package(made, facts)
@@ -127,6 +145,20 @@ def show_kernel(
     return next(one for one in compiled if one.name == name)
 
 
+def _build_runtime(out: Path, environment: Environment) -> None:
+    """Compile the library with the functions of ``tsr.h``, which loads others as modules."""
+    compiler = find_compiler(environment)
+    with Scratch("build") as name:
+        folder = Path(name)
+        (folder / "runtime").mkdir()
+        for header in PUBLIC_HEADERS:
+            (folder / "runtime" / header).write_text(public_header(header))
+        (folder / RUNTIME_SOURCE).write_text(public_header(RUNTIME_SOURCE))
+        own = OWN_LINK_FLAGS[compiler.family]
+        compiler.run((*_RUNTIME_FLAGS, *LINK_FLAGS, RUNTIME_SOURCE, "-o", _RUNTIME, *own), folder)
+        write_whole(out, read_output(compiler, folder / _RUNTIME, "library"), mode=0o755)
+
+
 def _write_headers(library: KernelLibrary) -> None:
     library.include.mkdir(exist_ok=True)
     for name in PUBLIC_HEADERS:
@@ -137,7 +169,7 @@ def _write_package(library: KernelLibrary, kernels: Sequence[KernelMetadata]) ->
     folder = library.path.parent / "cmake" / "tracea"
     folder.mkdir(parents=True, exist_ok=True)
     major, minor = abi_version()
-    words = {"library": _NAME, "version": f"{major}.{minor}", "major": major}
+    words = {"library": _NAME, "runtime": _RUNTIME, "version": f"{major}.{minor}", "major": major}
     lists = {"ops": ";".join(library.ops), "levels": ";".join(library.levels)}
     write_whole(folder / "tracea-config.cmake", _CONFIG.substitute(words | lists).encode())
     write_whole(folder / "tracea-config-version.cmake", _VERSION.substitute(words).encode())
