@@ -143,10 +143,14 @@ inline void release_status(OrtStatus*) {}
 }  // namespace local
 
 // The table; its other slots are null.
-inline const OrtApi* local_api() {
-  static void* slot[ort::kSlots];
+inline void* local_slots[ort::kSlots];
+
+inline const OrtApi* local_api() { return reinterpret_cast<const OrtApi*>(local_slots); }
+
+// Once, before the first run.
+inline void fill_local_api() {
   const auto set = [](size_t number, auto* function) {
-    __atomic_store_n(&slot[number], reinterpret_cast<void*>(function), __ATOMIC_RELAXED);
+    local_slots[number] = reinterpret_cast<void*>(function);
   };
   set(ort::kReleaseStatus, local::release_status);
   set(ort::kKernelContext_GetInput, local::get_input);
@@ -158,7 +162,6 @@ inline const OrtApi* local_api() {
   set(ort::kReleaseAllocator, local::release_allocator);
   set(ort::kGetTensorMutableData, local::get_data);
   set(ort::kGetTensorElementTypeAndShapeDataReference, local::get_dims);
-  return reinterpret_cast<const OrtApi*>(slot);
 }
 
 }  // namespace tracea

@@ -67,16 +67,16 @@ class ThreadPool {
     __atomic_store_n(&busy_, 0, __ATOMIC_RELEASE);
   }
 
-  // Ends the workers; loops that follow start new ones.
+  // Ends the workers; loops that follow start new ones.  A child of a fork has none, but may have
+  // begun in the middle of a loop.
   void stop() {
+    if (__atomic_load_n(&owner_, __ATOMIC_RELAXED) != getpid()) return;
     while (__atomic_exchange_n(&busy_, 1, __ATOMIC_ACQUIRE)) sched_yield();
-    if (owner_ == getpid()) {
-      pthread_mutex_lock(&lock_);
-      stopping_ = true;
-      pthread_cond_broadcast(&wake_);
-      pthread_mutex_unlock(&lock_);
-      for (int32_t i = 0; i < workers_; ++i) pthread_join(worker_[i], nullptr);
-    }
+    pthread_mutex_lock(&lock_);
+    stopping_ = true;
+    pthread_cond_broadcast(&wake_);
+    pthread_mutex_unlock(&lock_);
+    for (int32_t i = 0; i < workers_; ++i) pthread_join(worker_[i], nullptr);
     workers_ = 0, stopping_ = false;
     __atomic_store_n(&busy_, 0, __ATOMIC_RELEASE);
   }
@@ -85,7 +85,8 @@ class ThreadPool {
   // A fork leaves its child no workers.
   void start(int32_t wanted) {
     if (owner_ != getpid()) {
-      owner_ = getpid(), workers_ = 0, inside_ = 0, open_ = 0;
+      workers_ = 0, inside_ = 0, open_ = 0, turn_ = 0, stopping_ = false;
+      __atomic_store_n(&owner_, getpid(), __ATOMIC_RELAXED);
       pthread_mutex_init(&lock_, nullptr);
       pthread_cond_init(&wake_, nullptr);
       pthread_cond_init(&done_, nullptr);

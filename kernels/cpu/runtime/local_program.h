@@ -59,6 +59,7 @@ inline const tracea_isa_table* local_isa(Failure& failure) {
       const tracea_isa_table* isa = nullptr;
       if (check_tables(state.error)) isa = choose_isa(tracea_library_table, state.error);
       if (isa && read_debug(&state.debug, state.error)) state.trace = open_trace(state.error);
+      fill_local_api();
       if (!state.error.set) state.isa = isa;
       __atomic_store_n(&state.tried, true, __ATOMIC_RELEASE);
     }
