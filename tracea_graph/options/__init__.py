@@ -319,7 +319,7 @@ class Options:
         help="write the generated sources here",
     )  # fmt: skip
     custom_ops_libraries: tuple[Path, ...] = option(
-        (), name="custom-ops-library", parse=Path, metavar="FILE.so", many=True, group=_COMMON,
+        (), name="custom-ops-library", parse=Path, metavar="FILE.so", many=True, group=_WRITING,
         help="library of custom ops that the model needs; may be repeated",
         more="library of custom ops that the model itself needs, to run it; the result needs it "
         "too; may be repeated",

@@ -81,6 +81,8 @@ class Evaluator:
     """Error of each culprit group, or of its faulty part."""
     slower_tiles: frozenset[str] = frozenset()
     """Keys of row tiles that were slower than smaller ones."""
+    counted: Counted = uncounted
+    """Told how many of the groups' comparisons are made."""
     first: FirstResult | None = None
     interrupted: bool = False
     """Whether the result is the first one, because the user did not wait for the final one."""
@@ -142,7 +144,7 @@ class Evaluator:
         us = sum(cost(graph, region) for region in graph.regions())
         return self.deadline.left >= _SCREENED_BUDGET and us >= _SCREENED_US
 
-    def screen(self) -> FirstResult | None:
+    def screen(self, step: Callable[[str], None]) -> FirstResult | None:
         """Verify and time all rewrites together, at the highest level, for a first result.
 
         Returns None if it is wrong or not measured faster, or if time runs out.
@@ -150,9 +152,11 @@ class Evaluator:
         with self.deadline.suspended():  # compiled objects are cached, so this time is spent once
             built = self.builder.build(levels=self.levels[-1:])
         try:
+            step("verifying a first candidate")
             found = self.check(built)
             if found.status != "passed":
                 return None
+            step("timing a first candidate")
             budget = min(_SCREENING_SHARE * self.options.budget, self._budget)
             decision = self._all_or_nothing(built, budget)
         except OutOfTime:
@@ -474,12 +478,8 @@ class Evaluator:
 
     # ---- timing ------------------------------------------------------------------------
 
-    def time(
-        self, candidate: BuiltModel | None, counted: Counted = uncounted
-    ) -> BuiltModel | None:
+    def time(self, candidate: BuiltModel | None) -> BuiltModel | None:
         """Return the part of the candidate that was measured faster, or None.
-
-        ``counted`` is told how many of the comparisons are made.
 
         If precision-lowering rewrites were dropped because they gained nothing, the remaining
         error may differ from the verified one: the rest is verified again and timed as a whole.
@@ -487,7 +487,7 @@ class Evaluator:
         if candidate is None or self.options.keep == "all" or self.lock or self.unmeasured:
             return candidate
         try:
-            return self._timed_and_right(candidate, counted)
+            return self._timed_and_right(candidate)
         except OutOfTime:
             self.reason = Reason(
                 f"{self._out_of_time} before the faster part was measured and verified",
@@ -495,8 +495,8 @@ class Evaluator:
             )
             return None
 
-    def _timed_and_right(self, candidate: BuiltModel, counted: Counted) -> BuiltModel | None:
-        kept = self._faster(candidate, self.options.effort != "quick", counted)
+    def _timed_and_right(self, candidate: BuiltModel) -> BuiltModel | None:
+        kept = self._faster(candidate, self.options.effort != "quick")
         if kept is None or kept is self._right or not self._rounds:
             return kept
         self.verification = self.check(kept, self.levels[-1:])
@@ -514,9 +514,7 @@ class Evaluator:
     def _rounds(self) -> bool:
         return self.options.verify and self.options.precision != "fp32"
 
-    def _faster(
-        self, candidate: BuiltModel, separately: bool, counted: Counted = uncounted
-    ) -> BuiltModel | None:
+    def _faster(self, candidate: BuiltModel, separately: bool) -> BuiltModel | None:
         """Return the part of a candidate that is measured faster; slower groups stay dropped."""
         before = self.decision.verdicts if self.decision else ()
         if separately and (choices := self._tile_sizes(candidate)):
@@ -534,7 +532,7 @@ class Evaluator:
             budget=self._budget,
             worker=Worker,
             separately=separately,
-            counted=counted,
+            counted=self.counted,
         )
         self.warnings += found.notes
         lost = tuple(v for v in before if not v.kept)

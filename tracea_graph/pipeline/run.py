@@ -231,7 +231,7 @@ def screen(run: PipelineRun) -> None:
     run.staged = run.open.enter_context(staging(run.paths, run.files))
     if run.reporter.worth_building() and run.assembly.placed and run.evaluator.screens():
         run.timer.step("building a first candidate")
-        if (first := run.evaluator.screen()) is not None:
+        if (first := run.evaluator.screen(run.timer.step)) is not None:
             run.timer.best = first.gain
 
 
@@ -272,7 +272,8 @@ def verify(run: PipelineRun) -> None:
 def measure(run: PipelineRun) -> None:
     """Time the candidate against the original and drop the rewrites that are not faster."""
     run.timer.step("timing")
-    run.candidate = run.evaluator.time(run.candidate, run.timer.count)
+    run.evaluator.counted = run.timer.count
+    run.candidate = run.evaluator.time(run.candidate)
     run.reporter.confirm(run.candidate)
 
 
