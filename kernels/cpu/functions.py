@@ -99,7 +99,10 @@ _OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
             Function("round{}", "const tracea_round_tile*"),
         ),
         ("gemm", "int16"): (Function("round{}", "const tracea_round_int16_tile*"),),
-        ("gemm", "int8"): (Function("sum_rows{}", "const tracea_sum_rows_tile*"),),
+        ("gemm", "int8"): (
+            Function("sum_rows{}", "const tracea_sum_rows_tile*"),
+            Function("depthwise_nhwc{}", "const tracea_depthwise_bytes_tile*"),
+        ),
         ("gemm", "bf16x2"): (
             Function("gemm{}_end", "void"),
             Function(

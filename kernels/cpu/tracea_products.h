@@ -180,6 +180,21 @@ typedef struct {
 } tracea_sum_rows_tile;
 typedef void (*tracea_sum_rows_fn)(const tracea_sum_rows_tile*);
 
+// Depthwise sums of bytes: c[p][i] = what the taps of pixel p hold in channel i, less the zero
+// point, times the weights of that channel.  Four taps are a lane of the weights, in panels of 16
+// channels: `groups` rows of lanes and one of sums, as those of gemm_int8.
+typedef struct {
+  int64_t pixels, channels, groups;
+  const uint8_t* const* taps;  // 4 * groups addresses for each pixel, of its channel 0
+  int64_t channel;             // the first of these channels
+  const float* w;              // its panel
+  int64_t w_panel;
+  int32_t zero, flip;          // as in tracea_gemm_tile
+  float* c;
+  int64_t ldc;
+} tracea_depthwise_bytes_tile;
+typedef void (*tracea_depthwise_bytes_fn)(const tracea_depthwise_bytes_tile*);
+
 #ifdef __cplusplus
 }
 #endif

@@ -50,6 +50,8 @@ def conv_case(
     """The program the passes write for one convolution of images of ``sizes`` (channels last)."""
     layout = INT8_ZEROS if own else INT8
     channels = sizes[-1]
+    if own and groups == channels:  # such filters are joined before they are packed
+        groups = 1
     integers = Integers(dtype, zero)
     params = ConvIntegerParams(channels, filters, over, integers, groups, layout, chain)
     weight = pack_int8(
@@ -111,6 +113,13 @@ def conv_integer_cases() -> tuple[Case, ...]:
         conv_case("conv_residual", image, 40, window(3, 3, strides=2), chain=RESIDUAL),
         conv_case("conv_residual_groups", (1, 9, 7, 24), 48, window(3, 3), 3, chain=RESIDUAL),
         conv_case("conv_residual_pointwise", image, 100, window(1, 1), chain=RESIDUAL),
+        conv_case("depthwise_3x3", (2, 9, 7, 48), 48, window(3, 3), 48),
+        conv_case("depthwise_strided", (1, 9, 12, 19), 19, window(3, 3, strides=2), 19, DType.I8, -3),
+        conv_case("depthwise_5x5", (1, 9, 7, 100), 100, window(5, 5), 100, zero=None),
+        conv_case("depthwise_2x2", (1, 4, 5, 7), 7, window(2, 2, dilations=2), 7, DType.I8),
+        conv_case("depthwise_line", (2, 31, 24), 24, window(9), 24),
+        conv_case("depthwise_zeros", (1, 5, 5, 20), 20, window(3, 3), 20, own=True),
+        conv_case("depthwise_chain", (1, 9, 7, 80), 80, window(3, 3), 80, chain=RESIDUAL),
         pool_case("pool_u8", image, window(3, 3, strides=2), DType.U8),
         pool_case("pool_i8", (1, 5, 6, 19), window(2, 2, strides=2, pads=(0,) * 4), DType.I8),
         pool_case("pool_line", (2, 13, 70), window(3, dilations=2), DType.I8),

@@ -246,9 +246,24 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n = W) {
 // added in 32.
 struct left_bytes { __m256i even, odd; };
 typedef left_bytes right_bytes;
-INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
-  const __m256i x = _mm256_xor_si256(_mm256_castps_si256(_mm256_set1_ps(*p)), (__m256i)flip);
+INLINE left_bytes left_of(vi bytes, vi flip) {
+  const __m256i x = _mm256_xor_si256((__m256i)bytes, (__m256i)flip);
   return {_mm256_srli_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srli_epi16(x, 8)};
+}
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
+  return left_of((vi)_mm256_castps_si256(_mm256_set1_ps(*p)), flip);
+}
+INLINE __m128i some_bytes(const uint8_t* p, int64_t n) {
+  if (n >= W) return _mm_loadl_epi64((const __m128i*)p);
+  uint64_t word = 0;
+  for (int64_t i = 0; i < n; i++) word |= (uint64_t)p[i] << 8 * i;
+  return _mm_cvtsi64_si128((long long)word);
+}
+// Byte i of lane j is that at address t[i] for channel `at` + j; n lanes are used.
+INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
+  const __m128i a = _mm_unpacklo_epi8(some_bytes(t[0] + at, n), some_bytes(t[1] + at, n));
+  const __m128i b = _mm_unpacklo_epi8(some_bytes(t[2] + at, n), some_bytes(t[3] + at, n));
+  return (vi)_mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
 }
 INLINE right_bytes load_bytes(const float* p) {
   const __m256i x = _mm256_loadu_si256((const __m256i*)p);

@@ -266,9 +266,7 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n) {
 //% if isa in ("avx512vnni", "avx512bf16", "amxbf16")
 typedef __m512i left_bytes;
 typedef __m512i right_bytes;
-INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
-  return _mm512_xor_si512(_mm512_castps_si512(_mm512_set1_ps(*p)), (__m512i)flip);
-}
+INLINE left_bytes left_of(vi x, vi flip) { return _mm512_xor_si512((__m512i)x, (__m512i)flip); }
 INLINE right_bytes load_bytes(const float* p) { return _mm512_loadu_si512(p); }
 INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   return (vi)_mm512_dpbusd_epi32((__m512i)c, a, b);
@@ -278,8 +276,8 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
 // widened to 16 bits, whose products are added in 32.
 struct left_bytes { __m512i even, odd; };
 typedef left_bytes right_bytes;
-INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
-  const __m512i x = _mm512_xor_si512(_mm512_castps_si512(_mm512_set1_ps(*p)), (__m512i)flip);
+INLINE left_bytes left_of(vi bytes, vi flip) {
+  const __m512i x = _mm512_xor_si512((__m512i)bytes, (__m512i)flip);
   return {_mm512_and_si512(x, _mm512_set1_epi32(0x00ff00ff)), _mm512_srli_epi16(x, 8)};
 }
 INLINE right_bytes load_bytes(const float* p) {
@@ -291,6 +289,23 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   return (vi)_mm512_add_epi32((__m512i)c, _mm512_madd_epi16(a.odd, b.odd));
 }
 //% endif
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
+  return left_of((vi)_mm512_castps_si512(_mm512_set1_ps(*p)), flip);
+}
+INLINE __m128i some_bytes(const uint8_t* p, int64_t n) {
+  return n >= W ? _mm_loadu_si128((const __m128i*)p) : _mm_maskz_loadu_epi8(first(n), p);
+}
+// Byte i of lane j is that at address t[i] for channel `at` + j; n lanes are used.
+INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
+  __m512i x = _mm512_castsi128_si512(some_bytes(t[0] + at, n));
+  x = _mm512_inserti32x4(x, some_bytes(t[1] + at, n), 1);
+  x = _mm512_inserti32x4(x, some_bytes(t[2] + at, n), 2);
+  x = _mm512_inserti32x4(x, some_bytes(t[3] + at, n), 3);
+  const __m512i fours = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512i turned = _mm512_broadcast_i32x4(
+      _mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
+  return (vi)_mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, x), turned);
+}
 INLINE vi set1_int(int32_t x) { return (vi)_mm512_set1_epi32(x); }
 INLINE vi load_ints(const float* p) { return (vi)_mm512_loadu_si512(p); }
 //% endif

@@ -264,12 +264,23 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n = W) {
 //% endif
 //% if "int8" in needs
 
+// Byte i of lane j is that at address t[i] for channel `at` + j; n lanes are used.
+INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
+  uint32_t lanes[W] = {};
+  for (int64_t j = 0; j < W && j < n; j++)
+    for (int i = 0; i < 4; i++) lanes[j] |= (uint32_t)t[i][at + j] << 8 * i;
+  vi made;
+  __builtin_memcpy(&made, lanes, sizeof made);
+  return made;
+}
+
 // A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
 // products.  `flip` inverts bits of the left operand.
 //% if isa in ("neoni8mm", "neonbf16")
 typedef uint8x16_t left_bytes;
 typedef int8x16_t right_bytes;
-INLINE left_bytes broadcast_bytes(const float* p, vi flip) { return (uint8x16_t)((vi)set1(*p) ^ flip); }
+INLINE left_bytes left_of(vi x, vi flip) { return (uint8x16_t)(x ^ flip); }
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) { return left_of((vi)set1(*p), flip); }
 INLINE right_bytes load_bytes(const float* p) { return (int8x16_t)load(p); }
 INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   return (vi)vusdotq_s32((int32x4_t)c, a, b);
@@ -279,9 +290,8 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
 // right back.
 typedef int8x16_t left_bytes;
 struct right_bytes { int8x16_t each; int32x4_t lost; };
-INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
-  return (int8x16_t)((vi)set1(*p) ^ flip ^ (vi)vdupq_n_u8(128));
-}
+INLINE left_bytes left_of(vi x, vi flip) { return (int8x16_t)(x ^ flip ^ (vi)vdupq_n_u8(128)); }
+INLINE left_bytes broadcast_bytes(const float* p, vi flip) { return left_of((vi)set1(*p), flip); }
 INLINE right_bytes load_bytes(const float* p) {
   const int8x16_t each = (int8x16_t)load(p);
   const int32x4_t sums = vdotq_s32(vdupq_n_s32(0), each, vdupq_n_s8(1));
@@ -294,6 +304,10 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
 // The lower and the upper eight bytes, widened to 16 bits.
 struct left_bytes { int16x8_t low, high; };
 typedef left_bytes right_bytes;
+INLINE left_bytes left_of(vi bytes, vi flip) {
+  const uint8x16_t x = (uint8x16_t)(bytes ^ flip);
+  return {(int16x8_t)vmovl_u8(vget_low_u8(x)), (int16x8_t)vmovl_high_u8(x)};
+}
 INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
   const uint8x16_t x = (uint8x16_t)((vi)set1(*p) ^ flip);
   const int16x8_t half = (int16x8_t)vmovl_u8(vget_low_u8(x));

@@ -166,6 +166,16 @@ INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
   __builtin_memcpy(&x, p, sizeof x);
   return x ^ (vu)flip;
 }
+INLINE left_bytes left_of(vi x, vi flip) { return (vu)x ^ (vu)flip; }
+// Byte i of lane j is that at address t[i] for channel `at` + j; n lanes are used.
+INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
+  uint32_t lanes[W] = {};
+  for (int64_t j = 0; j < W && j < n; j++)
+    for (int i = 0; i < 4; i++) lanes[j] |= (uint32_t)t[i][at + j] << 8 * i;
+  vi made;
+  __builtin_memcpy(&made, lanes, sizeof made);
+  return made;
+}
 INLINE right_bytes load_bytes(const float* p) { return broadcast_bytes(p, 0); }
 INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   for (int i = 0; i < 32; i += 8) c += (int32_t)(uint8_t)(a >> i) * (int8_t)(uint8_t)(b >> i);

@@ -4,7 +4,7 @@ FusedGemm(x, W, …, zeros)         ->    FusedGemm(x, panels, …)
 FusedConvInteger(x, W, …, zeros)  ->    FusedConvInteger(x, panels, …)
 
 Filters of groups that end within a panel join into larger groups, with zeros for the channels of
-other groups.
+other groups; depthwise filters stay as they are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def _rewrite(m: Match) -> Rewrite | str:
         if (own := graph.weight(name)) is None:
             return not_constant(name)
     layout, k, n = params.layout, params.k, params.n
-    joined = _joined(params) if isinstance(params, ConvIntegerParams) else 1
+    joined = 1
+    if isinstance(params, ConvIntegerParams) and (own is not None or not _depthwise(params)):
+        joined = _joined(params)
 
     def load() -> Array:
         matrix: Any = np.asarray(layout.matrix([weight.load()], k, n))
@@ -64,6 +66,11 @@ def _rewrite(m: Match) -> Rewrite | str:
     new = fused("pack-integers", whole, operands, m.root.results, [m.root])
     made = Weight(name, DType.I8, packed.shape(whole.k, n), load)
     return Rewrite((new,), weights={name: made})
+
+
+def _depthwise(params: ConvIntegerParams) -> bool:
+    """Return whether each channel has one filter, for which there is a kernel."""
+    return params.groups == params.channels == params.filters
 
 
 def _joined(params: ConvIntegerParams) -> int:

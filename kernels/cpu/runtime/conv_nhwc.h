@@ -1,26 +1,13 @@
 // The host loop of convolutions of bytes, channels last: a task gathers the patches that some
 // windows see into rows, and multiplies those by all panels, as a GEMM does.
 #pragma once
+#include "runtime/depthwise_nhwc.h"
 #include "runtime/gemm.h"
 
 namespace tracea {
 
 constexpr int64_t kPatchBytes = 128 * 1024;  // of a task's patches, which stay in L2
 constexpr int64_t kFewPatches = 32;          // windows that make use of panels from farther away
-
-struct ConvNhwcJob {
-  GemmJob gemm;           // of one group
-  const char* x;
-  int64_t images, height, width, channels;  // of x
-  int64_t image, line, pixel;               // bytes from one to the next
-  int64_t rows, columns;                    // positions of windows
-  int64_t kernel[2], strides[2], dilations[2], top, left;
-  int64_t groups, depth, row_bytes;         // channels of a group; of a patch with its padding
-  int64_t taps_bytes;                       // of a patch
-  int32_t padding;                          // byte
-  bool whole;       // a line of taps is one run of bytes
-  bool sums;        // rows' sums are needed
-};
 
 constexpr int64_t kManyBytes = 512;  // that a call of memcpy copies faster
 
@@ -109,6 +96,10 @@ inline void conv_nhwc_task(void* usr, size_t index) {
   const int64_t end = job.gemm.m * (chunk + 1) / job.gemm.chunks;
   const int slot = claim_slot(job.gemm.slots);
   char* patches = memory_of(job.gemm.slots, slot);
+  if (job.depthwise) {
+    depthwise_windows(job, group_of(job, 0), first, end, patches);
+    return release_slot(job.gemm.slots, slot);
+  }
   gather_patches(job, group * job.depth, first, end, patches);
   GemmJob gemm = job.gemm;
   int32_t* sums = reinterpret_cast<int32_t*>(patches + (end - first) * job.row_bytes);
@@ -177,14 +168,16 @@ inline bool conv_nhwc_shapes(Run& run, const Call& call, const TensorView* views
   job.row_bytes = 4 * gemm.k;
   job.whole = job.dilations[1] == 1 && job.depth == job.pixel;
   job.sums = w.dims[1] == gemm.k + 2;
+  job.depthwise = job.groups > 1 && job.depth == 1 && filters == job.groups && !job.sums;
   ok = w.dims[1] == gemm.k + 1 + job.sums && w.dims[2] == TRACEA_PANEL && w.dims[3] == 4 &&
        w.dims[0] == ceil_div(filters, TRACEA_PANEL) && w.strides[3] == 1 && w.strides[2] == 4 &&
        w.strides[1] == 4 * TRACEA_PANEL && w.strides[0] % 4 == 0 &&
-       (job.groups == 1 || filters / job.groups % TRACEA_PANEL == 0);
+       (job.groups == 1 || job.depthwise || filters / job.groups % TRACEA_PANEL == 0);
   const int32_t results = gemm.type ? gemm.type->results : 1;
   for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
   for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
     ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  if (job.depthwise) job.groups = 1;
   gemm.n = filters / job.groups;
   return ok || misfit(run, "convolution of bytes");
 }
@@ -195,7 +188,8 @@ inline void divide_windows(ConvNhwcJob& job, int64_t processors) {
   constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
   const double work = static_cast<double>(gemm.m) * static_cast<double>(gemm.n) *
                       static_cast<double>(job.row_bytes);
-  const int64_t each = max(kPatchBytes / max(job.row_bytes, 1), kFewPatches);
+  const int64_t each = job.depthwise ? max(gemm.m, 1)
+                                     : max(kPatchBytes / max(job.row_bytes, 1), kFewPatches);
   const int64_t wanted = processors > 1 && work >= kSmall ? 4 * processors : 1;
   gemm.chunks = max(ceil_div(gemm.m, each),
                     min(ceil_div(wanted, job.groups), ceil_div(gemm.m, kFewPatches)));
@@ -233,7 +227,8 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   gemm.caller = pthread_self();
   divide_windows(job, run.host.processors);
   const int64_t rows = ceil_div(gemm.m, gemm.chunks);
-  const int64_t bytes = rows * (job.row_bytes + (job.sums ? 4 : 0));
+  const int64_t bytes = job.depthwise ? depthwise_bytes(job)
+                                      : rows * (job.row_bytes + (job.sums ? 4 : 0));
   Scratch scratch(run);
   const int64_t tasks = gemm.chunks * job.groups;
   if (!make_slots(run, scratch, tasks, bytes, &gemm.slots)) return false;

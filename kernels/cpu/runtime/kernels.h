@@ -23,6 +23,7 @@ struct tracea_isa_table {
   void (*round_int16)(const tracea_round_int16_tile*);
   void (*gemm_int8)(const tracea_gemm_tile*);  // lanes are four bytes, k counts fours
   void (*sum_rows_int8)(const tracea_sum_rows_tile*);
+  void (*depthwise_nhwc_int8)(const tracea_depthwise_bytes_tile*);
   void (*gemm_nbits)(const tracea_nbits_tile*);
   void (*unpack_nbits)(const tracea_nbits_unpack_tile*);
   int32_t (*round_nbits)(const tracea_nbits_round_tile*);

@@ -1,0 +1,88 @@
+// Depthwise convolutions of bytes, channels last: a task finds the taps of some windows, the
+// padding for those outside, and computes some channels of some pixels at a time.
+#pragma once
+#include "runtime/gemm.h"
+
+namespace tracea {
+
+constexpr int64_t kTapPixels = 32;     // whose taps' addresses are at hand at once
+constexpr int64_t kTapChannels = 64;   // of them, so that their sums are a tile
+
+struct ConvNhwcJob {
+  GemmJob gemm;           // of one group
+  const char* x;
+  int64_t images, height, width, channels;  // of x
+  int64_t image, line, pixel;               // bytes from one to the next
+  int64_t rows, columns;                    // positions of windows
+  int64_t kernel[2], strides[2], dilations[2], top, left;
+  int64_t groups, depth, row_bytes;         // channels of a group; of a patch with its padding
+  int64_t taps_bytes;                       // of a patch
+  int32_t padding;                          // byte
+  bool whole;       // a line of taps is one run of bytes
+  bool sums;        // rows' sums are needed
+  bool depthwise;   // a filter for each channel
+};
+
+// Addresses of the taps of window `at`, fours of them; those outside x and past the last one are
+// `padding`.
+inline void find_taps(const ConvNhwcJob& job, int64_t at, const uint8_t* padding,
+                      const uint8_t** taps) {
+  const int64_t col = at % job.columns, row = at / job.columns % job.rows;
+  const char* x = job.x + at / job.columns / job.rows * job.image;
+  const int64_t x_col = col * job.strides[1] - job.left, x_row = row * job.strides[0] - job.top;
+  for (int64_t t = 0; t < job.kernel[0]; ++t) {
+    const int64_t y = x_row + t * job.dilations[0];
+    for (int64_t s = 0; s < job.kernel[1]; ++s) {
+      const int64_t z = x_col + s * job.dilations[1];
+      const bool inside = y >= 0 && y < job.height && z >= 0 && z < job.width;
+      *taps++ = inside ? reinterpret_cast<const uint8_t*>(x + y * job.line + z * job.pixel)
+                       : padding;
+    }
+  }
+  for (int64_t t = job.kernel[0] * job.kernel[1]; t % 4; ++t) *taps++ = padding;
+}
+
+// What a task needs: the padding of all channels, and addresses.
+inline int64_t padding_bytes(const ConvNhwcJob& job) {
+  return ceil_div(job.channels, kAlign) * kAlign;
+}
+inline int64_t depthwise_bytes(const ConvNhwcJob& job) {
+  return padding_bytes(job) + kTapPixels * job.row_bytes * static_cast<int64_t>(sizeof(void*));
+}
+
+inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t row, int64_t pixels,
+                             const uint8_t* const* taps) {
+  alignas(64) float sums[kTapPixels * kTapChannels];
+  const GemmJob& gemm = job.gemm;
+  for (int64_t first = 0; first < job.channels; first += kTapChannels) {
+    const int64_t channels = min(kTapChannels, job.channels - first);
+    tracea_depthwise_bytes_tile tile = {};
+    tile.pixels = pixels, tile.channels = channels, tile.groups = gemm.k;
+    tile.w = item.w + first / TRACEA_PANEL * gemm.w_panel, tile.w_panel = gemm.w_panel;
+    tile.zero = gemm.zero, tile.flip = gemm.flip;
+    tile.taps = taps, tile.channel = first;
+    float* y = reinterpret_cast<float*>(item.result[0]);
+    const int64_t y_row = gemm.results[0].strides[0];
+    tile.c = gemm.chain ? sums : y + row * y_row + first;
+    tile.ldc = gemm.chain ? kTapChannels : y_row;
+    gemm.isa->depthwise_nhwc_int8(&tile);
+    if (gemm.chain)
+      finish_tile(gemm, item, {row, first, static_cast<int32_t>(pixels), static_cast<int32_t>(channels)},
+                  sums, kTapChannels);
+  }
+}
+
+inline void depthwise_windows(const ConvNhwcJob& job, const Item& item, int64_t first, int64_t end,
+                              char* memory) {
+  uint8_t* padding = reinterpret_cast<uint8_t*>(memory);
+  memset(padding, job.padding, static_cast<size_t>(job.channels));
+  const uint8_t** taps = reinterpret_cast<const uint8_t**>(memory + padding_bytes(job));
+  for (int64_t row = first; row < end; row += kTapPixels) {
+    const int64_t pixels = min(kTapPixels, end - row);
+    for (int64_t p = 0; p < pixels; ++p)
+      find_taps(job, row + p, padding, taps + p * job.row_bytes);
+    depthwise_pixels(job, item, row, pixels, taps);
+  }
+}
+
+}  // namespace tracea
