@@ -37,6 +37,8 @@ from tracea_graph.passes.decompose.quantized import (
     qgemm,
     qlinear_activation,
     qlinear_binary,
+    qlinear_conv,
+    qlinear_global_average_pool,
     qlinear_matmul,
 )
 from tracea_graph.reasons import unsuited
@@ -223,6 +225,7 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "com.microsoft::MatMulIntegerToFloat": matmul_integer_to_float,
         "com.microsoft::QGemm": qgemm,
         "com.microsoft::QLinearAdd": qlinear_binary,
+        "com.microsoft::QLinearGlobalAveragePool": qlinear_global_average_pool,
         "com.microsoft::QLinearMul": qlinear_binary,
         "com.microsoft::QLinearLeakyRelu": qlinear_activation,
         "com.microsoft::QLinearSigmoid": qlinear_activation,
@@ -230,6 +233,7 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "DequantizeLinear": _dequantise,
         "Einsum": einsum,
         "Pad": padded,
+        "QLinearConv": qlinear_conv,
         "QLinearMatMul": qlinear_matmul,
     }
 )

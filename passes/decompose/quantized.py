@@ -1,6 +1,8 @@
 """Decompose quantized operators, which other rules match between their conversions.
 
 QLinearMatMul, QGemm             -> DequantizeLinear, MatMul or Gemm, QuantizeLinear
+QLinearConv                      -> DequantizeLinear, Conv, QuantizeLinear
+QLinearGlobalAveragePool         -> DequantizeLinear, GlobalAveragePool, QuantizeLinear
 QLinearAdd, QLinearMul           -> DequantizeLinear, Add or Mul, QuantizeLinear
 QLinearSigmoid, QLinearLeakyRelu -> the same around the activation
 DynamicQuantizeMatMul            -> DynamicQuantizeLinear, MatMulInteger, Cast, Mul, Add
@@ -20,7 +22,7 @@ from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuil
 
 __all__ = [
     "dynamic_quantize_matmul", "matmul_integer_to_float", "qgemm", "qlinear_activation",
-    "qlinear_binary", "qlinear_matmul",
+    "qlinear_binary", "qlinear_conv", "qlinear_global_average_pool", "qlinear_matmul",
 ]  # fmt: skip
 
 _AXIS_SINCE = 13
@@ -33,6 +35,26 @@ def qlinear_matmul(s: OnnxBuilder) -> OnnxBuilder:
     return _quantized(s, y, *s.operands[6:8])
 
 
+def qlinear_conv(s: OnnxBuilder) -> OnnxBuilder:
+    """Write a Conv whose int32 bias has the scale of its sums."""
+    if int(s.attribute("channels_last", 0)):
+        raise CannotDecompose("its channels are last")
+    operands = [_number(s, 0), _number(s, 3, 0, every_rank=True)]
+    if len(s.operands) > 8 and (bias := s.operands[8]):
+        operands.append(_bias(s, bias, 1, 4))
+    kept = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    attrs: dict[str, Any] = {k: v for k, v in s.region.node.attrs.items() if k in kept}
+    y = s("Conv", *operands, spec=_float(_result(s)), **attrs)
+    return _quantized(s, y, *s.operands[6:8])
+
+
+def qlinear_global_average_pool(s: OnnxBuilder) -> OnnxBuilder:
+    if int(s.attribute("channels_last", 0)):
+        raise CannotDecompose("its channels are last")
+    y = s("GlobalAveragePool", _number(s, 0), spec=_float(_result(s)))
+    return _quantized(s, y, *s.operands[3:5])
+
+
 def qgemm(s: OnnxBuilder) -> OnnxBuilder:
     """Write a Gemm whose int32 bias has the scale of its sums."""
     if float(s.attribute("alpha", 1.0)) != 1.0:
@@ -40,17 +62,22 @@ def qgemm(s: OnnxBuilder) -> OnnxBuilder:
     turned = int(s.attribute("transB", 0))
     operands = [_number(s, 0), _number(s, 3, 0 if turned else 1)]
     if c := s.operands[6]:
-        scales = [s.graph.weight(s.operands[i]) for i in (1, 4)]
-        if scales[0] is None or scales[1] is None:
-            raise CannotDecompose("its scales are not constant")
-        left, right = (np.asarray(w.array(), np.float32) for w in scales if w is not None)
-        scale = s.constant(left.reshape(()) * right)
-        rank = len(s.spec(scale).shape or ())
-        axis: dict[str, Any] = {"axis": 0} if rank and s.graph.opset >= _AXIS_SINCE else {}
-        operands.append(s("DequantizeLinear", c, scale, spec=_float(s.spec(c)), **axis))
+        operands.append(_bias(s, c, 1, 4))
     y = s("Gemm", *operands, spec=_float(_result(s)), transA=int(s.attribute("transA", 0)),
           transB=turned)  # fmt: skip
     return _quantized(s, y, *s.operands[7:9]) if s.operands[7] else s
+
+
+def _bias(s: OnnxBuilder, bias: str, *places: int) -> str:
+    """Dequantize an int32 bias by the product of two constant scales, those at ``places``."""
+    scales = [s.graph.weight(s.operands[i]) for i in places]
+    if scales[0] is None or scales[1] is None:
+        raise CannotDecompose("its scales are not constant")
+    left, right = (np.asarray(w.array(), np.float32) for w in scales if w is not None)
+    scale = s.constant(left.reshape(()) * right)
+    rank = len(s.spec(scale).shape or ())
+    axis: dict[str, Any] = {"axis": 0} if rank and s.graph.opset >= _AXIS_SINCE else {}
+    return s("DequantizeLinear", bias, scale, spec=_float(s.spec(bias)), **axis)
 
 
 def qlinear_binary(s: OnnxBuilder) -> OnnxBuilder:
@@ -110,8 +137,11 @@ def _float(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(DType.F32, spec.shape)
 
 
-def _number(s: OnnxBuilder, at: int, axis: int = 1) -> str:
-    """Dequantize operand ``at``, which its scale and zero point follow."""
+def _number(s: OnnxBuilder, at: int, axis: int = 1, every_rank: bool = False) -> str:
+    """Dequantize operand ``at``, which its scale and zero point follow.
+
+    It may have several scales along ``axis`` if it is a matrix, or of ``every_rank``.
+    """
     value, scale, zero = s.operands[at : at + 3]
     _check_scale(s, scale)
     spec, counts = s.spec(value), s.spec(scale).shape
@@ -119,7 +149,8 @@ def _number(s: OnnxBuilder, at: int, axis: int = 1) -> str:
         raise CannotDecompose("the rank of an operand is not known")
     attrs: dict[str, Any] = {}
     if counts not in ((), (1,)):
-        if s.graph.opset < _AXIS_SINCE or len(counts) != 1 or len(spec.shape) != 2:
+        other = len(spec.shape) != 2 and not every_rank
+        if s.graph.opset < _AXIS_SINCE or len(counts) != 1 or other:
             raise CannotDecompose("an operand that is no matrix has several scales")
         attrs = {"axis": axis}
     operands = (value, scale, *([zero] if zero else []))

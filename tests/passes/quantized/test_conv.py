@@ -81,8 +81,7 @@ def test_groups_are_packed(filters_: int, groups: int) -> None:
     x = quantized(net, net.input("x", "n", 12, 9, 7), np.uint8, 0.03)
     y = conv(net, x, filters(net, filters_, 12 // groups, 3, 3), kernel=3, group=groups)
     graph = net.graph(y)
-    optimized(graph)
-    assert "FusedConvInteger" in ops(graph)
+    assert optimized(graph).applied()["pack-integers"] == 1
     assert_same(net, graph, FEEDS)
 
 
@@ -136,3 +135,19 @@ def test_odd_scales_are_the_reason(value: float, axis: int, reason: str) -> None
     w = net("DequantizeLinear", w, const(net, np.full(12, value, np.float32)), axis=axis)
     graph = net.graph(conv(net, quantized(net, net.input("x", "n", 12, 9, 7)), w))
     assert reasons(schedule_only(graph, QuantizedConv()), "quantized-conv") == {reason}
+
+
+def test_operators_with_scales_are_taken_apart() -> None:
+    net = Net()
+    s, z = net.const(np.float32(0.03)), const(net, np.array(7, np.uint8))
+    q = net("QuantizeLinear", net.input("x", "n", 12, 9, 7), s, z)
+    w, zeros = const(net, integers(np.int8, 24, 12, 3, 3)), const(net, np.zeros(24, np.int8))
+    bias = const(net, integers(np.int8, 24, seed=9).astype(np.int32))
+    wide = net.const(np.float32(0.3))
+    y = net("QLinearConv", q, s, z, w, const(net, scales(24)), zeros, wide, z, bias, pads=[1] * 4)
+    graph = net.graph(net("DequantizeLinear", y, wide, z))
+    trace = optimized(graph)
+    assert trace.applied()["quantized-conv"] == 1
+    assert trace.applied()["pack-integers"] == 1
+    assert not {"QLinearConv", "QuantizeLinear", "DequantizeLinear"} & set(ops(graph))
+    assert_same(net, graph, FEEDS)
