@@ -171,10 +171,14 @@ class ChainOperand:
 
 @dataclass(frozen=True)
 class ChainResult:
-    """One result of an elementwise chain, for the C++ template: its expression and type."""
+    """One result of an elementwise chain, for the C++ template: its expression and type.
+
+    With ``zero`` the store rounds the expression and adds that.
+    """
 
     expression: str
     dtype: DType
+    zero: int | None = None
 
     @property
     def element(self) -> str:
@@ -186,6 +190,8 @@ class ChainResult:
 
     def store(self, pointer: str, value: str, tail: bool) -> str:
         """Statement that stores a vector, or its first ``n`` lanes in the tail."""
+        if self.zero is not None:
+            return f"store_rounded({pointer}, {value}, {self.zero}{', n' if tail else ''})"
         if self.dtype is DType.F32:
             name, last = "store", "first(n)"
         else:
@@ -232,10 +238,21 @@ def statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) 
     return lines
 
 
-def results(chain: Chain) -> list[ChainResult]:
-    """The chain's results, in order."""
-    pairs = zip(chain.results, chain.result_types, strict=True)
-    return [ChainResult(_value(chain, ref), dtype) for ref, dtype in pairs]
+def results(
+    chain: Chain, rounded: Mapping[int, tuple[str, int]] = MappingProxyType({})
+) -> list[ChainResult]:
+    """The chain's results, in order.
+
+    ``rounded`` gives other expressions for some, which are rounded as they are stored, and what
+    is added then.
+    """
+    pairs = enumerate(zip(chain.results, chain.result_types, strict=True))
+    return [
+        ChainResult(rounded[i][0], dtype, rounded[i][1])
+        if i in rounded
+        else ChainResult(_value(chain, ref), dtype)
+        for i, (ref, dtype) in pairs
+    ]
 
 
 def _source_of(chain: Chain, step: Step) -> StepSource:

@@ -18,7 +18,7 @@ from tracea_graph.kernels import chain_source, source
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.functions import KERNELS, Function
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
-from tracea_graph.kernels.cpu.quotients import quotients
+from tracea_graph.kernels.cpu.quotients import quotients, rounded_stores
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     PANEL,
@@ -135,7 +135,7 @@ def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> Kernel
 def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object]:
     if chain is None:
         return {"needs": variant.functions, **variant.params}
-    wide = isa_of(variant.isa).width > 1
+    wide, broad = isa_of(variant.isa).width > 1, vectors_of(variant.isa) == "avx512"
     return {
         "needs": chain_source.functions(chain),
         "text": chain.text,
@@ -143,7 +143,7 @@ def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object
         "operands": chain_source.operands(chain),
         # the scalar level rounds products before it adds
         "steps": chain_source.statements(chain, quotients(chain) if wide else {}),
-        "results": chain_source.results(chain),
+        "results": chain_source.results(chain, rounded_stores(chain) if broad else {}),
     }
 
 

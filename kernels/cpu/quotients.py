@@ -11,9 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import Chain, Step
 
-__all__ = ["quotients", "reciprocal"]
+__all__ = ["quotients", "reciprocal", "rounded_stores"]
 
 _NEAR = 12
 """Neighbouring float32 numbers to try on either side of a half."""
@@ -29,7 +30,6 @@ def quotients(chain: Chain) -> Mapping[int, str]:
     They are those by a literal whose result is rounded, moved by a literal and saturated.
     """
     found: dict[int, str] = {}
-    count = len(chain.operands)
     for i, step in enumerate(chain.steps):
         ends = _range(chain, i) if step.op == "div" else None
         x, scale = step.args[0], step.args[-1]
@@ -37,7 +37,7 @@ def quotients(chain: Chain) -> Mapping[int, str]:
             continue
         pair = reciprocal(scale, *ends)
         if pair is not None:
-            name = f"x{x}" if x < count else f"v{x - count}"
+            name = _name(chain, x)
             hi, lo = (f"set1({part.hex()}f)" for part in pair)
             exact = not pair[1]  # 0 would make NaN of infinity
             found[i] = f"{name} * {hi}" if exact else f"fma({name}, {hi}, {name} * {lo})"
@@ -75,6 +75,46 @@ def _saturated(chain: Chain, index: int) -> list[tuple[int, int]] | None:
             return None
         ends.append((int(low - zero), int(high - zero)))
     return ends
+
+
+def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
+    """Return, by number, the results that an instruction rounds as it converts them: what to
+    round, no larger than it may be, and what to add then.
+
+    They are saturated to the range of the bytes they are stored as.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for number, (ref, dtype) in enumerate(zip(chain.results, chain.result_types, strict=True)):
+        held = _made_by(chain, ref, "saturate")
+        if held is None or dtype not in _BOUNDS or held.args[1:] != _BOUNDS[dtype]:
+            continue
+        moved = _made_by(chain, held.args[0], "add")
+        zero = moved.args[1] if moved else 0.0
+        rounded = _made_by(chain, moved.args[0] if moved else held.args[0], "round")
+        if rounded is None or not isinstance(zero, float) or zero != int(zero):
+            continue
+        source = rounded.args[0]
+        least = 0.0 if dtype is DType.U8 else -_WIDEST
+        if isinstance(source, float) or not least <= zero <= _WIDEST:
+            continue
+        low, high = (f"set1({bound - zero}f)" for bound in _BOUNDS[dtype])
+        value = f"min({high}, {_name(chain, source)})"
+        # a sum with a negative number could wrap; NaN becomes the lowest integer
+        found[number] = (f"max({value}, {low})" if dtype is DType.I8 else value, int(zero))
+    return found
+
+
+_BOUNDS = {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
+
+
+def _made_by(chain: Chain, ref: int | float, op: str) -> Step | None:
+    at = ref - len(chain.operands) if isinstance(ref, int) else -1
+    return chain.steps[at] if at >= 0 and chain.steps[at].op == op else None
+
+
+def _name(chain: Chain, ref: int) -> str:
+    count = len(chain.operands)
+    return f"x{ref}" if ref < count else f"v{ref - count}"
 
 
 def _readers(chain: Chain, index: int) -> list[int | None]:

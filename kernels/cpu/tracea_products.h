@@ -190,6 +190,7 @@ typedef struct {
   const float* w;              // its panel
   int64_t w_panel;
   int32_t zero, flip;          // as in tracea_gemm_tile
+  int32_t single;              // 1: the last four has one tap
   float* c;
   int64_t ldc;
 } tracea_depthwise_bytes_tile;

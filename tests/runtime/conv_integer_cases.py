@@ -114,7 +114,9 @@ def conv_integer_cases() -> tuple[Case, ...]:
         conv_case("conv_residual_groups", (1, 9, 7, 24), 48, window(3, 3), 3, chain=RESIDUAL),
         conv_case("conv_residual_pointwise", image, 100, window(1, 1), chain=RESIDUAL),
         conv_case("depthwise_3x3", (2, 9, 7, 48), 48, window(3, 3), 48),
-        conv_case("depthwise_strided", (1, 9, 12, 19), 19, window(3, 3, strides=2), 19, DType.I8, -3),
+        conv_case(
+            "depthwise_strided", (1, 9, 12, 19), 19, window(3, 3, strides=2), 19, DType.I8, -3
+        ),
         conv_case("depthwise_5x5", (1, 9, 7, 100), 100, window(5, 5), 100, zero=None),
         conv_case("depthwise_2x2", (1, 4, 5, 7), 7, window(2, 2, dilations=2), 7, DType.I8),
         conv_case("depthwise_line", (2, 31, 24), 24, window(9), 24),

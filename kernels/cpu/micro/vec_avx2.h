@@ -265,6 +265,9 @@ INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
   const __m128i b = _mm_unpacklo_epi8(some_bytes(t[2] + at, n), some_bytes(t[3] + at, n));
   return (vi)_mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
 }
+INLINE vi one_tap(const uint8_t* p, int64_t n) {
+  return (vi)_mm256_cvtepu8_epi32(some_bytes(p, n));
+}
 INLINE right_bytes load_bytes(const float* p) {
   const __m256i x = _mm256_loadu_si256((const __m256i*)p);
   return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};

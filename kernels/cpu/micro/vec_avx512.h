@@ -206,6 +206,27 @@ INLINE void store_int(uint8_t* p, vf v) {
   const __m512i whole = _mm512_max_epi32(_mm512_cvttps_epi32(v), _mm512_setzero_si512());
   _mm_storeu_si128((__m128i*)p, _mm512_cvtusepi32_epi8(whole));
 }
+
+// Numbers of at most the type's range, rounded half to even, plus `zero`; negative sums become 0.
+INLINE __m512i rounded(vf v, int zero) {
+  const __m512i whole = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_add_epi32(whole, _mm512_set1_epi32(zero));
+}
+INLINE void store_rounded(int8_t* p, vf v, int zero) {
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(rounded(v, zero)));
+}
+INLINE void store_rounded(int8_t* p, vf v, int zero, int64_t n) {
+  _mm_mask_storeu_epi8(p, first(n), _mm512_cvtsepi32_epi8(rounded(v, zero)));
+}
+INLINE __m128i unsigned_bytes(__m512i whole) {
+  return _mm512_cvtusepi32_epi8(_mm512_max_epi32(whole, _mm512_setzero_si512()));
+}
+INLINE void store_rounded(uint8_t* p, vf v, int zero) {
+  _mm_storeu_si128((__m128i*)p, unsigned_bytes(rounded(v, zero)));
+}
+INLINE void store_rounded(uint8_t* p, vf v, int zero, int64_t n) {
+  _mm_mask_storeu_epi8(p, first(n), unsigned_bytes(rounded(v, zero)));
+}
 //% endif
 //% if "double" in needs
 
@@ -305,6 +326,9 @@ INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
   const __m512i turned = _mm512_broadcast_i32x4(
       _mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
   return (vi)_mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, x), turned);
+}
+INLINE vi one_tap(const uint8_t* p, int64_t n) {
+  return (vi)_mm512_cvtepu8_epi32(some_bytes(p, n));
 }
 INLINE vi set1_int(int32_t x) { return (vi)_mm512_set1_epi32(x); }
 INLINE vi load_ints(const float* p) { return (vi)_mm512_loadu_si512(p); }

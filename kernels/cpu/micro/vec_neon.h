@@ -273,6 +273,13 @@ INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
   __builtin_memcpy(&made, lanes, sizeof made);
   return made;
 }
+INLINE vi one_tap(const uint8_t* p, int64_t n) {
+  uint32_t lanes[W] = {};
+  for (int64_t j = 0; j < W && j < n; j++) lanes[j] = p[j];
+  vi made;
+  __builtin_memcpy(&made, lanes, sizeof made);
+  return made;
+}
 
 // A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
 // products.  `flip` inverts bits of the left operand.

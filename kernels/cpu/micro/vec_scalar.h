@@ -176,6 +176,13 @@ INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
   __builtin_memcpy(&made, lanes, sizeof made);
   return made;
 }
+INLINE vi one_tap(const uint8_t* p, int64_t n) {
+  uint32_t lanes[W] = {};
+  for (int64_t j = 0; j < W && j < n; j++) lanes[j] = p[j];
+  vi made;
+  __builtin_memcpy(&made, lanes, sizeof made);
+  return made;
+}
 INLINE right_bytes load_bytes(const float* p) { return broadcast_bytes(p, 0); }
 INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   for (int i = 0; i < 32; i += 8) c += (int32_t)(uint8_t)(a >> i) * (int8_t)(uint8_t)(b >> i);

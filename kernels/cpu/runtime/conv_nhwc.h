@@ -11,9 +11,15 @@ constexpr int64_t kFewPatches = 32;          // windows that make use of panels 
 
 constexpr int64_t kManyBytes = 512;  // that a call of memcpy copies faster
 
-// A few bytes, inline: a patch is made of many short runs.
-inline void copy_bytes(char* to, const char* from, int64_t count) {
-  if (count >= kManyBytes || count < 4) {
+constexpr int64_t kShortRun = 32;    // bytes that are always copied, where that many may be read
+
+// A few bytes, inline: a patch is made of many short runs.  What is written behind them is written
+// again, or lies behind the last patch.
+inline void copy_bytes(char* to, const char* from, int64_t count, const char* end) {
+  if (count <= 0) return;
+  if (count <= kShortRun && end - from >= kShortRun) {
+    memcpy(to, from, static_cast<size_t>(kShortRun));
+  } else if (count >= kManyBytes || count < 4) {
     memcpy(to, from, static_cast<size_t>(count));
   } else if (count < 8) {
     memcpy(to, from, 4), memcpy(to + count - 4, from + count - 4, 4);
@@ -35,13 +41,14 @@ inline char* gather_line(const ConvNhwcJob& job, const char* line, int64_t col, 
   if (job.whole) {
     const int64_t before = min(max(-col, 0), taps), end = max(min(job.width - col, taps), before);
     if (before) memset(to, job.padding, static_cast<size_t>(before * depth));
-    copy_bytes(to + before * depth, line + (col + before) * job.pixel, (end - before) * depth);
+    copy_bytes(to + before * depth, line + (col + before) * job.pixel, (end - before) * depth,
+               job.end);
     if (end < taps) memset(to + end * depth, job.padding, static_cast<size_t>((taps - end) * depth));
     return to + taps * depth;
   }
   for (int64_t t = 0; t < taps; ++t, col += step, to += depth) {
     if (col < 0 || col >= job.width) memset(to, job.padding, static_cast<size_t>(depth));
-    else copy_bytes(to, line + col * job.pixel, depth);
+    else copy_bytes(to, line + col * job.pixel, depth, job.end);
   }
   return to;
 }
@@ -218,7 +225,10 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   else if (zero) gemm.zero = *reinterpret_cast<const uint8_t*>(zero);
   job.padding = gemm.zero & 0xff;
   if (is_signed) gemm.zero += 128, gemm.flip = static_cast<int32_t>(0x80808080);
-  job.x = views[0].data;
+  const TensorView& x = views[0];
+  job.x = x.data;
+  job.end = x.data + (x.dims[0] - 1) * x.strides[0] + (x.dims[1] - 1) * x.strides[1] +
+            (x.dims[2] - 1) * x.strides[2] + x.dims[3];
   gemm.kernel = gemm.isa->gemm_int8;
   gemm.mr = gemm.isa->int8_mr, gemm.nv = gemm.isa->int8_nv;
   gemm.x_row = gemm.k, gemm.x_step = 1;
@@ -228,7 +238,7 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   divide_windows(job, run.host.processors);
   const int64_t rows = ceil_div(gemm.m, gemm.chunks);
   const int64_t bytes = job.depthwise ? depthwise_bytes(job)
-                                      : rows * (job.row_bytes + (job.sums ? 4 : 0));
+                                      : rows * (job.row_bytes + (job.sums ? 4 : 0)) + kShortRun;
   Scratch scratch(run);
   const int64_t tasks = gemm.chunks * job.groups;
   if (!make_slots(run, scratch, tasks, bytes, &gemm.slots)) return false;

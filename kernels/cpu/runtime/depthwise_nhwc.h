@@ -10,7 +10,7 @@ constexpr int64_t kTapChannels = 64;   // of them, so that their sums are a tile
 
 struct ConvNhwcJob {
   GemmJob gemm;           // of one group
-  const char* x;
+  const char *x, *end;    // behind its last byte
   int64_t images, height, width, channels;  // of x
   int64_t image, line, pixel;               // bytes from one to the next
   int64_t rows, columns;                    // positions of windows
@@ -30,6 +30,16 @@ inline void find_taps(const ConvNhwcJob& job, int64_t at, const uint8_t* padding
   const int64_t col = at % job.columns, row = at / job.columns % job.rows;
   const char* x = job.x + at / job.columns / job.rows * job.image;
   const int64_t x_col = col * job.strides[1] - job.left, x_row = row * job.strides[0] - job.top;
+  const int64_t tall = (job.kernel[0] - 1) * job.dilations[0];
+  const int64_t wide = (job.kernel[1] - 1) * job.dilations[1], all = job.kernel[0] * job.kernel[1];
+  if (x_row >= 0 && x_col >= 0 && x_row + tall < job.height && x_col + wide < job.width) {
+    const uint8_t* first = reinterpret_cast<const uint8_t*>(x + x_row * job.line + x_col * job.pixel);
+    const int64_t step = job.dilations[1] * job.pixel;
+    for (int64_t t = 0; t < job.kernel[0]; ++t, first += job.dilations[0] * job.line)
+      for (int64_t s = 0; s < job.kernel[1]; ++s) *taps++ = first + s * step;
+    for (int64_t t = all; t % 4; ++t) *taps++ = padding;
+    return;
+  }
   for (int64_t t = 0; t < job.kernel[0]; ++t) {
     const int64_t y = x_row + t * job.dilations[0];
     for (int64_t s = 0; s < job.kernel[1]; ++s) {
@@ -39,7 +49,7 @@ inline void find_taps(const ConvNhwcJob& job, int64_t at, const uint8_t* padding
                        : padding;
     }
   }
-  for (int64_t t = job.kernel[0] * job.kernel[1]; t % 4; ++t) *taps++ = padding;
+  for (int64_t t = all; t % 4; ++t) *taps++ = padding;
 }
 
 // What a task needs: the padding of all channels, and addresses.
@@ -59,7 +69,7 @@ inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t r
     tracea_depthwise_bytes_tile tile = {};
     tile.pixels = pixels, tile.channels = channels, tile.groups = gemm.k;
     tile.w = item.w + first / TRACEA_PANEL * gemm.w_panel, tile.w_panel = gemm.w_panel;
-    tile.zero = gemm.zero, tile.flip = gemm.flip;
+    tile.zero = gemm.zero, tile.flip = gemm.flip, tile.single = job.taps_bytes % 4 == 1;
     tile.taps = taps, tile.channel = first;
     float* y = reinterpret_cast<float*>(item.result[0]);
     const int64_t y_row = gemm.results[0].strides[0];
