@@ -130,6 +130,7 @@ _ALL = (
     _over("sum_rows"),
     _over("top_k"),
     _over("gather", "embedding"),
+    _over("gather_nbits"),
     _over("gather_elements", "gather_elements", "take"),
     _over("chain", "elementwise", structure="elements"),
     _over("copy", structure="elements"),

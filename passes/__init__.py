@@ -41,6 +41,7 @@ from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
 from tracea_graph.passes.quantized.conv import QuantizedConv
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
+from tracea_graph.passes.quantized.tables import QuantizedEmbedding
 from tracea_graph.passes.quantized.views import (
     CancelQuantize,
     DequantizeFirst,
@@ -179,6 +180,7 @@ def _convert(prepack: bool) -> Phase:
         QuantizedGemm(),
         MatmulNbits(),
         DequantizedGemm(),
+        QuantizedEmbedding(),
     )
     return Phase(
         "convert",

@@ -280,6 +280,14 @@ def pool_nhwc(call: Call, *, x: Array, y: Array, **window: Any) -> None:
     y[...] = taps_of(x, -np.inf, **window).max(0)
 
 
+def gather_nbits(
+    call: Call, *, w: Array, scales: Array, ids: Array, y: Array, columns: int, bits: int,
+    block: int, zeros: str,
+) -> None:  # fmt: skip
+    layout = NBitsPanels(bits, block, zeros)
+    y[...] = layout.matrix((w, scales), y.shape[1], columns).T[ids]
+
+
 def sum_rows(call: Call, *, x: Array, sums: Any, y: Any) -> None:
     if sums is not None:
         sums[...] = x.astype(np.int64).sum(1) + (128 * x.shape[1] if x.dtype == np.int8 else 0)
@@ -861,7 +869,8 @@ def recurrent(
 
 KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
-        "gemm": by_type, "gemm_nbits": gemm_nbits, "sum_rows": sum_rows,
+        "gemm": by_type, "gemm_nbits": gemm_nbits, "gather_nbits": gather_nbits,
+        "sum_rows": sum_rows,
         "conv_nhwc": conv_nhwc, "pool_nhwc": pool_nhwc,
         "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
         "round": round_rows_of, "norm": norm, "elementwise": elementwise,

@@ -19,6 +19,7 @@ from tracea_graph.kernels.cpu.product_calls import (
     BLOCK_SPARSE,
     BLOCK_SPARSE_BF16,
     CONV_NHWC,
+    GATHER_NBITS,
     NBITS,
     SUM_ROWS,
     gemm,
@@ -491,6 +492,7 @@ CALLS = Calls(
         NBITS,
         CONV_NHWC,
         _POOL_NHWC,
+        GATHER_NBITS,
     )
 )  # fmt: skip
 """All calls, in the order of their opcodes."""

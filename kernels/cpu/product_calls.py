@@ -21,8 +21,8 @@ from tracea_graph.kernels.schema import (
 from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 
 __all__ = [
-    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "CONV_NHWC", "NBITS",
-    "SUM_ROWS", "epilogue", "gemm", "gemm_problem", "round_rows",
+    "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "CONV_NHWC", "GATHER_NBITS",
+    "NBITS", "SUM_ROWS", "epilogue", "gemm", "gemm_problem", "round_rows",
 ]  # fmt: skip
 
 _BIAS = _op("bias", "N", optional=True, rows="all")
@@ -149,6 +149,24 @@ CONV_NHWC = CallSchema(
 )  # fmt: skip
 """``y = epilogue(patches(x) · w)`` on bytes less their zero point, which is the padding too; M
 counts the windows' positions in all images."""
+
+
+GATHER_NBITS = CallSchema(
+    "gather_nbits",
+    (
+        _op("w", "Np bytes", "u8", touched="picks"),
+        _op("scales", "Np blocks 1|2 16", touched="picks"),
+        _op("ids", "R", "i32", "i64"),
+        _out("y", "R K"),
+    ),
+    (
+        number("columns", 1, 2**31 - 1),
+        choice("bits", {2: 2, 4: 4, 8: 8}),
+        number("block", 16, MAX_BLOCK),
+        choice("zeros", ZEROS),
+    ),
+)
+"""Columns of such a matrix as rows of float32."""
 
 
 def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:

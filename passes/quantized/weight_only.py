@@ -9,7 +9,7 @@ A matrix with a scale for each column, or one for all, has a single block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from tracea_graph.reasons import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MATMUL_NBITS", "DequantizedGemm", "MatmulNbits"]
+__all__ = ["MATMUL_NBITS", "BlockMatrix", "DequantizedGemm", "MatmulNbits", "byte_codes"]
 
 MATMUL_NBITS = "com.microsoft::MatMulNBits"
 _INT8_LEVEL = 4
@@ -43,7 +43,7 @@ _UNSIGNED = {DType.U2: 2, DType.U4: 4, DType.U8: 8}
 
 
 @dataclass
-class _Matrix:
+class BlockMatrix:
     """A block-quantized matrix: its layout, sizes, and the weights that hold it."""
 
     layout: BlockQuantized
@@ -128,7 +128,7 @@ def _left(graph: TileGraph, x: str, k: int) -> str | None:
 # ---- MatMulNBits -----------------------------------------------------------------------------
 
 
-def _stored(graph: TileGraph, region: Region) -> _Matrix | str:
+def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
     """Return the matrix of a MatMulNBits, or why it cannot be read."""
     defaults = {"K": 0, "N": 0, "bits": 4, "block_size": 0, "accuracy_level": 0}
     given = {name: int(attribute(region, name, v)) for name, v in defaults.items()}  # type: ignore[call-overload]
@@ -142,25 +142,38 @@ def _stored(graph: TileGraph, region: Region) -> _Matrix | str:
     codes, scales = (graph.weight(v) for v in region.operands[1:3])
     if codes is None or scales is None:
         return not_constant(region.operands[2 if codes else 1])
-    blocks, beside = -(-k // block), _operand(region, 3)
+    if (why := _grouped(graph, _operand(region, 4), k, block)) is not None:
+        return why
+    beside = _operand(region, 3)
+    zeros = graph.weight(beside) if beside else None
+    if beside and zeros is None:
+        return not_constant(beside)
+    made = byte_codes(codes, scales, zeros, (k, n), bits, block)
+    if isinstance(made, str):
+        return made
+    shared = bits > 2 or block in _INT8_BLOCKS_OF_2_BITS
+    int8_rows = level == _INT8_LEVEL and made.layout.zeros != "float" and shared
+    return replace(made, layout=replace(made.layout, int8_rows=int8_rows))
+
+
+def byte_codes(
+    codes: Weight, scales: Weight, zeros: Weight | None, sizes: tuple[int, int], bits: int,
+    block: int,
+) -> BlockMatrix | str:  # fmt: skip
+    """Return the matrix ``[K, N]`` whose codes lie in bytes, column by column, or a reason."""
+    k, n = sizes
+    blocks = -(-k // block)
     if codes.dtype is not DType.U8 or codes.count != n * blocks * block * bits // 8:
         return "its codes are no bytes of the sizes it names"
     if scales.dtype is not DType.F32 or scales.count != n * blocks:
         return "it does not have a float32 scale for each block"
-    if (why := _grouped(graph, _operand(region, 4), k, block)) is not None:
-        return why
-    zeros = graph.weight(beside) if beside else None
-    if beside and zeros is None:
-        return not_constant(beside)
     kind = "middle"
     if zeros is not None:
         kind = "integer" if zeros.dtype is DType.U8 else "float"
         expected = n * -(-blocks * bits // 8) if kind == "integer" else n * blocks
         if zeros.dtype not in (DType.U8, DType.F32) or zeros.count != expected:
             return "it does not have a zero point for each block"
-    shared = bits > 2 or block in _INT8_BLOCKS_OF_2_BITS
-    int8_rows = level == _INT8_LEVEL and kind != "float" and shared
-    layout = BlockQuantized(bits, block, kind, int8_rows)
+    layout = BlockQuantized(bits, block, kind)
 
     def load() -> Array:
         factors = np.asarray(scales.load(), np.float32).reshape(n, blocks)
@@ -173,7 +186,7 @@ def _stored(graph: TileGraph, region: Region) -> _Matrix | str:
             stored = split.reshape(n, -1)[:, :blocks]
         return np.stack([factors, stored.reshape(n, blocks).astype(np.float32)])
 
-    made = _Matrix(layout, k, n, codes.name, f"{scales.name}_of_{codes.name}")
+    made = BlockMatrix(layout, k, n, codes.name, f"{scales.name}_of_{codes.name}")
     if codes.shape != layout.shape(k, n):
         made.codes = f"{codes.name}_by_blocks"
         made.weights[made.codes] = Weight(
@@ -201,7 +214,7 @@ def _grouped(graph: TileGraph, name: str, k: int, block: int) -> str | None:
 
 def _dequantized(
     graph: TileGraph, region: Region, source: Region, transposed: bool
-) -> _Matrix | str:
+) -> BlockMatrix | str:
     """Return the matrix that a DequantizeLinear makes, or why it cannot be read as codes."""
     stored, scales = graph.weights[source.operands[0]], graph.weight(source.operands[1])
     zeros = graph.weight(_operand(source, 2)) if _operand(source, 2) else None
@@ -222,7 +235,7 @@ def _dequantized(
         return "its zero points are not those of its scales"
     kind = "middle" if zeros is None and stored.dtype in _SIGNED else "integer"
     layout = BlockQuantized(bits, block, kind)
-    made = _Matrix(layout, k, n, f"{stored.name}_codes", f"{scales.name}_of_{stored.name}")
+    made = BlockMatrix(layout, k, n, f"{stored.name}_codes", f"{scales.name}_of_{stored.name}")
     loads = _loads(layout, (k, n), (stored, scales, zeros), transposed)
     made.weights = {
         made.codes: Weight(made.codes, DType.U8, layout.shape(k, n), loads[0]),

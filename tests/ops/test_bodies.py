@@ -59,6 +59,7 @@ from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -336,6 +337,14 @@ CASES = {
             (0, 0, 32),
         ),
         ((2, 3, 5, 4), (2, 3, 3, 4), (3, 4)),
+    ),
+    "quantized embedding": Case(
+        QuantizedEmbeddingParams(70, 20, NBitsPanels(4, 32, "integer")),
+        (*codes(NBitsPanels(4, 32, "integer"), 70, 20)[:2], ids(2, 5)),
+    ),
+    "quantized embedding, ids from the end": Case(
+        QuantizedEmbeddingParams(64, 20, NBitsPanels(8, 16)),
+        (*codes(NBitsPanels(8, 16), 64, 20)[:2], ids(3, low=-9, dtype=np.int32)),
     ),
     "embedding": Case(EmbeddingParams(1), ((9, 20), ids(2, 5))),
     "embedding, int32 ids": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, dtype=np.int32))),

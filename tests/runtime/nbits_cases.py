@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_nbits_scales
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 
 __all__ = ["NBITS_CHAINS", "drawn_matrix", "nbits_cases"]
 
@@ -52,6 +54,22 @@ def nbits_case(
     return operator_case(name, "FusedGemm", params, specs, (rows, codes, scales, *beside))
 
 
+def table_case(layout: NBitsPanels, ids: Array, error: str = "") -> Case:
+    """Rows of a table, which are columns of the matrix."""
+    params = QuantizedEmbeddingParams(70, 40, layout)
+    codes, scales = drawn_matrix(layout, 70, 40)
+    kind = DType.I64 if ids.dtype == np.int64 else DType.I32
+    specs = [
+        spec(*codes.shape, dtype=DType.U8), spec(*scales.shape),
+        spec(*("r", *ids.shape[1:]), dtype=kind),
+    ]  # fmt: skip
+    name = f"table_{layout.bits}_{layout.zeros}_{kind.short}{'_outside' if error else ''}"
+    feeds = codes, scales, ids
+    known = feeds if not error else (codes, scales, np.zeros_like(ids))
+    case = operator_case(name, "FusedQuantizedEmbedding", params, specs, feeds, known)
+    return replace(case, expected=(), error=error) if error else case
+
+
 def _odd_rows(value: float) -> Array:
     x = normal(2, 96, seed=5)
     x[1, 40] = value
@@ -78,4 +96,8 @@ def nbits_cases() -> tuple[Case, ...]:
         nbits_case(2, 96, 40, four, x=np.zeros((2, 96), np.float32), word="zero"),
         nbits_case(2, 96, 40, four, x=_odd_rows(np.inf), word="infinite"),
         nbits_case(2, 96, 40, four, x=_odd_rows(np.nan), word="nan"),
+        table_case(NBitsPanels(4, 32), np.array([[0, 39, 17], [-1, 16, -40]])),
+        table_case(NBitsPanels(2, 16, "float"), np.array([3, 15, 39], np.int32)),
+        table_case(NBitsPanels(8, 80, "integer"), np.arange(-40, 40)),
+        table_case(four, np.array([5, 40]), "The id 40 is outside a table of 40 rows."),
     )

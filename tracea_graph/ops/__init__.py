@@ -23,6 +23,7 @@ from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
@@ -41,6 +42,7 @@ OpParams = (
     | ElementwiseParams
     | ConcatParams
     | EmbeddingParams
+    | QuantizedEmbeddingParams
     | ChannelNormParams
     | ReduceParams
     | ArgParams
@@ -67,6 +69,7 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedElementwise", ElementwiseParams),
     ("FusedConcat", ConcatParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedQuantizedEmbedding", QuantizedEmbeddingParams),
     ("FusedChannelNorm", ChannelNormParams),
     ("FusedReduce", ReduceParams),
     ("FusedArg", ArgParams),

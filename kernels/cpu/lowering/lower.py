@@ -27,7 +27,12 @@ from tracea_graph.kernels.cpu.lowering.reduce import (
     lower_top_k,
 )
 from tracea_graph.kernels.cpu.lowering.region import alone, lower_region
-from tracea_graph.kernels.cpu.lowering.rows import lower_embedding, lower_norm, lower_take
+from tracea_graph.kernels.cpu.lowering.rows import (
+    lower_embedding,
+    lower_norm,
+    lower_quantized_embedding,
+    lower_take,
+)
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
@@ -49,6 +54,7 @@ from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -189,6 +195,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         AttentionParams: lower_attention,
         KvCacheAppendParams: lower_append,
         EmbeddingParams: lower_embedding,
+        QuantizedEmbeddingParams: lower_quantized_embedding,
         ConvParams: _lower_alone,
         ConvIntegerParams: lower_conv_integer,
         PoolParams: _lower_alone,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.lowering.writer import (
     RegionWriter,
     Slot,
@@ -13,14 +13,19 @@ from tracea_graph.kernels.cpu.lowering.writer import (
     matrix,
     over_rows,
 )
+from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
-__all__ = ["lower_embedding", "lower_norm", "lower_take", "norm_call", "stored", "sum_of"]
+__all__ = [
+    "lower_embedding", "lower_norm", "lower_quantized_embedding", "lower_take", "norm_call",
+    "stored", "sum_of",
+]  # fmt: skip
 
 
 def norm_call(w: RegionWriter, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -> None:
@@ -84,6 +89,24 @@ def lower_embedding(
     )  # fmt: skip
     if p.norm is not None:
         norm_call(w, p.norm, total, operands[2 * p.tables :], results[0])
+
+
+def lower_quantized_embedding(
+    w: RegionWriter,
+    p: QuantizedEmbeddingParams,
+    operands: Sequence[Slot],
+    results: Sequence[Slot],
+) -> None:
+    codes, scales, ids = operands
+    layout = p.layout
+    assert isinstance(layout, NBitsPanels), "a phase packs tables"
+    rows = product(ids.shape)
+    w.call(
+        "gather_nbits", w=View.dense(codes.buffer, layout.shape(p.k, p.n)),
+        scales=View.dense(scales.buffer, layout.scales_shape(p.k, p.n)),
+        ids=View(ids.buffer, (rows,), (1,)), y=matrix(results[0]), columns=p.n,
+        bits=layout.bits, block=layout.block, zeros=layout.zeros,
+    )  # fmt: skip
 
 
 def lower_take(

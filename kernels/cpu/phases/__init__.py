@@ -12,7 +12,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.kernels.cpu.phases.pack_integers import PACK_INTEGERS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
-from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS
+from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS, PACK_NBITS_TABLE
 from tracea_graph.kernels.cpu.phases.precision import (
     AttentionBf16,
     GemmBf16,
@@ -40,7 +40,11 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     pack = Phase("layouts", (PackMatrices(_twice(request), at_load),))
     return (
         Phase("gates", (PackGates(),), always=True),
-        Phase("integers", (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS)), always=True),
+        Phase(
+            "integers",
+            (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS), RulePass(PACK_NBITS_TABLE)),
+            always=True,
+        ),
         *((Phase("filters", (PackFilters(at_load),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles),
         Phase("transform", (ConvWinograd(),)),

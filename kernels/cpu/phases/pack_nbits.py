@@ -1,11 +1,13 @@
-"""Pack the block-quantized matrices of products into panels of codes.
+"""Pack block-quantized matrices into panels of codes.
 
-FusedGemm(x, codes, scales, …)    ->    FusedGemm(x, panels, panels of scales, …)
+FusedGemm(x, codes, scales, …)                  -> FusedGemm(x, panels, panels of scales, …)
+FusedQuantizedEmbedding(codes, scales, ids)     -> the same for a table
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
-__all__ = ["PACK_NBITS"]
+__all__ = ["PACK_NBITS", "PACK_NBITS_TABLE"]
 
 
 def _check(m: Match) -> str | None:
@@ -26,11 +28,12 @@ def _check(m: Match) -> str | None:
     return None if unpacked else unsuited("its matrix holds no codes in the model's order")
 
 
-def _rewrite(m: Match) -> Rewrite | str:
+def _packed(m: Match, rule: str, first: int) -> Rewrite | str:
+    """Pack the codes and scales that are operands ``first`` and the next."""
     params, graph, operands = m.root.params, m.graph, list(m.root.operands)
-    codes, scales = (graph.weight(v) for v in operands[1:3])
+    codes, scales = (graph.weight(v) for v in operands[first : first + 2])
     if codes is None or scales is None:
-        return not_constant(operands[1 if codes is None else 2])
+        return not_constant(operands[first if codes is None else first + 1])
     plain, k, n = params.layout, params.k, params.n
     packed = NBitsPanels(plain.bits, plain.block, plain.zeros, plain.int8_rows)
 
@@ -46,14 +49,28 @@ def _rewrite(m: Match) -> Rewrite | str:
         stored = np.asarray(scales.load(), np.float32)
         return pack_nbits_scales(packed, stored[0].T, stored[-1].T)
 
-    operands[1:3] = f"{codes.name}_nbits", f"{scales.name}_nbits"
+    names = f"{codes.name}_nbits", f"{scales.name}_nbits"
+    operands[first : first + 2] = names
     made = (
-        Weight(operands[1], DType.U8, packed.shape(k, n), load_codes),
-        Weight(operands[2], DType.F32, packed.scales_shape(k, n), load_scales),
+        Weight(names[0], DType.U8, packed.shape(k, n), load_codes),
+        Weight(names[1], DType.F32, packed.scales_shape(k, n), load_scales),
     )
     whole = dataclasses.replace(params, layout=packed)
-    new = fused("pack-nbits", whole, operands, m.root.results, [m.root])
+    new = fused(rule, whole, operands, m.root.results, [m.root])
     return Rewrite((new,), weights={w.name: w for w in made})
 
 
-PACK_NBITS = Rule("pack-nbits", (gemm,), _rewrite, _check)
+def _product(m: Match) -> Rewrite | str:
+    return _packed(m, "pack-nbits", 1)
+
+
+def _table(m: Match) -> Rewrite | str:
+    return _packed(m, "pack-nbits-table", 0)
+
+
+def _rows(op: Any) -> Any:
+    return op.FusedQuantizedEmbedding(...)
+
+
+PACK_NBITS = Rule("pack-nbits", (gemm,), _product, _check)
+PACK_NBITS_TABLE = Rule("pack-nbits-table", (_rows,), _table, _check)

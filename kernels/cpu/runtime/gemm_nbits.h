@@ -118,39 +118,44 @@ inline void nbits_task(void* usr, size_t index) {
     nbits_columns(job, item, p, last, row, min(job.gemm.m, row + job.rows_per_chunk));
 }
 
+// The matrix [K, N] that lies in two views; false if they do not fit.
+inline bool nbits_matrix(const TensorView& w, const TensorView& scales, int64_t n, int64_t k,
+                         int64_t bits, int64_t block, int64_t zeros, NBitsMatrix& to) {
+  const int64_t panels = ceil_div(n, TRACEA_PANEL);
+  to.bits = static_cast<int32_t>(bits), to.block = static_cast<int32_t>(block);
+  to.blocks = ceil_div(k, block);
+  to.scale_rows = zeros == gemm_nbits_call::kZerosFloat ? 2 : 1;
+  to.zero = zeros == gemm_nbits_call::kZerosMiddle ? 1 << (to.bits - 1) : 0;
+  const bool integers = zeros == gemm_nbits_call::kZerosInteger;
+  const int64_t first = integers ? ceil_div(to.blocks * TRACEA_PANEL, kAlign) * kAlign : 0;
+  const int64_t row = to.scale_rows * TRACEA_PANEL;
+  to.zeros = integers ? reinterpret_cast<const uint8_t*>(w.data) : nullptr;
+  to.codes = reinterpret_cast<const uint8_t*>(w.data) + first;
+  to.panel = w.strides[0], to.scales = scales.f32();
+  return (bits == 2 || bits == 4 || bits == 8) && block % 16 == 0 &&
+         w.is(panels, first + to.blocks * block * 2 * bits) && w.strides[1] == 1 &&
+         scales.dims[0] == panels && scales.dims[1] == to.blocks &&
+         scales.dims[2] == to.scale_rows && scales.dims[3] == TRACEA_PANEL &&
+         scales.strides[3] == 1 && (to.scale_rows == 1 || scales.strides[2] == TRACEA_PANEL) &&
+         (to.blocks <= 1 || scales.strides[1] == row) &&
+         (panels <= 1 || scales.strides[0] == to.blocks * row);
+}
+
 inline bool nbits_shapes(Run& run, const Call& call, const TensorView* views, NBitsJob& job) {
   GemmJob& gemm = job.gemm;
-  const TensorView &x = views[0], &w = views[1], &scales = views[3];
-  const int64_t zeros = call.ints[gemm_nbits_call::kZeros];
+  const TensorView& x = views[0];
   gemm.m = x.dims[0], gemm.k = x.dims[1];
   bool ok = true;
   for (int32_t i = 0; i < gemm.parts; ++i)
     ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
-  const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL);
-  job.w.bits = static_cast<int32_t>(call.ints[gemm_nbits_call::kBits]);
-  job.w.block = static_cast<int32_t>(call.ints[gemm_nbits_call::kBlock]);
-  job.w.blocks = ceil_div(gemm.k, job.w.block);
-  job.w.scale_rows = zeros == gemm_nbits_call::kZerosFloat ? 2 : 1;
-  job.w.zero = zeros == gemm_nbits_call::kZerosMiddle ? 1 << (job.w.bits - 1) : 0;
-  const bool integers = zeros == gemm_nbits_call::kZerosInteger;
-  const int64_t first = integers ? ceil_div(job.w.blocks * TRACEA_PANEL, kAlign) * kAlign : 0;
-  ok = ok && (job.w.bits == 2 || job.w.bits == 4 || job.w.bits == 8) && job.w.block % 16 == 0;
-  ok = ok && w.is(panels, first + job.w.blocks * job.w.block * 2 * job.w.bits) && w.strides[1] == 1;
-  const int64_t row = job.w.scale_rows * TRACEA_PANEL;
-  ok = ok && scales.dims[0] == panels && scales.dims[1] == job.w.blocks &&
-       scales.dims[2] == job.w.scale_rows && scales.dims[3] == TRACEA_PANEL &&
-       scales.strides[3] == 1 && (job.w.scale_rows == 1 || scales.strides[2] == TRACEA_PANEL) &&
-       (job.w.blocks <= 1 || scales.strides[1] == row) &&
-       (panels <= 1 || scales.strides[0] == job.w.blocks * row);
+  ok = ok && nbits_matrix(views[1], views[3], gemm.n, gemm.k, call.ints[gemm_nbits_call::kBits],
+                          call.ints[gemm_nbits_call::kBlock], call.ints[gemm_nbits_call::kZeros], job.w);
   ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
   ok = ok && (gemm.k <= 1 || x.strides[1] == 1);
   const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
   for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
   for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
     ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
-  job.w.zeros = integers ? reinterpret_cast<const uint8_t*>(w.data) : nullptr;
-  job.w.codes = reinterpret_cast<const uint8_t*>(w.data) + first;
-  job.w.panel = w.strides[0], job.w.scales = scales.f32();
   return ok || run.error.fail("The views of a gemm_nbits do not fit together (M %lld, N %lld, K %lld).",
                               static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
                               static_cast<long long>(gemm.k));

@@ -12,6 +12,7 @@
 #include "runtime/depthwise.h"
 #include "runtime/elementwise.h"
 #include "runtime/gather_elements.h"
+#include "runtime/gather_nbits.h"
 #include "runtime/gemm.h"
 #include "runtime/gemm_bitmap.h"
 #include "runtime/gemm_block_sparse.h"
@@ -85,6 +86,7 @@ constexpr HostLoop kHostLoops[] = {  // by op, whatever it computes in
     {kGemmNbitsOp, nullptr, run_gemm_nbits},
     {kConvNhwcOp, check_conv_nhwc, run_conv_nhwc},
     {kPoolNhwcOp, check_pool_nhwc, run_pool_nhwc},
+    {kGatherNbitsOp, nullptr, run_gather_nbits},
 };
 
 constexpr bool host_loops_in_order() {

@@ -152,6 +152,7 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.gemm != nullptr && t.gemm_nbits != nullptr; },  // gemm_nbits
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // conv_nhwc_int8
     nullptr,  // pool_nhwc_int8
+    nullptr,  // gather_nbits
 };
 
 }  // namespace tracea

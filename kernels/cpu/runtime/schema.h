@@ -21,18 +21,18 @@ enum Opcode : int32_t {
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
-  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8
+  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits
 };
-constexpr int32_t kLastOpcode = 58;
+constexpr int32_t kLastOpcode = 59;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
   kZeroPadOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp,
   kRecurrentOp, kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp,
   kRoundImagesOp, kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp,
-  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp, kConvNhwcOp, kPoolNhwcOp
+  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp, kConvNhwcOp, kPoolNhwcOp, kGatherNbitsOp
 };
-constexpr int32_t kOps = 37;
+constexpr int32_t kOps = 38;
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
 namespace gemm_call {
@@ -222,6 +222,11 @@ enum View : int32_t { kX, kW, kXZero, kInputs };
 namespace pool_nhwc_call {
 enum Int : int32_t { kKernel, kStrides = 2, kDilations = 4, kPads = 6, kInts = 10 };
 enum View : int32_t { kX, kY };
+}
+namespace gather_nbits_call {
+enum Int : int32_t { kColumns, kBits, kBlock, kZeros, kInts };
+enum View : int32_t { kW, kScales, kIds, kY };
+enum Zeros : int32_t { kZerosMiddle, kZerosInteger, kZerosFloat };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
@@ -793,6 +798,18 @@ constexpr OperandSpec kPoolNhwcInt8Operands[] = {
     {"x", 4, 0, kOnce, 0xc},
     {"y", 4, kWritten, kOnce, 0xc},
 };
+constexpr AttributeSpec kGatherNbitsInts[] = {
+    {"columns", 1, 2147483647, 1, 0x0},
+    {"bits", 2, 8, 1, 0x114},
+    {"block", 16, 32768, 1, 0x0},
+    {"zeros", 0, 2, 1, 0x7},
+};
+constexpr OperandSpec kGatherNbitsOperands[] = {
+    {"w", 2, 0, kOnce, 0x4},
+    {"scales", 4, 0, kOnce, 0x2},
+    {"ids", 1, 0, kOnce, 0xc0},
+    {"y", 2, kWritten, kOnce, 0x2},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -910,6 +927,8 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      6, 0, 5, -1, false, kConvNhwcInt8Ints, kConvNhwcInt8Operands},
     {"pool_nhwc_int8", kPoolNhwcOp, kNoChain, kNoSchedule,
      4, 0, 2, -1, false, kPoolNhwcInt8Ints, kPoolNhwcInt8Operands},
+    {"gather_nbits", kGatherNbitsOp, kNoChain, kNoSchedule,
+     4, 0, 4, -1, false, kGatherNbitsInts, kGatherNbitsOperands},
 };
 
 }  // namespace tracea

@@ -46,6 +46,7 @@ from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -328,6 +329,11 @@ CASES = {
     ),
     "take": Case(GatherElementsParams(4), (("b", 3, "s", 9), (1, 1, "s", "t")), (F32, I64)),
     "take, int32, of each row": Case(GatherElementsParams(3), ((*BS, 9), (*BS, "t")), (F32, I32)),
+    "quantized embedding": Case(
+        QuantizedEmbeddingParams(12, 20, NBitsPanels(4, 16, "integer")),
+        ((2, 192), (2, 1, 1, 16), BS),
+        (DType.U8, F32, I64),
+    ),
     "embedding": Case(EmbeddingParams(1), ((9, 20), BS), IDS),
     "embedding, int32": Case(EmbeddingParams(1), ((9, 20), BS), (F32, I32)),
     "embedding sum": Case(

@@ -13,7 +13,9 @@ from onnx import TensorProto, helper
 
 from tests.graphs import Net, assert_same, normal, ops, reasons, schedule_only
 from tracea_graph import Options, optimize
-from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS
+from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS, PACK_NBITS_TABLE
+from tracea_graph.passes.quantized.tables import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
 from tracea_graph.rewrite import RulePass
 
@@ -174,3 +176,32 @@ def test_a_model_is_verified(tmp_path: Path) -> None:
     assert report.status == "passed" and report.error is not None and report.error < 1e-5
     kinds = {node.op_type for node in onnx.load(report.output).graph.node}
     assert not kinds & {"MatMulNBits", "MatMul", "DequantizeLinear"}
+
+
+@pytest.mark.parametrize(("bits", "with_zeros"), [(4, False), (4, True), (8, False), (8, True)])
+def test_a_table_of_bytes_is_a_matrix(bits: int, with_zeros: bool) -> None:
+    net, rng = Net(opset=21), np.random.default_rng(4)
+    codes = rng.integers(0, 2**bits, (9, 64), np.uint8)
+    own = rng.integers(0, 2**bits, (9, 4), np.uint8)
+    scales = rng.uniform(0.01, 0.1, (9, 4)).astype(np.float32)
+    operands = [
+        net.const(packed(codes, bits), np.uint8), net.input("ids", "n", dtype=DType.I64),
+        net.const(scales), *([net.const(packed(own, bits), np.uint8)] if with_zeros else []),
+    ]  # fmt: skip
+    attrs = {"bits": bits, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}
+    y = net("GatherBlockQuantized", *operands, domain="com.microsoft", **attrs)
+    graph = net.graph(y)
+    trace = schedule_only(graph, QuantizedEmbedding(), RulePass(PACK_NBITS_TABLE))
+    assert trace.applied() == {"quantized-embedding": 1, "pack-nbits-table": 1}
+    assert_same(net, graph, {"ids": np.array([3, 0, -1, 8])})
+
+
+def test_a_table_of_other_blocks_is_the_reason() -> None:
+    net = Net(opset=21)
+    y = net(
+        "GatherBlockQuantized", net.const(np.zeros((9, 32), np.uint8), np.uint8),
+        net.input("ids", "n", dtype=DType.I64), net.const(np.ones((9, 4), np.float32)),
+        domain="com.microsoft", bits=4, block_size=20, gather_axis=0, quantize_axis=1,
+    )  # fmt: skip
+    trace = schedule_only(net.graph(y), QuantizedEmbedding())
+    assert reasons(trace, "quantized-embedding") == {"it has codes of 4 bits in blocks of 20"}

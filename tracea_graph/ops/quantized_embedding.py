@@ -1,0 +1,72 @@
+"""``FusedQuantizedEmbedding``: rows of a block-quantized table, dequantized.
+
+y[..., :] = W[:, ids[...]]        W [K, N]: a row of the table is a column of the matrix
+
+The matrix is that of a product, so that a table and an output head can be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.block_quantized import BlockQuantized
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.space_parts import aligned, axes_named, model_of
+from tracea_graph.ops.weights import Floats
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+
+__all__ = ["QuantizedEmbeddingParams"]
+
+_STEPS = 4
+"""Operations for one number: take a code out of its byte, subtract, convert, scale."""
+
+
+@dataclass(frozen=True)
+class QuantizedEmbeddingParams:
+    """Operands: codes and scales of a matrix ``[K, N]``, and integer ids."""
+
+    k: int
+    n: int
+    layout: BlockQuantized
+
+    def __post_init__(self) -> None:
+        self.layout.check(self.k, self.n)
+
+    @property
+    def operands(self) -> int:
+        return 3
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the ids' shape with K.  Raises ValueError if it is unknown."""
+        shape = specs[2].shape
+        if shape is None:
+            raise ValueError("the rank of the ids is unknown")
+        return (TensorSpec(DType.F32, (*shape, self.k)),)
+
+    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+        matrix = self.layout.matrix(arrays[:2], self.k, self.n)
+        return [np.ascontiguousarray(matrix.T)[np.asarray(arrays[2])]]
+
+    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+        return OpCost(vector=_STEPS * prod(result))
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        matrix = self.layout.to_onnx(b, b.inputs[:2], self.k, self.n)
+        return b.done(b("Gather", b("Transpose", matrix, perm=(1, 0)), b.inputs[2], axis=0))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Model the rows of the result; what is read of the table is as much as is written."""
+        shape = graph.spec(region.results[0]).shape or ()
+        names, space = axes_named("d", shape)
+        reads = [aligned(graph, region.operands[2], names[:-1])]
+        writes = [aligned(graph, region.results[0], names)]
+        return model_of(region, space, reads, writes, (Work(names, _STEPS),), names[:-1])
