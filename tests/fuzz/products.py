@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tests.fuzz.draft import Dims, Draft, Unfit, Value, broadcast, fixed
 from tests.fuzz.pointwise import activation
 
@@ -121,4 +123,45 @@ def _read_once(d: Draft, y: Value) -> Value:
     return activation(d, y)
 
 
-PRODUCTS = (matmul, gemm, vector_matmul, batched_matmul, siblings, shown)
+def coded(d: Draft) -> None:
+    """With a weight of 2, 4 or 8 bits by blocks, and all that may come with it."""
+    x = d.floats(least=1)
+    k, n, bits = fixed(x.dims[-1]), d.choose(WIDTHS), d.choose((4, 8, 2))
+    block = d.choose((32, 16, 64, 128))
+    blocks, rng = -(-k // block), np.random.default_rng([k, n, bits])
+    w = d.const(rng.integers(0, 256, (n, blocks, block * bits // 8)), np.uint8)
+    scales = d.const(rng.uniform(-1, 1, (n, blocks)) / 2**bits / k**0.5, np.float32)
+    zeros = None
+    if d.often(60) and (bits == 8 or d.often(60)):
+        zeros = d.const(rng.integers(0, 256, (n, -(-blocks * bits // 8))), np.uint8)
+    elif bits < 8 and d.often(30):
+        zeros = d.const(rng.uniform(0, 2**bits, (n, blocks)), np.float32)
+    bias = d.weight(n) if d.often(40) else None
+    y = d.add(
+        "MatMulNBits", [x, w, scales, zeros, None, bias], (*x.dims[:-1], n), K=k, N=n, bits=bits,
+        block_size=block, domain="com.microsoft",
+    )  # fmt: skip
+    if d.often(40):
+        activation(d, y)
+
+
+def dequantized(d: Draft) -> None:
+    """With a weight of bytes that is dequantized: by blocks, by columns or as a whole."""
+    d.need(21)
+    x = d.floats(least=2)
+    k, n, kind = fixed(x.dims[-1]), d.choose(WIDTHS), d.choose((np.int8, np.uint8))
+    rng, block = np.random.default_rng([k, n]), d.choose((0, 16, 32))
+    shape = (-(-k // block), n) if block else d.choose([(n,), ()])
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max + 1
+    operands = [
+        d.const(rng.integers(low, high, (k, n)), kind),
+        d.const(rng.uniform(0.1, 1, shape) / 128 / k**0.5, np.float32),
+    ]
+    if d.often(50):
+        operands.append(d.const(rng.integers(low, high, shape), kind))
+    attributes = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    w = d.add("DequantizeLinear", operands, (k, n), **attributes)
+    d.add("MatMul", [x, w], (*x.dims[:-1], n))
+
+
+PRODUCTS = (matmul, gemm, vector_matmul, batched_matmul, siblings, shown, coded, dequantized)
