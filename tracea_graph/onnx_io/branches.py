@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.nodes import (
     OWN_DOMAINS,
     bodies_of,
     captures_of,
+    draws,
     every_node,
     renamed,
     renamed_info,
@@ -167,7 +167,7 @@ def _is_movable(node: NodeProto) -> bool:
         if not all(v.type.HasField("tensor_type") for v in body.output):
             return False
     inner = [n for body in bodies for n in every_node(body)]
-    return not any(n.op_type in RANDOM_OPS or n.op_type.startswith(_SEQUENCES) for n in inner)
+    return not any(draws(n) or n.op_type.startswith(_SEQUENCES) for n in inner)
 
 
 def _reads(body: GraphProto) -> list[str]:

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from tracea_graph.ir import RANDOM_OPS, DType, Weight
+from tracea_graph.ir import DType, Weight
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.nodes import bodies_of, every_node, renamed, renamed_info
+from tracea_graph.onnx_io.nodes import bodies_of, draws, every_node, renamed, renamed_info
 from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
@@ -60,7 +60,7 @@ def guardable(
     names = written | {t.name for t in graph.initializer} | {v.name for v in graph.input}
     taken = any(name.endswith((_REFERENCE, _UNCHANGED, _OVERRIDDEN)) for name in names)
     outputs = all(v.name in written and v.type.HasField("tensor_type") for v in graph.output)
-    if taken or not outputs or skeleton.training_info or any(map(_draws, every_node(graph))):
+    if taken or not outputs or skeleton.training_info or any(map(draws, every_node(graph))):
         return {}
     read = {v for node in graph.node for v in node.input} | {*captured}
     declared = {v.name: v for v in graph.input}
@@ -69,12 +69,6 @@ def guardable(
         for name, weight in defaults.items()
         if name in read and weight.dtype not in _UNCOMPARED and _fixed(declared[name], weight)
     }
-
-
-def _draws(node: NodeProto) -> bool:
-    """Whether an operator may yield different results each time."""
-    asked = node.op_type != "Dropout" or (len(node.input) > 2 and bool(node.input[2]))
-    return node.op_type in RANDOM_OPS and asked
 
 
 def _fixed(value: ValueInfoProto, weight: Weight) -> bool:

@@ -18,10 +18,9 @@ import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.facts import SMALL, attribute
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
-from tracea_graph.onnx_io.nodes import every_node, has_subgraph, renamed, renamed_info
+from tracea_graph.onnx_io.nodes import draws, every_node, has_subgraph, renamed, renamed_info
 
 __all__ = ["Trips", "known_trips", "unroll"]
 
@@ -54,7 +53,7 @@ def known_trips(editor: GraphEditor) -> Trips:
 
 def _is_plain(body: GraphProto) -> bool:
     """Whether a body draws no random numbers and returns tensors alone."""
-    random = any(n.op_type in RANDOM_OPS for n in every_node(body))
+    random = any(map(draws, every_node(body)))
     typed = all(v.type.HasField("tensor_type") for v in (*body.input, *body.output))
     return typed and not random and not body.sparse_initializer
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, numpy_helper
 
 from tracea_graph.errors import GraphError, ModelError
-from tracea_graph.ir import Attr, Blob, Node
+from tracea_graph.ir import RANDOM_OPS, Attr, Blob, Node
 from tracea_graph.onnx_io.tensors import literal
 
 __all__ = [
-    "OWN_DOMAINS", "ImportedNode", "bodies_of", "captures_of", "every_node", "from_proto",
+    "OWN_DOMAINS", "ImportedNode", "bodies_of", "captures_of", "draws", "every_node", "from_proto",
     "has_subgraph", "renamed", "renamed_info", "to_proto", "topological",
 ]  # fmt: skip
 
@@ -93,6 +93,12 @@ def every_node(graph: GraphProto) -> Iterator[NodeProto]:
         yield node
         for body in bodies_of(node):
             yield from every_node(body)
+
+
+def draws(node: NodeProto) -> bool:
+    """Return whether an operator may yield different results each time."""
+    asked = node.op_type != "Dropout" or (len(node.input) > 2 and bool(node.input[2]))
+    return node.op_type in RANDOM_OPS and asked
 
 
 def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
