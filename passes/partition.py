@@ -14,21 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ir import DType, Extent, Node, TensorSpec
 from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.layout.views import RESHAPES, read_view
 from tracea_graph.passes.pointwise.compose import Operation, read_operation
 from tracea_graph.passes.regions import fused, is_f32
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from
 
 __all__ = ["Cluster", "ClusterAll", "ClusterConv"]
@@ -40,6 +42,16 @@ _NUMBERS = (DType.BOOL, DType.I32, DType.I64)
 """Types other than float32 that programs may hold."""
 _LATER = "an earlier product or convolution begins its program"
 _UNFIT = "its shapes cannot be proved to fit inside a program"
+
+_COMPARISONS = MappingProxyType(
+    {
+        "Equal": ("equal", False), "Less": ("less", False), "Greater": ("less", True),
+        "LessOrEqual": ("less_equal", False), "GreaterOrEqual": ("less_equal", True),
+    }
+)  # fmt: skip
+"""Steps of comparisons, and whether their operands change places."""
+_EXACT = 1 << 24
+"""float32 holds all integers below."""
 
 Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 """Parameters, operands and results of the steps."""
@@ -272,7 +284,13 @@ class _FullMembership(_Membership):
         return bool(self._prepared(region)) and self._prepares(region)
 
     def _prepared(self, region: Region) -> Steps | None:
-        return self._of_any_type(region) or _first_positions(self.graph, region)
+        graph = self.graph
+        return (
+            self._of_any_type(region)
+            or _first_positions(graph, region)
+            or _expanded(graph, region)
+            or _compared(graph, region)
+        )
 
     def _prepares(self, region: Region) -> bool:
         """Whether kernels consume all of the region's results, possibly through views; the region
@@ -328,6 +346,60 @@ def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
     like, place = sizes.dims[end]
     params = LayoutParams("first", (int(str(axis)) % len(shape),), 2, (f"1.{place}",))
     return ((params, (x, like), region.results),)
+
+
+def _expanded(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that repeat a value to a shape made of dimensions of other values."""
+    if region.fused or region.op != "Expand":
+        return None
+    (x, target), made = region.operands, graph.spec(region.results[0]).shape
+    shape, dtype, lengths = graph.spec(x).shape, graph.spec(x).dtype, ShapeValues(graph)
+    wanted = lengths.read(target)
+    if wanted is None or shape is None or made is None or len(made) > MAX_RANK:
+        return None
+    if dtype not in (*_NUMBERS, DType.F32) or wanted.size > len(made):
+        return None
+    likes = list[str]()
+
+    def named(symbol: str) -> str:
+        value, axis = lengths.dims[symbol]
+        if value not in likes:
+            likes.append(value)
+        return f"{1 + likes.index(value)}.{axis}"
+
+    sizes = list[Extent]()
+    for axis, size in enumerate((*(1,) * (len(made) - wanted.size), *wanted)):
+        own = axis - len(made) + len(shape)
+        if own >= 0 and shape[own] != 1:
+            if not where_equal(shape[own], made[axis]):
+                return None
+            sizes.append(f"0.{own}")
+        else:
+            sizes.append(substitute(size, named))
+    if not all(graph.spec(v).dtype and graph.spec(v).rank is not None for v in likes):
+        return None
+    params = LayoutParams("expand", (), 1 + len(likes), tuple(sizes))
+    return ((params, (x, *likes), region.results),)
+
+
+def _compared(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that compare integers with a number.
+
+    Kernels compare in float32, which holds the number exactly and keeps the order of the others.
+    """
+    step, turned = _COMPARISONS.get(region.op, ("", False))
+    if region.fused or not step or len(region.operands) != 2:
+        return None
+    for side, x in enumerate(region.operands):
+        number, dtype = constant_number(graph, region.operands[1 - side]), graph.spec(x).dtype
+        if number is None or graph.weight(x) or dtype not in (DType.I32, DType.I64):
+            continue
+        if abs(number) >= _EXACT or graph.spec(x).shape != graph.spec(region.results[0]).shape:
+            continue
+        args = (0, float(number)) if bool(side) == turned else (float(number), 0)
+        params = ElementwiseParams(Chain((FULL,), (Step(step, args),), (1,), (dtype,)))
+        return ((params, (x,), region.results),)
+    return None
 
 
 def _of_images(model: RegionModel) -> bool:

@@ -53,14 +53,17 @@ class ShapeValues:
     def _shape(self, region: Region) -> Elements | None:
         value = region.operands[0]
         shape = self.graph.spec(value).shape
-        if shape is None or attribute(region, "start", 0) or attribute(region, "end", None):
+        if shape is None:
+            return None
+        start, end = attribute(region, "start", 0), attribute(region, "end", None)
+        if not isinstance(start, int) or not isinstance(end, int | None):
             return None
         elements: list[Extent] = []
         for axis, dim in enumerate(shape):
             name = f"{value}.{axis}"
             self.dims[name] = (value, axis)
             elements.append(dim if isinstance(dim, int) else name)
-        return np.array(elements, object)
+        return np.array(elements, object)[start:end]
 
 
 def _truncated(a: Extent, b: Extent) -> Extent:

@@ -371,3 +371,23 @@ def test_what_leaves_the_range_of_fp16_stays_float32(tmp_path: Path) -> None:
     assert any("f16 ends at 6.6e+04" in warning for warning in report.warnings)
     calls = {row.call for row in report.kernel_calls}
     assert {"gemm_f16", "gemm_tf32x3"} <= calls, calls
+
+
+def masked(net: Net) -> str:
+    """Build attention whose integer mask is compared and expanded to the scores' shape."""
+    x, mask = net.input("x", "batch", "n", 32), net.ids("mask", "batch", "n")
+    hidden = net("Equal", net("Unsqueeze", mask, np.array([1])), np.array(0))
+    length = net("Shape", x, start=1, end=2)
+    shape = net("Concat", net("Shape", x, start=0, end=1), length, length, axis=0)
+    hidden = net("Expand", hidden, shape)
+    scores = net("MatMul", x, net("Transpose", x, perm=[0, 2, 1]))
+    scores = net("Where", hidden, np.float32(-1e4), scores)
+    return net("MatMul", net("Softmax", scores, axis=-1), net("MatMul", x, net.weight(32, 16)))
+
+
+def test_integer_masks_are_part_of_the_program(tmp_path: Path) -> None:
+    net = Net(opset=17)
+    path = net.save(tmp_path / "m.onnx", masked(net))
+    report = api.optimize(path, HERE)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1

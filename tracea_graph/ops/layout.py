@@ -11,6 +11,7 @@
     reflect     reflect padding of the last two axes
     edge        edge padding of the last two axes
     first       the first positions of an axis, their number given by a size of an operand
+    expand      axes of size 1 repeated, and axes in front, to sizes of operands
     frames      unfold along the first axis: images under a window, concatenated as channels
 
 They occur only as steps of a ``FusedRegion``, whose choice of layouts often makes them free.
@@ -40,14 +41,14 @@ Floats = npt.NDArray[np.floating[Any]]
 BORDERS = ("reflect", "edge")
 """Pads that repeat inner elements, by their names in ONNX's Pad."""
 KINDS = (
-    "concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "first", "frames",
-    *BORDERS,
+    "concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "first", "expand",
+    "frames", *BORDERS,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LayoutParams:
-    """A layout op with integer parameters and, for pad and first, ``sizes``.
+    """A layout op with integer parameters and, for pad, first and expand, ``sizes``.
 
     ``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
     spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right; frames
@@ -62,7 +63,7 @@ class LayoutParams:
     sizes: tuple[Extent, ...] = ()
 
     def __post_init__(self) -> None:
-        many = self.kind in ("concat", "pad", "first")
+        many = self.kind in ("concat", "pad", "first", "expand")
         if self.kind == "spread":
             many = self.operands == prod(self.ints)
         if self.kind not in KINDS or (self.operands != 1 and not many):
@@ -101,6 +102,8 @@ class LayoutParams:
             top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
             n, c, h, w = first
             return (n, c, _sum(h, top, bottom), _sum(w, left, right))
+        if self.kind == "expand":
+            return tuple(resolve(s, shapes) for s in self.sizes)
         if self.kind == "first":
             (axis,), (size,) = self.ints, self.sizes
             return (*first[:axis], resolve(size, shapes), *first[axis + 1 :])
@@ -141,6 +144,9 @@ class LayoutParams:
             return [x[:, self.ints[0] : self.ints[1]]]
         if self.kind == "pad":
             return [self._padded(arrays)]
+        if self.kind == "expand":
+            shape = [evaluate(d, {}) for d in self._shape([a.shape for a in arrays])]
+            return [np.broadcast_to(x, shape).copy()]
         if self.kind == "first":
             count = evaluate(resolve(self.sizes[0], [a.shape for a in arrays]), {})
             return [x[(slice(None),) * self.ints[0] + (slice(count),)]]
@@ -218,6 +224,9 @@ class LayoutParams:
             top, left, bottom, right = (size_to_onnx(b, s) for s in self.sizes)
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
+        if self.kind == "expand":
+            sizes = b("Concat", *(size_to_onnx(b, s) for s in self.sizes), axis=0)
+            return b.done(b("Expand", x, sizes))
         if self.kind == "first":
             ends = size_to_onnx(b, self.sizes[0])
             return b.done(b("Slice", x, b.ints(0), ends, b.ints(self.ints[0]), b.ints(1)))

@@ -110,7 +110,10 @@ def _separated(whole: Subgraph) -> tuple[Mapping[str, OpParams], TileGraph]:
         s.id: s.params
         for s in whole.steps
         if isinstance(s.params, LayoutParams | ConcatParams)
-        and any(whole.spec(v).dtype is not DType.F32 for v in (s.operands[0], *s.results))
+        and (
+            any(whole.spec(v).dtype is not DType.F32 for v in (s.operands[0], *s.results))
+            or (isinstance(s.params, LayoutParams) and s.params.kind == "expand")
+        )
     }
     regions = [replace(s, params=None) if s.id in plain else s for s in whole.steps]
     steps = TileGraph(

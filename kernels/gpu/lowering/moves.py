@@ -26,6 +26,8 @@ def lower_move(
         return [x.transposed(p.ints)]
     if p.kind == "channels":
         return [x.part(1, p.ints[0], p.ints[1] - p.ints[0])]
+    if p.kind == "expand":
+        return [x.stretched(tuple(resolve(s, shapes) for s in p.sizes))]
     if p.kind == "first":
         return [x.part(p.ints[0], 0, resolve(p.sizes[0], shapes))]
     if p.kind == "shuffle":
