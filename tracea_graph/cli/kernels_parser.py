@@ -128,10 +128,7 @@ def add_metrics(commands: Any) -> None:
         usage="%(prog)s PROFILE [MODEL.onnx] [options]",
         description="Read a file that TRACEA_PROFILE named while a result ran, and print its "
         "metrics as Prometheus text. Nothing leaves this machine.",
-        examples=(
-            "TRACEA_PROFILE=runs.txt python serve.py",
-            "tracea metrics runs.txt model.tracea.onnx --csv calls.csv --trace trace.json",
-        ),
+        examples=("tracea metrics runs.txt model.tracea.onnx --csv calls.csv --trace trace.json",),
     )
     add = parser.add_argument
     add("profile", type=Path, metavar="PROFILE", help="the file that TRACEA_PROFILE named")
