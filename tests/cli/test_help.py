@@ -51,7 +51,11 @@ def test_help_fits_and_has_examples(prog: str, monkeypatch: pytest.MonkeyPatch) 
     assert parser.examples and lines[-1] == f"  {parser.examples[-1]}"
 
 
-@pytest.mark.parametrize("line", [line for p in EVERY.values() for line in p.examples])
+OURS = [line for p in EVERY.values() for line in p.examples if line.startswith("tracea")]
+"""Examples that run this tool; others run programs of the reader's."""
+
+
+@pytest.mark.parametrize("line", OURS)
 def test_examples_parse(line: str) -> None:
     prog, *words = shlex.split(line)
     parser = optimize_parser() if prog == "tracea-optimize" else tool_parser()

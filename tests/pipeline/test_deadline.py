@@ -243,7 +243,9 @@ def an_evaluator(isas: tuple[str, ...], **more: Any) -> Evaluator:
 
 def built(*isas: str) -> Any:
     """A model with a library for these levels."""
-    return SimpleNamespace(model=None, library=Path("l"), levels=lambda _: isas)
+    return SimpleNamespace(
+        model=None, library=Path("l"), runnable=Path("l"), levels=lambda _: isas
+    )
 
 
 def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:
