@@ -79,7 +79,7 @@ CLUSTERING = (partition.ClusterConv.name, partition.Cluster.name, partition.Clus
 """Rules that cluster several regions into one program."""
 REVERTIBLE = (
     DEAD_CHANNELS, LOW_RANK_EXACT, *LOW_RANK, *PRUNED, "block-sparse-gemm",
-    "unstructured-sparse-gemm", "window-attention",
+    "unstructured-sparse-gemm", "impose-window",
 )  # fmt: skip
 """Rules that can be undone for a single region, which then keeps its unoptimized form."""
 WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")

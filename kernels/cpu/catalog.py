@@ -124,7 +124,10 @@ class CpuCatalog(KernelCatalog):
         return "row-major", ""
 
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:
-        """The default schedules of a product, one per range of row counts; else none."""
+        """The default schedules of a product, one per range of row counts, and why.
+
+        Empty for other operations.
+        """
         schema = CALLS.get(Call.name_of(topology.op, topology.dtype))
         if schema is None or schema.schedule is None:
             return (), ""

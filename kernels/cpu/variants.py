@@ -521,12 +521,12 @@ def gemm_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
 
 
 def gemm_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
-    """The same where both operands are in bf16."""
+    """Rows and 16-wide panels of the largest register tile of a GEMM on bf16 operands."""
     return _tile("gemm_bf16", isa, tiles)
 
 
 def gemm_int8_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
-    """The same where both operands are 8-bit integers."""
+    """Rows and 16-wide panels of the largest register tile of a GEMM on 8-bit integers."""
     return _tile("gemm_int8", isa, tiles)
 
 

@@ -282,11 +282,11 @@ class Masks:
         return name
 
     def numbers(self, *numbers: int) -> str:
-        """Return the name of a one-dimensional int64 constant."""
+        """Add these integers as a one-dimensional int64 constant; return its name."""
         return self._integers(numbers)
 
     def number(self, number: int) -> str:
-        """Return the name of an int64 scalar."""
+        """Add an int64 scalar constant; return its name."""
         return self._integers(number)
 
     def _integers(self, numbers: int | tuple[int, ...]) -> str:

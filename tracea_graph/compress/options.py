@@ -36,18 +36,20 @@ class LayerOptions:
     _zeros: dict[str, PruneOptions] = field(default_factory=dict)
     _channels: dict[str, ChannelOptions] = field(default_factory=dict)
 
-    def options_for(self, layer: Layer, gram: Floats | None, makes: bool) -> list[LayerOption]:
+    def options_for(
+        self, layer: Layer, gram: Floats | None, removable_channels: bool
+    ) -> list[LayerOption]:
         """Return the options of a layer; their effect on the model's outputs is not known yet.
 
         ``gram`` is the Gram matrix of the layer's observed values; None without data.  A layer
-        that ``makes`` removable channels, or reads such channels, gets no factors: removing
-        channels saves more at equal error (models/RESULTS.md).
+        whose results are ``removable_channels``, or that reads such channels, gets no factors:
+        removing channels saves more at equal error (models/RESULTS.md).
         """
         matrix, found = layer.matrix(), list[LayerOption]()
         if self.prune is not None and self.prune.channels:
             if layer.producer:
                 return self._fewer_channels(layer, matrix, gram)
-            if makes:
+            if removable_channels:
                 return []
         if self.low_rank is not None:
             options = LowRankOptions.of(matrix, gram, layer.written, layer.even)

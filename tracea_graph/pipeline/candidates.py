@@ -62,7 +62,7 @@ __all__ = [
     "CandidateBuilder",
     "Decisions",
     "LibraryBuilder",
-    "with_float32_form",
+    "write_float32_reference",
 ]
 
 
@@ -256,8 +256,11 @@ class Decisions:
     schedules: ScheduleTables
 
 
-def with_float32_form(model: Model, backend: Backend, folder: Path) -> Model:
-    """Write what a half-precision model computes in float32 to the folder, to compare with."""
+def write_float32_reference(model: Model, backend: Backend, folder: Path) -> Model:
+    """Write a half-precision model converted to float32, as a reference; return the model with it.
+
+    A model without half-precision arithmetic is returned as it is.
+    """
     if not model.widened:
         return model
     plain = Assembly(model.graph, backend)

@@ -156,7 +156,10 @@ class Lock:
 
     @property
     def guarded(self) -> bool:
-        """Whether initializers that may be fed are constants of the graph, behind a guard."""
+        """Whether initializers that are graph inputs too were made constants.
+
+        A guard in the written model runs the original if a caller feeds one of them.
+        """
         return self.content.guarded
 
     @property

@@ -86,7 +86,7 @@ class ScheduledGraph:
 
 
 class Planner:
-    """Schedules a graph repeatedly, with growing sets of constraints.
+    """Chooses the rewrites of a graph, and chooses again whenever a constraint is added.
 
     ``bindings`` are the symbol values that gains are predicted for.  If nothing is timed or there
     is no ``target``, the cost model only orders proposals and describes a fixed machine; else this

@@ -17,7 +17,7 @@ from tracea_graph.pipeline.candidates import (
     BuiltModel,
     CandidateBuilder,
     LibraryBuilder,
-    with_float32_form,
+    write_float32_reference,
 )
 from tracea_graph.pipeline.compression import CompressionContext
 from tracea_graph.pipeline.compression import compress as choose_smaller
@@ -63,11 +63,11 @@ __all__ = [
 class PipelineRun:
     """One model on its way through the stages.
 
-    ``lock`` has decisions of another run: from a file or, once the model is read, from the
-    decision cache unless ``fresh``.  ``notes`` are for the report; ``interrupt`` is what ended
-    the run early, with its first result as the report.  Each field below the blank
-    line is set by the stage named in its comment and does not exist before.  A run with a
-    ``report`` is finished.
+    ``lock`` holds the decisions of an earlier run: those of a lock file, else of the decision
+    cache, which is read after the model unless ``fresh`` is set.  ``notes`` are for the report;
+    ``interrupt`` is the exception that ended the run early: the report is then that of this run's
+    first result.  Each field below the blank line is set by the stage named in its comment and
+    does not exist before.  A run with a ``report`` is finished.
     """
 
     source: Path
@@ -137,7 +137,7 @@ def read(run: PipelineRun) -> None:
         return
     run.files = files_of(run.source)
     check_overwrites(run.paths, run.files)
-    run.model = with_float32_form(run.model, run.libraries.target.backend, run.scratch)
+    run.model = write_float32_reference(run.model, run.libraries.target.backend, run.scratch)
     run.decision_cache = DecisionCache.of(run.files, options, run.libraries.target)
     if run.lock is None and not run.fresh and options.use_cache:
         run.lock = run.decision_cache.load()

@@ -173,7 +173,7 @@ class SearchSpace:
         return [*heroes, *sorted(rest, key=modelled_us)][:limit]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data; constraints are given by their reasons."""
+        """Return plain data, with the reason texts of constraints in place of their functions."""
         return {
             "axes": {name: list(values) for name, values in self.axes},
             "constraints": [c.reason for c in self.constraints],

@@ -67,10 +67,10 @@ def link_parts(
     seconds: float = COMPILE_SECONDS,
     platform: Platform = HERE,
 ) -> Library:
-    """Link one part, or a fallback and the part that falls back on it, and move the library to
-    ``out``.
+    """Link one part, or a fallback and the part that uses it, and move the library to ``out``.
 
-    ``folder`` is for temporary files; the library's ``seconds`` are 0.  Raises BuildError and
+    ``folder`` is for temporary files, ``seconds`` is the time limit.  The library's build time is
+    left at 0 for the caller to fill in.  Raises BuildError and
     leaves no file at ``out`` on failure.
     """
     objects = [str(path) for part in parts for path in part.objects]

@@ -267,7 +267,7 @@ class TileGraph:
 
     def _exchange(self, old: Sequence[Region], new: Sequence[Region]) -> None:
         """Replace ``old`` by ``new``; raises CycleError, leaving the graph unchanged."""
-        self._topology.settle()
+        self._topology.update_positions()
         readers = self._remove(old)
         left = {r.id: self._topology.leave(r.id) for r in old}
         last = max((rank for rank, _ in left.values()), default=(len(self._topology.rank), 0))

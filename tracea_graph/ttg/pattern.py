@@ -40,13 +40,13 @@ class TilePattern:
 
     @property
     def extents(self) -> tuple[int, int]:
-        """Largest extents that the tiles can cover: rows (of scores) and columns."""
+        """Rows (of scores) and columns that all tiles of the grid together cover."""
         (rows, columns), (m, n, _) = self.tiles.grid, self.tiles.tile
         return rows * m, columns * n
 
     @property
     def constant(self) -> str:
-        """Name of the constant that masks in a written model: the matrix, or a boolean mask."""
+        """Name of the initializer that holds the mask in a written model, or the masked matrix."""
         return f"{self.value}_tiles"
 
     def mask(self, rows: int, columns: int) -> npt.NDArray[np.bool_]:

@@ -121,10 +121,10 @@ class TileSet:
         return self.order.nbytes + self.table.nbytes + self.edges.nbytes
 
     def ordered(self, order: str) -> TileSet:
-        """Return these tiles in another order; slices of one sum stay together, first slice first.
+        """Return these tiles in another order.
 
-        ``critical-path`` starts with the tiles that most work waits for: tiles follow their
-        dependences, and slices of one sum may be separated.
+        Split-K slices of one sum stay together, first slice first.  Only ``critical-path`` may
+        separate them: it starts with the tiles that most work waits for, and keeps dependences.
         """
         if order == CRITICAL_PATH:
             ids = np.flatnonzero(self.table["role"] != Role.SKIP).astype(np.int32)

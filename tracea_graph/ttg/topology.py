@@ -88,8 +88,8 @@ class Topology:
         if position is not None:
             self._position[name] = position
 
-    def settle(self) -> None:
-        """Compute the positions of all regions."""
+    def update_positions(self) -> None:
+        """Compute the positions of all regions in topological order, if any are missing."""
         if len(self._position) != len(self.rank):
             self.order()
 
@@ -109,7 +109,7 @@ class Topology:
 
     def between(self, names: Collection[str]) -> set[str]:
         """Return the regions and everything on paths from one of them to another."""
-        self.settle()
+        self.update_positions()
         places = [self._position[name] for name in names]
         low, high = min(places, default=0), max(places, default=0)
         below = self._reached(names, self.readers, lambda at: at <= high)
@@ -121,7 +121,7 @@ class Topology:
 
         ``near`` is not in the set.  Because the set is convex, the search stays around ``near``.
         """
-        self.settle()
+        self.update_positions()
         places = [self._position[name] for name in inside]
         low, high = min(places), max(places)
         found = self._leading(inside, near, self.sources, lambda at: at >= low)

@@ -202,7 +202,7 @@ class Staging:
         moved = self.traffic(level)
         return self.flops(level) / moved if moved else float("inf")
 
-    def seconds(self, level: MemoryLevel, peak: float) -> float:
+    def roofline_seconds(self, level: MemoryLevel, peak: float) -> float:
         """Return the roofline time: the longer of arithmetic at ``peak`` FLOP/s and traffic."""
         return max(self.flops(level) / peak, self.traffic(level) / level.bandwidth)
 

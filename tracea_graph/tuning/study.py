@@ -109,8 +109,9 @@ class Study:
 
     ``known`` are trials of an earlier, interrupted study; ``save`` is called after every
     measurement; ``has_time`` returns whether to continue.  ``trials`` limits the measured
-    candidates; ``seed`` is the sampler's; ``search`` runs the first rung while ``may_search``
-    allows it: afterwards the best candidate so far is judged, but the outcome is not final.
+    candidates; ``seed`` is the sampler's.  ``search`` measures the first rung for as long as
+    ``may_search()`` is true.  If that ends early, the best candidate so far is still compared with
+    the default, but the outcome is not final.
     """
 
     default: Schedule

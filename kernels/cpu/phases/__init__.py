@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
 from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, UnstructuredSparseGemm
 from tracea_graph.ops.weights import BLOCKS
 from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
-from tracea_graph.passes.attention.window_attention import WindowAttention
+from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.rewrite import Pass, Phase, RulePass
@@ -71,7 +71,7 @@ def structure_rules(request: Request) -> tuple[Pass, ...]:
         UnstructuredSparseGemm(request.scan, few, twice),
     )
     lossy = (LowRankGemm(chosen), PruneBlocks(chosen, blocks))
-    near = WindowAttention(tuple(request.windows)) if request.windows else MaskTiles()
+    near = ImposeWindow(tuple(request.windows)) if request.windows else MaskTiles()
     return (
         *(lossy if chosen else ()),
         *(exact if request.prepack else ()),

@@ -49,7 +49,7 @@ def planned(graph: TileGraph, *windows: AttentionWindow) -> tuple[list[Attention
 
 def test_without_a_wish_nothing_changes() -> None:
     found, trace = planned(layers()[1])
-    assert [p.window for p in found] == [0, 0, 0] and "window-attention" not in trace.applied()
+    assert [p.window for p in found] == [0, 0, 0] and "impose-window" not in trace.applied()
 
 
 def test_the_last_window_that_names_a_layer_counts() -> None:
@@ -83,7 +83,7 @@ def test_attention_to_another_sequence_sees_all() -> None:
     x, other = net.input("x", "batch", "seq", 16), net.input("m", "batch", "more", 16)
     found, trace = planned(net.graph(attention(net, x, other)), AttentionWindow(8))
     assert [p.window for p in found] == [0]
-    assert reasons(trace, "window-attention") == {
+    assert reasons(trace, "impose-window") == {
         "attention 0 has seq queries and more keys: not self-attention"
     }
 

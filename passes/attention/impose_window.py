@@ -20,15 +20,15 @@ from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["WindowAttention"]
+__all__ = ["ImposeWindow"]
 
 
 @dataclass(frozen=True)
-class WindowAttention:
+class ImposeWindow:
     """Give self-attention the last of the windows that name its layer."""
 
     windows: tuple[AttentionWindow, ...] = ()
-    name: str = "window-attention"
+    name: str = "impose-window"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
