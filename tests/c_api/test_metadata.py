@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -59,3 +60,21 @@ def test_a_library_comes_with_the_facts_of_its_kernels(built: KernelLibrary) -> 
     assert {one["level"] for one in facts["kernels"]} == {*built.levels}
     if shutil.which("objdump"):
         assert all(one["resources"]["code_bytes"] > 0 for one in facts["kernels"])
+
+
+@pytest.mark.compiler
+def test_the_command_says_what_it_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("kernels", "build", "--ops", "norm", "--target", TARGET, "-o", str(tmp_path))
+    assert main([*command, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["ops"] == ["norm"]
+    assert facts["levels"] == ["scalar"]
+    assert Path(facts["library"]).parent == tmp_path / "lib"
+    assert {p.name for p in Path(facts["include"]).iterdir()} == {
+        "tracea.h", "tracea.hpp", "tsr.h"
+    }  # fmt: skip
+    assert (tmp_path / "lib" / "libtracea_runtime.so").exists()
+    assert main(["kernels", "build", "--ops", "norms", "-o", str(tmp_path)]) == 2
+    assert "did you mean norm?" in capsys.readouterr().err

@@ -11,8 +11,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.tiny import product
+from tests.tiny import child, product
 from tracea_graph import api
+from tracea_graph.commands.kernels import KernelLibrary
 from tracea_graph.native import KernelError, NativeLibrary, view
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
@@ -59,3 +60,27 @@ def test_what_does_not_fit_its_plan_is_refused(tmp_path: Path) -> None:
             library.run_program(plan, inputs, outputs)
     with pytest.raises(KernelError, match="The plan's length is"):
         library.run_program(plan[:-3], [view(x), *rest], [view(y)])
+
+
+FORKING = """
+import os, sys
+import numpy as np
+from pathlib import Path
+from tracea_graph.native import NativeLibrary, view
+kernels = NativeLibrary(Path(sys.argv[1]))
+kernels.set_threads(3)
+x, y = np.ones((400, 300), np.float32), np.empty((400, 300), np.float32)
+def run():
+    y[:] = np.nan
+    kernels.norm(view(x), None, None, view(y))
+    return bool((y == 0).all())
+first = run()
+child = os.fork()
+if child == 0:
+    sys.exit(0 if run() else 1)  # ends as processes do, destructors included
+print(first, os.waitpid(child, 0)[1], run())
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own(built: KernelLibrary) -> None:
+    assert child(FORKING, built.path) == "True 0 True\n"
