@@ -284,6 +284,7 @@ def main() -> None:
     if not args.time:
         model = build(args.first, args.block, args.level, args.bits)
         target = Path(args.second)
+        target.with_suffix(".data").unlink(missing_ok=True)  # onnx writes no file twice
         onnx.save(model, target, save_as_external_data=True, location=f"{target.stem}.data")
         return
     sessions = [_session(path, args.threads) for path in (args.first, args.second)]
