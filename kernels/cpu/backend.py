@@ -204,8 +204,15 @@ class CpuBackend:
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:
-        """Compile what every library for these levels has, until ``stopped``."""
-        build_ahead([name for name in levels if name not in _INT8], environment, stopped)
+        """Compile what every library for these levels has, until ``stopped``.
+
+        Nothing is compiled for other platforms, whose libraries take another compiler.
+        """
+        if self.deployments:
+            here = (d.levels for d in self.deployments if d.platform == HERE)
+            levels = next(here, ())
+        if levels:
+            build_ahead([name for name in levels if name not in _INT8], environment, stopped)
 
     def build(
         self,
