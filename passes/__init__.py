@@ -39,7 +39,7 @@ from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
-from tracea_graph.passes.quantized.conv import QuantizedConv
+from tracea_graph.passes.quantized.conv import CONV_INTEGER, QuantizedConv
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.tables import QuantizedEmbedding
 from tracea_graph.passes.quantized.views import (
@@ -125,7 +125,7 @@ _DEQUANTIZE = Phase(
 )
 """Run before matching idioms, which see through views of numbers, not of integers."""
 
-_QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(),))
+_QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(), RulePass(CONV_INTEGER)))
 """Run before ``transposes``: convolutions of integers read channels last."""
 
 _MATCH = Phase(

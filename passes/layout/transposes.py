@@ -46,7 +46,8 @@ class SinkTransposes:
     name = "sink-transposes"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or len(region.results) != 1 or region.op == "Transpose":
+        several = len(region.results) != 1 and region.op != "DynamicQuantizeLinear"
+        if region.fused or several or region.op == "Transpose":
             return
         perm = _reads_channels_last(graph, region)
         if not perm:
@@ -73,7 +74,7 @@ class QuantizeLast:
             yield Miss(self.name, region.id, unsuited("it is not to channels last"))
             return
         quantize = graph.producer(region.operands[0])
-        if quantize is None or quantize.op != "QuantizeLinear" or _scales(graph, quantize) != 1:
+        if quantize is None or not _quantizes_all_alike(graph, quantize):
             yield Miss(self.name, region.id, unsuited("what it transposes is not quantized"))
             return
         if not only_read_by(graph, quantize.results[0], region):
@@ -84,17 +85,21 @@ class QuantizeLast:
         shape = graph.spec(result).shape
         made = Node("Transpose", (source,), (name,), {"perm": _perm(region)}, "", region.node.name)
         turned = Region(f"{source}:{name}", "Transpose", made.inputs, made.outputs, (made,))
+        outputs = (result, *quantize.results[1:])
         node = dataclasses.replace(
-            quantize.node, inputs=(name, *quantize.operands[1:]), outputs=(result,), source=None
+            quantize.node, inputs=(name, *quantize.operands[1:]), outputs=outputs, source=None
         )
-        last = Region(f"{quantize.id}:{result}", "QuantizeLinear", node.inputs, (result,), (node,))
+        last = Region(f"{quantize.id}:{result}", node.op, node.inputs, outputs, (node,))
         specs = {name: TensorSpec(graph.spec(source).dtype, shape)}
         yield Proposal(self.name, (quantize, region), (turned, last), specs, step=True)
 
 
-def _scales(graph: TileGraph, region: Region) -> int:
+def _quantizes_all_alike(graph: TileGraph, region: Region) -> bool:
+    """Return whether a region quantizes, with one scale for all elements."""
+    if region.op != "QuantizeLinear":
+        return region.op == "DynamicQuantizeLinear"
     weight = graph.weight(region.operands[1])
-    return weight.count if weight else 0
+    return weight is not None and weight.count == 1
 
 
 class CancelTransposes:
@@ -268,6 +273,19 @@ class _Sunk:
 Way = Callable[[_Sunk], "tuple[Region, ...] | None"]
 
 
+def _dynamic_quantize(sunk: _Sunk) -> tuple[Region, ...] | None:
+    """Quantize what will be transposed: the range is the same."""
+    source, back = _source(sunk.graph, sunk.region.operands[0], sunk.perm), sunk.transposed()
+    if not source or back is None:
+        return None
+    node = dataclasses.replace(
+        sunk.region.node, inputs=(source,), outputs=(back[0], *sunk.region.results[1:]),
+        source=None,
+    )  # fmt: skip
+    name = f"{sunk.region.id}:{back[0]}"
+    return (Region(name, node.op, node.inputs, node.outputs, (node,)), back[1])
+
+
 def _by_element(sunk: _Sunk) -> tuple[Region, ...] | None:
     graph, region = sunk.graph, sunk.region
     if read_chain(graph, region) is None:
@@ -408,7 +426,8 @@ def _flatten(sunk: _Sunk) -> tuple[Region, ...] | None:
 
 _WAYS: Mapping[str, Way] = MappingProxyType(
     {
-        "Concat": _concat, "Pad": _pad, **dict.fromkeys(_REDUCTIONS, _reduce),
+        "DynamicQuantizeLinear": _dynamic_quantize, "Concat": _concat, "Pad": _pad,
+        **dict.fromkeys(_REDUCTIONS, _reduce),
         "GlobalAveragePool": _global_average, "MaxPool": _max_pool,
         **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _flatten),
     }

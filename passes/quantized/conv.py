@@ -3,6 +3,9 @@
 Conv(DequantizeLinear(x), DequantizeLinear(W), bias)
     -> Transpose(FusedConvInteger(Transpose(x), W), channels first), rescaled, with the bias
 
+Cast(ConvInteger(x, W, zero, zeros))
+    -> Transpose(FusedConvInteger(Transpose(x), W, zero), channels first)
+
 W is constant, with one scale or one for each filter.  The bias may be a constant behind a
 DequantizeLinear.  The transposes meet those of neighbours and cancel.
 """
@@ -10,9 +13,10 @@ DequantizeLinear.  The transposes meet those of neighbours and cancel.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -38,10 +42,10 @@ from tracea_graph.passes.quantized.rescale import (
 )
 from tracea_graph.passes.regions import attribute, fused, only_read_by, operand_producer
 from tracea_graph.reasons import Code, Reason, not_constant, unsuited
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["IntegerConv", "QuantizedConv", "between_transposes", "integer_conv"]
+__all__ = ["CONV_INTEGER", "QuantizedConv"]
 
 
 @dataclass
@@ -92,6 +96,30 @@ class QuantizedConv:
         params = dataclasses.replace(made.params, epilogue=rescaled(factors, bias))
         beside = (*factors, *([bias] if bias else []))
         return IntegerConv(params, (*made.operands, *(f.name for f in beside)), made.weights)
+
+
+def _sums(op: Any, x: Any, w: Any) -> Any:
+    return op.Cast(op.ConvInteger(x, w, ..., label="conv"))
+
+
+def _sums_check(m: Match) -> str | None:
+    to_float = attribute(m.root, "to", 0) == DType.F32.onnx
+    return None if to_float else "its sums are not converted to float32"
+
+
+def _sums_rewrite(m: Match) -> Rewrite | str:
+    conv = m.labels["conv"]
+    x, w, zero, zeros = (*conv.operands, "", "")[:4]
+    made = integer_conv(m.graph, conv, x, w, zero, zeros)
+    if isinstance(made, str):
+        return made
+    image = f"{m.root.results[0]}_image"
+    p = between_transposes("conv-integer", m.graph, x, made, m.root, m.covered, image)
+    new = (*p.shared, *p.new)
+    return Rewrite(new, specs=p.specs, weights=p.weights, step=True)
+
+
+CONV_INTEGER = Rule("conv-integer", (_sums,), _sums_rewrite, _sums_check)
 
 
 def integer_conv(
@@ -164,13 +192,16 @@ def _bias(graph: TileGraph, region: Region, made: IntegerConv) -> Factor | str |
 
 def between_transposes(
     rule: str, graph: TileGraph, x: str, made: IntegerConv, root: Region,
-    covered: tuple[Region, ...],
+    covered: Sequence[Region], image: str = "",
 ) -> Proposal:  # fmt: skip
-    """Propose the convolution on x with channels last, and its result with channels first."""
+    """Propose the convolution on x with channels last, and its result with channels first.
+
+    ``image`` names x with channels last, by default for all its readers.
+    """
     result = root.results[0]
     rank = made.params.window.rank
     first, last = (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
-    image, output = f"{x}_channels_last", f"{result}_channels_last"
+    image, output = image or f"{x}_channels_last", f"{result}_channels_last"
     specs = {}
     for value, name in ((x, image), (result, output)):
         spec = graph.spec(value)
@@ -179,7 +210,7 @@ def between_transposes(
     conv = fused(rule, made.params, (image, *made.operands), (output,), covered)
     back = _transpose(root, output, result, first)
     return Proposal(
-        rule, covered, (conv, back), specs, made.weights, step=True,
+        rule, tuple(covered), (conv, back), specs, made.weights, step=True,
         shared=(_transpose(root, x, image, last),),
     )  # fmt: skip
 

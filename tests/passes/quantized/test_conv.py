@@ -151,3 +151,21 @@ def test_operators_with_scales_are_taken_apart() -> None:
     assert trace.applied()["pack-integers"] == 1
     assert not {"QLinearConv", "QuantizeLinear", "DequantizeLinear"} & set(ops(graph))
     assert_same(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_dynamic_quantization(zeros: bool) -> None:
+    net = Net()
+    h = net.input("x", "n", 12, 9, 7)
+    for seed in (1, 2):
+        q, scale, zero = net.many("DynamicQuantizeLinear", 3, h)
+        w = const(net, integers(np.int8, 12, 12, 3, 3, seed=seed))
+        own = [const(net, np.array(3, np.int8))] if zeros else []
+        sums = net("ConvInteger", q, w, zero, *own, pads=[1] * 4)
+        y = net("Mul", net("Cast", sums, to=1), net("Mul", scale, net.const(np.float32(0.01))))
+        h = net("Relu", net("Add", y, normal(1, 12, 1, 1)))
+    graph = net.graph(h)
+    applied = optimized(graph).applied()
+    assert (applied["conv-integer"], applied["dynamic-quantize"]) == (2, 2)
+    assert applied["pack-integers"] == 2 and "Transpose" not in ops(graph)
+    assert_same(net, graph, FEEDS)
