@@ -21,12 +21,14 @@ from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
+from tracea_graph.passes.layout.mask_positions import read_mask_positions
 from tracea_graph.passes.layout.views import RESHAPES, read_view
 from tracea_graph.passes.pointwise.compose import Operation, read_operation
 from tracea_graph.passes.regions import fused, is_f32
@@ -290,6 +292,7 @@ class _FullMembership(_Membership):
             or _first_positions(graph, region)
             or _expanded(graph, region)
             or _compared(graph, region)
+            or _looked_up(graph, region)
         )
 
     def _prepares(self, region: Region) -> bool:
@@ -380,6 +383,41 @@ def _expanded(graph: TileGraph, region: Region) -> Steps | None:
         return None
     params = LayoutParams("expand", (), 1 + len(likes), tuple(sizes))
     return ((params, (x, *likes), region.results),)
+
+
+def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that view a mask as what a look-up at all its positions gives."""
+    axes = read_mask_positions(graph, region)
+    if axes is None:
+        return None
+    x, made = region.operands[0], graph.spec(region.results[0]).shape or ()
+    shape, dtype = graph.spec(x).shape or (), graph.spec(x).dtype
+    if dtype not in _NUMBERS or graph.weight(x) or len(made) > MAX_RANK:
+        return None
+    steps, value = list[tuple[OpParams, tuple[str, ...], tuple[str, ...]]](), x
+    for axis, place in enumerate(axes):
+        size = made[place]
+        if where_equal(shape[axis], size):
+            continue
+        like = _input_with(graph, size)
+        if like is None:
+            return None
+        params = LayoutParams("first", (axis,), 2, (f"1.{like[1]}",))
+        steps.append((params, (value, like[0]), (f"{region.id} {axis}",)))
+        value = f"{region.id} {axis}"
+    view = IndexMap((Move("unsqueeze", tuple(a for a in range(len(made)) if a not in axes)),))
+    chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
+    steps.append((ElementwiseParams(chain, (view,)), (value,), region.results))
+    return steps
+
+
+def _input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
+    """Return an input of the graph and its axis of a size; None if no input has one."""
+    for value in graph.inputs:
+        for axis, dim in enumerate(graph.spec(value).shape or ()):
+            if dim == size and isinstance(size, str):
+                return value, axis
+    return None
 
 
 def _compared(graph: TileGraph, region: Region) -> Steps | None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,5 +390,32 @@ def test_integer_masks_are_part_of_the_program(tmp_path: Path) -> None:
     net = Net(opset=17)
     path = net.save(tmp_path / "m.onnx", masked(net))
     report = api.optimize(path, HERE)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1
+
+
+def looked_up(net: Net) -> str:
+    """Build attention that looks its mask up at every batch and key, as exporters write it."""
+    x, mask = net.input("x", "batch", "n", 32), net.ids("mask", "batch", "keys")
+    hidden = net("Cast", mask, to=9)
+    places = []
+    for start, new in ((0, [1, 2]), (1, [0, 1])):
+        size = net("Squeeze", net("Shape", x, start=start, end=start + 1))
+        count = net("Range", np.array(0), size, np.array(1))
+        places.append(net("Unsqueeze", count, np.array(new)))
+    shape = net("Shape", net("Max", *places))
+    parts = [net("Unsqueeze", net("Expand", p, shape), np.array([-1])) for p in places]
+    seen = net("GatherND", hidden, net("Concat", *parts, axis=-1))
+    scores = net("MatMul", x, net("Transpose", x, perm=[0, 2, 1]))
+    scores = net("Where", seen, scores, np.float32(-1e4))
+    return net("MatMul", net("Softmax", scores, axis=-1), net("MatMul", x, net.weight(32, 16)))
+
+
+def test_masks_at_all_positions_are_views(tmp_path: Path) -> None:
+    net = Net(opset=18)
+    path = net.save(tmp_path / "m.onnx", looked_up(net))
+    feeds = {"x": normal(2, 5, 32), "mask": np.arange(14).reshape(2, 7) % 3}
+    np.savez(tmp_path / "data.npz", **feeds)
+    report = api.optimize(path, replace(HERE, data=tmp_path / "data.npz"))
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     assert report.nodes_after == report.kernels == 1
