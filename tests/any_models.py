@@ -322,7 +322,7 @@ STORED = {
         _on("float[n, 32] x", Y, """h = com.microsoft.MatMulNBits <K = 32, N = 8, bits = 4,
             block_size = 32> (x, nibbles, spread)  t = MatMul(x, wide)  s = Add(h, t)
             y = Relu(s)"""),
-        "MatMulNBits", more=MS,
+        more=MS,
     ),
     "fp16": Strange(
         _on("float16[n, 8] x", "float16[n, 8] y",
