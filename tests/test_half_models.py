@@ -13,6 +13,7 @@ from models.halve import halve
 from tests.graphs import Net, normal, relative_error, session
 from tests.halves import BF16, EPSILON, F16, NUMPY, answers, in_double
 from tracea_graph import Options, api
+from tracea_graph.commands.verify import verify_models
 from tracea_graph.ir import DType
 
 pytestmark = pytest.mark.compiler
@@ -112,3 +113,11 @@ def test_a_value_that_saturates_may_be_an_input(tmp_path: Path) -> None:
     halve(tmp_path / "m.onnx", "fp16", tmp_path / "half.onnx")
     report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
     assert report.status == "passed", report.status_reason
+
+
+def test_a_result_of_a_bf16_model_can_be_verified_again(tmp_path: Path) -> None:
+    onnx.save(images().model, tmp_path / "m.onnx")
+    halve(tmp_path / "m.onnx", "bf16", tmp_path / "half.onnx")
+    report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
+    again = verify_models(tmp_path / "half.onnx", Path(report.output), Options())
+    assert again.verification.status == "passed", again.verification.sentence

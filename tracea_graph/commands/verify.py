@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tracea_graph.check.distance import index_outputs
 from tracea_graph.check.reference import reference
@@ -14,7 +15,9 @@ from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.options import Options
+from tracea_graph.pipeline.candidates import write_float32_reference
 from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.target import target_of
 from tracea_graph.views.verify import VerifyReport
 
 __all__ = ["verify_models"]
@@ -45,22 +48,26 @@ def verify_models(
     feeds = inputs.verification
     chosen = dict(index_outputs(model.graph))
     threads = max(options.thread_counts)
-    wanted = reference(
-        original, feeds, index_outputs=chosen, spare=inputs.spare, trouble=inputs.trouble,
-        threads=threads,
-        sensitivity=inputs.sensitivity(model.graph, options.limits.tolerance),
-    )  # fmt: skip
-    if wanted.unloadable:
-        raise ModelError(wanted.trouble)
-    found = compare(
-        wanted,
-        candidate,
-        library,
-        feeds,
-        limits=replace(options.limits, own=tolerances or {}),
-        index_outputs=chosen,
-        threads=threads,
-    )
+    with TemporaryDirectory() as folder:
+        # what a model computes in fp16 or bf16 is compared in float32 too
+        backend = target_of(options.target, options.precision).backend
+        model = write_float32_reference(model, backend, Path(folder))
+        wanted = reference(
+            model.runnable, feeds, index_outputs=chosen, spare=inputs.spare,
+            trouble=inputs.trouble, threads=threads, float32_form=model.float32_form,
+            sensitivity=inputs.sensitivity(model.graph, options.limits.tolerance),
+        )  # fmt: skip
+        if wanted.unloadable:
+            raise ModelError(wanted.trouble)
+        found = compare(
+            wanted,
+            candidate,
+            library,
+            feeds,
+            limits=replace(options.limits, own=tolerances or {}),
+            index_outputs=chosen,
+            threads=threads,
+        )
     calls, nodes = len(calls_of(other)), len(nodes_of(other.skeleton))
     return VerifyReport(
         str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes
