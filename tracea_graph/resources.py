@@ -8,11 +8,13 @@ those that a killed process left.
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +22,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-__all__ = ["STAGED", "Scratch", "gc_paused", "open_regular", "sweep"]
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = [
+    "STAGED",
+    "Scratch",
+    "gc_paused",
+    "is_own",
+    "kill_group",
+    "lock",
+    "open_regular",
+    "sweep",
+]
 
 STAGED = ".tracea-"
 """Prefix of temporary files and folders beside an output."""
@@ -31,6 +47,39 @@ _BESIDE = (".onnx", ".so", ".dll", ".dylib")
 _OLD_SECONDS = 86400.0
 """Age of the last write after which a file beside an output is abandoned; no write takes longer.
 """
+
+
+_AT_ONCE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags to open a file without waiting for a writer, as bytes, and not for child processes."""
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def lock(handle: int, wait: bool = False) -> None:
+    """Lock an open file against other processes, until it is closed.
+
+    Raises OSError if another one holds the lock, unless told to ``wait`` for it.
+    """
+    if sys.platform == "win32":
+        msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def is_own(found: os.stat_result) -> bool:
+    """Return True if a file belongs to this user; Windows has other means to keep users apart."""
+    return sys.platform == "win32" or found.st_uid == os.geteuid()
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process that was started as the leader of a group, and its child processes.
+
+    Raises ProcessLookupError if it is gone.
+    """
+    if sys.platform == "win32":
+        command = ("taskkill", "/F", "/T", "/PID", str(leader))
+        subprocess.run(command, capture_output=True, check=False)
+    else:
+        os.killpg(leader, signal.SIGKILL)
 
 
 class Scratch(tempfile.TemporaryDirectory[str]):
@@ -80,7 +129,7 @@ def _own(home: Path, prefix: str) -> Iterator[tuple[Path, os.stat_result]]:
     for name in names:
         with suppress(OSError):  # another run is sweeping too
             found = (home / name).lstat()
-            if found.st_uid == os.geteuid():
+            if is_own(found):
                 yield home / name, found
 
 
@@ -95,7 +144,7 @@ def _hold(folder: Path) -> int | None:
     """
     handle = os.open(folder / f"{_HELD}-", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except OSError:
         os.close(handle)
         return None
@@ -106,11 +155,11 @@ def _hold(folder: Path) -> int | None:
 def _abandoned(folder: Path) -> bool:
     """Return True if :class:`Scratch` made a folder and its user is gone."""
     try:
-        handle = os.open(folder / _HELD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(folder / _HELD, os.O_RDWR | _AT_ONCE | _NO_LINK)
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except OSError:  # in use, or unknown
         return False
     finally:
@@ -124,7 +173,7 @@ def open_regular(path: Path) -> IO[bytes]:
     Raises OSError, with ``strerror``, if it cannot be opened or is something else: opening a pipe
     would block until a writer comes, and a device may never end.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    handle = os.open(path, os.O_RDONLY | _AT_ONCE)
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):

@@ -15,10 +15,9 @@ import pytest
 
 from tests.runtime.cases import all_cases
 from tests.runtime.support import model, run_worker
-from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
-from tracea_graph.toolchain import Library
+from tracea_graph.toolchain import Library, linking
 
 pytestmark = pytest.mark.compiler
 CASES = {case.name: case for case in all_cases()}
@@ -48,8 +47,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Library:
     chains = [c.chain for case in CASES.values() for c in case.program.calls if c.chain]
     unique = list({chain.key: chain for chain in chains}.values())
     with pytest.MonkeyPatch.context() as patch:
-        flags = tuple(flag for flag in library.LINK_FLAGS if flag != "-s")
-        patch.setattr(library, "LINK_FLAGS", flags)
+        flags = tuple(flag for flag in linking.LINK_FLAGS if flag != "-s")
+        patch.setattr(linking, "LINK_FLAGS", flags)
         isas = host_levels()[-1:]
         return build_library(types, ("gemm", "norm"), unique, ("scalar", *isas), out)
 

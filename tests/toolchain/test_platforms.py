@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
+import re
 import struct
 from pathlib import Path
 
@@ -20,10 +22,18 @@ from tracea_graph.onnx_io import library_of
 from tracea_graph.target import resolve_precision, target_of
 from tracea_graph.toolchain.platforms import HERE, PLATFORMS, library_places
 
+ROOT = Path(__file__).resolve().parents[2]
 NEEDS_ZIG = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
 )
 MAGIC = {".so": b"\x7fELF", ".dll": b"MZ", ".dylib": b"\xcf\xfa\xed\xfe"}
+LIBRARY = re.compile(rb"(?:[\w.+/-]+\.(?:dll|dylib)|lib[\w.+-]+\.so[.\d]*)(?=\0)", re.IGNORECASE)
+"""Names of libraries in a file: those it needs, and its own."""
+SYSTEM = {
+    ".so": ("libc.", "libpthread.", "libm.", "libc.so"),
+    ".dll": ("kernel32.dll", "api-ms-win-crt-", "library.dll"),
+    ".dylib": ("/usr/lib/libsystem.", "library.dylib"),
+}
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
 """Numbers of architectures in ELF's header."""
 
@@ -136,5 +146,22 @@ def test_a_library_of_every_platform_links(name: str, tmp_path: Path) -> None:
     data = made.path.read_bytes()
     assert made.platform == name and not made.runs_here
     assert data.startswith(MAGIC[made.path.suffix]) and b"RegisterCustomOps\0" in data
+    needed = {name.decode().lower() for name in LIBRARY.findall(data)}
+    assert not {n for n in needed if not n.startswith(SYSTEM[made.path.suffix])}, needed
     if made.path.suffix == ".so":
         assert struct.unpack_from("<H", data, 18)[0] == ELF_MACHINE[PLATFORMS[name].machine]
+
+
+def test_no_module_needs_posix_to_be_imported() -> None:
+    """What only POSIX has is imported where the platform was asked for first."""
+    posix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty"}
+    found = [
+        (path.name, alias.name)
+        for folder in ("tracea_graph", "kernels", "passes")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in posix
+    ]
+    assert found == []

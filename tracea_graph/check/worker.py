@@ -31,7 +31,7 @@ from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.resources import Scratch
+from tracea_graph.resources import Scratch, kill_group
 
 __all__ = [
     "Array",
@@ -421,7 +421,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):  # already gone
-            os.killpg(self._process.pid, signal.SIGKILL)
+            kill_group(self._process.pid)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

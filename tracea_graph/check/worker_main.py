@@ -407,6 +407,8 @@ def affinities(threads: int, siblings: str = _SIBLINGS) -> str:
     place all threads of one session on one core while two sessions are compared, which makes that
     session look several times slower.
     """
+    if not hasattr(os, "sched_getaffinity"):  # Linux's
+        return ""
     mine = os.sched_getaffinity(0)
     cores = sorted({tuple(sorted(_core(Path(siblings.format(p)), p) & mine)) for p in mine})
     if not 1 < threads <= len(cores):

@@ -11,7 +11,7 @@ from types import FrameType
 __all__ = ["interrupt_exit_code", "stoppable"]
 
 _INTERRUPTED = 130
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = tuple(getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n))
 
 
 class _Stopped(KeyboardInterrupt):

@@ -41,6 +41,8 @@ __all__ = [
     "write_text",
 ]
 
+_LONGEST_NAME = 255
+"""Bytes of a file's name where the system does not say."""
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
 _LIBRARY_MARKS = (re.compile(rb"tracea\.[0-9a-f]{10}\0"), re.compile(rb"RegisterCustomOps\0"))
 _UNWRITABLE = frozenset(
@@ -266,7 +268,7 @@ def _meant(file: object, home: Path, paths: Paths) -> Path:
 
 def _check_name(name: str, folder: Path, advice: str) -> None:
     """Raise UsageError if ``name`` is too long for a file in the folder."""
-    limit = os.pathconf(folder, "PC_NAME_MAX")
+    limit = os.pathconf(folder, "PC_NAME_MAX") if hasattr(os, "pathconf") else _LONGEST_NAME
     if len(os.fsencode(name)) > limit:
         raise UsageError(
             f"{name} is longer than the {limit} bytes a file's name may have in {folder}; {advice}"
@@ -276,7 +278,8 @@ def _check_name(name: str, folder: Path, advice: str) -> None:
 def _check_folder(folder: Path) -> None:
     if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+    effective = os.access in os.supports_effective_ids
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
         raise UsageError(f"the folder {folder} is not writable; choose another with -o")
 
 

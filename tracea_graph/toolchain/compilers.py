@@ -8,7 +8,6 @@ import logging
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
+from tracea_graph.resources import kill_group
 from tracea_graph.toolchain.platforms import HERE, Platform
 
 __all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]
@@ -137,7 +137,7 @@ def run_command(
             raise BuildError(message, shown) from error
         finally:
             if process.poll() is None:
-                os.killpg(group, signal.SIGKILL)
+                kill_group(group or process.pid)
                 process.communicate()
     if process.returncode != 0:
         tail = err.decode(errors="replace")[-_STDERR_TAIL:]
@@ -147,13 +147,16 @@ def run_command(
 
 
 @contextlib.contextmanager
-def _group() -> Iterator[int]:
+def _group() -> Iterator[int | None]:
     """Yield a process group that is killed if this process dies, even by SIGKILL.
 
     Its leader is a shell that waits for a line and kills the group at end of input.  The kernel's
     parent-death signal would reach only the compiler driver, not its children.  Raises BuildError
-    if there is no shell.
+    if there is no shell.  Windows has no process groups: None, each command is killed by itself.
     """
+    if sys.platform == "win32":
+        yield None
+        return
     try:
         started = subprocess.Popen(
             ("/bin/sh", "-c", "read -r _ || kill -s KILL 0"),
@@ -178,7 +181,7 @@ def stop_running(thread: int | None = None) -> None:
     for group, waiting in tuple(_running.items()):
         if thread in (None, waiting):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+                kill_group(group)
 
 
 def _probe(command: tuple[str, ...], seconds: float) -> Compiler:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tracea_graph.resources import open_regular
+from tracea_graph.resources import is_own, open_regular
 
 __all__ = ["distrust", "make_private", "read_private", "trusted"]
 
@@ -39,7 +40,7 @@ def distrust(path: Path, root: Path) -> str:
             real = place.stat() if stat.S_ISLNK(own.st_mode) else own
         except (FileNotFoundError, NotADirectoryError):
             return ""
-        if real is not own and own.st_uid not in (os.geteuid(), _ROOT):
+        if real is not own and not is_own(own) and own.st_uid != _ROOT:
             return f"{place} is a link of another user"
         if why := _fault(real):
             return f"{place} {why}"
@@ -103,9 +104,10 @@ def _fault(found: os.stat_result) -> str:
     """Return what is wrong with a file or folder, as the end of a clause; empty if nothing is."""
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         return "is neither a file nor a folder"
-    if found.st_uid != os.geteuid():
+    if not is_own(found):
         return "belongs to another user"
-    return "can be written by other users" if found.st_mode & _OTHERS else ""
+    others = found.st_mode & _OTHERS and sys.platform != "win32"  # modes mean nothing there
+    return "can be written by other users" if others else ""
 
 
 def _warn(root: Path, why: str) -> None:

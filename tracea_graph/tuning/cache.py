@@ -7,7 +7,6 @@ final hold what an interrupted study measured, so that the next run can resume i
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tracea_graph.resources import lock
 from tracea_graph.toolchain.trust import distrust, make_private
 
 __all__ = ["CacheEntry", "TuningCache"]
@@ -271,5 +271,5 @@ def _is_sound(path: Path) -> bool:
 def _locked(path: Path) -> Iterator[None]:
     """Serialize processes by an advisory lock on a file beside ``path``."""
     with _beside(path, ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), wait=True)
         yield

@@ -3,13 +3,21 @@
 // A call that writes beside a buffer is an error that names it; one that touches a guard page, or
 // writes an input, says so on stderr before the process ends.
 #pragma once
+#if !defined(_WIN32)
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#endif
 
 #include "runtime/trace.h"
 
 namespace tracea {
+
+#if defined(_WIN32)
+inline bool run_guarded(Run& run, const Program&, int64_t*, Memory*) {
+  return run.error.fail("TRACEA_DEBUG=guard is not available on Windows.");
+}
+#else
 
 constexpr uint32_t kPoison = 0xffc0a5a5;  // a NaN, and an unlikely integer
 constexpr uint8_t kCanary = 0xa5;
@@ -168,5 +176,6 @@ inline bool run_guarded(Run& run, const Program& program, int64_t* symbols, Memo
          }) &&
          guard.finish(run);
 }
+#endif
 
 }  // namespace tracea

@@ -6,7 +6,9 @@
 // numbers between commas.  Off, it costs a run one comparison.
 #pragma once
 #include <fcntl.h>
+#if defined(__linux__)
 #include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include "runtime/executor.h"
