@@ -23,6 +23,7 @@ from tracea_graph.kernels.cpu.panels import (
     BF16X2,
     BITMAP,
     BITMAP_BF16,
+    INT8,
     INT8_ZEROS,
     INT16,
     PANEL,
@@ -48,6 +49,7 @@ from tracea_graph.ops.block_quantized import ZEROS, BlockQuantized
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -59,6 +61,7 @@ from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
@@ -66,6 +69,7 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ops.weights import BLOCKS, KN, NK
+from tracea_graph.ops.windows import ConvWindow
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -93,6 +97,7 @@ class Case:
     params: OpParams
     operands: tuple[Any, ...]
     tolerance: float = 5e-6
+    since: int = 0  # the first opset whose operators take these types
 
     def arrays(self) -> list[np.ndarray]:
         return [
@@ -117,6 +122,9 @@ def signed(*shape: int) -> np.ndarray:
 
 
 BYTES = signed(2, 5, 11).view(np.uint8)
+
+
+SQUARE = ConvWindow((3, 3), (2, 1), (1, 1), (1, 1, 1, 1))
 
 
 def codes(layout: NBitsPanels, k: int, n: int) -> tuple[np.ndarray, ...]:
@@ -185,6 +193,23 @@ CASES = {
         GemmParams(11, 20, INT8_ZEROS, integers=Integers(DType.U8, None)),
         (BYTES, pack_int8(signed(11, 20), signed(20)), np.array([200], np.uint8)),
     ),
+    "conv, of bytes": Case(
+        ConvIntegerParams(4, 20, SQUARE, Integers(DType.U8, 7)),
+        (signed(2, 6, 5, 4).view(np.uint8), signed(20, 36)),
+    ),
+    "conv, of bytes in panels": Case(
+        ConvIntegerParams(4, 20, SQUARE, Integers(DType.I8, None), layout=INT8),
+        (signed(2, 6, 5, 4), pack_int8(signed(36, 20)), np.array(-9, np.int8)),
+    ),
+    "conv, of bytes, groups, zero points": Case(
+        ConvIntegerParams(4, 20, SQUARE, Integers(DType.U8, 7), 2, INT8_ZEROS),
+        (signed(2, 6, 5, 4).view(np.uint8), pack_int8(signed(18, 20), signed(20))),
+    ),
+    "conv, of bytes, lines": Case(
+        ConvIntegerParams(6, 6, ConvWindow((3,), (1,), (2,), (2, 2)), Integers(DType.U8, 7), 6),
+        (signed(2, 9, 6).view(np.uint8), signed(6, 3)),
+    ),
+    "pool, of bytes": Case(PoolParams("max", SQUARE, channels_last=True), (signed(2, 6, 5, 4),)),
     **{
         f"gemm, {bits} bits, {zeros} zeros": Case(
             GemmParams(70, 20, NBitsPanels(bits, 32, zeros, zeros != "float"), bias=True),
@@ -571,6 +596,7 @@ def pairs_of_name_and_opset() -> list[tuple[str, int]]:
         (name, opset)
         for name, case in CASES.items()
         for opset in OPSETS
+        if opset >= case.since
         if opset >= BF16_SINCE or not any(a.dtype.name == "bfloat16" for a in case.arrays())
     ]
 
