@@ -209,7 +209,9 @@ CASES = {
         ConvIntegerParams(6, 6, ConvWindow((3,), (1,), (2,), (2, 2)), Integers(DType.U8, 7), 6),
         (signed(2, 9, 6).view(np.uint8), signed(6, 3)),
     ),
-    "pool, of bytes": Case(PoolParams("max", SQUARE, channels_last=True), (signed(2, 6, 5, 4),)),
+    "pool, of bytes": Case(
+        PoolParams("max", SQUARE, channels_last=True), (signed(2, 6, 5, 4),), since=12
+    ),
     **{
         f"gemm, {bits} bits, {zeros} zeros": Case(
             GemmParams(70, 20, NBitsPanels(bits, 32, zeros, zeros != "float"), bias=True),
