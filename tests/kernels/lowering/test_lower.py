@@ -35,6 +35,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -53,6 +54,7 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]
@@ -434,6 +436,22 @@ CASES |= {
     for window in (0, 3)
 }  # fmt: skip
 CASES |= {
+    "convolution of bytes": Case(
+        ConvIntegerParams(
+            4,
+            20,
+            ConvWindow((3, 3), (2, 1), (1, 1), (1, 1, 1, 1)),
+            Integers(DType.U8, 3),
+            layout=INT8,
+        ),
+        (("b", 6, 5, 4), (2, 10, 16, 4)),
+        (DType.U8, DType.I8),
+    ),
+    "pointwise convolution of bytes": Case(
+        ConvIntegerParams(8, 20, ConvWindow.unit((1, 1)), Integers(DType.I8, None), layout=INT8),
+        (("b", 6, 5, 8), (2, 3, 16, 4), ()),
+        (DType.I8, DType.I8, DType.I8),
+    ),
     "append": Case(
         KvCacheAppendParams(2, 3, 5, 13),
         ((*BS, 13), ("b", 2, "t", 3), ("b",), (ROOM,)),
