@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
@@ -25,6 +26,7 @@ __all__ = [
     "qlinear_binary", "qlinear_conv", "qlinear_global_average_pool", "qlinear_matmul",
 ]  # fmt: skip
 
+Floats = npt.NDArray[np.float32]
 _AXIS_SINCE = 13
 """First opset whose DequantizeLinear takes a scale per index of an axis."""
 
@@ -36,16 +38,38 @@ def qlinear_matmul(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def qlinear_conv(s: OnnxBuilder) -> OnnxBuilder:
-    """Write a Conv whose int32 bias has the scale of its sums."""
+    """Write a Conv of integers, whose sums are multiplied by the ratio of all scales.
+
+    ONNX Runtime multiplies once, after it has added the bias.  Rounding more often would give
+    another integer where a result is near the middle of two.
+    """
     if int(s.attribute("channels_last", 0)):
         raise CannotDecompose("its channels are last")
-    operands = [_number(s, 0), _number(s, 3, 0, every_rank=True)]
+    spec, one, ratio = _float(_result(s)), s.constant(np.float32(1.0)), _ratio(s, 1, 4, 6)
+    ones = s.constant(np.ones(s.spec(s.operands[4]).shape or (), np.float32))
+    operands = [_number(s, 0, scale=one), _number(s, 3, 0, every_rank=True, scale=ones)]
     if len(s.operands) > 8 and (bias := s.operands[8]):
-        operands.append(_bias(s, bias, 1, 4))
+        operands.append(_dequantized(s, bias, one))
     kept = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     attrs: dict[str, Any] = {k: v for k, v in s.region.node.attrs.items() if k in kept}
-    y = s("Conv", *operands, spec=_float(_result(s)), **attrs)
-    return _quantized(s, y, *s.operands[6:8])
+    y = s("Conv", *operands, spec=spec, **attrs)
+    if ratio.ndim:
+        ratio = ratio.reshape(-1, *[1] * (len(spec.shape or ()) - 2))
+    y = s("Mul", y, s.constant(ratio), spec=spec)
+    return _quantized(s, y, one, s.operands[7])
+
+
+def _ratio(s: OnnxBuilder, *places: int) -> Floats:
+    """Return the product of the first two constant scales, over the third if there is one."""
+    weights = [s.graph.weight(s.operands[i]) for i in places]
+    for i in places:
+        _check_scale(s, s.operands[i])
+    scales = [np.asarray(w.array(), np.float32) for w in weights if w is not None]
+    if len(scales) < len(places):
+        raise CannotDecompose("its scales are not constant")
+    left, right, *over = (x.reshape(()) if x.size == 1 else x for x in scales)
+    ratio = left * right / over[0] if over else left * right
+    return np.asarray(ratio, np.float32)
 
 
 def qlinear_global_average_pool(s: OnnxBuilder) -> OnnxBuilder:
@@ -70,11 +94,11 @@ def qgemm(s: OnnxBuilder) -> OnnxBuilder:
 
 def _bias(s: OnnxBuilder, bias: str, *places: int) -> str:
     """Dequantize an int32 bias by the product of two constant scales, those at ``places``."""
-    scales = [s.graph.weight(s.operands[i]) for i in places]
-    if scales[0] is None or scales[1] is None:
-        raise CannotDecompose("its scales are not constant")
-    left, right = (np.asarray(w.array(), np.float32) for w in scales if w is not None)
-    scale = s.constant(left.reshape(()) * right)
+    return _dequantized(s, bias, s.constant(_ratio(s, *places)))
+
+
+def _dequantized(s: OnnxBuilder, bias: str, scale: str) -> str:
+    """Dequantize an int32 vector by one scale or one for each number."""
     rank = len(s.spec(scale).shape or ())
     axis: dict[str, Any] = {"axis": 0} if rank and s.graph.opset >= _AXIS_SINCE else {}
     return s("DequantizeLinear", bias, scale, spec=_float(s.spec(bias)), **axis)
@@ -137,12 +161,15 @@ def _float(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(DType.F32, spec.shape)
 
 
-def _number(s: OnnxBuilder, at: int, axis: int = 1, every_rank: bool = False) -> str:
-    """Dequantize operand ``at``, which its scale and zero point follow.
+def _number(
+    s: OnnxBuilder, at: int, axis: int = 1, every_rank: bool = False, scale: str = ""
+) -> str:
+    """Dequantize operand ``at``, which its scale and zero point follow, or by another ``scale``.
 
     It may have several scales along ``axis`` if it is a matrix, or of ``every_rank``.
     """
-    value, scale, zero = s.operands[at : at + 3]
+    value, own, zero = s.operands[at : at + 3]
+    scale = scale or own
     _check_scale(s, scale)
     spec, counts = s.spec(value), s.spec(scale).shape
     if spec.shape is None or counts is None:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
         edited,
         extended,
         random_values,
+        result_scale,
         rounds,
         written_values,
     )
 else:
     sys.path.append(str(Path(__file__).parent))
     from worker_arrays import read_arrays, write_arrays
-    from worker_models import edited, extended, random_values, rounds, written_values
+    from worker_models import edited, extended, random_values, result_scale, rounds, written_values
 
 BRIEF_NS = 4_000_000
 """Calls that together take less are run several times per pair."""
@@ -306,7 +307,7 @@ class Server:
         import onnx
 
         model = onnx.load(request["model"], load_external_data=False)
-        return any(map(rounds, model.graph.node))
+        return any(rounds(n) or result_scale(n) is not None for n in model.graph.node)
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""

@@ -20,6 +20,12 @@ QUANTIZERS = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 )
 """Operators that round their first operand to integers."""
+RESULT_SCALES = {
+    "QLinearAdd": 6, "QLinearAveragePool": 3, "QLinearConcat": 0, "QLinearConv": 6,
+    "QLinearGlobalAveragePool": 3, "QLinearLeakyRelu": 3, "QLinearMatMul": 6, "QLinearMul": 6,
+    "QLinearReduceMean": 3, "QLinearSigmoid": 3, "QGemm": 7,
+}  # fmt: skip
+"""Operators that round their result to integers, and which operand is its scale."""
 ROUNDING_LEVEL = 4
 """Accuracy level at which MatMulNBits does."""
 GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
@@ -123,6 +129,12 @@ def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
         graph.input.append(helper.make_tensor_value_info(name, element, dims))
 
 
+def result_scale(node: Any) -> int | None:
+    """Return which operand of a node is the scale that its result is rounded with, if any."""
+    at = RESULT_SCALES.get(node.op_type)
+    return at if at is not None and len(node.input) > at and node.input[at] else None
+
+
 def rounds(node: Any) -> bool:
     """Return whether a node rounds its first operand to integers."""
     if node.op_type != "MatMulNBits":
@@ -134,10 +146,11 @@ def add_jitter(graph: Any, size: float) -> None:
     """Let every quantizer of computed values read x + size · x · sin(1e5 · x) instead of x.
 
     That is as much as float32 sums in another order differ, unlike for different elements.
+    Operators that round their own result divide it by a scale that is as much larger.
     """
     from onnx import helper, numpy_helper
 
-    numbers = {"jitter.rate": 1e5, "jitter.size": size}
+    numbers = {"jitter.rate": 1e5, "jitter.size": size, "jitter.scale": 1.0 + size}
     stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
     del graph.node[:]
     for node in nodes:
@@ -155,6 +168,11 @@ def add_jitter(graph: Any, size: float) -> None:
                 )
             )
             node.input[0] = steps[4]
+        if (at := result_scale(node)) is not None:
+            scale = f"{node.output[0]}.jitter"
+            operands = [node.input[at], "jitter.scale"]
+            graph.node.append(helper.make_node("Mul", operands, [scale]))
+            node.input[at] = scale
         graph.node.append(node)
     graph.initializer.extend(
         numpy_helper.from_array(np.asarray(v, np.float32), name) for name, v in numbers.items()
