@@ -158,8 +158,25 @@ def attention() -> Net:
     return net
 
 
+def integers() -> Net:
+    """Values between conversions are bytes."""
+    net = Net()
+    scale, zero = net.const(0.05), net.const(120, np.uint8)
+
+    def rounded(value: str) -> str:
+        return net("DequantizeLinear", net("QuantizeLinear", value, scale, zero), scale, zero)
+
+    stored = np.random.default_rng(3).integers(-99, 99, (32, 16, 3, 3))
+    filters = net("DequantizeLinear", net.const(stored, np.int8), net.const(0.01))
+    x, bias = rounded(net.input("x", "n", 16, "h", "w")), net.weight(32)
+    y = rounded(net("Conv", x, filters, bias, pads=[2] * 4))
+    net.graph(rounded(net("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4)))
+    return net
+
+
 NETS: tuple[Callable[[], Net], ...] = (
     conv_program, apart, padded, normed, moved, pooled, no_images, lines_and_volumes, attention,
+    integers,
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tracea_graph.kernels.cpu.intrinsics import (
     precompiled,
     takes_intrinsics,
 )
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, FAMILIES, LEVELS, isa_of
 from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
@@ -79,11 +79,11 @@ def manifest(
 
     These are the tool's version, levels, op types, flags, and digests of all sources.
     """
-    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles, entry)
+    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles, entry, platform)
     ordered = sorted(types, key=lambda t: t.name)
     return {
         "version": VERSION,
-        "isas": _levels(isas),
+        "isas": _levels(isas, platform),
         "types": [
             [t.name, [d.onnx for d in t.inputs], [d.onnx for d in t.outputs]] for t in ordered
         ],
@@ -162,10 +162,10 @@ def compile_part(
         types, held, chains, isas, quick=quick, tiles=tiles, entry=entry, platform=platform
     )
     domain = domain or domain_of(facts)
-    units = _units(types, held, chains, isas, domain, quick, tiles, entry)
+    units = _units(types, held, chains, isas, domain, quick, tiles, entry, platform)
     fresh = _compile(_Shop(compiler, cache, folder, seconds), units, counted)
     objects = tuple(folder / f"{i}.o" for i in range(len(units)))
-    return LibraryPart(entry, domain, tuple(_levels(isas)), objects, fresh, facts)
+    return LibraryPart(entry, domain, tuple(_levels(isas, platform)), objects, fresh, facts)
 
 
 def build_ahead(
@@ -194,9 +194,10 @@ def _runtime() -> str:
     return (_KERNELS / "runtime" / "runtime.cpp").read_text()
 
 
-def _levels(isas: Sequence[str]) -> list[str]:
-    """The named levels, lowest first."""
-    known = [isa.name for isa in LEVELS]
+def _levels(isas: Sequence[str], platform: Platform) -> list[str]:
+    """The named levels of the platform's processors, lowest first."""
+    own = [f.levels for f in FAMILIES if f.name == platform.machine]
+    known = [isa.name for isa in (own[0] if own else LEVELS)]
     if not isas or not set(isas) <= set(known):
         raise BuildError(f"Libraries are built for {', '.join(known)}, not for {list(isas)}.")
     return [name for name in known if name in isas]
@@ -211,8 +212,9 @@ def _units(
     quick: bool,
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
+    platform: Platform = HERE,
 ) -> list[CompilationUnit]:
-    units = emitter.units(kernels, chains, _levels(isas), tiles)
+    units = emitter.units(kernels, chains, _levels(isas, platform), tiles)
     return [
         CompilationUnit("runtime", _runtime(), (*_RUNTIME_FLAGS, *entry_flags(entry))),
         CompilationUnit(

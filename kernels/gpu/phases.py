@@ -57,6 +57,7 @@ class MixedPrecision:
         if not region.fused or isinstance(region.params, RegionParams):
             return
         if not any(graph.spec(v).dtype is DType.F32 for v in region.writes):
+            yield Miss(self.name, region.id, unsuited("it writes no float32"))
             return
         if not any(_multiplies(r.params) for r in graph.regions()):
             yield Miss(self.name, region.id, unsuited("no matmul reads or makes its values"))

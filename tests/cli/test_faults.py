@@ -213,6 +213,7 @@ def test_a_compiler_that_lies(
 def test_a_compiler_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", compiler(home, '[ "$1" = --version ] || sleep 100'))
     monkeypatch.setitem(build_library.__kwdefaults__, "seconds", 1.0)
+    monkeypatch.setattr("tracea_graph.kernels.cpu.library.COMPILE_SECONDS", 1.0)
     with pytest.raises(BuildError, match="took longer than"):
         optimize("good.onnx", Options(keep="all", cache=Path("cache")))
     assert not Path("good.tracea.onnx").exists()

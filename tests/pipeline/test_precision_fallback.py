@@ -113,7 +113,11 @@ class Candidates(Shop):
         groups = {key: [] for key in ("slow", "fast") if key not in dropped}
         assembly = SimpleNamespace(groups=groups, graph=None)
         return SimpleNamespace(
-            model=Path("m"), library=Path("l"), assembly=assembly, dropped=dropped
+            model=Path("m"),
+            library=Path("l"),
+            runnable=Path("l"),
+            assembly=assembly,
+            dropped=dropped,
         )
 
 
@@ -143,7 +147,8 @@ def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Evaluator, "_timed", lambda _: {})
     shop = Candidates()
     one = Cancelling(
-        cast(Any, SimpleNamespace(path=Path("m"))), cast(Any, shop), cast(Any, None),
+        cast(Any, SimpleNamespace(path=Path("m"), runnable=Path("m"))), cast(Any, shop),
+        cast(Any, None),
         Options(precision="bf16"), ("avx512",), rule="gemm-bf16", needed=3,
     )  # fmt: skip
     whole = shop.build(frozenset())

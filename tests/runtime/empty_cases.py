@@ -25,6 +25,7 @@ from tests.kernels.lowering.test_lower_conv import program as lowered
 from tests.runtime.bf16_cases import bf16_cases
 from tests.runtime.bf16x2_cases import bf16x2_cases
 from tests.runtime.cases import Array, all_cases
+from tests.runtime.conv_integer_cases import conv_integer_cases
 from tests.runtime.guard_cases import compared
 from tests.runtime.support import Case
 from tracea_graph.config import TOLERANCE
@@ -176,7 +177,8 @@ def _without(case: Case) -> Iterator[Empty]:
 @cache
 def empty_cases() -> tuple[Empty, ...]:
     """Every kernel and every layout change, with nothing to work on."""
-    by_hand = [c for c in (*all_cases(), *bf16_cases(), *bf16x2_cases()) if not c.error]
+    written = (*all_cases(), *bf16_cases(), *bf16x2_cases(), *conv_integer_cases())
+    by_hand = [case for case in written if not case.error]
     nothing = [np.zeros((0, 4), np.float32), np.zeros(0, np.int64)]
     guard = Empty(compared("of_nothing", nothing, nothing), (np.array([True]),), 0.0)
     without = itertools.chain.from_iterable(map(_without, by_hand))

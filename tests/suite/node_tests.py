@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -99,7 +100,8 @@ def _difference(name: str, y: Array, want: Array) -> str:
         return f"{name} has NaN or infinities elsewhere"
     largest = np.abs(b[finite]).max(initial=0.0)
     error = np.abs(a[finite] - b[finite]).max(initial=0.0) / (largest or 1.0)
-    return "" if error <= TOLERANCE.exact else f"{name} is off by {error:.1e} of max|y|"
+    allowed = max(TOLERANCE.exact, float(ml_dtypes.finfo(want.dtype).eps))
+    return "" if error <= allowed else f"{name} is off by {error:.1e} of max|y|"
 
 
 def _written(test: TestCase, models: Path, data: Path) -> Case:

@@ -157,4 +157,5 @@ class BlockQuantized(WeightLayout):
         again = b("Mul", whole, b("Div", largest, b.number(_LARGEST)))
         again = b("Reshape", again, b.ints(-1, k + -k % self.block))
         again = b.slice_last(again, 0, k) if k % self.block else again
-        return b("Reshape", again, shape)
+        empty = {"allowzero": 1} if b.opset >= 14 else {}  # axes may be
+        return b("Reshape", again, shape, **empty)

@@ -51,6 +51,16 @@ _UNWRITABLE = frozenset(
 )  # fmt: skip
 
 
+_LONGEST_NAME = 255
+"""Bytes of a file's name, on all file systems in use."""
+
+
+def _possible(model: Path) -> list[str]:
+    """Return the endings of libraries beside a model whose names are not too long to exist."""
+    names = ((ending, model.with_suffix(ending).name) for ending in ENDINGS)
+    return [ending for ending, name in names if len(os.fsencode(name)) <= _LONGEST_NAME]
+
+
 @dataclass(frozen=True)
 class Paths:
     """The files of one result; the data file's name contains its hash."""
@@ -60,7 +70,7 @@ class Paths:
     @property
     def libraries(self) -> tuple[Path, ...]:
         """Where kernel libraries may be, for all platforms."""
-        return tuple(map(self.of_library, ENDINGS))
+        return tuple(map(self.of_library, _possible(self.model)))
 
     def of_library(self, ending: str) -> Path:
         """Return the path of a library whose name ends in ``ending``."""
@@ -247,7 +257,8 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
         ) from error
     finally:
         if stage is not None:
-            for file in (stage.beside, *map(stage.beside.with_suffix, ENDINGS)):
+            endings = _possible(stage.beside)
+            for file in (stage.beside, *map(stage.beside.with_suffix, endings)):
                 file.unlink(missing_ok=True)
         if scratch is not None:
             scratch.cleanup()
