@@ -37,7 +37,7 @@ WEIGHTS: Mapping[str, npt.NDArray[np.generic]] = MappingProxyType(
         "zeros": np.array([0]), "ones": np.array([1]), "twos": np.array([2]),
         "rows": np.array([-1, 8]), "none": np.zeros((0, 8), np.float32),
         "words": np.array(["a", "b"], object), "scale": np.float32(0.05)[()],
-        "coarse": np.float32(0.043)[()],
+        "coarse": np.float32(0.0437193)[()],
         "scales": (np.abs(_f32(8)) / 50).astype(np.float32), "point": np.array(3, np.int8),
         "points": np.zeros(8, np.int8), "upoint": np.array(120, np.uint8),
         "wq": RNG.integers(-99, 99, (8, 8)).astype(np.int8),
