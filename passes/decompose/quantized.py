@@ -59,13 +59,13 @@ def qlinear_conv(s: OnnxBuilder) -> OnnxBuilder:
     return _quantized(s, y, one, s.operands[7])
 
 
-def _ratio(s: OnnxBuilder, *places: int) -> Floats:
+def _ratio(s: OnnxBuilder, *indices: int) -> Floats:
     """Return the product of the first two constant scales, over the third if there is one."""
-    weights = [s.graph.weight(s.operands[i]) for i in places]
-    for i in places:
+    weights = [s.graph.weight(s.operands[i]) for i in indices]
+    for i in indices:
         _check_scale(s, s.operands[i])
     scales = [np.asarray(w.array(), np.float32) for w in weights if w is not None]
-    if len(scales) < len(places):
+    if len(scales) < len(indices):
         raise CannotDecompose("its scales are not constant")
     left, right, *over = (x.reshape(()) if x.size == 1 else x for x in scales)
     ratio = left * right / over[0] if over else left * right
@@ -92,9 +92,9 @@ def qgemm(s: OnnxBuilder) -> OnnxBuilder:
     return _quantized(s, y, *s.operands[7:9]) if s.operands[7] else s
 
 
-def _bias(s: OnnxBuilder, bias: str, *places: int) -> str:
-    """Dequantize an int32 bias by the product of two constant scales, those at ``places``."""
-    return _dequantized(s, bias, s.constant(_ratio(s, *places)))
+def _bias(s: OnnxBuilder, bias: str, *indices: int) -> str:
+    """Dequantize an int32 bias by the product of two constant scales, those at ``indices``."""
+    return _dequantized(s, bias, s.constant(_ratio(s, *indices)))
 
 
 def _dequantized(s: OnnxBuilder, bias: str, scale: str) -> str:

@@ -35,12 +35,14 @@ from tracea_graph.passes.quantized.integer_matrix import (
 )
 from tracea_graph.passes.quantized.rescale import (
     Factor,
+    covered_with,
     dequantized_row,
+    dequantized_sides,
     one_scale_each,
     rescaled,
     rescaling,
 )
-from tracea_graph.passes.regions import attribute, fused, only_read_by, operand_producer
+from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.reasons import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -66,19 +68,16 @@ class QuantizedConv:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Conv" or region.fused:
             return
-        sides = [operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2]]
-        x, w = sides
-        if x is None or w is None or graph.weight(w.operands[0]) is None:
+        if (sides := dequantized_sides(graph, region)) is None:
             why = unsuited("not both operands are dequantized, the filters from a constant")
             yield Miss(self.name, region.id, why)
             return
-        made = self._made(graph, region, x, w)
+        made = self._made(graph, region, *sides)
         if isinstance(made, str):
             yield Miss(self.name, region.id, made)
             return
-        alone = [r for r in (x, w) if only_read_by(graph, r.results[0], region)]
-        covered = (*dict.fromkeys(alone), region)
-        yield between_transposes(self.name, graph, x.operands[0], made, region, covered)
+        covered = covered_with(graph, region, sides)
+        yield between_transposes(self.name, graph, sides[0].operands[0], made, region, covered)
 
     def _made(self, graph: TileGraph, region: Region, x: Region, w: Region) -> IntegerConv | str:
         (q, scale, zero), (m, scales, zeros) = ((*r.operands, "")[:3] for r in (x, w))

@@ -18,17 +18,14 @@ from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.quantized.integer_matrix import IntegerGemm, integer_gemm
 from tracea_graph.passes.quantized.rescale import (
     Factor,
+    covered_with,
     dequantized_row,
+    dequantized_sides,
     one_scale_each,
     rescaled,
     rescaling,
 )
-from tracea_graph.passes.regions import (
-    attribute,
-    fused,
-    only_read_by,
-    operand_producer,
-)
+from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -44,20 +41,17 @@ class QuantizedGemm:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op not in ("MatMul", "Gemm") or region.fused:
             return
-        sides = [operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2]]
-        x, w = sides
-        if x is None or w is None or graph.weight(w.operands[0]) is None:
+        if (sides := dequantized_sides(graph, region)) is None:
             why = unsuited("not both operands are dequantized, the right one from a constant")
             yield Miss(self.name, region.id, why)
             return
-        made = self._made(graph, region, x, w)
+        made = self._made(graph, region, *sides)
         if isinstance(made, str):
             yield Miss(self.name, region.id, made)
             return
-        alone = [r for r in (x, w) if only_read_by(graph, r.results[0], region)]
-        covered = [*dict.fromkeys(alone), region]
+        covered = covered_with(graph, region, sides)
         new = fused(self.name, made.params, made.operands, region.results, covered)
-        yield Proposal(self.name, tuple(covered), (new,), weights=made.weights)
+        yield Proposal(self.name, covered, (new,), weights=made.weights)
 
     def _made(self, graph: TileGraph, region: Region, x: Region, w: Region) -> IntegerGemm | str:
         gemm = region.op == "Gemm"

@@ -1,8 +1,8 @@
-"""Factors that rescale exact sums of integers, and what is added to them, as a chain."""
+"""Dequantized operands of products: factors that rescale exact sums of integers, as a chain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,14 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
 from tracea_graph.passes.quantized.scales import ordinary
-from tracea_graph.passes.regions import operand_producer
+from tracea_graph.passes.regions import only_read_by, operand_producer
 from tracea_graph.reasons import not_constant
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Factor", "dequantized_row", "one_scale_each", "rescaled", "rescaling"]
+__all__ = [
+    "Factor", "covered_with", "dequantized_row", "dequantized_sides", "one_scale_each", "rescaled",
+    "rescaling",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,21 @@ class Factor:
 
     name: str
     kind: str
+
+
+def dequantized_sides(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
+    """Return what dequantizes a region's first two operands, the second one constant.
+
+    None if an operand is not dequantized, or the second one is no constant.
+    """
+    x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])
+    return None if x is None or w is None or graph.weight(w.operands[0]) is None else (x, w)
+
+
+def covered_with(graph: TileGraph, region: Region, sides: Iterable[Region]) -> tuple[Region, ...]:
+    """Return a region after those of ``sides`` that nothing else reads, each once."""
+    alone = [r for r in sides if only_read_by(graph, r.results[0], region)]
+    return (*dict.fromkeys(alone), region)
 
 
 def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) -> str | None:
