@@ -29,6 +29,17 @@ class RuleNames:
     row_tiling: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
 
+    def replaced(self, rule: str) -> tuple[str, ...]:
+        """Return the rules that a rule replaces if they are disabled, directly or in turn."""
+        found = list[str]()
+        while (rule := self.fallback.get(rule, "")) and rule not in found:
+            found.append(rule)
+        return tuple(found)
+
+    def replacements(self, rule: str) -> tuple[str, ...]:
+        """Return the rules that replace a disabled rule, directly or in turn."""
+        return tuple(other for other in self.fallback if rule in self.replaced(other))
+
     @property
     def revertible(self) -> tuple[str, ...]:
         """Rules whose removal leaves the region in its unmodified form."""

@@ -214,11 +214,11 @@ def optimized(
     return schedule(graph, every_phase() if phases is None else phases, cost, limits)
 
 
-def every_phase(tiles: bool = False, **request: Any) -> tuple[Phase, ...]:
+def every_phase(tiles: bool = False, bf16: bool = True, **request: Any) -> tuple[Phase, ...]:
     """All phases but row tiling for a :class:`~tracea_graph.passes.Request` of these fields."""
     wanted = passes.Request(**request)
     rules = cpu_phases.structure_rules(wanted)
-    return (*passes.phases(wanted, rules), *cpu_phases.phases(wanted, tiles))
+    return (*passes.phases(wanted, rules), *cpu_phases.phases(wanted, tiles, bf16))
 
 
 def schedule_only(graph: TileGraph, *passes: Pass) -> Trace:

@@ -39,6 +39,7 @@ from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.int8 import Integers
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
+from tracea_graph.ops.quantize_rows import ZERO, quantize_rows
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.top_k import TopKParams
 
@@ -309,8 +310,14 @@ def side_by_side(call: Call, acc: Array, inputs: list[Any], y: list[Any]) -> Non
         target[...] = part
 
 
-def round_rows_of(call: Call, *, x: Array, y: Array, scales: Any = None) -> None:
+def round_rows_of(
+    call: Call, *, x: Array, y: Array, scales: Any = None, factors: Any = None
+) -> None:
     """Rows in bf16, as sums of two numbers in bf16, or in integers with their scales."""
+    if call.dtype == "int8":
+        whole, found = quantize_rows(x if factors is None else x * factors)
+        y[...], scales[...] = whole + ZERO, found[:, 0]
+        return
     if call.dtype == "bf16x2":
         halves = y.reshape(len(y), -1, 2, SPLIT_STEPS)
         filled = np.pad(x, ((0, 0), (0, -x.shape[1] % SPLIT_STEPS)))

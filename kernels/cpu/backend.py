@@ -100,7 +100,8 @@ class CpuBackend:
         since its results could not be verified.
         """
         if not level:
-            found = {*host_levels(precision), *host_levels("int8")}
+            wanted = "bf16" if precision == "int8" else precision  # for what is no product
+            found = {*host_levels(wanted), *host_levels("int8")}
             return tuple(isa.name for isa in LEVELS if isa.name in found)
         if level not in (have := host_levels()):
             raise UsageError(
@@ -126,8 +127,9 @@ class CpuBackend:
         The nominal one is for plans that must not depend on the machine they are made on.
         """
         if environment is None or unmeasured(self.deployments[:1]):
-            return Machine(tiles=TILES in levels)
-        return measured_machine(environment, levels[-1])
+            return Machine(tiles=TILES in levels, bf16=not _BF16.isdisjoint(levels))
+        measured = measured_machine(environment, levels[-1])
+        return replace(measured, bf16=not _BF16.isdisjoint(levels))
 
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why a level below this machine's is not timed here; empty for its own levels.
@@ -157,7 +159,7 @@ class CpuBackend:
     ) -> tuple[Phase, ...]:
         """The phases after the passes, in order: precision, layouts, programs, row tiling."""
         tiling = TileAndFuse(sizes, machine.levels)
-        return (*phases(request, machine.tiles), Phase(tiling.name, (tiling,)))
+        return (*phases(request, machine.tiles, machine.bf16), Phase(tiling.name, (tiling,)))
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
         """Empty: there are kernels for every custom op."""

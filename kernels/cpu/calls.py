@@ -21,6 +21,7 @@ from tracea_graph.kernels.cpu.product_calls import (
     CONV_NHWC,
     GATHER_NBITS,
     NBITS,
+    ROUND_INT8,
     SUM_ROWS,
     gemm,
     round_rows,
@@ -493,6 +494,7 @@ CALLS = Calls(
         CONV_NHWC,
         _POOL_NHWC,
         GATHER_NBITS,
+        ROUND_INT8,
     )
 )  # fmt: skip
 """All calls, in the order of their opcodes."""

@@ -44,6 +44,7 @@ def deployments_of(names: Sequence[str], precision: str) -> tuple[Deployment, ..
 
 def _deployment(name: str, precision: str) -> Deployment:
     place, _, level = name.partition(":")
+    precision = "bf16" if precision == "int8" else precision  # for what is no product
     if name == _HOST:
         return Deployment(HERE, _both(host_levels(precision), host_levels("int8")))
     if place not in PLATFORMS:

@@ -102,6 +102,7 @@ _OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
         ("gemm", "int8"): (
             Function("sum_rows{}", "const tracea_sum_rows_tile*"),
             Function("depthwise_nhwc{}", "const tracea_depthwise_bytes_tile*"),
+            Function("round{}", "const tracea_round_int8_tile*"),
         ),
         ("gemm", "bf16x2"): (
             Function("gemm{}_end", "void"),

@@ -22,7 +22,7 @@ from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 
 __all__ = [
     "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "CONV_NHWC", "GATHER_NBITS",
-    "NBITS", "SUM_ROWS", "epilogue", "gemm", "gemm_problem", "round_rows",
+    "NBITS", "ROUND_INT8", "SUM_ROWS", "epilogue", "gemm", "gemm_problem", "round_rows",
 ]  # fmt: skip
 
 _BIAS = _op("bias", "N", optional=True, rows="all")
@@ -97,6 +97,21 @@ SUM_ROWS = CallSchema(
     row_tiled=True,
 )
 """The sums of rows of bytes as unsigned ones, and those rows filled up to whole lanes of four."""
+
+
+ROUND_INT8 = CallSchema(
+    "round",
+    (
+        _op("x", "M K"),
+        _op("factors", "K", optional=True, rows="all"),
+        _out("y", "M K", "u8"),
+        _out("scales", "M"),
+    ),
+    dtype="int8",
+    kernels=("gemm",),
+    row_tiled=True,
+)
+"""Rows as bytes less 128 with a scale for each, after a factor for each column."""
 
 
 NBITS = CallSchema(

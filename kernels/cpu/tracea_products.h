@@ -170,6 +170,19 @@ typedef struct {
 } tracea_round_int16_tile;
 typedef void (*tracea_round_int16_fn)(const tracea_round_int16_tile*);
 
+// (y - 128) * scale = x * factors, y the nearest bytes and scale one number a row, NaN for a row with
+// anything that is not finite.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  const float* factors;  // one a column, or null
+  uint8_t* y;
+  int64_t y_stride;
+  float* scale;
+} tracea_round_int8_tile;
+typedef void (*tracea_round_int8_fn)(const tracea_round_int8_tile*);
+
 // y[r] = the sum of a row of bytes, after inverting the bits `flip` of each.
 typedef struct {
   int64_t rows, cols;

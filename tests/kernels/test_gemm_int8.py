@@ -13,6 +13,7 @@ from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int8, unpack_int8
 from tracea_graph.kernels.cpu.variants import gemm_int8_tile
+from tracea_graph.ops.quantize_rows import ZERO, quantize_rows
 
 LEVELS = host_levels("int8")
 
@@ -23,6 +24,15 @@ class SumRowsTile(ctypes.Structure):
     _fields_ = [
         ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
         ("flip", c_int32), ("y", c_void_p),
+    ]  # fmt: skip
+
+
+class RoundTile(ctypes.Structure):
+    """``tracea_round_int8_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("factors", c_void_p), ("y", c_void_p), ("y_stride", c_int64), ("scale", c_void_p),
     ]  # fmt: skip
 
 
@@ -93,6 +103,29 @@ def test_the_largest_terms_do_not_saturate(level: str) -> None:
         for zero in (np.iinfo(dtype).min, np.iinfo(dtype).max):
             got = multiply(level, x, zero, w, None, 3)
             np.testing.assert_array_equal(got, exact(x, zero, w, None))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("cols", [1, 15, 16, 33])
+def test_rows_are_rounded_to_bytes(level: str, cols: int) -> None:
+    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[3])
+    rng = np.random.default_rng(cols)
+    x, factors = rng.standard_normal((7, cols), np.float32), rng.random(cols, np.float32) + 0.5
+    x[1], x[2], x[3] = 0, 1e-38, 3e37
+    x[4, -1], x[5, 0], x[6, -1] = np.inf, np.nan, -np.inf
+    for scaled in (False, True):
+        y, scale = np.full((7, cols + 3), 77, np.uint8), Output(1, 7)
+        source, beside = guarded(x), guarded(factors)
+        run(RoundTile(
+            7, cols, source.ctypes.data, cols, beside.ctypes.data if scaled else None,
+            y.ctypes.data, cols + 3, scale.address,
+        ))  # fmt: skip
+        scale.check_canaries()
+        whole, want = quantize_rows(x * factors if scaled else x)
+        np.testing.assert_array_equal(scale.view[0], want[:, 0])
+        # products and sums may be contracted, which moves what lies between two integers
+        assert abs(y[:4, :cols].astype(int) - ZERO - whole[:4]).max() <= scaled
+        assert (y[:, cols:] == 77).all() and np.isnan(want[4:]).all()
 
 
 def test_panels_hold_the_matrix() -> None:

@@ -62,6 +62,7 @@ from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
@@ -225,6 +226,7 @@ CASES = {
         ((2, 5, 70), BYTES_OF_4_BITS, ABOUT_ONE),
     ),
     "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
+    "quantized rows": Case(QuantizeRowsParams(), (X,)),
     "gemm, as sums of two": Case(
         GemmParams(40, 21, BF16X2, bias=True),
         ((2, 5, 40), pack_bf16x2(normal(40, 21, seed=99)), (21,)),

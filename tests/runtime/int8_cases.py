@@ -21,6 +21,7 @@ from tracea_graph.ops.dynamic_quantize import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8 import Integers
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 
 __all__ = ["INT8_CHAINS", "int8_cases"]
 
@@ -82,6 +83,17 @@ def quantize_case(name: str, x: Array) -> Case:
     )
 
 
+def quantize_rows_case(name: str, x: Array, scaled: bool = False) -> Case:
+    shape, feeds = ("m", *x.shape[1:]), (x,)
+    if scaled:
+        feeds = (x, abs(normal(x.shape[-1], seed=3)) + np.float32(0.1))
+    params = QuantizeRowsParams(scaled)
+    specs = [spec(*shape), *(spec(*f.shape) for f in feeds[1:])]
+    return operator_case(
+        f"quantize_rows_{name}", "FusedQuantizeRows", params, specs, feeds, list(feeds)
+    )
+
+
 def int8_cases() -> tuple[Case, ...]:
     large = normal(37, 515, seed=1)
     return (
@@ -96,6 +108,9 @@ def int8_cases() -> tuple[Case, ...]:
         integers_case(70, 600, 200, chain=REQUANTIZE),
         integers_case(37, 24, 160, parts=(48, 16, 96)),
         quantize_case("normal", large),
+        quantize_rows_case("normal", large),
+        quantize_rows_case("scaled", large, scaled=True),
+        quantize_rows_case("zero", np.zeros((3, 5), np.float32)),
         quantize_case("positive", abs(large[:, :3])),
         quantize_case("zero", np.zeros((3, 5), np.float32)),
         quantize_case("nan", np.where(large > 3.0, np.float32(np.nan), large)),

@@ -23,6 +23,7 @@ from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
@@ -49,6 +50,7 @@ OpParams = (
     | TopKParams
     | SoftmaxParams
     | DynamicQuantizeParams
+    | QuantizeRowsParams
     | GatherElementsParams
     | IotaParams
     | RecurrentParams
@@ -76,6 +78,7 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedTopK", TopKParams),
     ("FusedSoftmax", SoftmaxParams),
     ("FusedDynamicQuantize", DynamicQuantizeParams),
+    ("FusedQuantizeRows", QuantizeRowsParams),
     ("FusedGatherElements", GatherElementsParams),
     ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),

@@ -12,11 +12,13 @@ import numpy.typing as npt
 from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["MAX_DEPTH", "Integers"]
+__all__ = ["MAX_DEPTH", "Integers", "fit_columns"]
 
 MAX_DEPTH = 2**15
 """Longest sum of products of two bytes, each less a zero point, that surely fits 32 bits."""
 
+_LARGEST, _NOTHING = 127.0, 1e-30
+"""Largest integer of a column, and the magnitude below which a column counts as zero."""
 _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
 
 
@@ -70,3 +72,18 @@ class Integers:
             given = b("Constant", value=np.asarray(self.zero, _NUMPY[self.dtype]))
         product = b("MatMulInteger", x, matrix, given, *([own] if own else []))
         return b("Cast", product, to=DType.F32.onnx)
+
+
+def fit_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
+    """Return ``p [K, N]`` of up to 127 and the float32 scale of each column of ``[K, N]``.
+
+    A column with a number that is not finite has scale NaN and zeros.
+    """
+    high = np.abs(weight).max(0, initial=0.0).astype(np.float64)
+    finite = np.isfinite(high)
+    fits = finite & (high > _NOTHING)
+    times = np.where(fits, _LARGEST / np.where(fits, high, 1), 0)
+    with np.errstate(invalid="ignore"):
+        whole = np.rint(np.where(fits, weight, 0) * times).astype(np.int8)
+    scale = np.where(fits, high / _LARGEST, np.where(finite, 0, np.nan))
+    return whole, scale.astype(np.float32)

@@ -70,17 +70,20 @@ class Options:
         also={"tune": Use(), "inspect": Use(), "explain": Use()},
     )  # fmt: skip
     precision: str = option(
-        "fp32", choices=("fp32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16"),
+        "fp32",
+        choices=("fp32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8"),
         group=_COMMON, locked=True,
         help="what matmuls and convolutions multiply, with fp32 sums; fp16 is for GPUs, "
-        "bf16-weights rounds weights alone, bf16x2 is nearly exact (default: fp32)",
+        "bf16-weights rounds weights alone, bf16x2 is nearly exact, int8 the fastest "
+        "(default: fp32)",
         more="what matmuls and convolutions multiply; sums stay fp32. `fp16`: on GPUs, with the "
         "values between matmuls. `bf16`: with attention; int16 or fp32 where bf16 is above "
         "`--max-error`; a processor without bf16 keeps fp32 and says so. `bf16-weights`: weights "
         "alone. `bf16x2`: hi + lo bf16 terms, three products for one; on matrix tiles several "
         "times as fast as fp32 and nearly as exact. `int16`: 16-bit integers with a scale for "
         "each row, column, image and filter; as fast as bf16 without matrix tiles, and about "
-        "eight times as exact",
+        "eight times as exact. `int8`: 8-bit integers with a scale for each row and column of "
+        "matmuls, attention in bf16; int16, bf16 or fp32 where that is above `--max-error`",
         also={
             "tune": Use("as of the result"), "inspect": Use("as of the result"),
             "explain": Use("as of the result"),

@@ -424,7 +424,7 @@ class CandidateBuilder:
         graph = self.planner.plan(unclustered=True).graph
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
-        rules = {rule, names.fallback.get(rule, rule), *further}
+        rules = {rule, *names.replaced(rule), *further}
         keys, values = [], frozenset[str]()
         for region in graph.in_order(r for r in graph.regions() if r.rule in rules):
             values |= {v for n in region.nodes for v in n.outputs if v}
@@ -581,8 +581,7 @@ def _with_fallbacks(rule: str, names: RuleNames) -> tuple[str, ...]:
     if rule in names.row_tiling[:1]:
         return names.row_tiling
     first = names.further.get(rule, rule)
-    heirs = (heir for heir, of in names.fallback.items() if of == first)
-    return tuple(dict.fromkeys((rule, first, *heirs)))
+    return tuple(dict.fromkeys((rule, first, *names.replacements(first))))
 
 
 def _metadata(library: Library | None, backend: Backend) -> dict[str, str]:

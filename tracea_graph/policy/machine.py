@@ -19,9 +19,9 @@ with weights and other data.
 class Machine:
     """One core: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node.
 
-    ``tiles`` is true if it has a matrix unit for bf16.  The defaults are those of one fixed
-    machine, a Zen 5 core at 4 GHz, for plans that must not depend on where they are made; a
-    backend measures the machine it runs on.
+    ``tiles`` is true if it has a matrix unit for bf16, ``bf16`` if it multiplies bf16.
+    The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
+    depend on where they are made; a backend measures the machine it runs on.
     """
 
     gflops: float = 256.0
@@ -32,6 +32,7 @@ class Machine:
     l3_bytes: int = 32 << 20
     node_us: float = 0.4
     tiles: bool = False
+    bf16: bool = True
 
     def __post_init__(self) -> None:
         """Raise ValueError unless speeds are positive and sizes are not negative."""

@@ -1,11 +1,11 @@
-"""Lower dynamic quantization: the range of a tensor, its scale and zero point, its integers."""
+"""Lower dynamic quantization: of a tensor by its range, of rows by theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, TensorSpec, product
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
+from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.dynamic_quantize import (
     HIGH,
@@ -14,8 +14,9 @@ from tracea_graph.ops.dynamic_quantize import (
     QUANTIZE,
     DynamicQuantizeParams,
 )
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 
-__all__ = ["lower_dynamic_quantize"]
+__all__ = ["lower_dynamic_quantize", "lower_quantize_rows"]
 
 
 def lower_dynamic_quantize(
@@ -31,3 +32,12 @@ def lower_dynamic_quantize(
     w.call("elementwise", x=reach, y=parameters, chain=PARAMETERS)
     scalars = [v.stretched((count,)) for v in parameters]
     w.call("elementwise", x=[x, *scalars], y=[y], chain=QUANTIZE)
+
+
+def lower_quantize_rows(
+    w: RegionWriter, p: QuantizeRowsParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    x, (y, scales) = matrix(operands[0]), results
+    factors = View(operands[1].buffer, x.dims[1:], (1,)) if p.scaled else None
+    of_rows = View(scales.buffer, x.dims[:1], (1,))
+    w.call("round", "int8", x=x, factors=factors, y=matrix(y), scales=of_rows)

@@ -14,7 +14,10 @@ from typing import Any
 from tracea_graph.ir import Expr, Extent, TensorSpec, assumed, symbols_of
 from tracea_graph.kernels.cpu.lowering.attention import lower_append, lower_attention
 from tracea_graph.kernels.cpu.lowering.conv_integer import lower_conv_integer
-from tracea_graph.kernels.cpu.lowering.dynamic_quantize import lower_dynamic_quantize
+from tracea_graph.kernels.cpu.lowering.dynamic_quantize import (
+    lower_dynamic_quantize,
+    lower_quantize_rows,
+)
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_elementwise
 from tracea_graph.kernels.cpu.lowering.gemm import lower_gemm
 from tracea_graph.kernels.cpu.lowering.matmul import lower_matmul
@@ -54,6 +57,7 @@ from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
@@ -210,6 +214,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         GatherElementsParams: lower_take,
         RecurrentParams: lower_recurrent,
         DynamicQuantizeParams: lower_dynamic_quantize,
+        QuantizeRowsParams: lower_quantize_rows,
         RegionParams: _lower_region,
     }
 )

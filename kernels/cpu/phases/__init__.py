@@ -7,6 +7,7 @@ from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.gemm_int8 import GemmInt8
 from tracea_graph.kernels.cpu.phases.mask_tiles import MaskTiles
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
@@ -30,16 +31,17 @@ from tracea_graph.rewrite import Pass, Phase, RulePass
 __all__ = ["phases", "structure_rules"]
 
 
-def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
+def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Phase, ...]:
     """The CPU phases that follow :func:`tracea_graph.passes.phases`, row tiling excluded.
 
-    ``tiles``: the processor has matrix tiles for bf16 (AMX).
+    ``tiles``: the processor has matrix tiles for bf16 (AMX); ``bf16``: it multiplies bf16.
     """
     precision = request.precision
     at_load = request.pack_at_load
     pack = Phase("layouts", (PackMatrices(_twice(request), at_load),))
     return (
         Phase("gates", (PackGates(),), always=True),
+        *((Phase("int8", (GemmInt8(),)),) if precision == "int8" and request.prepack else ()),
         Phase(
             "integers",
             (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS), RulePass(PACK_NBITS_TABLE)),
@@ -53,7 +55,7 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         *LAYOUT,
         # after all that views a matrix in its plain order
         *((pack,) if request.prepack else ()),
-        *_lower(precision, tiles),
+        *_lower(precision, tiles, bf16),
         Phase(PARTITION, (partition.Cluster(),)),
     )
 
@@ -84,15 +86,19 @@ def _twice(request: Request) -> bool:
     return request.precision == "bf16"
 
 
-def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
+def _lower(precision: str, tiles: bool, bf16: bool) -> tuple[Phase, ...]:
     """Phases that lower the precision of products and attention; regions stay as they are.
 
     With bf16, products that must not use it fall back to int16, or to bf16x2 where matrix
-    ``tiles`` make that faster.
+    ``tiles`` make that faster.  With int8, they fall back to int16, which is as fast as bf16 where
+    there are no tiles, else to bf16; a processor without ``bf16`` has nothing between.
     """
     integers, halves = Phase("int16", (GemmInt16(),)), Phase("bf16x2", (GemmBf16x2(),))
     rounds = Phase("precision", (GemmBf16(), AttentionBf16()))
+    attention = Phase("precision", (AttentionBf16(),))
+    between = (rounds, halves) if tiles else (attention, integers)
     return {
+        "int8": between if bf16 else (),
         "bf16": (rounds, halves if tiles else integers),
         "bf16-weights": (Phase("precision", (GemmBf16("bf16-weights"),)),),
         "bf16x2": (halves,),

@@ -24,6 +24,7 @@ struct tracea_isa_table {
   void (*gemm_int8)(const tracea_gemm_tile*);  // lanes are four bytes, k counts fours
   void (*sum_rows_int8)(const tracea_sum_rows_tile*);
   void (*depthwise_nhwc_int8)(const tracea_depthwise_bytes_tile*);
+  void (*round_int8)(const tracea_round_int8_tile*);
   void (*gemm_nbits)(const tracea_nbits_tile*);
   void (*unpack_nbits)(const tracea_nbits_unpack_tile*);
   int32_t (*round_nbits)(const tracea_nbits_round_tile*);
@@ -153,6 +154,7 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // conv_nhwc_int8
     nullptr,  // pool_nhwc_int8
     nullptr,  // gather_nbits
+    [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // round_int8
 };
 
 }  // namespace tracea

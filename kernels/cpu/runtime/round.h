@@ -1,4 +1,4 @@
-// Host loops that round rows to bf16, bf16x2 and 16-bit integers.
+// Host loops that round rows to bf16, bf16x2 and integers.
 #pragma once
 #include "runtime/rows.h"
 
@@ -13,6 +13,7 @@ struct RoundJob {
 
 inline void to_row(tracea_round_tile&, int64_t) {}
 inline void to_row(tracea_round_int16_tile& tile, int64_t row) { tile.scale += row; }
+inline void to_row(tracea_round_int8_tile& tile, int64_t row) { tile.scale += row; }
 
 template <class Tile>
 inline void round_task(void* usr, size_t index) {
@@ -73,8 +74,23 @@ inline bool run_round_int16(Run& run, const Call&, const TensorView* views) {
        scale.f32()});
 }
 
+inline bool run_round_int8(Run& run, const Call&, const TensorView* views) {
+  const TensorView &x = views[0], &factors = views[1], &y = views[2], &scale = views[3];
+  const int64_t rows = x.dims[0], cols = x.dims[1];
+  const bool dense = cols <= 1 || (x.strides[1] == 1 && y.strides[1] == 1);
+  const bool scaled = !factors.data || (factors.is(cols) && (cols <= 1 || factors.strides[0] == 1));
+  if (!dense || !scaled || !y.is(rows, cols) || !scale.is(rows) ||
+      (rows > 1 && scale.strides[0] != 1))
+    return run.error.fail("The views of a rounding do not fit together.");
+  return round_rows<tracea_round_int8_tile>(
+      run, run.host.isa->round_int8,
+      {rows, cols, x.f32(), x.strides[0], factors.data ? factors.f32() : nullptr,
+       reinterpret_cast<uint8_t*>(y.data), y.strides[0], scale.f32()});
+}
+
 inline bool run_round(Run& run, const Call& call, const TensorView* views) {
   if (call.opcode == kRoundInt16) return run_round_int16(run, call, views);
+  if (call.opcode == kRoundInt8) return run_round_int8(run, call, views);
   return call.opcode == kRoundBf16 ? run_round_bf16(run, call, views)
                                    : run_round_bf16x2(run, call, views);
 }

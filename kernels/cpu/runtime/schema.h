@@ -21,9 +21,9 @@ enum Opcode : int32_t {
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
-  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits
+  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8
 };
-constexpr int32_t kLastOpcode = 59;
+constexpr int32_t kLastOpcode = 60;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
@@ -124,7 +124,7 @@ enum Int : int32_t { kGroups, kStrides };
 enum View : int32_t { kX, kW, kBias, kInputs };
 }
 namespace round_call {
-enum View : int32_t { kX, kY, kScales };
+enum View : int32_t { kX, kFactors };
 }
 namespace reduce_call {
 enum Int : int32_t { kKind, kMean, kAxes, kInts };
@@ -810,6 +810,12 @@ constexpr OperandSpec kGatherNbitsOperands[] = {
     {"ids", 1, 0, kOnce, 0xc0},
     {"y", 2, kWritten, kOnce, 0x2},
 };
+constexpr OperandSpec kRoundInt8Operands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"factors", 1, kOptional, kOnce, 0x2},
+    {"y", 2, kWritten, kOnce, 0x4},
+    {"scales", 1, kWritten, kOnce, 0x2},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -929,6 +935,8 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      4, 0, 2, -1, false, kPoolNhwcInt8Ints, kPoolNhwcInt8Operands},
     {"gather_nbits", kGatherNbitsOp, kNoChain, kNoSchedule,
      4, 0, 4, -1, false, kGatherNbitsInts, kGatherNbitsOperands},
+    {"round_int8", kRoundOp, kNoChain, kNoSchedule,
+     0, 0, 4, -1, false, nullptr, kRoundInt8Operands},
 };
 
 }  // namespace tracea

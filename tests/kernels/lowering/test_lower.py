@@ -47,6 +47,7 @@ from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
@@ -213,6 +214,7 @@ CASES = {
         (F32, DType.U8),
     ),
     "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
+    "quantized rows": Case(QuantizeRowsParams(), (X,)),
     "gemm, one row": Case(GemmParams(12, 20, PANELS), ((1, 12), STORED)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, KN, True), (X, (12, 20), (20,))),
     "gemm [N,K], bias": Case(GemmParams(12, 20, NK, True), (X, (20, 12), (20,))),

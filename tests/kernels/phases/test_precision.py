@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.graphs import Net, every_phase, loaded, normal
+from tests.graphs import Net, evaluate, every_phase, loaded, normal
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import pack_vnni2, unpack_bf16x2, unpack_vnni2
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
@@ -158,3 +158,40 @@ def test_a_cache_is_rounded_for_many_queries(queries: int | str) -> None:
     assert (attention.in_bf16, attention.whole) == (not few, not few)
     said = [reason for rule, reason in trace.misses() if rule == "attention-bf16"]
     assert said == (["4 queries read its keys as they lie"] if few else [])
+
+
+def test_rows_and_columns_in_bytes() -> None:
+    """The parts of a merged product share the integers of x."""
+    made = Net()
+    x = made.input("x", 5, 64)
+    parts = [made("MatMul", x, made.const(normal(64, 64, seed=i))) for i in range(2)]
+    parts[1] = made("Add", parts[1], made.const(normal(64)))
+    sums = made("Sub", made("MatMul", parts[0], made.const(normal(64, 64))), parts[1])
+    graph = made.graph(sums, *parts)
+    feed = {"x": normal(5, 64, seed=9)}
+    exact = evaluate(graph, feed)
+    limits = SchedulerLimits(min_gain_us=float("-inf"), skip=frozenset({"cluster"}))
+    schedule(graph, every_phase(precision="int8"), lambda g, r: 1.0, limits)
+    assert sorted(r.op for r in graph.regions()) == [
+        *["FusedGemm"] * 3,
+        *["FusedQuantizeRows"] * 2,
+    ]
+    products = [r for r in graph.regions() if r.op == "FusedGemm"]
+    assert all(r.params.layout.name == "int8" for r in products)
+    assert len({r.operands[0] for r in products}) == 2
+    for found, wanted in zip(evaluate(graph, feed), exact, strict=True):
+        error = abs(found - wanted).max() / abs(wanted).max()
+        assert 1e-4 < error < 2e-2
+
+
+def test_what_bytes_are_barred_from_goes_up() -> None:
+    for tiles, bf16, layout in (
+        (False, True, "int16"), (True, True, "vnni2"), (False, False, "panels"),
+    ):  # fmt: skip
+        graph = net()
+        excluded = {"gemm-int8": {graph.outputs[0]: "it was wrong"}}
+        limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
+        phases = every_phase(precision="int8", tiles=tiles, bf16=bf16)
+        schedule(graph, phases, lambda g, r: 1.0, limits)
+        (region,) = graph.regions()
+        assert region.params.layout.name == layout
