@@ -239,17 +239,17 @@ def statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) 
 
 
 def results(
-    chain: Chain, rounded: Mapping[int, tuple[str, int]] = MappingProxyType({})
+    chain: Chain, spelled: Mapping[int, tuple[str, int | None]] = MappingProxyType({})
 ) -> list[ChainResult]:
     """The chain's results, in order.
 
-    ``rounded`` gives other expressions for some, which are rounded as they are stored, and what
-    is added then.
+    ``spelled`` gives other expressions for some, and what is added to those that are rounded as
+    they are stored.
     """
     pairs = enumerate(zip(chain.results, chain.result_types, strict=True))
     return [
-        ChainResult(rounded[i][0], dtype, rounded[i][1])
-        if i in rounded
+        ChainResult(spelled[i][0], dtype, spelled[i][1])
+        if i in spelled
         else ChainResult(_value(chain, ref), dtype)
         for i, (ref, dtype) in pairs
     ]

@@ -15,6 +15,7 @@ import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source, source
+from tracea_graph.kernels.cpu.byte_tables import with_tables
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.functions import KERNELS, Function
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
@@ -136,15 +137,25 @@ def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object
     if chain is None:
         return {"needs": variant.functions, **variant.params}
     wide, broad = isa_of(variant.isa).width > 1, vectors_of(variant.isa) == "avx512"
+    text = chain.text
+    chain, tables = with_tables(chain)
+    stores: dict[int, tuple[str, int | None]] = dict(rounded_stores(chain) if broad else {})
+    stores |= {number: (_look_up(chain, number), None) for number in tables}
     return {
-        "needs": chain_source.functions(chain),
-        "text": chain.text,
+        "needs": chain_source.functions(chain) | ({"look_up"} if tables else set()),
+        "text": text,
+        "tables": tables,
         "vectors": chain_source.vectors(chain, _row(variant.isa)),
         "operands": chain_source.operands(chain),
         # the scalar level rounds products before it adds
         "steps": chain_source.statements(chain, quotients(chain) if wide else {}),
-        "results": chain_source.results(chain, rounded_stores(chain) if broad else {}),
+        "results": chain_source.results(chain, stores),
     }
+
+
+def _look_up(chain: Chain, number: int) -> str:
+    """The expression of a result whose table is ``TABLE_<number>``."""
+    return f"look_up(TABLE_{number}, v{chain.results[number] - len(chain.operands)})"
 
 
 def _row(isa: str) -> int:

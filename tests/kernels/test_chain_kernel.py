@@ -44,7 +44,7 @@ STORED = {
 SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "scalar": (False,) * 2}
 
 
-def _evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: int) -> list[Array]:
+def evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: int) -> list[Array]:
     unit, (name,) = emit("chain", isa, chain), symbols("chain", isa, chain)
     tile = ChainTile(rows=rows, cols=cols)
     inputs = [guarded(x) for x in operands]
@@ -80,7 +80,7 @@ def test_integers_are_read_and_stored(isa: str, dtype: DType) -> None:
     for cols in (1, 5, 8, 15, 16, 17, 33):
         x = np.arange(3 * cols).reshape(3, cols).astype(kind) * 5
         column = np.array([[1], [0], [100]], kind)
-        (got,) = _evaluate(isa, chain, [x, column], 3, cols)
+        (got,) = evaluate(isa, chain, [x, column], 3, cols)
         (want,) = chain.reference([x, column])
         assert got.dtype == kind
         np.testing.assert_array_equal(got, want)
@@ -100,7 +100,7 @@ def test_casts_beyond_integers_give_the_lowest(isa: str, op: str, dtype: DType) 
     x = BEYOND[None]
     steps = (Step(op, (0,)), Step("reciprocal", (1,)))
     chain = Chain(("full",), steps, (1, 2), (), (dtype, DType.F32))
-    stored, inverse = _evaluate(isa, chain, [x], *x.shape)
+    stored, inverse = evaluate(isa, chain, [x], *x.shape)
     lowest = np.iinfo(STORED[dtype]).min
     inside = np.abs(x.astype(np.float64)) < -float(lowest)
     want = np.where(inside, np.trunc(np.where(inside, x, 0)).astype(STORED[dtype]), lowest)
@@ -112,7 +112,7 @@ def test_casts_beyond_integers_give_the_lowest(isa: str, op: str, dtype: DType) 
 def test_what_saturates_makes_the_least_of_nan(isa: str) -> None:
     x = BEYOND[None]
     chain = Chain(("full",), (Step("saturate", (0, -128.0, 127.0)),), (1,), (), (DType.I8,))
-    (got,) = _evaluate(isa, chain, [x], *x.shape)
+    (got,) = evaluate(isa, chain, [x], *x.shape)
     whole = np.trunc(np.clip(np.nan_to_num(x, nan=-128.0), -128, 127))
     np.testing.assert_array_equal(got, whole.astype(np.int8))
 
@@ -127,7 +127,7 @@ def test_every_operation_over_its_range(isa: str, op: str) -> None:
     x = _grid()
     chain = one_step(op)
     operands = typed(chain, [x, np.roll(x, 777), np.roll(x, 99)][: len(chain.operands)])
-    (got,) = _evaluate(isa, chain, operands, 1, x.shape[1])
+    (got,) = evaluate(isa, chain, operands, 1, x.shape[1])
     with np.errstate(all="ignore"):
         (want,) = chain.reference(
             [o.astype(np.float64) if o.dtype != bool else o for o in operands]
@@ -150,7 +150,7 @@ def test_results_in_bf16_may_be_rougher(isa: str, op: str) -> None:
     x = np.concatenate([_grid(), np.array([[np.inf, 1e30, -1e30, 0.0, 3.9, -3.9]])], 1)
     x = x.astype(np.float32)
     chain = replace(one_step(op), stores=(DType.BF16,))
-    (bits,) = _evaluate(isa, chain, [x], 1, x.shape[1])
+    (bits,) = evaluate(isa, chain, [x], 1, x.shape[1])
     got = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     with np.errstate(all="ignore"):
         (want,) = one_step(op).reference([x.astype(np.float64)])
@@ -158,7 +158,7 @@ def test_results_in_bf16_may_be_rougher(isa: str, op: str) -> None:
     with np.errstate(all="ignore"):
         assert (np.abs(got - want)[np.isfinite(want)] <= near[np.isfinite(want)]).all()
     assert got[0, -6] == np.inf
-    nothing = _evaluate(isa, chain, [np.full((1, 3), np.nan, np.float32)], 1, 3)[0]
+    nothing = evaluate(isa, chain, [np.full((1, 3), np.nan, np.float32)], 1, 3)[0]
     assert np.isnan((nothing.astype(np.uint32) << 16).view(np.float32)).all()
 
 
@@ -166,11 +166,11 @@ def test_results_in_bf16_may_be_rougher(isa: str, op: str) -> None:
 def test_results_of_rough_chains_may_be_as_rough(isa: str, op: str) -> None:
     """In float32 too, and only there."""
     x = _grid()
-    (got,) = _evaluate(isa, replace(one_step(op), fast_math=True), [x], 1, x.shape[1])
+    (got,) = evaluate(isa, replace(one_step(op), fast_math=True), [x], 1, x.shape[1])
     (want,) = one_step(op).reference([x.astype(np.float64)])
     near = np.abs(want) * 2.0**-11 + (2.1e-4 if op == "gelu" else 2e-8)
     assert (np.abs(got - want) <= near).all()
-    (exact,) = _evaluate(isa, one_step(op), [x], 1, x.shape[1])
+    (exact,) = evaluate(isa, one_step(op), [x], 1, x.shape[1])
     assert np.abs(exact - want).max() < np.abs(got - want).max() / 10
 
 
@@ -186,7 +186,7 @@ def test_special_values(isa: str, op: str) -> None:
     pairs = list(itertools.product(special, repeat=len(chain.operands)))
     columns = [np.array(column, np.float32)[None] for column in zip(*pairs, strict=True)]
     operands = typed(chain, columns)
-    (got,) = _evaluate(isa, chain, operands, 1, len(pairs))
+    (got,) = evaluate(isa, chain, operands, 1, len(pairs))
     with np.errstate(all="ignore"):
         (want,) = chain.reference(operands)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(operands))
@@ -201,7 +201,7 @@ def test_special_values(isa: str, op: str) -> None:
 def test_powers_with_a_literal_exponent(isa: str, exponent: float) -> None:
     special = [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e-40, -2.5, 7.0]
     x = np.concatenate([np.array(special, np.float32), _grid()[0, ::7]])[None]
-    (got,) = _evaluate(isa, one_step("pow", exponent), [x], 1, x.shape[1])
+    (got,) = evaluate(isa, one_step("pow", exponent), [x], 1, x.shape[1])
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         want = np.power(wide, np.full_like(wide, exponent)).astype(np.float32)
@@ -219,7 +219,7 @@ def test_angles_of_any_size(isa: str, op: str) -> None:
     edge = np.linspace(2.0**20 - 50, 2.0**20 + 50, 801, dtype=np.float32)
     x = np.concatenate([bits.view(np.float32), near, edge])
     x = np.concatenate([x, -x, np.array([np.inf, -np.inf, np.nan], np.float32)])[None]
-    (got,) = _evaluate(isa, one_step(op), [x], 1, x.shape[1])
+    (got,) = evaluate(isa, one_step(op), [x], 1, x.shape[1])
     with np.errstate(invalid="ignore"):
         want = getattr(np, op)(x.astype(np.float64))
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
@@ -254,7 +254,7 @@ def test_truth_values_and_integers(isa: str, cols: int) -> None:
             rng.random((rows, 1)) > 0.3,
             rng.integers(-(2**40), 2**40, (rows, cols), np.int64),
         ]
-        got = _evaluate(isa, MASKS, operands, rows, cols)
+        got = evaluate(isa, MASKS, operands, rows, cols)
         for g, want in zip(got, MASKS.reference(operands), strict=True):
             np.testing.assert_array_equal(g, want)
 
@@ -271,7 +271,7 @@ def test_operand_kinds(isa: str, cols: int, kinds: tuple[str, str]) -> None:
             rng.standard_normal((rows if tall else 1, cols if wide else 1), np.float32)
             for tall, wide in (SHAPES[kind] for kind in kinds)
         ]
-        (got,) = _evaluate(isa, chain, operands, rows, cols)
+        (got,) = evaluate(isa, chain, operands, rows, cols)
         want = operands[0] * np.float32(1.5) - operands[1]
         close(got, np.broadcast_to(want, (rows, cols)))
 
@@ -286,7 +286,7 @@ def test_two_results_and_a_literal_of_each_sort(isa: str) -> None:
     operands = [rng.standard_normal((3, 33), np.float32), rng.standard_normal((1, 33), np.float32)]
     operands[0][1, 2] = np.nan
     for got, want in zip(
-        _evaluate(isa, chain, operands, 3, 33), chain.reference(operands), strict=True
+        evaluate(isa, chain, operands, 3, 33), chain.reference(operands), strict=True
     ):
         close(got, want)
 
@@ -307,7 +307,7 @@ def test_in_place(isa: str) -> None:
 def test_literals_are_exact(value: float) -> None:
     chain = Chain(("full",), (Step("add", (0, value)),), (1,))
     x = np.array([[0, -0.0]], np.float32)
-    (got,) = _evaluate("scalar", chain, [x], 1, 2)
+    (got,) = evaluate("scalar", chain, [x], 1, 2)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(got, x + np.float32(value))
 

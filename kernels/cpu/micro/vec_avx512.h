@@ -228,6 +228,23 @@ INLINE void store_rounded(uint8_t* p, vf v, int zero, int64_t n) {
   _mm_mask_storeu_epi8(p, first(n), unsigned_bytes(rounded(v, zero)));
 }
 //% endif
+//% if "look_up" in needs
+
+// Entries of a table of 256 bytes; lanes hold their places.  Pairs of entries are looked up, in
+// either half of the table, and shifted.
+template <typename T>
+INLINE vf look_up(const T* table, vf at) {
+  const __m512i *half = (const __m512i*)table, place = _mm512_cvttps_epi32(at);
+  const __m512i pair = _mm512_srli_epi32(place, 1);
+  const __m512i low = _mm512_permutex2var_epi16(half[0], pair, half[1]);
+  const __m512i high = _mm512_permutex2var_epi16(half[2], pair, half[3]);
+  const __m512i found =
+      _mm512_mask_mov_epi32(low, _mm512_test_epi32_mask(place, _mm512_set1_epi32(128)), high);
+  const __m512i shift = _mm512_slli_epi32(_mm512_andnot_si512(place, _mm512_set1_epi32(1)), 3);
+  const __m512i top = _mm512_slli_epi32(_mm512_sllv_epi32(found, shift), 16);
+  return _mm512_cvtepi32_ps((T)-1 < 0 ? _mm512_srai_epi32(top, 24) : _mm512_srli_epi32(top, 24));
+}
+//% endif
 //% if "double" in needs
 
 // A vector as two halves in double precision.

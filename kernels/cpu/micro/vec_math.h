@@ -333,3 +333,14 @@ INLINE vf v_pow(vf x, vf y) {
   return select(either(ones, either(equal(x, one), equal(y, zero))), one, r);
 }
 //% endif
+//% if "look_up" in needs and vectors_of != "avx512"
+
+// Entries of a table of 256 bytes; lanes hold their places.
+template <typename T>
+INLINE vf look_up(const T* table, vf at) {
+  float lanes[W];
+  store(lanes, at);
+  for (int i = 0; i < W; i++) lanes[i] = (float)table[(int)lanes[i]];
+  return load(lanes);
+}
+//% endif
