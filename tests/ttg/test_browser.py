@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +9,17 @@ import pytest
 
 from models.make import make
 from models.scale import layers
+from tests.browser import BROWSER, probe
 from tracea_graph.cli import main
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
 
-FRAMES = "<script>window.requestAnimationFrame = (act) => setTimeout(act, 1);</script>"
-"""Chromium draws no frames when it only dumps a page."""
-
 PROBE = """
-<pre id="found"></pre>
 <script>
 window.addEventListener("load", function () {
-  const found = { seconds: performance.now() / 1000, regions: 0, failed: [], overlaps: [] };
-  const texts = [...document.querySelectorAll("svg text")].filter((t) => t.textContent.trim());
-  const boxes = texts.map((t) => t.getBoundingClientRect());
-  for (let i = 0; i < boxes.length; i += 1) {
-    for (let j = i + 1; j < boxes.length; j += 1) {
-      if (texts[i].ownerSVGElement !== texts[j].ownerSVGElement) continue;
-      const a = boxes[i], b = boxes[j];
-      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (wide > 1 && high > 3) found.overlaps.push([texts[i].textContent, texts[j].textContent]);
-    }
-  }
+  const found = { seconds: performance.now() / 1000, regions: 0, failed: [] };
+  const texts = svgTexts();
+  found.overlaps = overlapping(texts);
   found.labels = texts.length;
   const sidebar = document.querySelector(".sidebar");
   found.tiles = 0;
@@ -68,7 +48,7 @@ window.addEventListener("load", function () {
     setTimeout(function () {
       found.zoomed = svg.style.transform !== before;
       found.wide = document.documentElement.scrollWidth > innerWidth;
-      document.getElementById("found").textContent = JSON.stringify(found);
+      report(found);
     }, 600);
   }, 200);
 });
@@ -76,31 +56,11 @@ window.addEventListener("load", function () {
 """
 
 
-def probed(page: Path, folder: Path) -> dict[str, Any]:
-    """What a script finds that clicks every region of a page."""
-    whole = page.read_text(encoding="utf-8")
-    (copy := folder / "probed.html").write_text(
-        whole.replace("<head>", f"<head>{FRAMES}") + PROBE, encoding="utf-8"
-    )
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-        "--no-first-run", "--disable-background-networking", "--disable-component-update",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1000",
-        "--virtual-time-budget=60000", "--dump-dom", f"file://{copy}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
-    said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert said, "the page's script did not run to its end"
-    found: dict[str, Any] = json.loads(html.unescape(said[1]))
-    return found
-
-
 def assert_usable(model: Path, folder: Path, *options: str) -> dict[str, Any]:
     page = folder / "page.html"
     assert main(["inspect", str(model), "--html", str(page), *options]) == 0
     assert "http://" not in page.read_text(encoding="utf-8").replace("http://www.w3.org", "")
-    found = probed(page, folder)
+    found = probe(page, PROBE, folder)
     assert found["regions"] and not found["failed"] and found["tiles"] > 0
     assert not found["overlaps"] and found["labels"] >= found["regions"]
     assert found["hits"] and found["revealed"] and found["zoomed"] and not found["wide"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
-from itertools import combinations
+from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from rich.console import Console
 
+from tests.browser import BROWSER, overlapping_texts
+from tracea_graph.errors import UsageError
 from tracea_graph.views.sweep import SweepPoint, pareto, pareto_svg, render_sweep
 
 POINTS = (
@@ -28,27 +31,40 @@ def test_the_table_has_a_line_each() -> None:
     assert ["0.01", "0.009", "20", "ms", "10", "ms", "2.00×", "9", "yes", "c.onnx"] in lines
 
 
-def test_the_picture_holds_every_point() -> None:
-    root = ElementTree.fromstring(pareto_svg(POINTS, "a < b"))
-    space = "{http://www.w3.org/2000/svg}"
-    circles = root.findall(f"{space}circle")
-    assert len(circles) == 3
-    (line,) = root.findall(f"{space}polyline")
-    assert len(line.attrib["points"].split()) == 2
-    heights = [float(c.attrib["cy"]) for c in circles]
-    assert heights[2] == max(heights)  # the fastest lies lowest
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_holds_every_point_and_loads_nothing() -> None:
+    svg = pareto_svg(POINTS, "a < b")
+    root = ElementTree.fromstring(svg)
+    said = "".join(root.itertext())
+    assert all(f"{p.speedup:.2f}×" in said for p in POINTS)
+    assert "a < b" in said and "Pareto front" in said
+    assert not list(root.iter(f"{SPACE}script"))
+    assert "http" not in svg.replace("http://www.w3.org/", "")
+
+
+def test_the_picture_has_colors_for_dark_pages() -> None:
+    svg = pareto_svg(POINTS, "t")
+    assert "@media (prefers-color-scheme: dark)" in svg
+    for color in ("#1c2430", "#ffffff"):
+        red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+        assert svg.count(f'="rgb({red},{green},{blue})"') > 2  # in the rules and in the drawing
 
 
 def test_a_sweep_that_gained_nothing_is_drawn_too() -> None:
     same = SweepPoint(1e-3, 0.0, 5.0, 5.0, 0, "a.onnx")
-    ElementTree.fromstring(pareto_svg([same], "nothing"))
+    assert "1.00×" in pareto_svg([same], "nothing")
 
 
-def test_labels_of_near_points_never_overlap() -> None:
+@pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
+def test_labels_of_near_points_never_overlap(tmp_path: Path) -> None:
     many = [SweepPoint(0.01 + i, 1e-3 * 1.02**i, 10.0, 5.0 - i / 50, 3, "m") for i in range(30)]
-    root = ElementTree.fromstring(pareto_svg(many, "t"))
-    drawn = [e for e in root.iter("{http://www.w3.org/2000/svg}text") if "×" in (e.text or "")]
-    at = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in drawn]
-    assert 1 < len(at) < 30
-    assert all(abs(a - c) >= 46 or abs(b - d) >= 15 for (a, b), (c, d) in combinations(at, 2))
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 30
+    texts, overlaps = overlapping_texts(pareto_svg(many, "t"), tmp_path)
+    assert "2.00×" in texts and not overlaps
+
+
+def test_a_chart_needs_lets_plot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"tracea-graph\[charts\]"):
+        pareto_svg(POINTS, "t")

@@ -207,7 +207,8 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
         help="the errors to allow, such as 1e-3,3e-3,1e-2",
     )  # fmt: skip
-    parser.add_argument("--svg", type=Path, metavar="FILE.svg", help="draw error against time")
+    drawn = "draw error against time (needs lets-plot)"
+    parser.add_argument("--svg", type=Path, metavar="FILE.svg", help=drawn)
 
 
 def _budgets(text: str) -> tuple[float, ...]:
@@ -283,7 +284,7 @@ def _add_report(commands: Any) -> None:
     add = parser.add_argument
     add("run", nargs="?", type=Path, metavar="RUN.jsonl", help="default: the last run")
     add("--csv", type=Path, metavar="FILE.csv", help="write all rows as a table")
-    add("--svg", type=Path, metavar="FILE.svg", help="draw the convergence")
+    add("--svg", type=Path, metavar="FILE.svg", help="draw the convergence (needs lets-plot)")
     add_flags(parser, "tune report")
     parser.add_general()
 

@@ -16,6 +16,7 @@ from tracea_graph.cli.arguments import options_of
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import Report, plain
+from tracea_graph.views.charts import check_charts
 from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep
 
 __all__ = ["run_sweep"]
@@ -37,6 +38,7 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
     options = options_of(largest)  # base options; each budget replaces max_error
     if args.svg is not None:
         check_file(args.svg, "--svg", args.models)
+        check_charts()
     if not options.compresses:
         options = dataclasses.replace(options, low_rank=_ALONE)
     points = []

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tracea_graph.views.charts import INK, PAPER, chart_svg, chart_theme, check_charts
 from tracea_graph.views.tables import FittedTable, cell, new_table, three_digits
-from tracea_graph.views.tuning import escape_xml
 
 __all__ = ["SweepPoint", "pareto", "pareto_svg", "render_sweep"]
 
-_WIDTH, _HEIGHT, _MARGIN = 720, 420, 64
-Point = tuple[float, float]
-_FRONT, _BEHIND = "#2b6cb0", "#9aa5b1"
+_FRONT, _BEHIND = "#3b82c4", "#8a94a0"
 
 
 @dataclass(frozen=True)
@@ -69,63 +67,43 @@ def render_sweep(points: Sequence[SweepPoint]) -> FittedTable:
 
 
 def pareto_svg(points: Sequence[SweepPoint], title: str) -> str:
-    """Return measured error (logarithmic, x) against ms (y), with the Pareto front as a line."""
-    least = min((p.error for p in points if p.error > 0), default=1e-6)
-    low = math.log10(least / 2)
-    high = math.log10(max([p.error for p in points] + [least * 4]) * 2)
-    most = 1.1 * max((p.ms for p in points), default=0.0) or 1.0
-    right, bottom = _WIDTH - 24, _HEIGHT - _MARGIN
+    """Return measured error (logarithmic, x) against ms (y), with the Pareto front as a line.
 
-    def at(error: float, ms: float) -> tuple[float, float]:
-        share = (math.log10(max(error, least / 2)) - low) / (high - low)
-        return _MARGIN + share * (right - _MARGIN), bottom - ms / most * (bottom - 44)
+    Raises UsageError without lets-plot.
+    """
+    check_charts()
+    import lets_plot as gg
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
-        ' font-family="system-ui, sans-serif" font-size="12" role="img">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{_MARGIN}" y="24" font-size="15">{escape_xml(title)}</text>',
-        f'<path d="M{_MARGIN},44V{bottom}H{right}" fill="none" stroke="#7b8794"/>',
-        f'<text x="{right}" y="{bottom + 40}" text-anchor="end">error, measured</text>',
-        f'<text x="{_MARGIN}" y="40" text-anchor="end">ms</text>',
-    ]
-    for power in range(math.ceil(low), math.floor(high) + 1):
-        x, _ = at(10.0**power, 0.0)
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">1e{power}</text>')
-    for step in range(5):
-        ms = most * step / 4
-        _, y = at(least, ms)
-        parts.append(f'<text x="{_MARGIN - 6}" y="{y:.1f}" text-anchor="end">{ms:.3g}</text>')
     front = pareto(points)
-    line = " ".join("{:.1f},{:.1f}".format(*at(p.error, p.ms)) for p in front)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="{_FRONT}" stroke-width="2"/>')
-    taken = [at(p.error, p.ms) for p in points]
-    for p in points:
-        x, y = at(p.error, p.ms)
-        colour = _FRONT if p in front else _BEHIND
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"><title>budget {p.budget:g}: '
-            f"error {p.error:.2g}, {p.ms:.3g} ms, {p.speedup:.2f}×</title></circle>"
-        )
-    for p in sorted(points, key=lambda p: p not in front):  # labels of the front come first
-        if place := _free_place(*at(p.error, p.ms), taken):
-            taken.append(place)
-            parts.append(
-                f'<text x="{place[0]:.1f}" y="{place[1] + 4:.1f}" text-anchor="middle">'
-                f"{p.speedup:.2f}×</text>"
-            )
-    return "\n".join([*parts, "</svg>", ""])
+    least = min((p.error for p in points if p.error > 0), default=1e-6)
+    low, high = least / 3, 3 * max([p.error for p in points] + [least])
+    ticks = [
+        digit * 10.0**power
+        for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+        for digit in (1, 2, 5)
+        if low <= digit * 10.0**power <= high
+    ]
+    kinds = {True: "Pareto front", False: "slower at a larger error"}
 
+    def columns(some: Sequence[SweepPoint]) -> dict[str, list[object]]:
+        return {
+            "error": [max(p.error, least / 2) for p in some],
+            "ms": [p.ms for p in some],
+            "label": [f"{p.speedup:.2f}×" for p in some],
+            "kind": [kinds[p in front] for p in some],
+        }
 
-_LABEL = (46.0, 15.0)
-"""Space of a label, in pixels: no other point or label lies in it."""
-
-
-def _free_place(x: float, y: float, taken: Sequence[Point]) -> Point | None:
-    """Return the middle of a label near a point that touches nothing; None if there is no room."""
-    for dx, dy in ((0, -14), (0, 16), (30, 0), (-30, 0), (28, -16), (-28, -16), (0, -30)):
-        place = x + dx, y + dy
-        others = [(place[0] - a, place[1] - b) for a, b in taken if (a, b) != (x, y)]
-        if all(abs(across) >= _LABEL[0] or abs(up) >= _LABEL[1] for across, up in others):
-            return place
-    return None
+    plot = gg.ggplot(columns(points), gg.aes("error", "ms"))
+    if len(front) > 1:
+        plot += gg.geom_step(data=columns(front), color=_FRONT, size=1)
+    labels = {"color": INK, "halo_width": 4, "halo_color": PAPER, "seed": 1}
+    return chart_svg(
+        plot
+        + gg.geom_point(gg.aes(color="kind"), size=4)
+        + gg.geom_text_repel(gg.aes(label="label"), **labels)
+        + gg.scale_color_manual(values=[_FRONT, _BEHIND], breaks=[kinds[True], kinds[False]])
+        + gg.scale_x_log10(breaks=ticks, labels=[f"{t:g}" for t in ticks], limits=[low, high])
+        + gg.labs(title=title, x="measured error", y="ms")
+        + chart_theme()
+        + gg.ggsize(720, 440)
+    )

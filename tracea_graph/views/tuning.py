@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.tuning import Case, TuningResult
+from tracea_graph.views.charts import INK, chart_svg, chart_theme, check_charts
 from tracea_graph.views.tables import new_table
 
 __all__ = ["Curve", "convergence_svg", "curves", "render_curves", "render_tuned", "schedule_text"]
@@ -19,8 +20,6 @@ _SOURCES = {
     "unfinished": "miss, unfinished",
 }  # fmt: skip
 _BARS = " ▁▂▃▄▅▆▇█"
-_WIDTH, _HEIGHT, _MARGIN = 720, 360, 60
-_COLOURS = ("#2a6fdb", "#d9582b", "#2f9e44", "#9c36b5", "#e8a200", "#0b8a8f", "#c2255c", "#5c6b7a")
 
 
 def render_tuned(
@@ -120,40 +119,27 @@ def _sparkline(curve: Curve, width: int = 28) -> str:
 
 
 def convergence_svg(found: Sequence[Curve], title: str) -> str:
-    """Return the best speed-up over time as SVG, a step line per region."""
-    last = max((c.points[-1][0] for c in found), default=1.0) or 1.0
-    top = max((c.best for c in found), default=1.0)
-    top = max(top, 1.01)
-    right, bottom = _WIDTH - 20, _HEIGHT - _MARGIN
+    """Return the best speed-up over time as SVG, a step line per region.
 
-    def at(seconds: float, gain: float) -> str:
-        x = _MARGIN + seconds / last * (right - _MARGIN)
-        return f"{x:.1f},{bottom - (gain - 1.0) / (top - 1.0) * (bottom - 40):.1f}"
+    Raises UsageError without lets-plot.
+    """
+    check_charts()
+    import lets_plot as gg
 
-    height = _HEIGHT + 18 * len(found)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
-        ' font-family="system-ui, sans-serif" font-size="12" role="img">',
-        f'<text x="{_MARGIN}" y="22" font-size="15">{escape_xml(title)}</text>',
-        f'<path d="M{_MARGIN},40V{bottom}H{right}" fill="none" stroke="#7b8794"/>',
-        f'<text x="{_MARGIN - 6}" y="{bottom}" text-anchor="end">1×</text>',
-        f'<text x="{_MARGIN - 6}" y="44" text-anchor="end">{top:.2f}×</text>',
-        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{last:.0f} s</text>',
-    ]
-    for i, curve in enumerate(found):
-        colour, y = _COLOURS[i % len(_COLOURS)], bottom + 40 + 18 * i
-        line, before = [at(curve.points[0][0], 1.0)], 1.0
-        for seconds, gain in curve.points:
-            line += [at(seconds, before), at(seconds, gain)]
-            before = gain
-        parts.append(
-            f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{_MARGIN}" y="{y}" fill="{colour}">{escape_xml(curve.region)}: '
-            f"{curve.best:.3f}×</text>"
-        )
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def escape_xml(text: str) -> str:
-    """Escape text for XML."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    data: dict[str, list[object]] = {"seconds": [], "gain": [], "region": []}
+    for curve in found:
+        name = f"{curve.best:.3f}× {curve.region}"
+        for seconds, gain in ((curve.points[0][0], 1.0), *curve.points):
+            data["seconds"].append(seconds)
+            data["gain"].append(gain)
+            data["region"].append(name)
+    return chart_svg(
+        gg.ggplot(data, gg.aes("seconds", "gain", color="region"))
+        + gg.geom_step(size=1)
+        + gg.scale_color_hue(l=62, c=75)
+        + gg.labs(title=title, x="seconds", y="best speedup so far")
+        + gg.guides(color=gg.guide_legend(ncol=1))
+        + chart_theme()
+        + gg.theme(legend_text=gg.element_text(color=INK, size=12))
+        + gg.ggsize(720, 380 + 40 * len(found))  # a name takes up to three lines
+    )
