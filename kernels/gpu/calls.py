@@ -77,12 +77,25 @@ def _rows(op: str, dtype: str, y: str, *attributes: Attribute, scaled: bool = Fa
     )
 
 
+_NORM_ATTRIBUTES = (
+    replace(choice("norm", ("none", "layer", "rms")), default="none"),
+    replace(real("epsilon"), default=0.0),
+)
+
+
 def _product_size(s: Sizes) -> tuple[int, ...]:
     """Return the batch size and the rows, columns and depth (M, N, K) of a matmul."""
     *outer, rows, cols = s.of("y")
     return prod(outer), rows, cols, s.of("x")[-1]
 
 
+_NORM = (
+    _op("column_sums", "N", optional=True), _out("mean", "M", optional=True),
+    _out("inverse", "M", optional=True),
+)  # fmt: skip
+"""Operands of a matmul of normalised rows: the sums of w's columns (of a layer norm), and where
+the rows' means and the inverses of their deviations go.
+"""
 _PARTS = (
     _out("partial", "T parts E", optional=True), _out("arrivals", "A", "i32", optional=True),
 )  # fmt: skip
@@ -95,16 +108,17 @@ def _gemm(dtype: str) -> CallSchema:
     """Schema of ``y = epilogue(x · w + bias)`` with w stored as ``[N, K]`` or ``[K, N]``.
 
     Operands have equal leading axes, or none where all matmuls of the batch share the operand.
+    With a ``norm`` (16-bit types, no batch) rows of x are normalised first, without weights.
     """
-    own = "f32" if dtype == "tf32x3" else dtype
+    own, halves = "f32" if dtype == "tf32x3" else dtype, dtype in DTYPES[1:]
     return CallSchema(
         "gemm",
         (
             _op("x", "... M K", own), _op("w", "*", own), _op("bias", "N", optional=True),
             _op("inputs", "... M N", "chain", many="inputs"),
-            _out("y", "... M N", "chain", many="results"), *_PARTS,
+            _out("y", "... M N", "chain", many="results"), *_PARTS, *(_NORM if halves else ()),
         ),
-        (choice("layout", ("nk", "kn")),),
+        (choice("layout", ("nk", "kn")), *(_NORM_ATTRIBUTES if halves else ())),
         dtype,
         chain="epilogue",
         problem=_product_size,

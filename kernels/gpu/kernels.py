@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
+    few_rows,
     products,
     warpgroup_attention,
     warpgroup_convolution,
@@ -26,13 +27,21 @@ from tracea_graph.kernels.gpu.families import (
 )
 from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import Launch
-from tracea_graph.kernels.gpu.selection import WarpgroupTile, choose_tile, choose_warpgroup_tiles
+from tracea_graph.kernels.gpu.selection import (
+    MOST_FEW,
+    TYPICAL_FEW,
+    WarpgroupTile,
+    choose_few_tile,
+    choose_tile,
+    choose_warpgroup_tiles,
+)
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
+    "FEW_ROWS",
     "Kernel",
     "kernels_of",
     "key_of",
@@ -43,7 +52,7 @@ __all__ = [
 ]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
-_WARPGROUPS, _WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
+_WARPGROUPS, _WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
 _LEAST_FILTERS = 64
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Queries from which on attention by so many warpgroups is best."""
@@ -96,7 +105,19 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
             and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able))
     whole = product((*outer, rows))
-    return [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
+    many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
+    return [*_few_choices(call, rows, width, depth), *many]
+
+
+def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple[Variant, Extent]]:
+    """Return the matmul of few rows for a call: one, or none if there are more."""
+    able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
+            and v.dtype == call.dtype and not few_rows.refusal(call, v)}  # fmt: skip
+    if not able or not width or (isinstance(rows, int) and not 0 < rows <= MOST_FEW):
+        return []
+    typical = rows if isinstance(rows, int) else TYPICAL_FEW
+    tile = choose_few_tile(typical, width, depth, list(able))
+    return [(able[tile], 1 if typical is rows else combine("sub", MOST_FEW + 1, rows))]
 
 
 def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -212,7 +233,8 @@ def launches_for(call: Call) -> list[tuple[Launch, str]]:
 
 def _taken(call: Call, variant: Variant) -> Call:
     """Return a call without the operands that a variant has no use for."""
-    return products.without_parts(call) if variant.template in (_WARPGROUPS, _WINDOWS) else call
+    own = variant.template in (_WARPGROUPS, _WINDOWS, FEW_ROWS)
+    return products.without_parts(call) if own else call
 
 
 def _tile_of(variant: Variant) -> WarpgroupTile:
@@ -222,7 +244,7 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
 
 _IMAGES = ("conv", "depthwise", "pool", "resize")
 _NUMBERS = {
-    "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout",),
+    "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout", "norm"),
     "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),

@@ -7,8 +7,12 @@ from math import ceil
 
 __all__ = [
     "CONVOLUTION_TILES",
+    "FEW_TILES",
+    "MOST_FEW",
+    "TYPICAL_FEW",
     "WARPGROUP_TILES",
     "WarpgroupTile",
+    "choose_few_tile",
     "choose_tile",
     "choose_warpgroup_tiles",
 ]
@@ -23,6 +27,13 @@ WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
 CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 64, 8, 0),
 )  # fmt: skip
+
+FEW_TILES: tuple[tuple[int, int], ...] = (
+    (16, 1), (24, 1), (32, 1), (48, 1), (48, 2), (64, 2), (96, 2), (32, 4), (64, 4),
+)  # fmt: skip
+"""Tiles of matmuls of few rows: columns, and blocks that share the depth."""
+MOST_FEW, TYPICAL_FEW = 256, 128
+"""Rows up to which these are used, and rows assumed where they differ between runs."""
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
@@ -109,6 +120,25 @@ def choose_warpgroup_tiles(
             found.pop()
         found.append((tile, 1 if known else least))
     return found
+
+
+def choose_few_tile(
+    rows: int, columns: int, depth: int, tiles: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """Choose the tile of a matmul of few rows."""
+    times = [_microseconds(rows, columns, depth, *tile) for tile in tiles]
+    return tiles[times.index(min(times))]
+
+
+def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
+    """Return the modelled time of a matmul of few rows in tiles of 64 × n, without its launch."""
+    blocks = ceil(rows / 64) * ceil(columns / n) * split
+    loaded = (64 + n) * depth * 2 / split
+    return ceil(blocks / _SMS) * loaded * _PER_BYTE + (split > 1) * _EXCHANGE
+
+
+_PER_BYTE, _EXCHANGE = 1.1e-5, 0.45
+"""Microseconds in which an SM gets a byte, and in which blocks of a cluster exchange sums."""
 
 
 def _cycles(tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int) -> float:

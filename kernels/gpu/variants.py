@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.kernels.gpu.selection import CONVOLUTION_TILES, WARPGROUP_TILES
+from tracea_graph.kernels.gpu.selection import CONVOLUTION_TILES, FEW_TILES, WARPGROUP_TILES
 from tracea_graph.kernels.program import Call
 
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
@@ -76,6 +76,13 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, turns: int) -> Variant:
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
+def _few(dtype: str, n: int, split: int) -> Variant:
+    """Matmul of few rows: tiles of 64 × n, whose depth ``split`` blocks of a cluster share."""
+    tile = f"64x{n}x{split}"
+    params = {"n": n, "split": split}
+    return Variant("gemm", dtype, "gemm_few.cu.in", tile, 256, params, ("wgmma",))
+
+
 def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
     """Attention with 16 · ``tall`` queries a warp and double-buffered keys and values."""
     params = {"queries": queries, "keys": keys, "stages": 2, "tall": tall, "blocks": 1}
@@ -117,6 +124,7 @@ VARIANTS = (
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
+    *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)

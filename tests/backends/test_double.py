@@ -246,6 +246,18 @@ def test_a_transformer_with_its_embeddings(tmp_path: Path) -> None:
     assert report.kernels == report.nodes_after == 1
 
 
+def test_norms_are_part_of_the_products_behind_them(tmp_path: Path) -> None:
+    """Only the last norm, whose result leaves the model, is computed alone."""
+    path = make("tiny-bert", tmp_path)
+    options = replace(HERE, precision="fp16", max_error=HALF)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.kernels == report.nodes_after == 1
+    symbols = _symbols(path, "fp16").split()
+    assert any("few_nk_layer" in one for one in symbols)
+    assert sum("_norm_" in one for one in symbols) == 1
+
+
 def test_names_of_targets() -> None:
     levels = {name: target.target_of(name, "fp32").levels for name in ("cuda:sm_90", "cuda:sm_80")}
     assert levels == {"cuda:sm_90": ("sm_90a",), "cuda:sm_80": ("sm_80",)}
@@ -275,7 +287,8 @@ def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     assert report.nodes_after == report.kernels == 1
-    assert report.kernels == 1 and "batch1" in _symbols(path, precision)
+    parts = {"fp32": "batch1", "fp16": "_few_nk_bias_"}[precision]
+    assert report.kernels == 1 and parts in _symbols(path, precision)
 
 
 def few(net: Net) -> str:

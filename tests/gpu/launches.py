@@ -8,7 +8,7 @@ and the host, and less because launches overlap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from models.make import make
 from tracea_graph import Options
 from tracea_graph.check.bindings import bindings
 from tracea_graph.ir import evaluate
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.families import few_rows
 from tracea_graph.kernels.gpu.kernels import launches_for, variants_of
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
@@ -31,7 +33,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 
-__all__ = ["Run", "launches", "listed", "timed"]
+__all__ = ["Run", "launches", "listed", "retiled", "room", "timed"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,28 @@ class Run:
     call: Call
     variant: Variant
     launch: Launch
+    program: Program
+    sizes: dict[str, int]
+
+
+def retiled(run: Run, variant: Variant) -> Run | None:
+    """Return a run of a matmul of few rows with another tile; None if the tile does not fit it."""
+    if few_rows.refusal(run.call, variant):
+        return None
+    launch = launch_of(run.call, variant, Target(CUDA, ARCHITECTURES["sm_90a"]))
+    own, symbol = _bound(launch, run.program, run.sizes), launch.symbol.rpartition("__")[0]
+    x, y, z = own.blocks({})
+    return replace(run, symbol=symbol, blocks=x * y * z, variant=variant, launch=own)
+
+
+def room(runs: Iterable[Run]) -> dict[int, int]:
+    """Return the bytes of each buffer that launches address."""
+    found = dict[int, int]()
+    for argument in (a for run in runs for a in run.launch.arguments):
+        if isinstance(argument.value, View):
+            own = argument.value.buffer.index
+            found[own] = max(found.get(own, 0), _bytes(argument))
+    return found
 
 
 def launches(name: str, precision: str, folder: Path) -> tuple[list[Run], list[str]]:
@@ -80,7 +104,8 @@ def _runs(program: Program, sizes: dict[str, int], fixed: set[int]) -> Iterator[
         if not done and x * y * z:
             seen = [_shape(v, sizes) for v in call.views if v is not None]
             own = _bound(launch, program, sizes)
-            yield Run(symbol, x * y * z, launch.threads, " ".join(seen), call, variant, own)
+            what = " ".join(seen)
+            yield Run(symbol, x * y * z, launch.threads, what, call, variant, own, program, sizes)
 
 
 def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
@@ -152,13 +177,8 @@ def timed(name: str, precision: str, folder: Path) -> str:
     for run in found:
         if (run.symbol, run.what) in times:
             continue
-        views = [a for a in run.launch.arguments if isinstance(a.value, View)]
-        room = dict[int, int]()
-        for argument in views:
-            assert isinstance(argument.value, View)
-            own = argument.value.buffer.index
-            room[own] = max(room.get(own, 0), _bytes(argument))
-        places = [device.put(np.zeros(room.get(i, 0), np.uint8)) for i in range(max(room) + 1)]
+        sizes = room([run])
+        places = [device.put(np.zeros(sizes.get(i, 0), np.uint8)) for i in range(max(sizes) + 1)]
         key = run.symbol, run.what
         times[key] = device.microseconds(kernels[run.symbol], run.launch, [places])
         device.free(places)

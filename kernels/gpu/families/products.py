@@ -13,7 +13,7 @@ from typing import Any
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu import chains
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, fixed, i32, pointer
+from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, f32, fixed, i32, pointer
 from tracea_graph.kernels.gpu.semantic.banks import Access, matrix_load, prove_free
 from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
@@ -189,11 +189,17 @@ def start_of(tensor: str, batch: int) -> str:
 
 def name(call: Call) -> str:
     words = ["gemm", str(call.attributes["layout"])]
+    words += [norm_of(call)] * (norm_of(call) != "none")
     words += ["bias"] * (named_of(call)["bias"] is not None)
     words += [f"{call.chain.key:016x}"] if call.chain else []
     words += [f"batch{len(batch_of(call))}"] if batch_of(call) else []
     words += ["cut"] * (named_of(call)["partial"] is not None)
     return "_".join(words)
+
+
+def norm_of(call: Call) -> str:
+    """Return the norm of x's rows before they are multiplied, "none" if there is none."""
+    return str(call.attributes.get("norm", "none"))
 
 
 def epilogue(call: Call) -> dict[str, Any]:
@@ -203,6 +209,7 @@ def epilogue(call: Call) -> dict[str, Any]:
         "tensors": sides(call),
         "strided": True,
         "bias": named_of(call)["bias"] is not None,
+        "norm": norm_of(call),
         "batch": len(batch_of(call)),
         "start_x": start_of("x", len(batch_of(call))),
         "start_w": start_of("w", len(batch_of(call))),
@@ -227,6 +234,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "strip": tile.strip,
         "size": tile.size,
         "split": split,
+        "moments_at": tile.shared,
         "kind": "tf32" if split else call.dtype,
         "fragment": ATOMS["m16n8k16.f16"].d,
         "warps_m": tile.m // tile.wm,
@@ -235,7 +243,18 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return shared_layout(call, variant).shared
+    moments = 8 * variant.params["m"] * (norm_of(call) != "none")
+    return shared_layout(call, variant).shared + moments
+
+
+def norm_arguments(call: Call) -> list[Argument]:
+    """Return the arguments of a matmul of normalised rows."""
+    named, depth = named_of(call), named_of(call)["x"].dims[-1]
+    if norm_of(call) == "none":
+        return []
+    sums = [pointer(named["column_sums"], DType.F32)] * (norm_of(call) == "layer")
+    told = [pointer(named[one], DType.F32) for one in ("mean", "inverse")]
+    return [*sums, *told, f32(1.0 / int(depth)), f32(float(call.attributes["epsilon"]))]
 
 
 def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
@@ -255,6 +274,7 @@ def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch)))]
+    made += norm_arguments(call)
     made += [divisor(dim) for dim in batch[1:]]
     tiles = combine("ceildiv", rows, m), combine("ceildiv", cols, n)
     made += [i32(rows), i32(cols), i32(depth), *map(divisor, tiles)]

@@ -233,6 +233,8 @@ def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     named, batch = products.named_of(call), len(batch_of(call))
     x, w = named["x"], named["w"]
+    if products.norm_of(call) != "none":
+        return "rows of x are not normalised on the way"
     if x.strides[-1] != 1 or w.strides[-1] != 1:
         return "tensor maps need operands that are contiguous along their last axis"
     taken = [v for v, kind in zip(named["inputs"], chain_of(call).operands[1:], strict=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed, product
 from tracea_graph.kernels.gpu.lowering.cells import lower_recurrent
+from tracea_graph.kernels.gpu.lowering.folding import drop_unread
 from tracea_graph.kernels.gpu.lowering.images import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.moves import lower_move
 from tracea_graph.kernels.gpu.lowering.pointwise import (
@@ -105,6 +106,7 @@ def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, 
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
+    drop_unread(w)
     return w
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.kernels import FEW_ROWS, variants_of
+from tracea_graph.kernels.gpu.lowering.folding import (
+    Folded,
+    by_columns,
+    few_rows,
+    fold,
+    normalised_later,
+)
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import norm_call
@@ -14,7 +24,7 @@ from tracea_graph.kernels.gpu.lowering.writer import HALVES, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
@@ -36,24 +46,33 @@ def multiplied(dtype: DType) -> str:
 def product_call(
     w: Writer, x: Value, weight: Value, layout: str, chain: Chain | None,
     epilogue_inputs: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Write a matmul of two values of one type.
 
-    ``epilogue_inputs`` and ``results`` have the shape of the matmul.
+    ``epilogue_inputs`` and ``results`` have the shape of the matmul; ``more`` are further
+    arguments of the call.
     """
     dtype = w.narrow
     x, weight = w.typed_as(x, dtype), w.typed_as(weight, dtype)
     if chain is not None or any(v.dtype is not dtype for v in results):
         chain = chain or Chain(("full",), (), (0,))
         made = w.typed(chain, [Value(results[0].view, DType.F32), *epilogue_inputs], results)
-        chain = replace(made, operands=("full", *made.operands[1:]))
+        kinds = map(_kind, made.operands[1:], epilogue_inputs)
+        chain = replace(made, operands=("full", *kinds))
     call = CALLS.make(
         "gemm", multiplied(dtype), x=x.view, w=weight.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
-        chain=chain,
+        chain=chain, **more,
     )  # fmt: skip
-    w.calls.append(cut(w, call))
+    first, *_ = variants_of(call)
+    w.calls.append(call if first[0].template == FEW_ROWS else cut(w, call))
+
+
+def _kind(kind: str, value: Value) -> str:
+    """Return the kind of an epilogue's input, which is one row if it has no stride along rows."""
+    return ROW if kind == FULL and value.view.strides[-2:] == (0, 1) else kind
 
 
 def lower_gemm(
@@ -66,7 +85,8 @@ def lower_gemm(
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
-    if p.norm and (parts := _split(w, p, x)) > 1:
+    few = few_rows(w, p, x)
+    if p.norm and not few and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
     if p.splits:
         whole = w.number(full)
@@ -77,10 +97,18 @@ def lower_gemm(
     else:
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
-    layout = "kn" if p.layout == KN else "nk"
+    layout = "kn" if p.layout == KN and not few else "nk"
+    folded = fold(w, p, x, weight, bias)
+    if folded is None:
+        weight = by_columns(w, p, weight) if few else weight
+        folded = Folded(w.matrix(x), weight, bias, {})
+    chain = p.epilogue
+    if chain is not None and few:
+        chain, seen = normalised_later(w, chain, seen)
     product_call(
-        w, w.matrix(x), weight, layout, p.epilogue, seen, [w.matrix(v) for v in made], bias
-    )
+        w, folded.x, folded.weight, layout, chain, seen, [w.matrix(v) for v in made],
+        folded.bias, folded.more,
+    )  # fmt: skip
     if p.splits:
         starts = [sum(p.splits[:i]) for i in range(len(p.splits))]
         axis = len(full) - 1

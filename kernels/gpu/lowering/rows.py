@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
-from tracea_graph.kernels.gpu.lowering.writer import Writer
+from tracea_graph.kernels.gpu.lowering.writer import HALVES, Normed, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
 from tracea_graph.ops.arg import ArgParams
@@ -58,6 +58,12 @@ def norm_call(
         also=also and also.view, kind=norm.kind, epsilon=norm.epsilon,
         chain=None if chain == IDENTITY and data[0].dtype is y.dtype else chain,
     )  # fmt: skip
+    plain = len(data) == 1 and not chain.steps and also is None and data[0].dtype is y.dtype
+    if plain and y.dtype in HALVES and y.view.buffer.kind == "temp":
+        w.normed[y.view.buffer] = Normed(
+            y.view, data[0], norm, affine[0] if norm.gamma else None,
+            affine[-1] if norm.beta else None,
+        )  # fmt: skip
 
 
 def lower_norm(

@@ -10,12 +10,28 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena import Lifetime, placement_order
 
-__all__ = ["ZERO", "Writer"]
+__all__ = ["ZERO", "Normed", "Writer"]
 
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 HALVES = (DType.F16, DType.BF16)
+
+
+@dataclass
+class Normed:
+    """A norm whose result is a matrix in scratch: the rows before it, and how to repeat it.
+
+    ``moments`` are the rows' means and inverse deviations, once a matmul has taken them.
+    """
+
+    y: View
+    rows: Value
+    norm: Norm
+    gamma: Value | None
+    beta: Value | None
+    moments: tuple[Value, Value] | None = None
 
 
 @dataclass
@@ -23,13 +39,14 @@ class Writer(ProgramWriter):
     """Collects the calls of a program.
 
     ``narrow`` is the type in which numbers are stored between calls; ``sizes`` are likely values
-    of symbols.
+    of symbols; ``normed`` holds the norms that matmuls can repeat, by the buffers of the results.
     """
 
     narrow: DType = DType.F32
     sizes: Mapping[str, int] = field(default_factory=dict)
     counts: int = 0
     counted: tuple[int, Buffer] | None = None
+    normed: dict[Buffer, Normed] = field(default_factory=dict)
 
     def about(self, extent: Extent) -> int | None:
         """Return the likely value of a size, or None if it is unknown."""

@@ -14,7 +14,10 @@ typedef unsigned long long u64;
 #define ROLLED _Pragma("unroll 1")
 #define KERNEL(symbol, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) symbol
+#define CLUSTER_KERNEL(symbol, threads, blocks, cluster) \
+  extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, blocks) symbol
 #define EXPORT(symbol)
+#define EXPORT_CLUSTER(symbol, cluster)
 #define __builtin_inff() __int_as_float(0x7f800000)
 #define __builtin_nanf(text) __int_as_float(0x7fc00000)
 

@@ -1,4 +1,5 @@
-// The dialect of this machine: the same templates as ordinary C++, one block after the other.
+// The dialect of this machine: the same templates as ordinary C++, one block after the other, or
+// one cluster of blocks.
 //
 // Each thread of a block is a fiber that runs until it has to meet others: at a barrier of the
 // block, or in an instruction of its warp.  So every thread runs as far ahead of the others as
@@ -29,9 +30,12 @@ typedef uint64_t u64;
 #define CONSTANT static const
 #define ROLLED
 #define KERNEL(symbol, threads, blocks) static void symbol
-#define EXPORT(symbol)                                                                    \
+#define CLUSTER_KERNEL(symbol, threads, blocks, cluster) static void symbol
+#define EXPORT(symbol) EXPORT_CLUSTER(symbol, 1)
+#define EXPORT_CLUSTER(symbol, size)                                                      \
   extern "C" const char* symbol(void** arguments, const i32* grid, i32 threads, i32 shared, \
                                 u32 seed) {                                               \
+    tracea::machine.cluster = size;                                                       \
     return tracea::machine.run(tracea::symbol, arguments, grid, threads, shared, seed);   \
   }                                                                                       \
   extern "C" i32 symbol##_parameters(i32* sizes) {                                        \
@@ -52,7 +56,7 @@ extern "C" void tracea_switch(void** from, void* to) __asm__("tracea_switch");
 
 namespace tracea {
 
-enum { WARP_LANES = 32, STACK = 1 << 16, GUARD = 4096 };
+enum { WARP_LANES = 32, STACK = 1 << 16, GUARD = 4096, MOST_BLOCKS = 8 };
 
 struct async_copy {
   u8 *to, value[16];
@@ -61,7 +65,7 @@ struct async_copy {
 struct fiber {
   void* at = nullptr;  // the saved stack pointer
   std::vector<u8> stack;
-  enum { RUNS, BLOCK, WARP, WAITS, DONE } state = RUNS;
+  enum { RUNS, BLOCK, CLUSTER, WARP, WAITS, DONE } state = RUNS;
   const void* met = nullptr;  // the instruction of its warp that it waits in
   void* argument = nullptr;
   std::vector<async_copy> open;
@@ -69,21 +73,23 @@ struct fiber {
 };
 
 struct block_machine {
-  i32 threads = 0, current = 0, place[3] = {}, across = 0;
+  i32 threads = 0, cluster = 1;  // of a block, and blocks that run together
+  i32 current = 0, place[3] = {}, across = 0;  // current counts through the blocks of a cluster
   u32 random = 1;
   void* scheduler = nullptr;
   std::vector<fiber> fibers;
-  std::vector<u8> memory;
-  u8* shared = nullptr;
+  std::vector<u8> memory[MOST_BLOCKS];
+  u8 *shared = nullptr, *spaces[MOST_BLOCKS] = {};  // of the current block, of all blocks
   void (*body)(void*) = nullptr;
   void* call = nullptr;
   bool (*stalled)() = nullptr;  // nobody can run: whether something came that lets them
   char message[200] = {};
 
   fiber& self() { return fibers[current]; }
+  i32 rank() { return current / threads; }
   void leave() { tracea_switch(&self().at, scheduler); }
   void fail(const char* what, i32 who) {
-    if (!message[0]) snprintf(message, sizeof message, "thread %d: %s", who, what);
+    if (!message[0]) snprintf(message, sizeof message, "thread %d: %s", who % threads, what);
   }
 
   static void enter();
@@ -108,16 +114,20 @@ struct block_machine {
     across = grid[0];
     for (place[2] = 0; place[2] < grid[2]; place[2]++)
       for (place[1] = 0; place[1] < grid[1]; place[1]++)
-        for (place[0] = 0; place[0] < grid[0] && !message[0]; place[0]++)
-          run_block(count, bytes, seed);
+        for (i32 first = 0; first < grid[0] && !message[0]; first += cluster)
+          run_blocks(first, count, bytes, seed);
     return message[0] ? message : nullptr;
   }
 
-  void run_block(i32 count, i32 bytes, u32 seed) {
+  void run_blocks(i32 first, i32 count, i32 bytes, u32 seed) {
     threads = count;
-    memory.assign(bytes + 2 * GUARD + 1024, 0xff);  // NaN of every type
-    shared = (u8*)(((uintptr_t)memory.data() + GUARD + 1023) & ~(uintptr_t)1023);
-    fibers.resize(count);
+    if (first + cluster > across || cluster > 1 && count % WARP_LANES)
+      return fail("the grid or the block does not fit clusters", 0);
+    for (i32 b = 0; b < cluster; b++) {
+      memory[b].assign(bytes + 2 * GUARD + 1024, 0xff);  // NaN of every type
+      spaces[b] = (u8*)(((uintptr_t)memory[b].data() + GUARD + 1023) & ~(uintptr_t)1023);
+    }
+    fibers.resize(cluster * count);
     for (fiber& f : fibers) {
       f.stack.resize(STACK);
       f.state = fiber::RUNS;
@@ -128,11 +138,11 @@ struct block_machine {
       *--top = (void*)&block_machine::enter;
       f.at = top - 6;
     }
-    std::vector<i32> order(count);
-    for (i32 i = 0; i < count; i++) order[i] = i;
+    std::vector<i32> order(fibers.size());
+    for (i32 i = 0; i < (i32)order.size(); i++) order[i] = i;
     while (!message[0]) {
       if (seed)  // every pass in another order
-        for (i32 i = count - 1; i > 0; i--) {
+        for (i32 i = (i32)order.size() - 1; i > 0; i--) {
           random = random * 1664525u + 1013904223u;
           std::swap(order[i], order[(random >> 8) % (i + 1)]);
         }
@@ -140,40 +150,53 @@ struct block_machine {
       for (i32 i : order)
         if (fibers[i].state == fiber::RUNS && !message[0]) {
           current = i;
+          shared = spaces[rank()];
+          place[0] = first + rank();
           tracea_switch(&scheduler, self().at);
           ran = true;
         }
       if (message[0] || (!ran && !(stalled && stalled()) && !release())) break;
     }
-    for (u8* p = memory.data(); p < memory.data() + memory.size(); p++)
-      if ((p < shared || p >= shared + bytes) && *p != 0xff)
-        return fail("wrote beyond the block's shared memory", 0);
+    for (i32 b = 0; b < cluster; b++)
+      for (u8* p = memory[b].data(); p < memory[b].data() + memory[b].size(); p++)
+        if ((p < spaces[b] || p >= spaces[b] + bytes) && *p != 0xff)
+          return fail("wrote beyond the block's shared memory", 0);
   }
 
-  // All wait or are done: let those at the block's barrier go on.  False if all are done.
+  // All wait or are done: let those at a barrier of their block or cluster go on.  False if all
+  // are done, or nobody can go on.
   bool release() {
-    i32 waiting = 0, done = 0;
-    for (i32 i = 0; i < threads; i++) {
-      waiting += fibers[i].state == fiber::BLOCK;
-      done += fibers[i].state == fiber::DONE;
+    i32 done = 0, together = 0;
+    bool released = false;
+    for (i32 b = 0; b < cluster; b++) {
+      i32 waiting = 0;
+      fiber* const block = &fibers[b * threads];
+      for (i32 i = 0; i < threads; i++) {
+        waiting += block[i].state == fiber::BLOCK;
+        together += block[i].state == fiber::CLUSTER;
+        done += block[i].state == fiber::DONE;
+      }
+      if (waiting != threads) continue;
+      for (i32 i = 0; i < threads; i++) block[i].state = fiber::RUNS;
+      released = true;
     }
-    if (done == threads) return false;
-    if (waiting != threads) {
-      for (i32 i = 0; i < threads; i++)
-        if (fibers[i].state == fiber::WARP)
-          fail("waits for lanes of its warp that do not come", i);
-        else if (fibers[i].state == fiber::BLOCK)
-          fail("waits at a barrier that others do not reach", i);
-        else if (fibers[i].state == fiber::WAITS)
-          fail("waits for what nobody brings", i);
-      return false;
+    if (together == (i32)fibers.size()) {
+      for (fiber& f : fibers) f.state = fiber::RUNS;
+      released = true;
     }
-    for (fiber& f : fibers) f.state = fiber::RUNS;
-    return true;
+    if (released || done == (i32)fibers.size()) return released;
+    for (i32 i = 0; i < (i32)fibers.size(); i++)
+      if (fibers[i].state == fiber::WARP)
+        fail("waits for lanes of its warp that do not come", i);
+      else if (fibers[i].state == fiber::BLOCK || fibers[i].state == fiber::CLUSTER)
+        fail("waits at a barrier that others do not reach", i);
+      else if (fibers[i].state == fiber::WAITS)
+        fail("waits for what nobody brings", i);
+    return false;
   }
 
-  void meet_block() {
-    self().state = fiber::BLOCK;
+  void meet_block(bool all) {
+    self().state = all ? fiber::CLUSTER : fiber::BLOCK;
     leave();
   }
 
@@ -186,7 +209,7 @@ struct block_machine {
     self().argument = argument;
     self().state = fiber::WARP;
     for (i32 i = 0; i < WARP_LANES; i++) {
-      if (first + i >= threads || warp[i].state != fiber::WARP) return leave();
+      if (first + i >= (i32)fibers.size() || warp[i].state != fiber::WARP) return leave();
       if (warp[i].met != self().met) {
         fail("is in another instruction than the other lanes of its warp", current);
         return leave();
@@ -216,12 +239,12 @@ inline void block_machine::enter() {
   machine.leave();
 }
 
-DEV i32 thread() { return machine.current; }
+DEV i32 thread() { return machine.current % machine.threads; }
 DEV i32 block_x() { return machine.place[0]; }
 DEV i32 block_y() { return machine.place[1]; }
 DEV i32 block_z() { return machine.place[2]; }
 DEV u8* arena() { return machine.shared; }
-DEV void sync_block() { machine.meet_block(); }
+DEV void sync_block() { machine.meet_block(false); }
 DEV void sync_warp() {
   machine.meet_warp([](void**) {}, nullptr);
 }

@@ -24,6 +24,13 @@
     float w[${run}];
     load_run(w, bias + (i64)col * bias_col, bias_col, n, together<float, ${run}>(bias + col, bias_col, n));
     //% endif
+    //% if norm is defined and norm != "none"
+    const float own_mean = moments[(row - row0) * 2], own_inverse = moments[(row - row0) * 2 + 1];
+    //% endif
+    //% if norm is defined and norm == "layer"
+    float s[${run}];
+    load_run(s, column_sums + col, 1, n, together<float, ${run}>(column_sums + col, 1, n));
+    //% endif
     //% for t in tensors
     auto* at_${t.name} = ${t.name} + (i64)row * ${t.name}_row + (i64)col * ${t.name}_col;
     //% if t.operand
@@ -43,7 +50,13 @@
       //% for y in results
       ${y.held} v${y.place};
       //% endfor
-      apply(sums[j]${" + w[j]" if bias},
+      //% set sum = "sums[j]"
+      //% if norm is defined and norm == "layer"
+      //% set sum = "fmaf(-own_mean, s[j], sums[j]) * own_inverse"
+      //% elif norm is defined and norm == "rms"
+      //% set sum = "sums[j] * own_inverse"
+      //% endif
+      apply(${sum}${" + w[j]" if bias},
             //% for t in tensors
             //% if t.operand
             number(a_${t.name}${"[j]" if t.wide}),

@@ -70,6 +70,34 @@
   }
   wait_for_grid();
   release_grid();
+  //% if norm != "none"
+  float* const moments = (float*)(ring + ${moments_at});
+  ROLLED
+  for (i32 r = thread() / 32; r < ${m}; r += ${threads // 32}) {
+    float total = 0.0f, squares = 0.0f;
+    if (row0 + r < rows)
+      ROLLED
+      for (i32 k = thread() % 32; k < depth; k += 32) {
+        const float v = number(x[(i64)(row0 + r) * x_row + (i64)k * x_k]);
+        total += v;
+        squares = fmaf(v, v, squares);
+      }
+    UNROLL
+    for (i32 mask = 16; mask; mask /= 2) {
+      total += shuffle_xor(total, mask);
+      squares += shuffle_xor(squares, mask);
+    }
+    const float own_mean = ${"total * part" if norm == "layer" else "0.0f"};
+    const float own_inverse = 1.0f / sqrtf(fmaxf(fmaf(squares, part, -own_mean * own_mean), 0.0f) + epsilon);
+    if (thread() % 32 == 0) {
+      moments[r * 2] = own_mean, moments[r * 2 + 1] = own_inverse;
+      if (inverse && col0 == 0 && row0 + r < rows${" && part_of == 0" if cut}) {
+        if (mean) mean[row0 + r] = own_mean;
+        inverse[row0 + r] = own_inverse;
+      }
+    }
+  }
+  //% endif
   const i32 lane = thread() % 32, warp = thread() / 32;
   const i32 warp_m = warp / ${warps_n} * ${wm}, warp_n = warp % ${warps_n} * ${wn};
   float sums[${wm // 16}][${wn // 8}][4];

@@ -67,6 +67,38 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[4], 
       : "memory");
 }
 
+// ---- blocks of a cluster
+DEV i32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return (i32)rank;
+}
+DEV void sync_cluster() {  // behind show_barriers
+  asm volatile(
+      "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Four numbers for the same place of another block, whose barrier counts their bytes.
+DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {
+  asm volatile(
+      "{\n.reg .b32 at, counts;\nmapa.shared::cluster.u32 at, %0, %2;\n"
+      "mapa.shared::cluster.u32 counts, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [at], {%3, %4, %5, %6}, "
+      "[counts];\n}" ::"r"(shared_address(to)),
+      "r"(shared_address(barrier)), "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
+      : "memory");
+}
+DEV void wait_sent(u64* b, i32 parity) {
+  u32 passed;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, p;\n}"
+        : "=r"(passed)
+        : "r"(shared_address(b)), "r"(parity)
+        : "memory");
+  } while (!passed);
+}
+
 // ---- some of a block's threads meet; others announce that they were there
 template <int THREADS>
 DEV void sync_group(i32 id) {
@@ -102,7 +134,7 @@ DEV void multiply_group(float (&d)[${sums}], ${"const u32 (&a)[4]" if one.regist
       "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n${one.n}k16.f32.${kind}.${kind} "
       //% for i in range(0, sums, 8)
-      "${"{" if i == 0}%${range(i, i + 8)|join(", %")}${"}" if i + 8 == sums}, "
+      "${"{" if i == 0}%${range(i, [i + 8, sums]|min)|join(", %")}${"}" if i + 8 >= sums}, "
       //% endfor
       //% if one.registers
       "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1, ${0 if one.by_depth else 1};\n}"

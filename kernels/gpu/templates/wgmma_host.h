@@ -39,10 +39,10 @@ struct group_product {
 };
 struct group_machine {
   std::vector<coming_box> boxes;
-  named_barrier named[16], wait[8];
-  std::vector<std::vector<group_product>> products[1024];  // of a thread, the last group open
-  const void* key[1024];  // what a thread waits for
-  i32 parity[1024];
+  named_barrier named[16 * MOST_BLOCKS], wait[8 * MOST_BLOCKS];
+  std::vector<std::vector<group_product>> products[4096];  // of a thread, the last group open
+  const void* key[4096];  // what a thread waits for
+  i32 parity[4096];
   u32 random = 1;
 
   void wait_until(const void* what, i32 which) {
@@ -53,7 +53,7 @@ struct group_machine {
     machine.leave();
   }
   void wake(const void* what, i32 which) {
-    for (i32 i = 0; i < machine.threads; i++)
+    for (i32 i = 0; i < (i32)machine.fibers.size(); i++)
       if (machine.fibers[i].state == fiber::WAITS && key[i] == what && parity[i] == which)
         machine.fibers[i].state = fiber::RUNS;
   }
@@ -160,13 +160,28 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
   memset(to, 0xff, one.value.size());
   groups.boxes.push_back(std::move(one));
 }
+// ---- blocks of a cluster
+DEV i32 cluster_rank() { return machine.rank(); }
+DEV void sync_cluster() { machine.meet_block(true); }
+// Four numbers for the same place of another block, whose barrier counts their bytes.
+DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {
+  u8* const there = machine.spaces[rank];
+  const float four[4] = {a, b, c, d};
+  coming_box one = {there + ((u8*)to - machine.shared), std::vector<u8>(16),
+                    (u64*)(there + ((u8*)barrier - machine.shared))};
+  if ((uintptr_t)to % 16) machine.fail("sends to an address that is no multiple of 16", machine.current);
+  memcpy(one.value.data(), four, 16);
+  groups.boxes.push_back(std::move(one));
+}
+DEV void wait_sent(u64* at, i32 which) { wait_phase(at, which); }
+
 template <int THREADS>
 DEV void sync_group(i32 id) {
-  groups.meet(groups.named[id], THREADS, true);
+  groups.meet(groups.named[machine.rank() * 16 + id], THREADS, true);
 }
 template <int THREADS>
 DEV void leave_group(i32 id) {
-  groups.meet(groups.named[id], THREADS, false);
+  groups.meet(groups.named[machine.rank() * 16 + id], THREADS, false);
 }
 template <int COUNT>
 DEV void take_registers() {}
@@ -208,7 +223,8 @@ DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
 }
 DEV void compute(i32 thread, size_t group, size_t place) {
   const group_product& one = groups.products[thread][group][place];
-  const i32 row = thread % 32 / 4 + thread / 32 % 4 * 16, col = thread % 4 * 2;
+  const i32 own = thread % machine.threads;
+  const i32 row = own % 32 / 4 + own / 32 % 4 * 16, col = own % 4 * 2;
   float a[2][16];
   for (i32 k = 0; k < 16; k++)
     for (i32 h = 0; h < 2; h++)
@@ -223,7 +239,7 @@ DEV void compute(i32 thread, size_t group, size_t place) {
 }
 template <int PENDING>
 DEV void wait_products() {
-  named_barrier& all = groups.wait[machine.current / 128];
+  named_barrier& all = groups.wait[machine.rank() * 8 + tracea::thread() / 128];
   groups.meet(all, 128, true);
   auto& own = groups.products[machine.current];
   const size_t open = own.empty() ? 0 : own.size() - 1, ended = open > PENDING ? open - PENDING : 0;

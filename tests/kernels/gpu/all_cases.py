@@ -17,6 +17,8 @@ from tests.kernels.gpu.cases import (
     Made,
     Maker,
     conv,
+    gemm,
+    layer,
     repeated,
     some,
     wide,
@@ -26,6 +28,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import LOWEST, AttentionParams
+from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.resize import WAYS, ResizeParams
@@ -338,4 +341,25 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv f32 apart", apart, tiles[:1])
 
 
-CASES = (*cases.CASES, *_attention(), *_lookups(), *_convolutions())
+def _few() -> Iterator[Case]:
+    """Few rows: slices as a whole and in a ring, clusters, ragged edges, norms in front."""
+    needs, alone = ("wgmma",), ("64x16x1", "64x24x1")
+    for m, n, k in ((70, 136, 192), (1, 9, 64)):
+        yield Case(f"few {m} {n} {k}", gemm("f16", m, n, k, "nk"), alone, needs)
+    yield Case("few bf16", gemm("bf16", 70, 130, 256, "nk"), ("64x48x2", "64x32x4"), needs)
+    for norm in ("layer", "rms"):
+        made = gemm("f16", 67, 72, 512, "nk", chain=layer(DType.F16), norm=norm)
+        tiles = ("64x32x1", "64x48x2", "64x64x4", "32x64x64x4", "64x64x64x3")
+        yield Case(f"few {norm}", made, tiles, needs)
+    made = gemm("f16", 40, 40, 2688, "nk", chain=layer(DType.F16), norm="layer")
+    yield Case("few ring", made, ("64x48x1", "64x96x2"), needs)
+    made = gemm("f16", 33, 40, 256, "kn", norm="layer", parts=3)
+    yield Case("normed cut", made, ("32x64x64x4",))
+    row = Chain(("full", "row", "full"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4, 3),
+                (DType.F32, DType.F16, DType.F32), (DType.F32, DType.F16))  # fmt: skip
+    for late in (0, 8):
+        made = gemm("f16", 67, 71, 128, "nk", chain=row, late=late)
+        yield Case(f"few sides {late}", made, ("64x64x2",), needs)
+
+
+CASES = (*cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few())

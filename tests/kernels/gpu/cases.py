@@ -23,6 +23,7 @@ __all__ = ["CASES", "Case", "Expected", "check"]
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 TOLERANCE = {DType.F32: 2e-6, DType.F16: 1e-3, DType.BF16: 8e-3}
 """Half a unit of the last place of the largest number, and a little."""
+EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -299,14 +300,16 @@ def cut(memory: Memory, tiles: int, parts: int, size: int) -> dict[str, View]:
 def gemm(
     dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
     shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
-    turned: bool = False, parts: int = 0, pad: int = 8,
+    turned: bool = False, parts: int = 0, pad: int = 8, norm: str = "none",
 ) -> Maker:  # fmt: skip
     """``outer`` products, which perhaps share w; x perhaps by columns; the depth perhaps cut
-    into parts, in tiles of 32 × 64."""
+    into parts, in tiles of 32 × 64; rows of x, which are off zero, perhaps normalised."""
     own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, (*outer, m, k), own)
+        if norm != "none":
+            x = (wide(x) * 3 + rng.standard_normal((m, 1))).astype(x.dtype)
         w = some(rng, (*(() if shared else outer), *((n, k) if layout == "nk" else (k, n))), own)
         order = (*range(len(outer)), len(outer) + 1, len(outer)) if turned else ()
         named: dict[str, Any] = {
@@ -325,20 +328,39 @@ def gemm(
             named["inputs"] = [repeated(memory.put(one), whole) for one in more]
             kinds = chain.result_types
         ys = [memory.room(whole, NUMPY[kind], late, late) for kind in kinds]
+        if norm != "none":
+            named |= {"norm": norm, "epsilon": EPSILON}
+            named |= {one: memory.room((m,), np.float32) for one in ("mean", "inverse")}
+        if norm == "layer":
+            sums = wide(w).sum(-1 if layout == "nk" else -2).astype(np.float32)
+            named["column_sums"] = memory.put(sums)
         if parts:
             named |= cut(memory, int(np.prod(outer)) * -(-m // 32) * -(-n // 64), parts, 32 * 64)
         call = CALLS.make("gemm", dtype, **named, y=ys, layout=layout, chain=chain)
 
         def expected() -> list[Expected]:
-            sums = wide(x) @ (wide(w).swapaxes(-1, -2) if layout == "nk" else wide(w))
+            rows, moments = (wide(x), []) if norm == "none" else normalised(wide(x), norm)
+            told = moments and [
+                Expected(named[one], value, 1e-5)
+                for one, value in zip(("mean", "inverse"), moments, strict=True)
+                if norm == "layer" or one == "inverse"
+            ]
+            sums = rows @ (wide(w).swapaxes(-1, -2) if layout == "nk" else wide(w))
             sums = sums if b is None else sums + b
             value = [sums] if chain is None else chain.reference([sums, *map(wide, more)])
             shares = [max(TOLERANCE[kind], 3e-6) for kind in kinds]
-            return [Expected(*one) for one in zip(ys, value, shares, strict=True)]
+            return [*told, *(Expected(*one) for one in zip(ys, value, shares, strict=True))]
 
         return call, expected
 
     return make
+
+
+def normalised(x: Array, norm: str) -> tuple[Array, list[Array]]:
+    """Rows as a norm leaves them, and their means and inverse deviations."""
+    mean = x.mean(-1) if norm == "layer" else np.zeros(len(x))
+    inverse = 1 / np.sqrt(((x - mean[:, None]) ** 2).mean(-1) + EPSILON)
+    return (x - mean[:, None]) * inverse[:, None], [mean, inverse]
 
 
 def _products() -> Iterator[Case]:

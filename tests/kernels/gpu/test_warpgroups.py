@@ -81,6 +81,7 @@ def tiles(call: Call) -> list[str]:
 def test_many_rows_have_a_kernel_of_warpgroups_before_that_for_all_sizes() -> None:
     """Rows known or not; each kernel has its launch, for sizes from some number of rows on."""
     assert tiles(call_of(128, 768, 768)) == ["32x64x64x4"]
+    assert tiles(call_of(128, 768, 768, "nk"))[1:] == ["32x64x64x4"]
     assert tiles(call_of(4096, 768, 96)) == ["128x128x32x4"]
     assert tiles(call_of(4096, 2304, 768)) == ["128x192x64x5x2", "128x128x32x4"]
     call = call_of("rows", 2304, 768)

@@ -1,0 +1,183 @@
+"""Time a model's run on the device alone: its launches in one CUDA graph, as in the library.
+
+    python -m tests.gpu.chain [NAME…] [--precision fp16] [--parts] [--tiles]
+
+Prints the launches of a run, the µs of a replay with programmatic edges and with full ones, and
+with ``--parts`` by how much the replay shrinks without the launches of each kind: what they cost
+in their place.  ``--tiles`` tries every tile of each matmul of few rows in its place.  Buffers
+hold zeros and do not share memory; replays follow one another: weights that fit L2 stay in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from tests.gpu.device import Device, Loaded, checked, encoded
+from tests.gpu.launches import Run, launches, retiled, room
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.variants import VARIANTS
+
+NAMES = ("minilm", "bert-base", "vit-base", "gpt2", "resnet50", "mobilenetv2")
+_REPLAYS = 60
+
+
+@dataclass
+class Chain:
+    """The launches of a run, their kernels and buffers on a device."""
+
+    device: Device
+    runs: list[Run]
+
+    def __post_init__(self) -> None:
+        self.kernels: dict[str, Loaded] = {}
+        self.load(self.runs)
+        sizes = room(self.runs)
+        self.places = [
+            self.device.put(np.zeros(sizes.get(i, 0), np.uint8)) for i in range(max(sizes) + 1)
+        ]
+
+    def load(self, runs: Sequence[Run]) -> None:
+        """Compile and load the kernels of launches."""
+        architecture = self.device.architecture
+        target = Target(CUDA, architecture)
+        new = {run.symbol: run for run in runs if run.symbol not in self.kernels}
+        texts = [
+            replace(emit(run.call, run.variant, target), shared=run.launch.shared)
+            for run in new.values()
+        ]
+        built = compile_sources(texts, [architecture.name])
+        for symbol, one in zip(new, built, strict=True):
+            if one.refused:
+                raise RuntimeError(f"{symbol}: {one.refused}")
+            self.kernels[symbol] = Loaded(one)
+
+    def microseconds(self, runs: Sequence[Run], programmatic: bool = True) -> float:
+        """Return the median time of a replay of some launches in a row."""
+        return self.graph(runs, programmatic)[0]
+
+    def graph(self, runs: Sequence[Run], programmatic: bool = True) -> tuple[float, float]:
+        """Return the median and the 99th percentile of replays, in µs."""
+        graph = checked(driver.cuGraphCreate(0))
+        held: list[Any] = []
+        before: Any = None
+        most: dict[str, int] = {}
+        for run in runs:
+            node, words = self._node(graph, run, most)
+            held.append(words)
+            if before is not None:
+                edge = driver.CUgraphEdgeData()
+                if programmatic:
+                    edge.from_port = 1
+                    edge.type = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+                checked(driver.cuGraphAddDependencies(graph, [before], [node], [edge], 1))
+            before = node
+        replay = checked(driver.cuGraphInstantiate(graph, 0))
+        stream = checked(driver.cuStreamCreate(1))
+        events = [checked(driver.cuEventCreate(0)) for _ in range(_REPLAYS + 1)]
+        for _ in range(5):
+            checked(driver.cuGraphLaunch(replay, stream))
+        for event in events:
+            checked(driver.cuEventRecord(event, stream))
+            checked(driver.cuGraphLaunch(replay, stream))
+        checked(driver.cuStreamSynchronize(stream))
+        times = sorted(
+            1000 * float(checked(driver.cuEventElapsedTime(a, b))) for a, b in pairwise(events)
+        )
+        for event in events:
+            checked(driver.cuEventDestroy(event))
+        checked(driver.cuGraphExecDestroy(replay))
+        checked(driver.cuGraphDestroy(graph))
+        return median(times), times[len(times) * 99 // 100]
+
+    def _node(self, graph: Any, run: Run, most: dict[str, int]) -> tuple[Any, Any]:
+        kernel, launch = self.kernels[run.symbol], run.launch
+        most[run.symbol] = max(most.get(run.symbol, 48 << 10), launch.shared)
+        if launch.shared > 48 << 10:
+            kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            checked(driver.cuFuncSetAttribute(kernel.function, kind, most[run.symbol]))
+        made = launch.words({}, lambda buffer: int(self.places[buffer.index]), encoded)
+        words = [ctypes.create_string_buffer(w, len(w)) for w in made]
+        held = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
+        node = driver.CUDA_KERNEL_NODE_PARAMS()
+        node.func = kernel.function
+        node.gridDimX, node.gridDimY, node.gridDimZ = launch.blocks({})
+        node.blockDimX, node.blockDimY, node.blockDimZ = launch.threads, 1, 1
+        node.sharedMemBytes, node.kernelParams = launch.shared, ctypes.addressof(held)
+        return checked(driver.cuGraphAddKernelNode(graph, None, 0, node)), (words, held)
+
+
+def _parts(chain: Chain) -> list[str]:
+    """Return a line for each kind of launch: how many, and what one costs in its place."""
+    whole, lines = chain.microseconds(chain.runs), []
+    for key in dict.fromkeys((r.symbol, r.what) for r in chain.runs):
+        rest = [r for r in chain.runs if (r.symbol, r.what) != key]
+        count = len(chain.runs) - len(rest)
+        if rest:
+            cost = (whole - chain.microseconds(rest)) / count
+            lines.append(f"  {count:3} × {cost:6.2f} µs  {key[0]:58} {key[1]}")
+    return lines
+
+
+def _tiles(chain: Chain) -> list[str]:
+    """Return a line for each matmul of few rows: replays with each of its tiles; keep the best."""
+    lines = []
+    for key in dict.fromkeys((r.symbol, r.what) for r in chain.runs if "_few_" in r.symbol):
+        own = next(r for r in chain.runs if (r.symbol, r.what) == key)
+        found = dict[str, tuple[float, list[Run]]]()
+        few = [v for v in VARIANTS if v.template == own.variant.template]
+        for variant in (v for v in few if v.dtype == own.call.dtype):
+            tried = [retiled(r, variant) if (r.symbol, r.what) == key else r for r in chain.runs]
+            if None in tried:
+                continue
+            runs = [r for r in tried if r is not None]
+            try:
+                chain.load(runs)
+            except RuntimeError:
+                continue
+            found[variant.tile] = chain.microseconds(runs), runs
+        best = min(found, key=lambda tile: found[tile][0])
+        chain.runs = found[best][1]
+        times = ", ".join(f"{tile} {time:.1f}" for tile, (time, _) in sorted(found.items()))
+        lines.append(f"  {own.variant.tile} -> {best}: {key[1]}\n      {times}")
+    return lines
+
+
+def main() -> None:
+    """Print lines for each model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--tiles", action="store_true")
+    asked, device = parser.parse_args(), Device()
+    for name in asked.names:
+        with tempfile.TemporaryDirectory() as folder:
+            runs, _ = launches(name, asked.precision, Path(folder))
+        chain = Chain(device, runs)
+        half, late = chain.graph(runs)
+        full = chain.microseconds(runs, programmatic=False)
+        lines = [f"{name:12} {asked.precision} {len(runs):3} launches {half:7.1f} µs (p99 "
+                 f"{late:.1f}), {full:.1f} with full edges"]  # fmt: skip
+        lines += _tiles(chain) if asked.tiles else []
+        lines += _parts(chain) if asked.parts else []
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+        device.free(chain.places)
+
+
+if __name__ == "__main__":
+    main()
