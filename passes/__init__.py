@@ -39,6 +39,7 @@ from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
+from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv import CONV_INTEGER, QuantizedConv
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.tables import QuantizedEmbedding
@@ -99,7 +100,8 @@ class Request:
     of the model; if ``pack_at_load``, the model keeps them and its nodes pack them.  ``windows``
     restrict attention.  ``compressed`` maps the name of a stored matrix to its replacement.
     ``scan`` holds the weight analysis of earlier plans, ``ranges`` the largest magnitudes of
-    values where these were measured.
+    values where these were measured.  ``calibrated`` maps the name of a stored matrix to how its
+    products are rounded.
     """
 
     precision: str = "fp32"
@@ -109,6 +111,7 @@ class Request:
     scan: WeightScan = field(default_factory=WeightScan)
     ranges: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
     pack_at_load: bool = False
+    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))

@@ -73,7 +73,8 @@ class Verification:
     ``outputs`` has one entry per output and feed; ``rejected`` maps the feeds the original
     rejected to its messages; ``loads`` is False if the library could not be loaded at all, in
     which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with the inputs
-    tried, and ``inner`` counts the inner values compared because of them.
+    tried, and ``inner`` counts the inner values compared because of them.  ``by_metric`` is the
+    share of its budget that the user's own metric found spent.
     """
 
     status: str
@@ -84,6 +85,7 @@ class Verification:
     loads: bool = True
     insensitive: tuple[str, ...] = ()
     inner: int = 0
+    by_metric: float | None = None
 
     @property
     def blind(self) -> bool:
@@ -92,7 +94,9 @@ class Verification:
 
     @property
     def spent(self) -> float:
-        """The largest error that passed, as a share of the error allowed there."""
+        """The largest error that passed, as a share of the error allowed there, or by metric."""
+        if self.by_metric is not None:
+            return self.by_metric
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
         allowed = self.limits.allowed
         return max((o.relative / allowed(o.output, o.floor) for o in passed), default=0.0)

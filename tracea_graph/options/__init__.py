@@ -102,7 +102,7 @@ class Options:
         "(default: synthetic inputs)",
         more="real inputs to verify with, all of them; three of many are timed, unless `--shape` "
         "says what to time. May be a folder: of several models, `NAME.npz` for `NAME.onnx`. With "
-        "`--low-rank` or `--prune` what to calibrate with",
+        "`--low-rank`, `--prune` or `--precision int8` what to calibrate with",
         also={"bench": Use("real inputs", group=TIMING), "verify": Use("real inputs")},
     )  # fmt: skip
     shapes: tuple[dict[str, int], ...] = option(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from tracea_graph.check.verify import Verification
 from tracea_graph.check.worker import Worker
 from tracea_graph.compress import (
     Calibration,
@@ -58,6 +59,7 @@ __all__ = [
     "CompressionSearch",
     "ErrorMeter",
     "compress",
+    "observable_layers",
 ]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -147,32 +149,9 @@ class CompressionSearch:
 
     def _layers(self) -> tuple[Layer, ...]:
         """Layers whose inputs are named values of the original; others cannot be observed."""
-        context = self.context
-        plain = dataclasses.replace(
-            self.options, precision="fp32", low_rank=None, prune=None, windows=(),
-            skip=(*self.options.skip, *context.planner.backend.rules.packing),
-        )  # fmt: skip
-        cost, symbols = context.planner.cost, self.inputs.timed[0].symbols
-        graph = (
-            Planner(context.model.graph, plain, symbols, cost=cost).plan(unclustered=True).graph
-        )
-        layers, notes = layers_of(graph, cost)
+        layers, notes = observable_layers(self.context, self.options, self.inputs)
         self.warnings += notes
-        skeleton = context.model.skeleton.graph
-        results = {v for n in skeleton.node for v in n.output}
-        named = results | set(context.model.inputs)
-
-        def seen(layer: Layer) -> bool:
-            read = {*(p.x for p in layer.uses), *(s.value for s in layer.observed)}
-            return named >= read and results.issuperset(p.result for p in layer.uses)
-
-        hidden = [layer.title for layer in layers if not seen(layer)]
-        if hidden:
-            self.warnings.append(
-                f"{', '.join(hidden[:3])}{' …' if hidden[3:] else ''}: "
-                "its input has no name in the original, so it is unchanged"
-            )
-        return tuple(layer for layer in layers if seen(layer))
+        return layers
 
     def _calibrated(self, layers: Sequence[Layer]) -> Calibration | None:
         samples, model = self.parts.calibrate, self.context.model
@@ -299,6 +278,7 @@ class CompressionSearch:
         return Planner(
             context.model.graph, self.options, symbols, context.libraries.target,
             context.planner.cost, compressed, context.planner.scan, context.planner.deadline,
+            calibrated=context.planner.calibrated,
         )  # fmt: skip
 
     def _measured(
@@ -344,6 +324,35 @@ class CompressionSearch:
         )  # fmt: skip
 
 
+def observable_layers(
+    context: CompressionContext, options: Options, inputs: Inputs
+) -> tuple[tuple[Layer, ...], list[str]]:
+    """Return the layers whose inputs are named values of the original, and why others are not."""
+    plain = dataclasses.replace(
+        options, precision="fp32", low_rank=None, prune=None, windows=(),
+        skip=(*options.skip, *context.planner.backend.rules.packing),
+    )  # fmt: skip
+    cost, symbols = context.planner.cost, inputs.timed[0].symbols
+    graph = Planner(context.model.graph, plain, symbols, cost=cost).plan(unclustered=True).graph
+    layers, found = layers_of(graph, cost)
+    notes = list(found)
+    skeleton = context.model.skeleton.graph
+    results = {v for n in skeleton.node for v in n.output}
+    named = results | set(context.model.inputs)
+
+    def seen(layer: Layer) -> bool:
+        read = {*(p.x for p in layer.uses), *(s.value for s in layer.observed)}
+        return named >= read and results.issuperset(p.result for p in layer.uses)
+
+    hidden = [layer.title for layer in layers if not seen(layer)]
+    if hidden:
+        notes.append(
+            f"{', '.join(hidden[:3])}{' …' if hidden[3:] else ''}: "
+            "its input has no name in the original, so it is unchanged"
+        )
+    return tuple(layer for layer in layers if seen(layer)), notes
+
+
 def _observed_values(layers: Sequence[Layer]) -> list[ObservedValue]:
     """Return the values to observe for some layers, each once."""
     found = {s.key: s for layer in layers for s in layer.observed}
@@ -362,7 +371,7 @@ class Compression:
 
     ``inputs`` are used to verify and time, ``planner`` plans with the compressed matrices, and
     ``holdout_error`` measures a result on held-out inputs, by the user's ``own_metric`` or as a
-    share of max|y|.
+    share of max|y|.  ``steers``: that metric decides how much precision is given up.
     """
 
     inputs: Inputs
@@ -374,6 +383,20 @@ class Compression:
     validation_error: Callable[[BuiltModel], float] | None = None
     budget: float = 0.0
     own_metric: bool = False
+    steers: bool = False
+
+    def by_metric(self, built: BuiltModel, found: Verification) -> Verification:
+        """Return a verification, failed if it passed but the user's metric is above budget."""
+        measures = self.steers and self.validation_error is not None
+        if not measures or found.status != "passed" or built.library is None:
+            return found
+        assert self.validation_error is not None
+        error = self.validation_error(built)
+        said = f"an error of {error:.3g} by --metric, above the {self.budget:g} allowed"
+        share = error / max(self.budget, 1e-30)
+        if share <= 1:
+            return dataclasses.replace(found, by_metric=share)
+        return dataclasses.replace(found, status="failed", sentence=said, by_metric=share)
 
     def confirm(self, kept: BuiltModel | None) -> tuple[float | None, tuple[str, ...]]:
         """Return the final model's error on held-out inputs, and a warning if it is over budget.
@@ -405,9 +428,13 @@ def compress(context: CompressionContext) -> Compression:
     """
     options = context.options
     if not options.compresses:
-        if options.metric:
-            raise UsageError("--metric measures --low-rank and --prune: give one of them with it")
-        return Compression(context.inputs, context.planner)
+        if options.metric and options.precision == "fp32":
+            raise UsageError(
+                "--metric measures --low-rank, --prune and --precision: give one of them with it"
+            )
+        if not options.metric:
+            return Compression(context.inputs, context.planner)
+        return _compression(CompressionSearch(context), None, ())
     check_options(options)
     context.timer.step("compressing")
     # layers are identified by their channels, which removing dead channels would change
@@ -438,6 +465,7 @@ def _compression(
         lambda built: searcher.meter.error(built, searcher.parts.validation),
         searcher.budget,
         bool(searcher.options.metric),
+        bool(searcher.options.metric) and searcher.options.precision != "fp32",
     )
 
 

@@ -74,6 +74,8 @@ class Evaluator:
     unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
     variables: Callable[[str], Mapping[str, str]] = lambda level: {"TRACEA_ISA": level}
+    by_metric: Callable[[BuiltModel, Verification], Verification] = lambda built, found: found
+    """What a verification becomes by the user's own metric."""
     verification: Verification | None = None
     decision: GroupSelection | None = None
     culprits: frozenset[str] = frozenset()
@@ -334,7 +336,8 @@ class Evaluator:
             if one.status != "passed":
                 self._failing = level
                 return one
-        return found[0]
+        self._failing = levels[0]
+        return self.by_metric(candidate, found[0])
 
     def _found(
         self, candidate: BuiltModel, levels: tuple[str, ...], labels: frozenset[str] | None

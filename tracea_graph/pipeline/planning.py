@@ -31,6 +31,7 @@ from tracea_graph.passes import (
     Request,
     phases,
 )
+from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -92,8 +93,9 @@ class Planner:
     is no ``target``, the cost model only orders proposals and describes a fixed machine; else this
     machine is measured once.  ``cost`` is the model of an earlier plan, to repeat that plan;
     ``compressed`` maps matrices to their replacements; ``scan`` is an earlier planner's analysis
-    of the weights, ``ranges`` the measured magnitudes of values.  Every planning method raises
-    OutOfTime when the ``deadline`` (by default none) is over.
+    of the weights, ``ranges`` the measured magnitudes of values, ``calibrated`` the rounding
+    chosen for products by matrix.  Every planning method raises OutOfTime when the ``deadline``
+    (by default none) is over.
 
     A rule that raises is left out of every later plan, and the trace says so; with a strict
     environment, RuleError is raised instead.  ``rules`` are the names that options may select.
@@ -110,6 +112,7 @@ class Planner:
         scan: WeightScan | None = None,
         deadline: Deadline | None = None,
         ranges: Mapping[str, float] = UNMEASURED,
+        calibrated: Mapping[str, Calibrated] = UNCALIBRATED,
     ) -> None:
         self.deadline = deadline or Deadline()
         named = target or target_of(options.target, options.precision)
@@ -126,9 +129,11 @@ class Planner:
             else None
         )
         self.scan = scan or WeightScan()
+        self.calibrated = calibrated
         request = Request(
-            options.precision, options.prepack, options.windows, compressed, self.scan, ranges
-        )
+            options.precision, options.prepack, options.windows, compressed, self.scan, ranges,
+            calibrated=calibrated,
+        )  # fmt: skip
         every = self._every(request)
         nameable = every
         if not request.prepack:  # plans without some rules, but users may name them

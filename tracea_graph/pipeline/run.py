@@ -38,6 +38,7 @@ from tracea_graph.pipeline.planning import (
     guarded_if_it_pays,
     with_override_feed,
 )
+from tracea_graph.pipeline.quantization import calibrate_products
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.toolchain import uncounted
@@ -180,12 +181,18 @@ def choose(run: PipelineRun) -> None:
         run.libraries.start()  # only now: the planner has measured this machine
     run.model = model
     locked = lock.decisions(model.graph, target.every_level) if lock else None
+    context = CompressionContext(
+        model, options, run.inputs, planner, run.libraries, run.scratch, run.timer
+    )
     with deadline.suspended():  # the budget must not decide how much is compressed
-        smaller = choose_smaller(
-            CompressionContext(
-                model, options, run.inputs, planner, run.libraries, run.scratch, run.timer
-            )
-        )
+        rounding = calibrate_products(context)
+        if rounding.products:
+            planner = Planner(
+                model.graph, options, symbols, target, planner.cost, scan=planner.scan,
+                deadline=deadline, ranges=ranges, calibrated=rounding.products,
+            )  # fmt: skip
+        smaller = choose_smaller(replace(context, planner=planner))
+        smaller = replace(smaller, notes=(*rounding.notes, *smaller.notes))
     run.inputs = with_override_feed(model, smaller.inputs)
     run.builder = CandidateBuilder(
         model, options, smaller.planner, run.libraries, run.scratch, locked
@@ -197,6 +204,7 @@ def choose(run: PipelineRun) -> None:
     run.evaluator = Evaluator(
         model, run.builder, run.inputs, options, target.every_level, run.worker_pool, lock,
         bool(target.backend.unmeasured(target.levels)), deadline, target.variables,
+        by_metric=smaller.by_metric,
     )  # fmt: skip
 
 

@@ -24,6 +24,8 @@ from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, Unstru
 from tracea_graph.ops.weights import BLOCKS
 from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
 from tracea_graph.passes.attention.impose_window import ImposeWindow
+from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
+from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.rewrite import Pass, Phase, RulePass
@@ -41,7 +43,7 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
     pack = Phase("layouts", (PackMatrices(_twice(request), at_load),))
     return (
         Phase("gates", (PackGates(),), always=True),
-        *((Phase("int8", (GemmInt8(),)),) if precision == "int8" and request.prepack else ()),
+        *(_int8(request) if precision == "int8" and request.prepack else ()),
         Phase(
             "integers",
             (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS), RulePass(PACK_NBITS_TABLE)),
@@ -57,6 +59,14 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles, bf16),
         Phase(PARTITION, (partition.Cluster(),)),
+    )
+
+
+def _int8(request: Request) -> tuple[Phase, ...]:
+    """Phases that round products to bytes, and let what computes an operand round it."""
+    return (
+        Phase("int8", (GemmInt8(request.calibrated),)),
+        Phase("int8-epilogues", (GemmEpilogue(), VerticalFusion())),
     )
 
 

@@ -1,28 +1,31 @@
 """Round the operands of products to 8-bit integers, on request.
 
 FusedGemm(x, [K, N], …)    ->    FusedGemm(FusedQuantizeRows(x), int8 [K, N], …)
+FusedGemm(x, [K, N], …)    ->    FusedGemm(FusedElementwise(x), int8 [K, N], …)
 
-Every row of x has a scale from its own values, every column of the matrix one from its own.  The
-epilogue multiplies the exact sums by both, before it does what it did.  Products of one x share
-its integers.
+Every row of x has a scale from its own values, or all rows have one that calibration chose; every
+column of the matrix has a scale from its own values.  The epilogue multiplies the exact sums by
+both, before it does what it did.  Products that round one x in the same way share its integers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tracea_graph.ir import Array, DType, TensorSpec, Weight
 from tracea_graph.kernels.cpu.phases.precision import INT8_ERROR
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8 import MAX_DEPTH, Integers, fit_columns
 from tracea_graph.ops.quantize_rows import ZERO, QuantizeRowsParams
-from tracea_graph.ops.weights import KN, NK, Plain
+from tracea_graph.ops.weights import KN, NK, Floats, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of, replaceable_matrix, why_kept
+from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.regions import fused
 from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
@@ -36,8 +39,9 @@ GEMM_INT8 = "gemm-int8"
 
 @dataclass(frozen=True)
 class GemmInt8:
-    """Multiply rows of x and a constant matrix in 8-bit integers."""
+    """Multiply rows of x and a constant matrix in 8-bit integers, as ``calibrated`` says."""
 
+    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
     name: str = GEMM_INT8
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -52,7 +56,8 @@ class GemmInt8:
         if weight is None or why:
             yield Miss(self.name, region.id, why or "its matrix stays")
             return
-        yield _proposal(self.name, graph, region, weight)
+        chosen = self.calibrated.get(region.operands[1], Calibrated(0.0))
+        yield _proposal(self.name, graph, region, weight, chosen)
 
 
 def _unfit(graph: TileGraph, region: Region) -> str:
@@ -65,90 +70,150 @@ def _unfit(graph: TileGraph, region: Region) -> str:
         return "its matrix is not stored in float32"
     if params.k > MAX_DEPTH:
         return f"sums of {params.k} products may not fit 32 bits"
-    if len(params.epilogue.operands if params.epilogue else (FULL,)) + 2 + params.bias > (
-        MAX_OPERANDS
-    ):
+    if len(params.epilogue.operands if params.epilogue else (FULL,)) + 3 > MAX_OPERANDS:
         return "its epilogue has too many operands for scales beside them"
-    if params.splits and params.bias and graph.weight(region.operands[params.first]) is None:
-        return "the bias of its parts is not constant"
+    if params.bias and graph.weight(region.operands[params.first]) is None:
+        return "its bias is not constant"
     return ""
 
 
-def _proposal(rule: str, graph: TileGraph, region: Region, weight: Weight) -> Proposal:
-    params, x = region.params, region.operands[0]
-    shape = graph.spec(x).shape or ()
-    numbers, scales = f"{x}_rows_int8", f"{x}_row_scales"
-    specs = {
-        numbers: TensorSpec(DType.U8, shape), scales: TensorSpec(DType.F32, (*shape[:-1], 1)),
-    }  # fmt: skip
-    rows = fused(rule, QuantizeRowsParams(), (x,), (numbers, scales), [region])
-    new, made = list[Region](), dict[str, Weight]()
-    ends = np.cumsum(params.splits or (params.n,)).tolist()
-    for end, width, result in zip(
-        ends, params.splits or (params.n,), region.results, strict=False
-    ):
-        part = slice(end - width, end)
-        own = _weights(params, weight, part, f"_{end - width}" if params.splits else "")
-        beside = [own[1].name]
-        if params.bias:
-            bias = region.operands[params.first]
-            if params.splits:
-                cut = _cut(graph.weights[bias], part)
-                made[cut.name] = cut
-                bias = cut.name
-            beside.append(bias)
+def _proposal(
+    rule: str, graph: TileGraph, region: Region, weight: Weight, chosen: Calibrated
+) -> Proposal:
+    params = region.params
+    x = _rounded(rule, graph, region, chosen)
+    new, made, first = list[Region](), dict(x.weights), 0
+    _, _, bias, inputs, affine = params.split(region.operands)
+    kinds = (*((COL,) if x.scales else ()), ROW, *((ROW,) if bias or x.corrected else ()))
+    for i, width in enumerate(params.splits or (params.n,)):
+        part, first = slice(first, first + width), first + width
+        own = _weights(params, weight, part, chosen)
+        beside = [*x.scales, own[1].name]
+        if bias or x.corrected:
+            own += (_added(graph, bias, part, chosen, weight),)
+            beside.append(own[2].name)
         whole = dataclasses.replace(
-            params, n=width, layout=KN, bias=False, splits=(), integers=Integers(DType.U8, ZERO),
-            epilogue=scaled(params.epilogue, params.bias),
+            params, n=width, layout=KN, bias=False, splits=(),
+            integers=Integers(DType.U8, x.zero), epilogue=scaled(params.epilogue, kinds),
         )  # fmt: skip
-        _, _, _, inputs, affine = params.split(region.operands)
-        operands = (numbers, own[0].name, scales, *beside, *inputs, *affine)
-        results = (result,) if params.splits else region.results
+        operands = (x.numbers, own[0].name, *beside, *inputs, *affine)
+        results = region.results[i : i + 1] if params.splits else region.results
         new.append(fused(rule, whole, operands, results, [region]))
         made |= {w.name: w for w in own}
-    return Proposal(rule, (region,), tuple(new), specs, made, INT8_ERROR, shared=(rows,))
+    return Proposal(
+        rule, (region,), tuple(new), x.specs, made, INT8_ERROR, shared=(x.region,)
+    )  # fmt: skip
 
 
-def _weights(params: GemmParams, weight: Weight, part: slice, mark: str) -> tuple[Weight, Weight]:
-    """Return columns of a matrix in int8, as ``[K, columns]``, and their scales."""
+@dataclass(frozen=True)
+class _Rounded:
+    """The region that rounds x, its integers, and their scales if every row has one."""
 
-    def fitted() -> tuple[Array, Array]:
-        return fit_columns(matrix_of(params, weight)[:, part])
+    region: Region
+    numbers: str
+    scales: tuple[str, ...]
+    zero: int
+    corrected: bool
+    specs: Mapping[str, TensorSpec]
+    weights: Mapping[str, Weight]
 
-    name = f"{weight.name}{'_t' if params.layout == NK else ''}{mark}_int8"
+
+def _rounded(rule: str, graph: TileGraph, region: Region, chosen: Calibrated) -> _Rounded:
+    x, (k, w) = region.operands[0], (region.params.k, region.operands[1])
+    shape, fixed, factors = graph.spec(x).shape or (), chosen.scale > 0, chosen.factors
+    alone = f"_for_{w}" if fixed or factors is not None else ""
+    numbers, scales = f"{x}{alone}_int8", f"{x}{alone}_row_scales"
+    specs = {numbers: TensorSpec(DType.U8, shape)}
+    times = np.ones(k, np.float32) if factors is None else np.asarray(factors, np.float32)
+    if fixed:
+        times = times / np.float32(chosen.scale)
+    own = Weight(f"{numbers}_factors", DType.F32, (k,), lambda: times)
+    weights = {own.name: own} if alone else {}
+    operands, corrected = (x, *weights), chosen.correction is not None
+    if fixed:
+        chain = Chain(
+            (FULL, ROW),
+            (
+                Step("mul", (0, 1)), Step("round", (2,)), Step("add", (3, float(chosen.zero))),
+                Step("saturate", (4, 0.0, 255.0)),
+            ),
+            (5,), (), (DType.U8,),
+        )  # fmt: skip
+        rounds = fused(rule, ElementwiseParams(chain), operands, (numbers,), [region])
+        return _Rounded(rounds, numbers, (), chosen.zero, corrected, specs, weights)
+    specs[scales] = TensorSpec(DType.F32, (*shape[:-1], 1))
+    params = QuantizeRowsParams(bool(alone))
+    rounds = fused(rule, params, operands, (numbers, scales), [region])
+    return _Rounded(rounds, numbers, (scales,), ZERO, corrected, specs, weights)
+
+
+def _weights(
+    params: GemmParams, weight: Weight, part: slice, chosen: Calibrated
+) -> tuple[Weight, ...]:
+    """Return columns of a matrix in int8, as ``[K, columns]``, and what sums with them are
+    multiplied by."""
+
+    def fitted() -> tuple[Array, Floats]:
+        matrix = matrix_of(params, weight)[:, part]
+        return fit_columns(matrix if chosen.factors is None else matrix / chosen.factors[:, None])
+
+    def factors() -> Array:
+        made: Array = fitted()[1] * np.float32(chosen.scale or 1.0)
+        return made
+
+    turned = "_t" if params.layout == NK else ""
+    mark = f"_{part.start}" if params.splits else ""
+    name = f"{weight.name}{turned}{mark}_int8"
     width = part.stop - part.start
     return (
         Weight(name, DType.I8, (params.k, width), lambda: fitted()[0]),
-        Weight(f"{name}_scales", DType.F32, (width,), lambda: fitted()[1]),
+        Weight(f"{name}_scales", DType.F32, (width,), factors),
     )
 
 
-def _cut(bias: Weight, part: slice) -> Weight:
-    """Return elements of a bias."""
+def _added(
+    graph: TileGraph, bias: str | None, part: slice, chosen: Calibrated, matrix: Weight
+) -> Weight:
+    """Return what columns of the result get added: a bias, and a correction of the rounding."""
+    width, correction = part.stop - part.start, chosen.correction
+    given = graph.weights[bias] if bias else None
+    if given is not None and correction is None and given.shape == (width,):
+        return given
 
     def load() -> Array:
-        return np.ascontiguousarray(np.asarray(bias.load()).reshape(-1)[part])
+        total = np.zeros(part.stop, np.float32) if correction is None else correction
+        if given is not None:
+            total = total[: part.stop] + _row(given)[: part.stop]
+        return np.ascontiguousarray(total[part])
 
-    width = part.stop - part.start
-    return Weight(f"{bias.name}_from_{part.start}_{width}", DType.F32, (width,), load)
+    name = f"{matrix.name}_added_{part.start}_{width}"
+    return Weight(name, DType.F32, (width,), load)
 
 
-def scaled(epilogue: Chain | None, bias: bool) -> Chain:
-    """Return a chain that scales sums by rows and columns and adds a bias, before ``epilogue``."""
-    kinds = (FULL, COL, ROW, *((ROW,) if bias else ()))
+def _row(weight: Weight) -> Floats:
+    made: Floats = np.asarray(weight.load(), np.float32).reshape(-1)
+    return made
+
+
+def scaled(epilogue: Chain | None, more: Sequence[str]) -> Chain:
+    """Return a chain that multiplies sums by one or two operands of kinds ``more``, adds a row if
+    it ends with a second one, and goes on with ``epilogue``."""
+    kinds = (FULL, *more)
+    bias = more.count(ROW) == 2
+    factors = len(more) - bias
     old = epilogue or Chain((FULL,), (), (0,))
-    before, more = len(old.operands), len(kinds) - 1
-    count, first = before + more, 2 + bias
-    steps = [Step("mul", (0, 1)), Step("mul", (count, 2))]
-    if bias:
-        steps.append(Step("add", (count + 1, 3)))
+    before = len(old.operands)
+    count, first, steps, value = before + len(more), len(more), list[Step](), 0
+    for at in range(1, first + 1):
+        steps.append(Step("mul" if at <= factors else "add", (value, at)))
+        value = count + at - 1
 
     def moved(ref: int | float) -> int | float:
         if isinstance(ref, float):
             return ref
         if ref == 0:
             return count + first - 1
-        return ref + more + (first if ref >= before else 0)
+        return ref + len(more) + (first if ref >= before else 0)
 
     steps += [Step(s.op, tuple(map(moved, s.args))) for s in old.steps]
     results = tuple(int(moved(r)) for r in old.results)

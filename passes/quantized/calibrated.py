@@ -1,0 +1,38 @@
+"""How the operands of a product are rounded, as chosen from the values that a model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy.typing as npt
+
+__all__ = ["UNCALIBRATED", "Calibrated"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """Choices for the product of x ``[..., K]`` with one matrix ``[K, N]``.
+
+    ``factors`` ``[K]`` multiply x, and divide the rows of the matrix, before both are rounded.
+    ``scale`` and ``zero`` are those of x in uint8, fixed; without a scale, every row has its own.
+    ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]`` and ``scales``
+    ``[blocks, N]`` are the matrix in 4 bits.  ``error`` is that of the product on calibration
+    data, relative to its norm.
+    """
+
+    error: float
+    factors: Array | None = None
+    scale: float = 0.0
+    zero: int = 0
+    correction: Array | None = None
+    codes: Array | None = None
+    scales: Array | None = None
+
+
+UNCALIBRATED: Mapping[str, Calibrated] = MappingProxyType({})
+"""Choices for no products."""

@@ -1,0 +1,77 @@
+"""Rounding to bytes is chosen by the error that it has on real rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.graphs import Net, evaluate, every_phase, normal
+from tracea_graph.compress.rounding import choose_int8
+from tracea_graph.ops.int8 import fit_columns
+from tracea_graph.ops.quantize_rows import quantize_rows
+from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.rewrite import SchedulerLimits, schedule
+
+X, W = normal(512, 96, seed=1), normal(96, 48, seed=2)
+
+
+def outliers() -> np.ndarray:
+    """Rows in which a few channels are much larger than the others, as behind norms."""
+    x = X.copy()
+    x[:, ::24] *= 40
+    return x
+
+
+def test_ranges_of_few_channels_move_into_the_matrix() -> None:
+    x = outliers()
+    (whole, scale), (p, columns) = quantize_rows(x), fit_columns(W)
+    plain = np.linalg.norm((whole * scale) @ (p * columns) - x @ W) / np.linalg.norm(x @ W)
+    moved = choose_int8(x, W)
+    assert moved.factors is not None and moved.error < 0.75 * plain
+    assert moved.factors[::24].max() < moved.factors[1:24].min()
+
+
+def test_rows_of_one_range_share_a_scale() -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (512, 96)).astype(np.float32)
+    chosen = choose_int8(x, W)
+    assert 1.8 / 255 < chosen.scale < 2.6 / 255 and 120 < chosen.zero < 136
+    rows = x * np.exp(np.linspace(-3, 3, 512, dtype=np.float32))[:, None]
+    assert choose_int8(rows, W).scale == 0
+
+
+def test_what_is_lost_on_average_is_added() -> None:
+    x = abs(X)  # rounding errors of W have a mean then
+    chosen = choose_int8(x, W)
+    assert chosen.correction is not None and chosen.correction.shape == (48,)
+
+
+def planned(calibrated: dict[str, Calibrated]) -> tuple[float, set[str]]:
+    """The error of a net of two products in int8, and its ops."""
+    net = Net()
+    hidden = net("Relu", net("MatMul", net.input("x", 40, 96), net.const(W)))
+    last = net("MatMul", hidden, net.const(normal(48, 32)))
+    graph = net.graph(net("Add", last, net.const(normal(32, seed=5))))
+    feed = {"x": outliers()[:40]}
+    (exact,) = evaluate(graph, feed)
+    limits = SchedulerLimits(min_gain_us=float("-inf"), skip=frozenset({"cluster"}))
+    schedule(graph, every_phase(precision="int8", calibrated=calibrated), lambda g, r: 1.0, limits)
+    (found,) = evaluate(graph, feed)
+    error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    return error, {r.op for r in graph.regions()}
+
+
+def test_a_plan_follows_the_choice() -> None:
+    plain, ops = planned({})
+    assert ops == {"FusedGemm", "FusedQuantizeRows"}
+    x = outliers()
+    chosen = {"w0": choose_int8(x, W), "w1": choose_int8(np.maximum(x @ W, 0), normal(48, 32))}
+    assert 1e-3 < planned(chosen)[0] < 0.9 * plain
+    assert planned({"w0": Calibrated(0.0, None, 0.0, 0, normal(48))})[0] - plain > 1e-3
+    # fixed scales: what computes x rounds it
+    fixed = {"w1": Calibrated(0.0, None, float((x @ W).max()) / 255, 0)}
+    error, ops = planned(fixed)
+    assert 1e-3 < error < 1.5 * plain and ops == {"FusedGemm", "FusedQuantizeRows"}
+    factors = chosen["w0"].factors
+    assert factors is not None
+    step = float(abs(x * factors).max()) / 127
+    error, ops = planned({**fixed, "w0": Calibrated(0.0, factors, step, 128)})
+    assert 1e-3 < error < plain and ops == {"FusedGemm", "FusedElementwise"}

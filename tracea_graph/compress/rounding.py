@@ -1,0 +1,117 @@
+"""Choose how to round the operands of a product to 8-bit integers, by the error on its inputs.
+
+Candidates multiply the channels of x by factors that move its range into the matrix (Xiao et al.
+2023, arXiv:2211.10438), round x row by row or with one scale (from its range, percentiles of it,
+or by least squared error), and add the mean of what is lost.  Each is measured on sampled rows;
+the scale for all rows, which saves time, is taken unless its error is clearly larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ops.int8 import fit_columns
+from tracea_graph.ops.quantize_rows import quantize_rows
+from tracea_graph.passes.quantized.calibrated import Calibrated
+
+__all__ = ["choose_int8", "migration_factors", "range_candidates", "round_static"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_STRENGTHS = (0.25, 0.5, 0.75)
+"""Powers of x's ranges that are moved into the matrix."""
+_PERCENTILES = (99.9, 99.99)
+_RATIOS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
+"""Shares of the range that are tried for the least squared error."""
+_STATIC_MARGIN = 1.1
+"""Largest error of one scale for all rows, as a multiple of that of a scale for each."""
+_WORK, _LEAST_ROWS = 1e9, 128
+"""Multiplications of one measurement, and the rows that are measured at least."""
+_SMALLEST = 1e-5
+_MOST = 255
+
+
+def choose_int8(x: Floats, w: Floats) -> Calibrated:
+    """Return the choice of least error for rows ``[R, K]`` and a matrix ``[K, N]``."""
+    rows = max(_LEAST_ROWS, int(_WORK / max(w.size, 1)))
+    x, w = x[: max(rows, 1)].astype(np.float32), w.astype(np.float32)
+    exact = x @ w
+    norm = float(np.linalg.norm(exact)) or 1.0
+    best, off = Calibrated(np.inf), exact
+    for factors in (None, *(migration_factors(x, w, power) for power in _STRENGTHS)):
+        whole, scale = quantize_rows(x if factors is None else x * factors)
+        lost = exact - (whole * scale) @ _rounded(w, factors)
+        error = float(np.linalg.norm(lost)) / norm
+        if error < best.error:
+            best, off = Calibrated(error, factors), lost
+    moved = x if best.factors is None else x * best.factors
+    matrix = _rounded(w, best.factors)
+    fixed, fixed_off = Calibrated(np.inf), exact
+    for low, high in range_candidates(moved):
+        step, zero = _grid(low, high)
+        lost = exact - round_static(moved, step, zero) @ matrix
+        error = float(np.linalg.norm(lost)) / norm
+        if error < fixed.error:
+            fixed, fixed_off = Calibrated(error, best.factors, step, zero), lost
+    if fixed.error <= _STATIC_MARGIN * best.error:
+        best, off = fixed, fixed_off
+    return _corrected(best, off, norm)
+
+
+def _corrected(best: Calibrated, lost: Floats, norm: float) -> Calibrated:
+    """Add the mean of what is lost, where that makes the error smaller."""
+    mean = lost.mean(0)
+    error = float(np.linalg.norm(lost - mean)) / norm
+    if not error < best.error:
+        return best
+    return Calibrated(
+        error, best.factors, best.scale, best.zero, mean.astype(np.float32)
+    )  # fmt: skip
+
+
+def migration_factors(x: Floats, w: Floats, power: float) -> Floats:
+    """Return what to multiply the channels of x by, around 1."""
+    of_x = np.maximum(np.abs(x).max(0), _SMALLEST)
+    of_w = np.maximum(np.abs(w).max(1), _SMALLEST)
+    found = of_w ** (1 - power) / of_x**power
+    found /= np.exp(np.log(found).mean())
+    made: Floats = found.astype(np.float32)
+    return made
+
+
+def _rounded(w: Floats, factors: Floats | None) -> Floats:
+    whole, scale = fit_columns(w if factors is None else w / factors[:, None])
+    made: Floats = whole.astype(np.float32) * scale
+    return made
+
+
+def range_candidates(x: Floats) -> Iterator[tuple[float, float]]:
+    """Yield ranges of values: all of it, percentiles, and the one of least squared error."""
+    low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
+    yield low, high
+    for part in _PERCENTILES:
+        ends = np.percentile(x, (100 - part, part))
+        yield min(float(ends[0]), 0.0), max(float(ends[1]), 0.0)
+    some = x.ravel()[:: max(1, x.size // 100_000)]
+
+    def squares(ratio: float) -> float:
+        step, zero = _grid(low * ratio, high * ratio)
+        return float(np.square(round_static(some, step, zero) - some).sum())
+
+    ratio = min(_RATIOS, key=squares)
+    yield low * ratio, high * ratio
+
+
+def _grid(low: float, high: float) -> tuple[float, int]:
+    """Return scale and zero point of bytes from ``low`` to ``high``, which enclose 0."""
+    step = max((high - low) / _MOST, 1e-12)
+    return float(np.float32(step)), int(np.clip(np.rint(-low / step), 0, _MOST))
+
+
+def round_static(x: Floats, step: float, zero: int) -> Floats:
+    """Return numbers rounded to bytes of one scale, and scaled again."""
+    made: Floats = (np.clip(np.rint(x / step) + zero, 0, _MOST) - zero) * np.float32(step)
+    return made
