@@ -2,6 +2,8 @@
 #                          DEMO_ARGS= shows what tracea-optimize reports
 # make test                the default tests; make test-slow adds the long ones
 # make test-gpu            kernels on this machine's NVIDIA GPU: right, and how fast
+# make test-torch          tests of tracea_graph.torch; installs PyTorch, on Linux several GB unless a
+#                          CPU build is found: TORCH= names another requirement
 # make sanitize            all kernels under the address, undefined-behaviour and thread sanitizers
 # make check               ruff, mypy, import directions, the documentation; make golden rewrites
 #                          the golden files, make docs the generated sections of the documentation
@@ -15,6 +17,7 @@ PYTHON ?=
 MODEL ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?= --quiet
+TORCH ?= torch>=2.6
 
 bin := $(VENV)/bin
 zoo := models/build/minilm.onnx
@@ -27,7 +30,7 @@ compiler := $(CXX)
 endif
 zig := $(if $(strip $(compiler)),,zig)
 
-.PHONY: demo test test-slow test-gpu sanitize check golden docs clean
+.PHONY: demo test test-slow test-gpu test-torch sanitize check golden docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
@@ -50,6 +53,10 @@ test-gpu: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -m gpu $(PYTEST_ARGS) tests/gpu
 	$(bin)/python -m tests.gpu.timing
 	$(bin)/python -m tests.gpu.models
+
+test-torch: $(VENV)/dev.stamp
+	$(bin)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" onnxscript
+	$(bin)/python -m pytest -q $(PYTEST_ARGS) tests/torch
 
 check: $(VENV)/dev.stamp
 	$(bin)/ruff check .

@@ -35,15 +35,18 @@ RANKS = (
     ("cpu", "gpu"),
     ("views",),
     ("api",),
+    ("torch",),
     ("cli", "__main__"),
 )
 CONFINED = {
     "onnx": {"onnx_io", "check"},
     "onnx_graphsurgeon": {"onnx_io"},
-    "onnxruntime": {"onnx_io", "check", "api"},  # onnx_io folds constants with it
+    "onnxruntime": {"onnx_io", "check", "api", "torch"},  # onnx_io folds constants with it
     "optuna": {"tuning"},
     "jinja2": {"cpu", "gpu", "views"},
     "cuda": {"gpu", "hardware"},
+    "torch": {"torch"},
+    "onnxscript": set[str](),
     "pickle": set[str](),
 }
 BACKENDS = ("cpu", "gpu")

@@ -1,0 +1,35 @@
+"""PyTorch: operators and modules on the kernels, and a backend of ``torch.compile``.
+
+    import tracea_graph.torch as tt
+
+    tt.patch(model)                                  # its convolutions and linear layers
+    y = tt.ops.conv2d(x, weight, bias, padding=1)    # an operator
+    fast = torch.compile(model, backend="tracea")    # the graph as an optimized ONNX model
+
+Needs the extra ``tracea-graph[torch]``; nothing else in the package imports PyTorch.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401 (asked for here, to say what is missing)
+except ImportError as error:
+    raise ImportError(
+        "tracea_graph.torch needs PyTorch: pip install tracea-graph[torch]"
+    ) from error
+
+from tracea_graph.torch import ops
+from tracea_graph.torch.fallback import fallbacks
+from tracea_graph.torch.library import use_library
+from tracea_graph.torch.modules import (
+    TraceaConv2d,
+    TraceaLinear,
+    attention_kernels,
+    patch,
+    patch_conv2d,
+)
+
+__all__ = [
+    "TraceaConv2d", "TraceaLinear", "attention_kernels", "fallbacks", "ops", "patch",
+    "patch_conv2d", "use_library",
+]  # fmt: skip

@@ -1,0 +1,37 @@
+"""Fallbacks to PyTorch's own kernels: counted, and logged once for each operator and reason."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from threading import Lock
+
+import torch
+
+__all__ = ["fallbacks", "note", "note_call"]
+
+_LOG = logging.getLogger("tracea_graph.torch")
+_COUNTS: Counter[tuple[str, str]] = Counter()
+_LOCK = Lock()
+
+
+def note(op: str, reason: str, level: int = logging.INFO) -> None:
+    """Count a fallback; the first one of an operator for a reason is logged."""
+    with _LOCK:
+        first = not _COUNTS[op, reason]
+        _COUNTS[op, reason] += 1
+    if first:
+        _LOG.log(level, "%s falls back to PyTorch: %s", op, reason)
+
+
+def note_call(op: str, reason: str) -> None:
+    """Count a call that fell back; not while it is traced, which has no side effects."""
+    if not torch.compiler.is_compiling():
+        note(op, reason)
+
+
+def fallbacks() -> Mapping[tuple[str, str], int]:
+    """Return how many calls of this process fell back, by operator and reason."""
+    with _LOCK:
+        return dict(_COUNTS)

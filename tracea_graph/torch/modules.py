@@ -1,0 +1,89 @@
+"""Modules whose layers run on the kernels, and functions that put them into a model."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from tracea_graph.torch import ops
+from tracea_graph.torch.fallback import note_call
+
+__all__ = ["TraceaConv2d", "TraceaLinear", "attention_kernels", "patch", "patch_conv2d"]
+
+_LOG = logging.getLogger("tracea_graph.torch")
+
+
+class TraceaConv2d(nn.Conv2d):  # type: ignore[misc]
+    """``torch.nn.Conv2d`` on the kernels; other padding than zeros falls back."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Convolve images [N, C, H, W], or one [C, H, W]."""
+        if self.padding_mode != "zeros":
+            note_call("conv2d", f"padding is {self.padding_mode}")
+            return super().forward(input)
+        return ops.conv2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+
+class TraceaLinear(nn.Linear):  # type: ignore[misc]
+    """``torch.nn.Linear`` on the kernels."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Multiply rows [..., K] by the weight."""
+        return ops.linear(input, self.weight, self.bias)
+
+
+class attention_kernels(TorchFunctionMode):  # type: ignore[misc]
+    """Within ``with attention_kernels():`` attention functions of PyTorch run on the kernels.
+
+    Models call ``scaled_dot_product_attention`` as a function, which no module stands for.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replace attention; call everything else."""
+        if func is functional.scaled_dot_product_attention:
+            return ops.scaled_dot_product_attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+_REPLACED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv2d: TraceaConv2d,
+    nn.Linear: TraceaLinear,
+}
+
+
+def patch_conv2d(module: nn.Module) -> int:
+    """Make every ``Conv2d`` in a module, itself included, a :class:`TraceaConv2d`, in place.
+
+    Returns how many there were.  Parameters, hooks and names stay.  Subclasses of ``Conv2d`` are
+    left, since they may compute something else; each is logged.
+    """
+    return _patch(module, (nn.Conv2d,))
+
+
+def patch(module: nn.Module) -> int:
+    """Make every ``Conv2d`` and ``Linear`` in a module run on the kernels, in place.
+
+    Returns how many there were; as :func:`patch_conv2d` otherwise.  Attention is a function, not a
+    module: :class:`attention_kernels` takes it over.
+    """
+    return _patch(module, tuple(_REPLACED))
+
+
+def _patch(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> int:
+    count = 0
+    for name, inner in module.named_modules():
+        if type(inner) in kinds:
+            inner.__class__ = _REPLACED[type(inner)]
+            count += 1
+        elif isinstance(inner, kinds) and type(inner) not in _REPLACED.values():
+            _LOG.info("%s stays: %s is a class of its own", name, type(inner).__name__)
+    return count
